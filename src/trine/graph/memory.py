@@ -10,7 +10,9 @@ import numpy.typing as npt
 from trine.shown import OneLine
 
 #: Categories of memory, in the order in which summaries list them.
-MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs")
+MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs", "workspaces")
+#: Categories that summaries and documents leave out where nothing is in them.
+SELDOM = frozenset({"workspaces"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -19,7 +21,8 @@ class MemoryEvents(OneLine):
 
     task: int32[m], index into the task graph. at_end: int8[m], 1 if it happens when the task ends, 0 when it starts.
     rank: int32[m]. delta_bytes: int64[m], negative when memory is given back. category: int8[m], index into
-    MEMORY_CATEGORIES. resident_bytes: int64[ranks, categories], held from the beginning to the end.
+    MEMORY_CATEGORIES. resident_bytes: int64[ranks, categories], held from the beginning to the end. block: int64[m],
+    the same number where a block of a rank is taken and given back, -1 for bytes that are none; None where not known.
     """
 
     task: npt.NDArray[np.int32]
@@ -28,3 +31,4 @@ class MemoryEvents(OneLine):
     delta_bytes: npt.NDArray[np.int64]
     category: npt.NDArray[np.int8]
     resident_bytes: npt.NDArray[np.int64]
+    block: npt.NDArray[np.int64] | None = None

@@ -120,12 +120,16 @@ Step = Compute | Send | Recv | HostCopy | Collective
 
 
 class MemoryChange(NamedTuple):
-    """``delta_bytes`` of memory category ``category`` when step ``step`` starts (or, ``at_end``, ends)."""
+    """``delta_bytes`` of memory category ``category`` when step ``step`` starts (or, ``at_end``, ends).
+
+    ``block``: the same number where a block is taken and given back; -1 for bytes that are no block of their own.
+    """
 
     step: int
     at_end: bool
     delta_bytes: int
     category: int
+    block: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

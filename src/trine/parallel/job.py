@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from trine.engine._limits import MAX_PS
@@ -13,7 +14,13 @@ from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import Chunk, operators_by_chunk
 from trine.parallel.plan import Plan, micro_batches
-from trine.parallel.recompute import check_recompute, left_out_again, recompute_notes, recomputed
+from trine.parallel.recompute import (
+    check_recompute,
+    kept_operators,
+    left_out_again,
+    recompute_notes,
+    recomputed,
+)
 from trine.parallel.schedules import SCHEDULES, Pipeline
 from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
 from trine.parallel.stages import (
@@ -31,7 +38,7 @@ from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
-    from trine.software.profile import Software
+    from trine.software.profile import MemoryStyle, Software
 
 #: Sums of some thousand tensors of this size still fit into an int64.
 MAX_TENSOR_BYTES = 2**50
@@ -46,8 +53,8 @@ class JobContext:
     batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: how operators
     are split over them; divided: storages of which a tp rank holds its part only, and that part. pipeline, schedule:
     the shape of the pipeline and the order of its passes. stages, chunks: the parts of the model, of which a pipeline
-    rank holds one or several. weights: those of each pipeline rank. token_partition, expert_load: parts of the tokens
-    and experts. local_bytes: bytes of each weight on one tp and ep rank. made_storages: what any operator writes.
+    rank holds one or several. runs_again: forward operators that are recomputed. weights: those of each pipeline rank. token_partition, expert_load: parts of the tokens
+    and experts. local_bytes: bytes of each weight on one tp and ep rank. software: the profile, None without one. made_storages: what any operator writes.
     evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 
@@ -102,6 +109,13 @@ class JobContext:
                 "it with tensor shapes and an optimizer step"
             )
 
+    @cached_property
+    def memory_style(self) -> MemoryStyle:
+        """What the profile says of memory; what holds without one."""
+        from trine.software import MemoryStyle
+
+        return MemoryStyle() if self.software is None else self.software.memory
+
     def _cut(self) -> Stages:
         """Cut the model; what is run again counts twice, but where it depends on the cuts (``recompute_layers``)."""
         time: dict[int, int] = {}
@@ -114,7 +128,7 @@ class JobContext:
             }
             if self.plan.recompute_layers is None and self.workload.is_training:
                 forward = [op for op in self.workload.operators if op.phase == FORWARD]
-                segments = recomputed(self.workload, self.plan, forward)
+                segments = self._recomputed(forward)
                 left_out = self._left_out_again(segments)
                 again = (op.id for segment in segments for op in segment if op.id not in left_out)
                 time |= {op_id: 2 * time[op_id] for op_id in again}
@@ -124,20 +138,27 @@ class JobContext:
 
     def _chunks(self) -> list[Chunk]:
         operators = operators_by_chunk(self.workload, self.stages)
-        segments = [recomputed(self.workload, self.plan, forward) for forward, _ in operators]
-        together = [segment for of_chunk in segments for segment in of_chunk]
+        segments = [self._recomputed(forward) for forward, _ in operators]
+        whole = [segment for of_chunk in segments for segment in of_chunk]
+        left_out = self._left_out_again(whole)
+        together = [[op for op in segment if op.id not in left_out] for segment in whole]
+        self.runs_again = {op.id for segment in together for op in segment}
         check_recompute(self.workload, self.plan, together)
         self.notes = recompute_notes(self.plan, together)
-        splits, left_out = self.schedule.splits_backward, self._left_out_again(together)
+        splits = self.schedule.splits_backward
         return [
             Chunk(i, self.stages, operators[i], segments[i], splits, left_out) for i in range(self.pipeline.num_chunks)
         ]
 
     def _left_out_again(self, segments: Sequence[Sequence[Operator]]) -> frozenset[int]:
-        """Operators at the ends of segments that this software does not run again."""
+        """Operators of segments that this software does not run again."""
         software = self.software
+        kept = kept_operators(self.workload, self.plan, segments, self.memory_style.selective)
         stops = software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full"
-        return left_out_again(self.workload, segments) if stops else frozenset()
+        return kept | left_out_again(self.workload, segments) if stops else kept
+
+    def _recomputed(self, forward: Sequence[Operator]) -> list[list[Operator]]:
+        return recomputed(self.workload, self.plan, forward, self.memory_style.selective)
 
     def earlier_targets(self, crossing: Crossing) -> tuple[int, ...]:
         """Earlier stages that are sent the same tensor."""

@@ -13,6 +13,7 @@ from trine.graph.program import MemoryChange
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun
 from trine.parallel.job import JobContext
+from trine.parallel.saved import Extras, Logits
 from trine.parallel.stages import Crossing, OwnedWeight
 from trine.parallel.writer import ProgramWriter
 
@@ -21,6 +22,15 @@ SAVES_INPUT = frozenset({"conv", "linear", "matmul", "attention", "batch_norm", 
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 
 RunKey = tuple[int, str, bool]  # OperatorRun.key
+
+
+class Block(NamedTuple):
+    """Bytes of a category that are taken, the number of the block, and the step of the program that took it."""
+
+    size: int
+    category: int
+    number: int
+    step: int
 
 
 class Touch(NamedTuple):
@@ -38,7 +48,9 @@ class StageMemory:
     makes it to the last run that touches it, or that autograd keeps it for; one that is made again (recomputation)
     does not live in between.
 
-    Not modelled: workspaces of libraries, fragmentation and caching of the allocator, the CUDA context.
+    What a software profile adds (``MemoryStyle``): buffers and dummies of gradients, what its autograd keeps besides
+    what the operators name, copies of the logits, workspaces. The CUDA context, communicators and what the allocator
+    reserves are in :mod:`trine.results.allocator`.
     """
 
     def __init__(
@@ -52,6 +64,8 @@ class StageMemory:
         self._context = context
         self._stage = stage
         self._writer = writer
+        self._style = context.memory_style
+        self._num_blocks = 0
         self._tensors = context.workload.tensors
         self._order_of = order_of
         runs = [run for order in orders for run in order]
@@ -59,6 +73,8 @@ class StageMemory:
         forward = {run.op.id: run.op for run in runs if run.op.phase == FORWARD}
         self._forward = forward
         self._saved = self._saved_for_backward()
+        self._extras = Extras(context, forward.values())
+        self._logits = Logits(context, forward.values())
         self._touches = [self._touches_of(order) for order in orders]
         optimizer = [OperatorRun(op) for op in context.workload.operators if op.phase == OPTIMIZER]
         self._optimizer_touches = self._touches_of(optimizer)
@@ -66,10 +82,13 @@ class StageMemory:
         self._from_elsewhere = self._made_elsewhere()
         self._used = self._storages(op.inputs for op in forward.values())
         self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
-        self._live: dict[int, dict[int, tuple[int, int]]] = {}  # micro-batch -> storage -> bytes, category
-        self._gradients: dict[int, int] = {}
-        self._parts: dict[int, int] = {}  # gradients that are spread over replicas
+        self._live: dict[int, dict[int, Block]] = {}  # micro-batch -> storage -> what it holds
+        self._gradients: dict[int, Block] = {}
+        self._parts: dict[int, Block] = {}  # gradients that are spread over replicas
         self._lasting: dict[int, int] = {}  # weight -> bytes of its gradient that stay from step to step
+        if self._style.gradient_buffer and context.plan.offload != "optimizer":
+            trained = [w.weight for w in context.weights[stage] if w.gradient_operator is not None]
+            self._lasting = {weight: context.gradient_bytes(weight) for weight in trained}
         self._gradients_of: dict[int, list[int]] = {}
         for owned in context.weights[stage]:
             if owned.gradient_operator is not None:
@@ -89,7 +108,9 @@ class StageMemory:
         again: set[tuple[int, int]] = set()  # (storage, run that makes it again)
         for i, run in enumerate(order):
             read, made = self._storages([run.op.inputs]), self._storages([self._outputs(run)])
-            for storage in {**read, **made, **self._kept_for(run)}:
+            extra = self._extras.made(run)
+            made |= extra
+            for storage in self._extras.only_kept(run, {**read, **made, **self._kept_for(run)}):
                 users.setdefault(storage, []).append(i)
             if run.rerun:
                 again.update((storage, i) for storage in made if storage not in read)
@@ -99,14 +120,18 @@ class StageMemory:
                 if (storage, later) in again:
                     frees[use].append(storage)
             frees[uses[-1]].append(storage)
-        return {run.key: Touch(self._allocated(run), tuple(frees[i])) for i, run in enumerate(order)}
+        return {
+            run.key: Touch((*self._allocated(run), *self._extras.allocated(run)), tuple(frees[i]))
+            for i, run in enumerate(order)
+        }
 
     def _kept_for(self, run: OperatorRun) -> dict[int, None]:
         """What autograd kept of the forward operator whose gradient ``run`` computes."""
         forward = self._forward.get(run.op.forward_id, None) if run.op.forward_id is not None else None
-        if run.op.phase != BACKWARD or forward is None or kind_of(forward) not in SAVES_INPUT:
+        if run.op.phase != BACKWARD or forward is None:
             return {}
-        return self._storages([forward.inputs])
+        kept = self._storages([forward.inputs]) if kind_of(forward) in SAVES_INPUT else {}
+        return kept | self._extras.of(forward)
 
     def _allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
         """Storages that ``run`` makes, or that it is the first to read of the data that the step is given."""
@@ -165,25 +190,30 @@ class StageMemory:
                 known = self._sizes[key, batch] = self._resolve(touch, batch, self._context.output_share(op))
             sizes = known
         live = self._live.setdefault(microbatch, {})
-        changes = self._writer.memory
         for storage, size, category in sizes:
             if storage not in live:
-                live[storage] = (size, category)
-                changes.append(MemoryChange(step, False, size, category))
+                live[storage] = self._take(step, size, category)
+        for size in self._logits.missing(op, live, batch):
+            self.temporary(size, step, step)
         for storage in touch.frees:
             if storage in live:
-                size, category = live.pop(storage)
-                changes.append(MemoryChange(step, True, -size, category))
+                self._give(live.pop(storage), step)
         if run.adds and op.id in self._gradients_of:
             for weight in self._gradients_of[op.id]:
                 self._made_gradient(weight, step)
 
     def _made_gradient(self, weight: int, step: int) -> None:
         """A gradient that has no place of its own yet is allocated; where a part of it has, in a bucket."""
-        whole, lasting = self._context.gradient_bytes(weight), self._lasting.get(weight, 0)
-        if weight not in self._gradients and lasting < whole:
-            self._gradients[weight] = whole
-            self._change(step, False, whole, self._gradient_category(weight))
+        context, how = self._context, self._style.weight_gradients
+        made, category = context.local_bytes[weight], self._gradient_category(weight)
+        if how == "step":
+            if weight not in self._gradients and self._lasting.get(weight, 0) < context.gradient_bytes(weight):
+                self._gradients[weight] = self._take(step, made, category)
+        elif how == "backward":
+            if weight not in self._gradients:
+                self._gradients[weight] = self._take(step, made, CATEGORY["gradients"])
+        elif how == "operator" or weight not in self._extras.fused:
+            self.temporary(made, step, step, "gradients")
 
     def _gradient_category(self, weight: int) -> int:
         return CATEGORY["buckets" if weight in self._lasting else "gradients"]
@@ -199,8 +229,8 @@ class StageMemory:
         """(storage, bytes, category) of what ``touch`` allocates; inputs are whole on every rank."""
         found = []
         for storage, tensor_id, category in touch.allocates:
-            size = self._context.scaled_bytes(tensor_id, batch)
-            if category != CATEGORY["inputs"]:
+            size = self._extras.times(storage, self._context.scaled_bytes(tensor_id, batch))
+            if category != CATEGORY["inputs"] and not self._extras.is_whole(storage):
                 size = -(-size * share.numerator // share.denominator)
             found.append((storage, size, category))
         return tuple(row for row in found if row[1])
@@ -229,33 +259,42 @@ class StageMemory:
 
     def temporary(self, size_bytes: int, first: int, last: int, category: str = "activations") -> None:
         """``size_bytes`` from the start of program step ``first`` to the end of step ``last``."""
-        self._change(first, False, size_bytes, CATEGORY[category])
-        self._change(last, True, -size_bytes, CATEGORY[category])
+        if size_bytes:
+            self._give(self._take(first, size_bytes, CATEGORY[category]), last)
 
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
         """At the end of ``step`` of the gradients of ``weights`` a part of one in ``degree`` is left."""
         for weight in weights:
-            whole = self._gradients.pop(weight, 0)
-            self._change(step, True, -whole, self._gradient_category(weight))
+            whole = self._gradients.pop(weight, None)
+            if whole is None:
+                continue
+            self._give(whole, step)
             if weight not in self._parts and weight not in self._lasting:
-                self._parts[weight] = -(-whole // degree)
-                self._change(step, True, self._parts[weight], CATEGORY["gradients"])
+                part = -(-self._context.gradient_bytes(weight) // degree)
+                self._parts[weight] = self._take(step, part, CATEGORY["gradients"], at_end=True)
 
     def gathered(self, size_bytes: int, step: int) -> None:
         """What other replicas sent to this one at ``step`` stays until the step ends."""
         self._live.setdefault(-1, {})
         self._allocate(-1 - step, -1, step, size_bytes, CATEGORY["activations"])
 
-    def live(self, microbatch: int) -> Mapping[int, tuple[int, int]]:
-        """Storage -> (bytes, category) of what a micro-batch holds now."""
+    def live(self, microbatch: int) -> Mapping[int, Block]:
+        """Storage -> what a micro-batch holds now."""
         return self._live.get(microbatch, {})
 
     def gradients_left(self, weights: Iterable[int], step: int) -> None:
         """The gradients of ``weights`` are elsewhere when ``step`` has ended."""
         for weight in weights:
-            for sizes in (self._gradients, self._parts):
-                if weight in sizes:
-                    self._change(step, True, -sizes.pop(weight), CATEGORY["gradients"])
+            for blocks in (self._gradients, self._parts):
+                if weight in blocks:
+                    self._give(blocks.pop(weight), step)
+
+    def end_of_backward(self) -> None:
+        """Behind the backward pass of a micro-batch its gradients have been added to the buffer of all."""
+        if self._style.weight_gradients == "backward":
+            for block in self._gradients.values():
+                self._give(block, self._writer.last_compute()[0])
+            self._gradients.clear()
 
     def end_of_microbatch(self, microbatch: int) -> None:
         """After its last pass here nothing of a micro-batch is left (tensors that no listed operator reads again)."""
@@ -267,10 +306,10 @@ class StageMemory:
         """Gradients are set to None, and whatever else the step left is given back."""
         if not last:
             return
-        for sizes in (self._gradients, self._parts):
-            for weight, size in sizes.items():
-                self._change(last[0], True, -size, self._gradient_category(weight))
-            sizes.clear()
+        for blocks in (self._gradients, self._parts):
+            for block in blocks.values():
+                self._give(block, last[0])
+            blocks.clear()
         for microbatch, live in self._live.items():
             for storage in list(live):
                 self._free(storage, microbatch, last[0])
@@ -304,18 +343,27 @@ class StageMemory:
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
         sizes["buckets"] = bucket_bytes
         sizes["gradients"] = sum(self._lasting.values())
+        sizes["workspaces"] = self._style.workspace_bytes + self._extras.dummy_bytes
         for change in changes:
             change(sizes)
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)
 
     def _allocate(self, storage: int, microbatch: int, step: int, size: int, category: int) -> None:
-        self._live[microbatch][storage] = (size, category)
-        self._change(step, False, size, category)
+        self._live[microbatch][storage] = self._take(step, size, category)
 
     def _free(self, storage: int, microbatch: int, step: int) -> None:
-        size, category = self._live[microbatch].pop(storage)
-        self._change(step, True, -size, category)
+        self._give(self._live[microbatch].pop(storage), step)
 
-    def _change(self, step: int, at_end: bool, delta: int, category: int) -> None:
-        if delta:
-            self._writer.memory.append(MemoryChange(step, at_end, delta, category))
+    def _take(self, step: int, size: int, category: int, at_end: bool = False) -> Block:
+        """A new block, from the start (or the end) of ``step`` on."""
+        self._num_blocks += 1
+        if size:
+            self._writer.memory.append(MemoryChange(step, at_end, size, category, self._num_blocks))
+        return Block(size, category, self._num_blocks, step)
+
+    def _give(self, block: Block, step: int) -> None:
+        """Give a block back at the end of ``step``, or of a later one that took it."""
+        if block.size:
+            self._writer.memory.append(
+                MemoryChange(max(step, block.step), True, -block.size, block.category, block.number)
+            )

@@ -232,7 +232,7 @@ class ActivationOffload(Extension):
             return
         gone = self._storages.setdefault(place.microbatch, set())
         size = 0
-        for storage, (num_bytes, category) in self.memory.live(place.microbatch).items():
+        for storage, (num_bytes, category, *_) in self.memory.live(place.microbatch).items():
             if (
                 category == _ACTIVATIONS
                 and storage not in gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from itertools import groupby
 
 from trine.compute import kind_of
@@ -11,21 +12,26 @@ from trine.graph.workload import BACKWARD, Operator, Workload
 from trine.parallel.cuts import has_layers, layer_of
 from trine.parallel.plan import Plan
 
+#: Selective recomputation as Megatron-LM means it: the core of attention.
+ATTENTION = "attention"
 #: The core of attention begins and ends with operators of these kinds.
 CORE_KINDS = frozenset({"matmul", "softmax", "attention"})
 
 
-def recomputed(workload: Workload, plan: Plan, forward: Sequence[Operator]) -> list[list[Operator]]:
+def recomputed(
+    workload: Workload, plan: Plan, forward: Sequence[Operator], selective: str = ATTENTION
+) -> list[list[Operator]]:
     """The segments of a part's ``forward`` operators that are run again, each as a whole.
 
     ``full``: every layer (block of the operators' names; the first ``plan.recompute_layers`` of the part, where given).
     Where names tell no layers, the whole part is one segment, as in GPipe (Huang et al., 2019, section 2.3).
     ``selective``: the core of attention, from the product of queries and keys to that with the values (Korthikanti et
-    al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 5).
+    al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 5). Other ways of it, by
+    ``selective``: each block as a whole, but for attention and products that are kept (:func:`kept_share`).
     """
     if plan.recompute == "none":
         return []
-    if plan.recompute == "selective":
+    if plan.recompute == "selective" and selective == ATTENTION:
         return _attention_cores(workload, forward)
     blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: layer_of(op.layer))]
     if not any(block for block, _ in blocks):
@@ -54,6 +60,44 @@ def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -
                 break
             left.append(op.id)
     return frozenset(left)
+def kept_share(workload: Workload, op: Operator) -> Fraction:
+    """The part of the results of a block's product that is kept where every second product is.
+
+    In the order of queries, keys, values, output, gate, up, down, or with one projection up, of which the first, third,
+    ... are kept (torchtitan's policy ``op``, which counts the products of a block).
+    """
+    name = op.layer.rsplit(".", 1)[-1]
+    if kind_of(op) not in ("linear", "matmul") or not op.outputs:
+        return Fraction(0)
+    if name == "qkv":
+        heads, keys = _heads_of(workload, op)
+        return Fraction(heads + keys, heads + 2 * keys)
+    return {"gate_up": Fraction(1, 2), "up": Fraction(1), "down": Fraction(1)}.get(name, Fraction(0))
+
+
+def kept_operators(
+    workload: Workload, plan: Plan, segments: Iterable[Sequence[Operator]], selective: str
+) -> frozenset[int]:
+    """Operators of segments that do not run again, as their results are kept, or nothing of the backward pass needs
+    them: attention, products that are kept as a whole, and what follows the last product of a block."""
+    if plan.recompute != "selective" or selective == ATTENTION:
+        return frozenset()
+    found: set[int] = set()
+    for ops in segments:
+        products = [i for i, op in enumerate(ops) if kind_of(op) in ("linear", "matmul")]
+        found.update(op.id for op in ops[products[-1] + 1 if products else len(ops) :])
+        found.update(op.id for op in ops if kind_of(op) == "attention" or kept_share(workload, op) >= 1)
+    return frozenset(found)
+
+
+def _heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
+    """Heads of queries, and of keys and values, of the attention behind a projection; (1, 1) where none names them."""
+    place = workload.operators.index(op)
+    for other in workload.operators[place : place + 4]:
+        heads, keys = other.attributes.get("num_heads"), other.attributes.get("num_kv_heads")
+        if isinstance(heads, int) and isinstance(keys, int):
+            return heads, keys
+    return 1, 1
 
 
 def check_recompute(workload: Workload, plan: Plan, segments: Sequence[Sequence[Operator]]) -> None:

@@ -146,7 +146,10 @@ class SequenceCollectives(SplitCollectives):
         behind = self._scattered_after(op, split, place)
         if behind is None or (behind[0] == SCATTER and self._overlaps(op, split, place)):
             return
-        self.wait_beside_weights(op, self._collective(behind[0], behind[1], batch, op, place, (done,)))
+        step = self._collective(behind[0], behind[1], batch, op, place, (done,))
+        if behind[0] == SCATTER:  # until it is scattered the sum over the ranks is whole
+            self.program.memory.temporary(self.context.scaled_bytes(behind[1], batch), done, step)
+        self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:
         self._give_back(None, place)

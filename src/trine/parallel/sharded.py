@@ -90,7 +90,8 @@ class ShardedReductions(BucketReductions):
     def resident(self, sizes: dict[str, int]) -> None:
         part = self._part_of_weights()
         sizes["optimizer_state"] = -(-sizes["optimizer_state"] * part.numerator // part.denominator)
-        sizes["buckets"] = 0
+        if self.context.memory_style.buckets != "always":
+            sizes["buckets"] = 0
 
 
 class ParameterUpdates(ShardedReductions):
@@ -103,7 +104,7 @@ class ParameterUpdates(ShardedReductions):
 
     def after_optimizer(self, step: int) -> None:
         after = self.writer.last_compute_and_waits()
-        tensors = self.context.workload.tensors
+        tensors, gathers = self.context.workload.tensors, list[int]()
         for number in reversed(range(len(self.buckets))):
             bucket = self.buckets[number]
             axis = self.groups.expert_shard if bucket.is_expert else self.groups.shard
@@ -113,10 +114,14 @@ class ParameterUpdates(ShardedReductions):
             key = ("parameters", self.program.stage, number, step)
             size = sum(self.context.local_bytes[weight] for weight in bucket.weights)
             done = self.writer.collective("all_gather", axis, key, size, after, label)
+            gathers.append(done)
             if self._overlaps:
                 self._pending.update({tensors[w].storage: done for w in bucket.weights})
             else:
                 self.writer.wait(done)
+        if gathers and self.context.memory_style.parameter_gather == "copy":
+            whole = sum(self.context.local_bytes[weight] for bucket in self.buckets for weight in bucket.weights)
+            self.program.memory.temporary(whole, gathers[-1], gathers[-1], "workspaces")
 
     def before(self, op: Operator, place: Place) -> None:
         """The first operator that reads a parameter waits until it is whole."""

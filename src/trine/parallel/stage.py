@@ -15,7 +15,7 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.fixed_costs import FixedCosts, has_fixed_costs
 from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
-from trine.parallel.schedules import FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
@@ -59,7 +59,8 @@ class StageBuilder(StageProgram):
                 else:
                     self._joined(together, step)
             self._optimizer_step(step)
-        bucket_bytes = sum(bucket.size_bytes for bucket in self.buckets)
+        local, kept = self.context.local_bytes, self.context.memory_style.buckets != "never"
+        bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights) if kept else 0
         resident = self.memory.resident(
             self.weights, self.optimizer, bucket_bytes, [one.resident for one in self.extensions]
         )
@@ -186,6 +187,8 @@ class StageBuilder(StageProgram):
         for extension in self.extensions:
             extension.end_pass(complete if ends.weights else place)
         self.writer.end_pass(edge, phase == Phase.BACKWARD)
+        if ends_backward(one):
+            self.memory.end_of_backward()
         if self.actions.is_end_of_microbatch(one):
             self.memory.end_of_microbatch(one.microbatch)
 
@@ -247,6 +250,11 @@ class StageBuilder(StageProgram):
             self.memory.received(crossing.tensor, received, place.microbatch)
         else:
             self.memory.received_gradient(crossing, received, place.microbatch)
+
+
+def ends_backward(one: PipelineAction) -> bool:
+    """Whether a pass is the last of its micro-batch that adds to gradients of its chunk."""
+    return one.kind in (BACKWARD_PASS, WEIGHT_PASS)
 
 
 def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extension]]:

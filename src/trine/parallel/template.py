@@ -122,17 +122,20 @@ def memory_events(
     job: Job, templates: Sequence[ProgramTemplate], program_of: Sequence[int], base: Int64
 ) -> MemoryEvents:
     """Memory changes of ranks; of each its program, and ``base``, its first task: int64[ranks]."""
-    parts: dict[str, list[npt.NDArray[np.generic]]] = {n: [] for n in ("task", "at_end", "rank", "delta", "category")}
+    parts: dict[str, list[npt.NDArray[np.generic]]] = {
+        n: [] for n in ("task", "at_end", "rank", "delta", "category", "block")
+    }
     tables = {
         program: _memory_table(job.programs[program], templates[program]) for program in dict.fromkeys(program_of)
     }
     for rank, program in enumerate(program_of):
-        task, at_end, delta, category = tables[program]
+        task, at_end, delta, category, block = tables[program]
         parts["task"].append(task + base[rank])
         parts["at_end"].append(at_end)
         parts["rank"].append(np.full(len(task), rank, dtype=np.int32))
         parts["delta"].append(delta)
         parts["category"].append(category)
+        parts["block"].append(block)
     joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     return MemoryEvents(
         task=joined["task"].astype(np.int32),
@@ -141,13 +144,13 @@ def memory_events(
         delta_bytes=joined["delta"].astype(np.int64),
         category=joined["category"].astype(np.int8),
         resident_bytes=np.array([job.programs[p].resident_bytes for p in program_of], dtype=np.int64),
+        block=joined["block"].astype(np.int64),
     )
 
 
-def _memory_table(program: RankProgram, template: ProgramTemplate) -> tuple[Int64, Int64, Int64, Int64]:
-    """int64[changes] each: task of the program, whether at its end, bytes, category."""
-    changes = [(c.step, c.at_end, c.delta_bytes, c.category) for c in program.memory]
-    rows = np.array(changes, dtype=np.int64).reshape(-1, 4)
+def _memory_table(program: RankProgram, template: ProgramTemplate) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+    """int64[changes] each: task of the program, whether at its end, bytes, category, block."""
+    rows = np.array(program.memory, dtype=np.int64).reshape(-1, 5)
     steps = rows[:, 0]
     task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])
-    return task, rows[:, 1], rows[:, 2], rows[:, 3]
+    return task, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4]

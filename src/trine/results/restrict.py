@@ -125,4 +125,5 @@ def _memory(memory: MemoryEvents, kept: Int64, row_of: Int64, rows: Sequence[int
         delta_bytes=memory.delta_bytes[mine],
         category=memory.category[mine],
         resident_bytes=memory.resident_bytes[list(rows)],
+        block=None if memory.block is None else memory.block[mine],
     )

@@ -99,7 +99,24 @@ class FixedCost(Spec):
 
 
 class MemoryStyle(Spec):
-    """What memory holds besides tensors: bytes a process and a communicator, rounding and fragmentation."""
+    """What memory holds besides tensors, and what this software's autograd keeps.
+
+    context_bytes: the CUDA context and loaded kernels, outside the allocator. communicator_bytes: buffers of NCCL, a
+    communicator, outside it too. workspace_bytes: of libraries, in the allocator from the first operator on.
+    rounding_bytes: blocks are multiples of it. fragmentation: part of the reserved memory beyond what the modelled
+    allocator reserves. logits_bytes: bytes a logit that are alive when the loss's backward pass begins, where it is
+    more than the operators say. gradient_buffer: gradients are accumulated in a buffer for all of them that lasts.
+    weight_gradients: what becomes of the gradient that the backward operator makes: kept until the ``step`` ends; added
+    to the buffer and dropped when the ``backward`` pass of a micro-batch ends, or at once (``operator``); ``fused``
+    into the product, which leaves one dummy of each shape. buckets: whether DDP's buckets are beside the gradients:
+    where no state is sharded, always, or never.
+    parameter_gather: whether updated parts of ZeRO-1 and 2 are gathered ``in-place`` or through a ``copy``.
+    keeps: by family of forward operators, how many times its output more is kept for its backward operator;
+    ``key_values``: copies of keys and values where there are as many heads of them as of queries.
+    selective: what selective recomputation keeps: all but the core of ``attention`` (Megatron-LM); or of each block the
+    results of attention and of every second ``product`` (torchtitan), ``compiled`` only those that its backward pass
+    reads. gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` or ``kept``.
+    """
 
     context_bytes: Bytes = 0
     workspace_bytes: Bytes = 0
@@ -107,6 +124,13 @@ class MemoryStyle(Spec):
     rounding_bytes: Annotated[int, Field(ge=1, le=2**30)] = 512
     fragmentation: Annotated[float, Field(ge=0, le=1)] = 0.0
     logits_bytes: Count | None = None
+    gradient_buffer: bool = False
+    weight_gradients: Literal["step", "backward", "operator", "fused"] = "step"
+    buckets: Literal["unsharded", "always", "never"] = "unsharded"
+    parameter_gather: Literal["in-place", "copy"] = "in-place"
+    keeps: dict[str, Count] = Field(default_factory=dict)
+    selective: Literal["attention", "products", "compiled"] = "attention"
+    gathered_inputs: Literal["again", "kept"] = "again"
 
 
 class Factor(Spec):
@@ -184,13 +208,13 @@ def _preset(name: str) -> Software:
 
 def _read(path: Path) -> Software:
     profile = read_spec(path, Software)
-    for field in ("kernels", "passes"):
-        for family in getattr(profile.operators, field):
-            if family not in FAMILIES:
+    style = profile.operators
+    for field, families in (("operators.kernels", style.kernels), ("operators.passes", style.passes),
+                            ("memory.keeps", profile.memory.keeps)):  # fmt: skip
+        for family in families:
+            if family not in (*FAMILIES, *(() if families is style.kernels else ("key_values",))):
                 raise SpecError(
-                    f"unknown family {family[:40]!r}{nearest(family[:80], FAMILIES)}",
-                    file=path,
-                    field=f"operators.{field}",
+                    f"unknown family {family[:40]!r}{nearest(family[:80], FAMILIES)}", file=path, field=field
                 )
     for name in profile.plan:
         if name not in PLAN_FIELDS:

@@ -1,0 +1,156 @@
+"""What a software keeps in memory besides the tensors that operators name, as its profile says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from trine.compute import kind_of
+from trine.compute.kinds import family_of
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Tensor
+from trine.parallel.cuts import layer_of
+from trine.parallel.recompute import ATTENTION, kept_share
+
+if TYPE_CHECKING:
+    from trine.parallel.chunks import OperatorRun
+    from trine.parallel.job import JobContext
+
+_ACTIVATIONS = MEMORY_CATEGORIES.index("activations")
+# Numbers of storages that no tensor has: what is kept more of an operator's output, and its gathered input.
+_MORE, _KEPT, _GATHERED = -(10**12), -2 * 10**12, -3 * 10**12
+_OF_KIND = {"loss": "loss", "embedding": "embedding", "attention": "attention", "linear": "linear", "matmul": "linear"}
+_OF_NAME = {
+    "norm": "norm", "rotary": "rotary", "swiglu": "activation", "gelu": "activation", "silu": "activation",
+    "dropout": "dropout", "softmax": "softmax", "add": "residual",
+}  # fmt: skip
+
+
+def profile_family(op: Operator) -> str:
+    """The family of operators that a profile speaks of; empty for none."""
+    found = _OF_KIND.get(family_of(kind_of(op)), "")
+    return found or next((family for text, family in _OF_NAME.items() if text in op.name), "")
+
+
+class Extras:
+    """Storages that a profile adds to forward operators until their backward operators have run.
+
+    fused: weights whose gradients are accumulated by the product itself. dummy_bytes: of the dummies that stand for
+    them, one of each shape.
+    """
+
+    def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
+        self._style = context.memory_style
+        self._context = context
+        self._tensors = context.workload.tensors
+        self._of: dict[int, dict[int, int]] = {}  # forward operator -> storage -> tensor whose size counts
+        self._factor: dict[int, Fraction] = {}
+        self._instead: dict[int, int] = {}  # forward operator -> storage of the input that is not kept
+        self._kept: set[int] = set()  # storages that live on where their operators run again
+        self.fused: dict[int, None] = {}
+        for op in forward:
+            self._add_more(op)
+            self._add_kept(op)
+            self._add_gathered(op)
+            self._add_fused(op)
+        shapes = {(tuple(self._tensors[w].shape), context.local_bytes[w]) for w in self.fused}
+        self.dummy_bytes = sum(size for _, size in shapes)
+
+    def _add_more(self, op: Operator) -> None:
+        times = self._style.keeps.get(profile_family(op), 0) if self._style.keeps else 0
+        tensor = op.outputs[0] if op.outputs else 0
+        heads = op.attributes.get("num_heads")
+        if self._style.keeps and heads is not None and op.attributes.get("num_kv_heads") == heads:
+            times, tensor = times + 2 * self._style.keeps.get("key_values", 0), op.inputs[1]
+        if times and tensor:
+            self._of.setdefault(op.id, {})[_MORE - op.id] = tensor
+            self._factor[_MORE - op.id] = Fraction(times).limit_denominator(1000)
+
+    def _add_kept(self, op: Operator) -> None:
+        """Of a product that is recomputed, the part of its results that is kept all the same."""
+        if self._style.selective == ATTENTION or self._context.plan.recompute != "selective" or not layer_of(op.layer):
+            return
+        share = kept_share(self._context.workload, op)
+        is_last = op.layer.endswith(".down")
+        if (op.id in self._context.runs_again and share) or (is_last and self._style.selective == "products"):
+            self._of.setdefault(op.id, {})[_KEPT - op.id] = op.outputs[0]
+            self._factor[_KEPT - op.id] = share or Fraction(1)
+            self._kept.add(_KEPT - op.id)
+
+    def _add_gathered(self, op: Operator) -> None:
+        plan, split = self._context.plan, self._context.split_of(op)
+        if self._style.gathered_inputs != "kept" or not plan.sequence_parallel or split is None:
+            return
+        if split.mode == "column" and op.inputs:
+            self._of.setdefault(op.id, {})[_GATHERED - op.id] = op.inputs[0]
+            self._instead[op.id] = self._tensors[op.inputs[0]].storage
+
+    def _add_fused(self, op: Operator) -> None:
+        """Linear layers of the blocks; embedding and head make their gradients as they are."""
+        if self._style.weight_gradients == "fused" and profile_family(op) == "linear" and layer_of(op.layer):
+            weights = [t for t in op.inputs if self._tensors[t].role == "weight" and len(self._tensors[t].shape) > 1]
+            self.fused.update(dict.fromkeys(weights))
+
+    def of(self, forward: Operator) -> dict[int, None]:
+        """The storages of a forward operator."""
+        return dict.fromkeys(self._of.get(forward.id, ()))
+
+    def made(self, run: OperatorRun) -> dict[int, None]:
+        """The storages that ``run`` makes."""
+        if run.op.phase != FORWARD:
+            return {}
+        return {storage: None for storage in self.of(run.op) if not run.rerun or storage not in self._kept}
+
+    def only_kept(self, run: OperatorRun, touched: dict[int, None]) -> dict[int, None]:
+        """Of the storages that ``run`` touches those that are kept for it: not a part where the whole is."""
+        op = run.op
+        part = self._instead.get(op.forward_id, -1) if op.phase == BACKWARD and op.forward_id is not None else -1
+        return {storage: None for storage in touched if storage != part} if part >= 0 else touched
+
+    def allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
+        """(storage, tensor whose size counts, category) of what ``run`` makes."""
+        if run.op.phase != FORWARD:
+            return ()
+        made, found = self.made(run), self._of.get(run.op.id, {})
+        return tuple((storage, tensor, _ACTIVATIONS) for storage, tensor in found.items() if storage in made)
+
+    def times(self, storage: int, size: int) -> int:
+        """Bytes of a storage, given those of the tensor whose size counts."""
+        factor = self._factor.get(storage)
+        return size if factor is None else -(-size * factor.numerator // factor.denominator)
+
+    def is_whole(self, storage: int) -> bool:
+        """Whether a tp rank has all of a storage although it has a part of the tensor."""
+        return storage <= _GATHERED
+
+
+class Logits:
+    """Copies of the logits that are alive when the loss's backward pass begins."""
+
+    def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
+        self._context = context
+        self._wanted = context.memory_style.logits_bytes
+        self._storages: set[int] = set()
+        self._first: Tensor | None = None
+        if self._wanted is None:
+            return
+        tensors = context.workload.tensors
+        losses = [op for op in forward if profile_family(op) == "loss"]
+        found = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
+        if found is not None:
+            self._first, self._share = found, context.output_share(losses[0])
+            same = [t.storage for t in tensors.values() if t.shape[-1:] == found.shape[-1:] and t.batch_dims]
+            self._storages = set(same)
+
+    def missing(self, op: Operator, live: Mapping[int, tuple[int, ...]], batch: int) -> list[int]:
+        """Bytes of float32 copies that no operator names, at a backward operator of the loss."""
+        if self._first is None or self._wanted is None or op.phase != BACKWARD or not op.layer.startswith("loss"):
+            return []
+        count = self._context.rank_bytes(self._first.id, batch) // _ITEM.get(self._first.dtype, 4)
+        known = sum(live[storage][0] for storage in self._storages if storage in live)
+        missing = max(int(count * self._wanted) - known, 0)
+        return [4 * count] * (missing // (4 * count)) + [missing % (4 * count)] if missing else []
+
+
+_ITEM = {"bfloat16": 2, "float16": 2}

@@ -1,0 +1,153 @@
+"""PyTorch's caching allocator, replayed: what a program's blocks occupy, and what the allocator reserves for them.
+
+After c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.x, native backend, one stream, no expandable segments, no limit on
+splits). Blocks are multiples of 512 B. Blocks of at most 1 MiB come from segments of 2 MiB; larger ones below 10 MiB
+from segments of 20 MiB, all others from segments of their own, rounded up to 2 MiB. The smallest free block that is
+large enough is taken, and split where enough is left over; neighbours that are free are joined. Segments are never
+given back: what PyTorch frees when an allocation fails is not modelled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+MIB = 2**20
+ROUNDING = 512
+SMALL_SIZE, SMALL_SEGMENT = MIB, 2 * MIB
+LARGE_SIZE, LARGE_SEGMENT, LARGE_ROUNDING = 10 * MIB, 20 * MIB, 2 * MIB
+_BASE = 0x7F0000000000
+#: Numbers of blocks that stay from beginning to end.
+RESIDENT = 2**60
+
+
+@dataclass(slots=True)
+class Piece:
+    """Consecutive bytes of a segment: address, size, number of the segment, the block that has them (-1: free)."""
+
+    address: int
+    size: int
+    segment: int
+    block: int = -1
+    before: Piece | None = None
+    after: Piece | None = None
+
+
+@dataclass(slots=True)
+class Segment:
+    """What was asked of the driver at once; first: its first piece."""
+
+    address: int
+    size: int
+    is_small: bool
+    first: Piece
+
+
+@dataclass(slots=True)
+class CachingAllocator:
+    """The state of the allocator. allocated, reserved: bytes now, and the most so far."""
+
+    rounding: int = ROUNDING
+    allocated: int = 0
+    reserved: int = 0
+    peak_allocated: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    pieces: dict[int, Piece] = field(default_factory=dict)  # by block
+    _free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(default_factory=lambda: ([], []))
+    _at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
+
+    def take(self, block: int, size: int) -> Segment | None:
+        """Allocate ``size`` bytes as ``block``; the segment that had to be reserved for it, if any."""
+        size = max(-(-size // self.rounding) * self.rounding, self.rounding)
+        is_small, made = size <= SMALL_SIZE, None
+        free = self._free[is_small]
+        index = bisect_left(free, (size, 0))
+        if index < len(free):
+            piece = self._at.pop(free.pop(index)[1])
+        else:
+            made = self._reserve(size, is_small)
+            piece = made.first
+        left = piece.size - size
+        if (left >= self.rounding) if is_small else (left > SMALL_SIZE):
+            rest = Piece(piece.address + size, left, piece.segment, before=piece, after=piece.after)
+            if piece.after is not None:
+                piece.after.before = rest
+            piece.after, piece.size = rest, size
+            self._put_back(rest, is_small)
+        piece.block = block
+        self.pieces[block] = piece
+        self.allocated += piece.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return made
+
+    def give(self, block: int) -> Piece:
+        """Free ``block``; the piece that it had, as it was."""
+        piece = self.pieces.pop(block)
+        self.allocated -= piece.size
+        gone = Piece(piece.address, piece.size, piece.segment)
+        is_small = self.segments[piece.segment].is_small
+        piece.block = -1
+        for other in (piece.before, piece.after):
+            if other is not None and other.block < 0:
+                self._drop(other, is_small)
+                piece = _joined(piece, other)
+        segment = self.segments[piece.segment]
+        if piece.before is None:
+            segment.first = piece
+        self._put_back(piece, is_small)
+        return gone
+
+    def _reserve(self, size: int, is_small: bool) -> Segment:
+        whole = SMALL_SEGMENT if is_small else LARGE_SEGMENT
+        if size >= LARGE_SIZE:
+            whole = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
+        last = self.segments[-1] if self.segments else None
+        address = _BASE if last is None else last.address + last.size
+        made = Segment(address, whole, is_small, Piece(address, whole, len(self.segments)))
+        self.segments.append(made)
+        self.reserved += whole
+        return made
+
+    def _put_back(self, piece: Piece, is_small: bool) -> None:
+        insort(self._free[is_small], (piece.size, piece.address))
+        self._at[piece.address] = piece
+
+    def _drop(self, piece: Piece, is_small: bool) -> None:
+        free = self._free[is_small]
+        del free[bisect_left(free, (piece.size, piece.address))]
+        del self._at[piece.address]
+
+    def blocks_of(self, segment: Segment) -> Iterator[Piece]:
+        """The pieces of a segment, by address."""
+        piece: Piece | None = segment.first
+        while piece is not None:
+            yield piece
+            piece = piece.after
+
+
+def _joined(one: Piece, other: Piece) -> Piece:
+    """Two neighbours as one piece."""
+    first, second = (one, other) if one.address < other.address else (other, one)
+    first.size += second.size
+    first.after = second.after
+    if second.after is not None:
+        second.after.before = first
+    return first
+
+
+def replayed(changes: Iterable[tuple[int, int]], resident: Iterable[int], rounding: int = ROUNDING) -> CachingAllocator:
+    """The allocator after ``changes`` (bytes, negative when given back; number of the block) in program order.
+
+    resident: bytes that are taken first and stay, a block each.
+    """
+    allocator = CachingAllocator(rounding=rounding)
+    for i, size in enumerate(resident):
+        if size:
+            allocator.take(RESIDENT + i, size)
+    for size, block in changes:
+        if size > 0:
+            allocator.take(block, size)
+        else:
+            allocator.give(block)
+    return allocator
