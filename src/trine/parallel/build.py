@@ -62,8 +62,8 @@ def build_job(
 ) -> tuple[Job, BuildReport]:  # fmt: skip
     """Build the rank programs of ``workload`` under ``plan``.
 
-    software: whose memory it is. has_host: whether ranks have host memory; host_bytes_per_s: its bandwidth for each rank, which offload of the
-    optimizer needs.
+    software: the profile whose memory it is. has_host: whether ranks have host memory; host_bytes_per_s: its bandwidth
+    for each rank, which offload of the optimizer needs.
 
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """

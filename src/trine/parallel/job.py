@@ -53,8 +53,9 @@ class JobContext:
     batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: how operators
     are split over them; divided: storages of which a tp rank holds its part only, and that part. pipeline, schedule:
     the shape of the pipeline and the order of its passes. stages, chunks: the parts of the model, of which a pipeline
-    rank holds one or several. runs_again: forward operators that are recomputed. weights: those of each pipeline rank. token_partition, expert_load: parts of the tokens
-    and experts. local_bytes: bytes of each weight on one tp and ep rank. software: the profile, None without one. made_storages: what any operator writes.
+    rank holds one or several. runs_again: forward operators that are recomputed. weights: those of each pipeline rank.
+    token_partition, expert_load: parts of the tokens and experts. local_bytes: bytes of each weight on one tp and ep
+    rank. software: the profile, None without one. made_storages: what any operator writes.
     evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 

@@ -141,7 +141,7 @@ class StageMemory:
         found: dict[int, tuple[int, int, int]] = {}
         for tensor_id in (*run.op.inputs, *outputs):
             tensor = self._tensors[tensor_id]
-            if tensor.storage in found or not tensor.size_bytes:
+            if tensor.storage in found or not tensor.size_bytes or tensor.storage in self._logits.in_place:
                 continue
             made_here = tensor.storage in made and tensor.storage not in read
             if tensor.role == "input" and not is_optimizer:

@@ -126,13 +126,15 @@ class Extras:
 
 
 class Logits:
-    """Copies of the logits that are alive when the loss's backward pass begins."""
+    """Copies of the logits that are alive when the loss's backward pass begins. in_place: storages that take no memory
+    of their own."""
 
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
         self._context = context
         self._wanted = context.memory_style.logits_bytes
         self._storages: set[int] = set()
         self._first: Tensor | None = None
+        self.in_place: set[int] = set()
         if self._wanted is None:
             return
         tensors = context.workload.tensors
@@ -142,6 +144,10 @@ class Logits:
             self._first, self._share = found, context.output_share(losses[0])
             same = [t.storage for t in tensors.values() if t.shape[-1:] == found.shape[-1:] and t.batch_dims]
             self._storages = set(same)
+            own = [op for op in context.workload.operators if op.layer.startswith("loss")]
+            made = [tensors[t] for op in own for t in op.outputs if tensors[t].dtype == "float32"]
+            copies = dict.fromkeys(tensor.storage for tensor in made if tensor.storage in self._storages)
+            self.in_place = set(list(copies)[1:])
 
     def missing(self, op: Operator, live: Mapping[int, tuple[int, ...]], batch: int) -> list[int]:
         """Bytes of float32 copies that no operator names, at a backward operator of the loss."""

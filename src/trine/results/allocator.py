@@ -10,7 +10,7 @@ given back: what PyTorch frees when an allocation fails is not modelled.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 MIB = 2**20
@@ -136,18 +136,36 @@ def _joined(one: Piece, other: Piece) -> Piece:
     return first
 
 
-def replayed(changes: Iterable[tuple[int, int]], resident: Iterable[int], rounding: int = ROUNDING) -> CachingAllocator:
-    """The allocator after ``changes`` (bytes, negative when given back; number of the block) in program order.
+@dataclass(frozen=True, slots=True)
+class ReplayedPeak:
+    """The most that blocks take. held: by category at that moment, as it was asked for. index: of the change that made
+    it (-1: what stays is all)."""
 
-    resident: bytes that are taken first and stay, a block each.
+    allocated_bytes: int
+    reserved_bytes: int
+    held: tuple[int, ...]
+    index: int
+
+
+def peak_of(changes: Iterable[tuple[int, int, int]], resident: Sequence[int], rounding: int = ROUNDING) -> ReplayedPeak:
+    """Replay ``changes`` (bytes, negative when given back; category; number of the block) in the order of the program.
+
+    resident: bytes of each category that are taken first and stay. Bytes that are no block of their own (-1, as of
+    offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
     """
-    allocator = CachingAllocator(rounding=rounding)
+    allocator, held, loose, whole = CachingAllocator(rounding=rounding), list(resident), 0, True
     for i, size in enumerate(resident):
         if size:
             allocator.take(RESIDENT + i, size)
-    for size, block in changes:
-        if size > 0:
+    peak, best, index = allocator.allocated, tuple(held), -1
+    for i, (size, category, block) in enumerate(changes):
+        held[category] += size
+        if block < 0:
+            loose, whole = loose + size, False
+        elif size > 0:
             allocator.take(block, size)
         else:
             allocator.give(block)
-    return allocator
+        if allocator.allocated + loose > peak:
+            peak, best, index = allocator.allocated + loose, tuple(held), i
+    return ReplayedPeak(peak, allocator.reserved if whole else peak, best, index)

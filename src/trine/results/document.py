@@ -166,9 +166,18 @@ def memory_rows(result: TaskRun) -> list[Row]:
             "peak_at_s": seconds(peak.time_ps),
             "by_category_bytes": peak.by_category,
             "capacity_bytes": capacities[row] or None,
-            "verdict": result.memory_verdict(row),
+            "verdict": use.verdict,
+            "allocated_bytes": use.allocated_bytes,
+            "reserved_bytes": use.reserved_bytes,
+            "outside_bytes": use.outside_bytes,
+            "needed_bytes": use.needed_bytes,
+            "needed_low_bytes": use.low_bytes,
+            "needed_high_bytes": use.high_bytes,
+            "margin_bytes": use.margin_bytes,
         }
-        for row, (rank, peak) in enumerate(zip(result.shown_ranks, result.memory_peaks, strict=False))
+        for row, (rank, peak, use) in enumerate(
+            zip(result.shown_ranks, result.memory_peaks, result.memory_uses, strict=False)
+        )
     ]
 
 

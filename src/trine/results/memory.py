@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from trine.arrays import Int64
-from trine.graph.memory import MEMORY_CATEGORIES, MemoryEvents
+from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
+from trine.results.allocator import ROUNDING, peak_of
+
+FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,6 +52,91 @@ class MemoryPeak(NamedTuple):
     by_category: dict[str, int]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryFacts:
+    """What a rank's memory rests on besides its tensors, from the software's profile.
+
+    outside_bytes: beside the allocator (CUDA context, communicators). fragmentation: of the reserved memory, beyond
+    what the modelled allocator reserves. error: how far measured memory is from the modelled at the 90th percentile.
+    software: the profile's name; empty for none.
+    """
+
+    rounding_bytes: int = ROUNDING
+    fragmentation: float = 0.0
+    outside_bytes: int = 0
+    error: float = 0.0
+    software: str = ""
+
+
+NO_FACTS = MemoryFacts()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryUse:
+    """What a rank needs of its GPU, in bytes.
+
+    allocated_bytes: the most that tensors and workspaces take, as ``torch.cuda.max_memory_allocated`` counts it.
+    reserved_bytes: the most that the allocator takes for them. outside_bytes: context and communicators. low_bytes,
+    high_bytes: between what the job can and what it will want to have, with the error of the model. capacity_bytes: of
+    the GPU, 0 where unknown.
+    """
+
+    allocated_bytes: int
+    reserved_bytes: int
+    outside_bytes: int
+    low_bytes: int
+    high_bytes: int
+    capacity_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        """All that the GPU has to hold: reserved and outside."""
+        return self.reserved_bytes + self.outside_bytes
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``tight`` (the capacity is between low and high), ``does not fit``, or ``capacity unknown``."""
+        if not self.capacity_bytes:
+            return UNKNOWN
+        if self.low_bytes > self.capacity_bytes:
+            return DOES_NOT_FIT
+        return FITS if self.high_bytes <= self.capacity_bytes else TIGHT
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """What is left of the capacity; negative where it is exceeded; None where nobody knows the capacity."""
+        return self.capacity_bytes - self.needed_bytes if self.capacity_bytes else None
+
+
+def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0) -> MemoryUse:
+    """What a rank needs, given what its blocks take and what a replayed allocator reserves for them."""
+    reserved = max(reserved + int(reserved * facts.fragmentation), allocated)
+    outside = facts.outside_bytes
+    return MemoryUse(
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        outside_bytes=outside,
+        low_bytes=int(allocated * (1 - facts.error)) + outside,
+        high_bytes=int(reserved * (1 + facts.error)) + outside,
+        capacity_bytes=capacity,
+    )
+
+
+def memory_uses(memory: MemoryEvents, facts: MemoryFacts, capacities: tuple[int, ...]) -> tuple[MemoryUse, ...]:
+    """What each rank needs: its changes of memory in the order of its program, through the allocator."""
+    found = []
+    order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
+    block = np.full(len(order), -1, np.int64) if memory.block is None else memory.block
+    ptr = np.searchsorted(memory.rank[order], np.arange(len(memory.resident_bytes) + 1))
+    for rank, resident in enumerate(memory.resident_bytes.tolist()):
+        own = order[ptr[rank] : ptr[rank + 1]]
+        columns = (memory.delta_bytes[own], memory.category[own], block[own])
+        changes = zip(*(column.tolist() for column in columns), strict=True)
+        peak = peak_of(changes, resident, facts.rounding_bytes)
+        found.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
+    return tuple(found)
+
+
 def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:
     """Put the changes of memory in order of time.
 
@@ -84,4 +173,10 @@ def memory_peak(timeline: MemoryTimeline, rank: int) -> MemoryPeak:
         top = first + int(np.argmax(timeline.total_bytes[first:last]))
         np.add.at(held, timeline.category[first : top + 1], timeline.delta_bytes[first : top + 1])
         time, total = int(timeline.time_ps[top]), int(timeline.total_bytes[top])
-    return MemoryPeak(time, total, dict(zip(MEMORY_CATEGORIES, held.tolist(), strict=True)))
+    return MemoryPeak(time, total, by_category(held.tolist()))
+
+
+def by_category(held: Sequence[int]) -> dict[str, int]:
+    """Bytes by the name of their category, without those that seldom hold anything and do not."""
+    pairs = zip(MEMORY_CATEGORIES, held, strict=True)
+    return {name: size for name, size in pairs if size or name not in SELDOM}

@@ -104,6 +104,7 @@ class TaskRun:
     scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
     part: which ranks the graph shows; None: all. link_tiers: which links of the graph do the same; None: not known.
     work: what a step does, in samples and FLOPs; band: how far its time may be off. None: not known.
+    memory_facts: what memory rests on besides tensors.
     """
 
     graph: TaskGraph
@@ -121,6 +122,7 @@ class TaskRun:
     link_tiers: traffic.LinkTiers | None = None
     work: headline.StepWork | None = None
     band: headline.StepBand | headline.CommunicationBand | None = None
+    memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w"):
@@ -296,12 +298,16 @@ class TaskRun:
         """The largest peak over the ranks; None where the run has no memory events."""
         return max((peak.total_bytes for peak in self.memory_peaks), default=None)
 
+    @cached_property
+    def memory_uses(self) -> tuple[memory_use.MemoryUse, ...]:
+        """What each rank needs of its GPU: allocated, reserved, outside; empty where the run has no memory events."""
+        if self.memory is None:
+            return ()
+        return memory_use.memory_uses(self.memory, self.memory_facts, self.memory_capacity_bytes)
+
     def memory_verdict(self, rank: int) -> str:
-        """Say whether the peak of row ``rank`` fits its device: "fits", "does not fit" or "capacity unknown"."""
-        capacity = self.memory_capacity_bytes[rank] if self.memory_capacity_bytes else 0
-        if not capacity:
-            return "capacity unknown"
-        return "fits" if self.memory_peaks[rank].total_bytes <= capacity else "does not fit"
+        """Say whether row ``rank`` fits its device: "fits", "tight", "does not fit" or "capacity unknown"."""
+        return self.memory_uses[rank].verdict
 
     @cached_property
     def energy(self) -> energy_use.Energy | None:

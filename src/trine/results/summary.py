@@ -169,15 +169,25 @@ def _tier(uses: Sequence[LinkUse]) -> str:
 def _memory(result: TaskRun) -> list[str]:
     if not result.memory_peaks:
         return []
-    rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_peaks[r].total_bytes, -r))
-    peak = result.memory_peaks[rank]
-    capacity = result.memory_capacity_bytes[rank] if result.memory_capacity_bytes else 0
-    of = f" of {format_bytes(capacity)}" if capacity else ""
-    verdict = result.memory_verdict(rank)
-    shown = verdict.upper() if of else verdict
-    head = f"memory peak  {format_bytes(peak.total_bytes)}{of} (rank {result.shown_ranks[rank]}): {shown}"
+    rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_uses[r].needed_bytes, -r))
+    peak, use = result.memory_peaks[rank], result.memory_uses[rank]
+    margin = use.margin_bytes
+    shown, of = use.verdict, ""
+    if margin is not None:
+        left = f"{format_bytes(margin)} ({margin / use.capacity_bytes:.1%}) left" if margin >= 0 else (
+            f"{format_bytes(-margin)} ({-margin / use.capacity_bytes:.1%}) over"
+        )  # fmt: skip
+        shown, of = f"{use.verdict.upper()}, {left}", f" of {format_bytes(use.capacity_bytes)}"
+    head = f"memory peak  {format_bytes(use.needed_bytes)}{of} (rank {result.shown_ranks[rank]}): {shown}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
-    return [head, *wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held))]
+    parts = [f"allocated {format_bytes(use.allocated_bytes)}", f"reserved {format_bytes(use.reserved_bytes)}"]
+    if use.outside_bytes:
+        parts.append(f"context and communicators {format_bytes(use.outside_bytes)}")
+    return [
+        head,
+        *wrapped("needs", ", ".join(parts)),
+        *wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held)),
+    ]
 
 
 def _energy(result: TaskRun) -> list[str]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.parallel.stragglers import Stragglers
+    from trine.results.memory import MemoryFacts
 from trine.results import Result, Simulator
 
 
@@ -231,19 +232,26 @@ def with_exposed_launches(result: Result) -> Result:
     return replace(result, evidence=tuple(rows))
 
 
+def memory_facts(setup: Setup) -> MemoryFacts:
+    """What memory rests on besides tensors: of the software's profile, or nothing."""
+    from trine.simulation.memory import facts_of
+
+    return facts_of(setup.software.profile, setup.plan)
+
+
 def with_memory_verdict(result: Result) -> Result:
     """Warn when a rank needs more memory than its GPU has."""
-    over = [row for row, _ in enumerate(result.memory_peaks) if result.memory_verdict(row) == "does not fit"]
+    over = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
     if not over:
         return result
-    worst = max(over, key=lambda row: result.memory_peaks[row].total_bytes)
+    worst = max(over, key=lambda row: result.memory_uses[row].needed_bytes)
     count, most, scope = len(over), "", result.scope
     if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
         most = "up to "
         count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in over).values())
     text = (
         f"out of memory: {most}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
-        f"{format_bytes(result.memory_peaks[worst].total_bytes)}, its GPU has "
+        f"{format_bytes(result.memory_uses[worst].needed_bytes)}, its GPU has "
         f"{format_bytes(result.memory_capacity_bytes[worst])}"
     )
     return replace(result, warnings=(text, *result.warnings))

@@ -6,38 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import MemoryChange, RankProgram
-from trine.results.allocator import RESIDENT, CachingAllocator
-from trine.software import MemoryStyle, Software
+from trine.results.allocator import peak_of
+from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 
 if TYPE_CHECKING:
     from trine.compute.resize import Split
     from trine.compute.roofline import Duration
     from trine.graph.workload import Operator, Workload
     from trine.parallel.plan import Plan
+    from trine.software.profile import Software
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageMemoryUse:
-    """What the ranks of one pipeline stage hold at most, in bytes.
-
-    allocated: of tensors and workspaces, as torch.cuda.max_memory_allocated counts. reserved: by the modelled caching
-    allocator, plus the profile's fragmentation. outside: CUDA context and communicators. by_category: of allocated, at
-    its peak. step: of the program, at the peak (-1: before the first).
-    """
+    """What the ranks of one pipeline stage hold at most. by_category: of allocated, at its peak; step: of the program,
+    at the peak (-1: before the first)."""
 
     stage: int
-    allocated_bytes: int
-    reserved_bytes: int
-    outside_bytes: int
+    use: MemoryUse
     by_category: dict[str, int]
     step: int
-
-    @property
-    def total_bytes(self) -> int:
-        """All that the GPU must have."""
-        return self.reserved_bytes + self.outside_bytes
 
 
 class _NoTime:
@@ -82,33 +71,16 @@ def shortened(plan: Plan, batch: int) -> Plan:
     return replace(plan, batch=min(whole, most * size))
 
 
-def program_use(program: RankProgram, style: MemoryStyle, communicators: int = 0, stage: int = 0) -> StageMemoryUse:
+def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capacity_bytes: int = 0) -> StageMemoryUse:
     """The peak of a program whose changes of memory follow in program order."""
     changes = in_order(program)
-    held = list(program.resident_bytes)
-    allocator = CachingAllocator(rounding=style.rounding_bytes)
-    for i, size in enumerate(held):
-        if size:
-            allocator.take(RESIDENT + i, size)
-    peak, best, step = allocator.allocated, list(held), -1
-    for change in changes:
-        if change.block < 0:
-            held[change.category] += change.delta_bytes
-            continue
-        if change.delta_bytes > 0:
-            allocator.take(change.block, change.delta_bytes)
-        else:
-            allocator.give(change.block)
-        held[change.category] += change.delta_bytes
-        if allocator.allocated > peak:
-            peak, best, step = allocator.allocated, list(held), change.step
+    rows = ((change.delta_bytes, change.category, change.block) for change in changes)
+    peak = peak_of(rows, program.resident_bytes, facts.rounding_bytes)
     return StageMemoryUse(
         stage=stage,
-        allocated_bytes=peak,
-        reserved_bytes=int(allocator.reserved * (1 + style.fragmentation)),
-        outside_bytes=style.context_bytes + communicators * style.communicator_bytes,
-        by_category=dict(zip(MEMORY_CATEGORIES, best, strict=True)),
-        step=step,
+        use=use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacity_bytes),
+        by_category=by_category(peak.held),
+        step=changes[peak.index].step if peak.index >= 0 else -1,
     )
 
 
@@ -117,16 +89,33 @@ def in_order(program: RankProgram) -> list[MemoryChange]:
     return sorted(program.memory, key=lambda change: (change.step, change.at_end))
 
 
+def facts_of(software: Software | None, plan: Plan) -> MemoryFacts:
+    """What a profile says of memory besides tensors, for the communicators of a plan."""
+    if software is None:
+        return MemoryFacts()
+    style = software.memory
+    return MemoryFacts(
+        rounding_bytes=style.rounding_bytes,
+        fragmentation=style.fragmentation,
+        outside_bytes=style.context_bytes + num_communicators(plan) * style.communicator_bytes,
+        error=style.error,
+        software=software.name,
+    )
+
+
 def num_communicators(plan: Plan) -> int:
     """Groups that a rank takes part in."""
     return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep))
 
 
 def rank_memory(
-    workload: Workload, plan: Plan, software: Software | None = None, *, stages: Sequence[int] | None = None
+    workload: Workload,
+    plan: Plan,
+    software: Software | None = None,
+    *,
+    stages: Sequence[int] | None = None,
+    capacity_bytes: int = 0,
 ) -> tuple[StageMemoryUse, ...]:
     """What the ranks of each pipeline stage (or of ``stages``) hold at most, from their programs alone."""
-    style = MemoryStyle() if software is None else software.memory
-    programs = stage_programs(workload, plan, software, stages)
-    count = num_communicators(plan)
-    return tuple(program_use(program, style, count, stage) for stage, program in programs.items())
+    programs, facts = stage_programs(workload, plan, software, stages), facts_of(software, plan)
+    return tuple(program_use(program, facts, stage, capacity_bytes) for stage, program in programs.items())

@@ -15,6 +15,7 @@ from trine.simulation.facts import (
     evidence,
     facts,
     fold_warnings,
+    memory_facts,
     setup_warnings,
     simulator,
     with_crowded_uplinks,
@@ -220,4 +221,5 @@ class _Answer:
             link_tiers=tiers,
             work=self.work,
             band=band_of(self.setup, self.work),
+            memory_facts=memory_facts(self.setup),
         )
