@@ -178,5 +178,5 @@ def memory_peak(timeline: MemoryTimeline, rank: int) -> MemoryPeak:
 
 def by_category(held: Sequence[int]) -> dict[str, int]:
     """Bytes by the name of their category, without those that seldom hold anything and do not."""
-    pairs = zip(MEMORY_CATEGORIES, held, strict=True)
+    pairs = zip(MEMORY_CATEGORIES, held, strict=False)
     return {name: size for name, size in pairs if size or name not in SELDOM}
