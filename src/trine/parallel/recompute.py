@@ -60,6 +60,8 @@ def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -
                 break
             left.append(op.id)
     return frozenset(left)
+
+
 def kept_share(workload: Workload, op: Operator) -> Fraction:
     """The part of the results of a block's product that is kept where every second product is.
 
