@@ -120,7 +120,7 @@ def test_the_roofline_is_the_slower_of_arithmetic_and_memory():
 
 @pytest.mark.parametrize(("batch", "ways", "mode"), [(1, 1, ""), (4, 1, ""), (1, 8, "column"), (2, 4, "column")])
 def test_at_other_sizes_the_roofline_is_that_of_the_smaller_or_larger_operator(batch, ways, mode):
-    workload = trine.synthesize("llama-3-8b", layers=1, sequence=4096)
+    workload = trine.synthesize("llama-3-8b", layers=1, sequence=4096, times="roofline")
     model = make_compute("auto", workload)
     op = next(op for op in workload.operators if op.layer == "layers.0.mlp.gate_up")
     found = model.duration(op, Split(batch, ways, mode))

@@ -117,7 +117,7 @@ def test_shares_that_cannot_be_are_refused(shares, message):
 
 def test_options_that_cannot_matter_are_refused():
     calibration = trine.calibrate([trine.load("vgg13-h100-b128")])
-    with pytest.raises(InputError, match="roofline uses no calibration"):
+    with pytest.raises(InputError, match="tables times use no calibration"):
         small(calibration=calibration)
     with pytest.raises(InputError, match="fitted times use no shares"):
         trine.synthesize("vgg11", shares={"conv": 0.3})

@@ -9,7 +9,7 @@ biases are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -264,6 +264,14 @@ def _base_name(operator: Operator) -> str:
     return operator.name.rsplit("::", 1)[-1]
 
 
+def uneven_notes(names: Collection[str]) -> tuple[str, ...]:
+    """A sentence that names operators or layers whose dimensions did not divide; nothing where there are none."""
+    if not names:
+        return ()
+    shown = ", ".join(list(names)[:3]) + (", ..." if len(names) > 3 else "")
+    return (f"dimensions that do not divide evenly were rounded up (largest part): {shown}",)
+
+
 class Sizing:
     """Answers, for the operators of one workload, what a split changes and how much work is left.
 
@@ -279,10 +287,7 @@ class Sizing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self._uneven:
-            return ()
-        names = ", ".join(list(self._uneven)[:3]) + (", ..." if len(self._uneven) > 3 else "")
-        return (f"dimensions that do not divide evenly were rounded up (largest part): {names}",)
+        return uneven_notes(self._uneven)
 
     def work(self, operator: Operator, split: Split) -> Work:
         """FLOPs and bytes of ``operator`` under ``split``."""

@@ -154,6 +154,15 @@ def uses_recorded_times(name: str) -> bool:
     return name not in FROM_SHAPES
 
 
+def meant(name: str, workload: Workload, gpu: str | None) -> str:
+    """The compute model that a name means for ``workload``: 'auto' is 'tables' of a trace without a GPU's times.
+
+    gpu: the one that times can be predicted for, None where there is none: then 'auto' refuses such a trace.
+    """
+    without = workload.format != SYNTHESISED and not workload.has_gpu_times
+    return TABLES if name == "auto" and without and gpu is not None else name
+
+
 COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
     "compute model",
     "trine.compute",

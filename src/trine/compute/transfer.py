@@ -18,9 +18,13 @@ from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.resize import Resized
 from trine.compute.tables.fp32 import table_of
 from trine.compute.tables.fp32_operators import operator_time
+from trine.compute.tables.sized import SizedTimes
 from trine.evidence import ASSUMED, MODELLED, TRANSFERRED
 from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S
+
+#: Families that tables have in 16 bits.
+_IN_HALF = ("linear", "matmul", "attention")
 
 
 class Transfer:
@@ -35,6 +39,7 @@ class Transfer:
         self.source, self.target = source, target
         self._workload = workload
         self._tf32_products = self._runs_above_float32()
+        self._halves = SizedTimes(source), SizedTimes(target)
         tables = table_of(source), table_of(target)
         self._has_tables = None not in tables and tables[0] != tables[1]
         self.by = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
@@ -49,6 +54,10 @@ class Transfer:
         amount: its work. fixed_ps: the part of ``ps`` that is the same at any size.
         """
         precision = self._precision(sizes.operator)
+        if ps > 0 and precision in ("float16", "bfloat16") and family_of(kind_of(sizes.operator)) in _IN_HALF:
+            halves = [times.time(sizes) for times in self._halves]
+            if halves[0] is not None and halves[1] is not None:
+                return math.ceil(ps * (halves[1].us / halves[0].us)), TRANSFERRED
         if self._has_tables and ps > 0:
             before = operator_time(self.source, sizes, amount, precision)
             after = operator_time(self.target, sizes, amount, precision)

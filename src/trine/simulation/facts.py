@@ -145,10 +145,13 @@ def _broadcast_detail(setup: Setup, report: BuildReport, costs: StepCosts | None
 
 def _operator_detail(kind: str, setup: Setup) -> str:
     workload = setup.workload
-    if setup.options.compute == "roofline":
+    if setup.compute == "roofline":
         return f"{_data_sheet(setup)}; no recorded time is used (docs/background/roofline.md)"
-    if workload.format == SYNTHESISED:
-        return f"no trace: predicted from the shapes of {workload.name}"
+    if workload.format == SYNTHESISED or setup.compute == "tables":
+        of = f"no trace: predicted from the shapes of {workload.name}"
+        if workload.format != SYNTHESISED:
+            of = f"no recorded time: predicted from the shapes of {_shapes_of(workload)}"
+        return of + _TABLES.get(kind, "")
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else "another size"
     if setup.times.is_recorded and setup.times.is_elsewhere:
@@ -157,8 +160,16 @@ def _operator_detail(kind: str, setup: Setup) -> str:
         "measured": recorded,
         "interpolated": f"between operators {recorded} and in other traces",
         "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
+        "transferred": f"{recorded}, moved to {target} by the ratio of measured tables, of a sibling where it has none",
         "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
     }[kind]
+
+
+#: What operators predicted from shapes rest on.
+_TABLES = {
+    "interpolated": ", by measurements on this GPU (docs/background/operator-time.md)",
+    "transferred": ", by measurements on a sibling and the ratio of the data sheets (docs/background/operator-time.md)",
+}
 
 
 def _data_sheet(setup: Setup) -> str:
@@ -167,8 +178,13 @@ def _data_sheet(setup: Setup) -> str:
     sheet = f"the data sheet of the {setup.times.gpu}"
     if workload.format == SYNTHESISED:
         return sheet
+    return f"{sheet} on the shapes of {_shapes_of(workload)}"
+
+
+def _shapes_of(workload: Workload) -> str:
+    """What a recorded step is, of which the shapes alone are used."""
     where = workload.gpu or "a GPU that the trace does not name" if workload.has_gpu_times else "a CPU"
-    return f"{sheet} on the shapes of a step recorded on {where}"
+    return f"a step recorded on {where}"
 
 
 def setup_warnings(setup: Setup) -> list[str]:

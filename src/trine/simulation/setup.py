@@ -54,13 +54,14 @@ class Setup:
     """What was asked for, resolved.
 
     gpu: the GPU that the user asked for in place of the cluster's; its memory and power count. plan: with what it left
-    open filled in.
+    open filled in. compute: the compute model that the options mean for this workload.
     """
 
     workload: Workload
     plan: Plan
     machine: Cluster | None
     options: SimulateOptions
+    compute: str
     model: ComputeModel
     launch: LaunchCosts | None
     network: str | Network
@@ -159,13 +160,17 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     plan = plan.filled(None if software.profile is None else software.profile.plan_fields())
     target = gpu if gpu is not None else first_known(here)
     workload = written_for(load_workload(workload, options.trace_gpu, target, software.profile), software)
-    times = timing(workload, options.compute, gpu, here)
+    from trine.compute.models import meant
+
+    compute = meant(options.compute, workload, target)
+    times = timing(workload, compute, gpu, here)
     return Setup(
         workload=workload,
         plan=plan,
         machine=machine,
         options=options,
-        model=compute_for(workload, options.compute, times.predicted_for, options.calibration),
+        compute=compute,
+        model=compute_for(workload, compute, times.predicted_for, options.calibration),
         launch=launches_of(workload, software, options) or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
         network=network,

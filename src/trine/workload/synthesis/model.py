@@ -99,8 +99,9 @@ def synthesize(
     layers: so many of a transformer's layers in place of all (of an encoder-decoder, of each): a smaller model of the
         same shapes.
     image: pixels of an image's side, in place of 224. Convolutional networks only.
-    times: ``roofline`` (the data sheet; transformers' default) or ``fitted`` (laws fitted on recorded traces;
-        convolutional networks' default).
+    times: ``tables`` (public measurements of operators; transformers' default), ``roofline`` (the data sheet; the
+        default where ``shares`` are given) or ``fitted`` (laws fitted on recorded traces; convolutional networks'
+        default).
     shares: shares of the data sheet's peaks in place of the roofline's defaults, see :class:`trine.compute.Shares`.
     calibration: traces that ``fitted`` fits on, in place of the bundled ones.
     software: the profile of the training software that writes the operators (:func:`trine.software.load_software`), or
@@ -313,11 +314,13 @@ def _workload(
 def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
     from trine.cluster import load_gpu
     from trine.compute import Shares
+    from trine.compute.roofline import ROOFLINE
     from trine.compute.tables.times import TABLES
     from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times, with_table_times
 
     is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")
-    times = asked.times or (FITTED if is_conv and not precision else TIMES[0])
+    usual = ROOFLINE if asked.shares else TABLES
+    times = asked.times or (FITTED if is_conv and not precision else usual)
     if times not in TIMES:
         raise InputError(f"unknown times {times!r}{nearest(times, TIMES)}", field="times")
     if times == FITTED:
@@ -335,7 +338,7 @@ def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: C
             )
         return with_fitted_times(workload, load_gpu(asked.gpu), calibration)
     if calibration is not None:
-        raise InputError(f"times={times} uses no calibration: times=fitted does", field="calibration")
+        raise InputError(f"{times} times use no calibration: times=fitted does", field="calibration")
     if times == TABLES:
         if asked.shares:
             raise InputError("tables use no shares of a data sheet: times=roofline does", field="shares")

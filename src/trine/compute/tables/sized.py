@@ -1,0 +1,117 @@
+"""Operators whose tensors are known, as questions to the tables of a GPU: which product, attention or bytes they are.
+
+Operators may say more of themselves (software profiles do): ``attention_kernel``, the generation of a fused attention;
+``passes``, how many times its own bytes an operator moves where it is not fused (:mod:`trine.compute.cost` counts
+them); ``kernels``, how many launches it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trine.cluster.presets import GpuSpec
+from trine.compute.cost import elements, factors, is_gradient, wants, work_of
+from trine.compute.data_sheet import dtype_name, stated_precision
+from trine.compute.kinds import family_of, kind_of
+from trine.compute.resize import Resized, is_expert_product
+from trine.compute.tables.fp32_operators import operator_time
+from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
+from trine.compute.tables.memory import FLOOR_US
+from trine.compute.tables.operators import AttentionShape, OperatorTables, TableTime
+from trine.evidence import ASSUMED, EVIDENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class SizedTimes:
+    """Times inside a step of operators on one GPU."""
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self._gpu = gpu
+        self._tables = OperatorTables(gpu)
+        self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
+            "linear": self._product, "matmul": self._product, "attention": self._attention,
+        }  # fmt: skip
+
+    def time(self, sizes: Resized) -> TableTime | None:
+        """How long an operator takes; None where no table has its kind or dtype."""
+        family = family_of(kind_of(sizes.operator))
+        ask = self._by_family.get(family)
+        if ask is not None:
+            return ask(sizes) or self._single(sizes)
+        return self._single(sizes) if family == "conv" else self._moving(sizes, family)
+
+    def _single(self, sizes: Resized) -> TableTime | None:
+        """A product of float32 or a convolution, by the tables that have those."""
+        tensors = [t for t in (*sizes.outputs, *sizes.inputs) if "float" in t.dtype or "half" in t.dtype.lower()]
+        dtype = dtype_name(tensors[0]) if tensors else "float32"
+        is_conv = family_of(kind_of(sizes.operator)) == "conv"
+        precision = stated_precision(sizes.operator) or ("tfloat32" if is_conv and dtype == "float32" else dtype)
+        found = operator_time(self._gpu, sizes, work_of(sizes), precision)
+        return None if found is None else TableTime(found.us, found.evidence, "float32 tables")
+
+    def _moving(self, sizes: Resized, family: str) -> TableTime:
+        """An operator that moves memory: its bytes as often as it says, and no less than its launches take."""
+        work = work_of(sizes)
+        if not work.bytes and not work.flops:
+            return TableTime(0.0, ASSUMED, "data sheet")
+        attributes = sizes.operator.attributes
+        found = self._tables.memory(work.bytes, family)
+        floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
+        return TableTime(max(found.us, floor), found.evidence, found.source)
+
+    def _product(self, sizes: Resized) -> TableTime | None:
+        """A product, or the gradients of one that its operator computes."""
+        source = sizes.forward or sizes
+        both = factors(source) if source.outputs else None
+        if both is None or (is_gradient(sizes) and sizes.forward is None):
+            return self._moving(sizes, "other")
+        x, weight = both
+        y = source.outputs[0]
+        groups = weight.shape[0] if is_expert_product(source.operator) and len(weight.shape) == 3 else 1
+        rows, inner = math.ceil(elements(y) / y.shape[-1] / groups), x.shape[-1]
+        outer = y.shape[-1]
+        dtype = dtype_name(x)
+        if not is_gradient(sizes):
+            return self._tables.gemm_in_step(rows, outer, inner, dtype, FORWARD_PRODUCT, groups)
+        parts = []
+        if wants(sizes, x):
+            parts.append(self._tables.gemm_in_step(rows, inner, outer, dtype, INPUT_PRODUCT, groups))
+        if wants(sizes, weight):
+            parts.append(self._tables.gemm_in_step(outer, inner, rows, dtype, WEIGHT_PRODUCT, groups))
+        return _sum(parts)
+
+    def _attention(self, sizes: Resized) -> TableTime | None:
+        """Fused attention on queries (batch, heads, length, size); keys of another length in proportion."""
+        source = sizes.forward or sizes
+        parts = [t for t in source.inputs if len(t.shape) == 4][:3]
+        if len(parts) < 3 or (is_gradient(sizes) and sizes.forward is None) or dtype_name(parts[0]) == "float32":
+            return None
+        q, k, v = parts
+        length = k.shape[-2]
+        attributes = source.operator.attributes
+        shape = AttentionShape(
+            batch=q.shape[0], heads=q.shape[1], kv_heads=max(1, min(k.shape[1], q.shape[1])), length=length,
+            size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
+        )  # fmt: skip
+        kernel = str(attributes.get("attention_kernel", ""))
+        found = self._tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
+        if found is None:
+            return None
+        return TableTime(found.us * q.shape[-2] / length, found.evidence, found.source)
+
+
+def number_of(value: object) -> float:
+    """A positive number that an attribute gives; 1 where it gives none."""
+    return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+
+
+def _sum(parts: list[TableTime | None]) -> TableTime | None:
+    """Times one after another, as sure as the least sure; None where one is not known."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    least = max(known, key=lambda part: EVIDENCE.index(part.evidence))
+    return TableTime(sum(part.us for part in known), least.evidence, least.source)
