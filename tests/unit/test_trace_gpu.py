@@ -53,7 +53,7 @@ def refusal(workload, cluster, **options):
 # -- recorded on a CPU -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compute", ["auto", "linear", "recorded"])
+@pytest.mark.parametrize("compute", ["linear", "recorded"])
 @pytest.mark.parametrize("options", [{}, {"gpu": "h100-sxm"}, {"trace_gpu": "h100-sxm"}])
 @pytest.mark.parametrize("cluster", ["dgx-h100", SWITCH, None])
 def test_times_of_a_cpu_are_never_those_of_a_gpu(cluster, options, compute):
@@ -83,6 +83,20 @@ def test_shapes_recorded_on_a_cpu_are_timed_by_the_clusters_data_sheet(cluster, 
     assert other.compute_s > result.compute_s
 
 
+@pytest.mark.parametrize(("cluster", "options"), [("dgx-h100", {}), (SWITCH, {"gpu": "h100-sxm"})])
+def test_what_is_not_said_means_the_tables_where_a_gpu_is_known(cluster, options):
+    result = simulated(CPU_PAIR, cluster, **options)
+    assert result.step_time_ps == simulated(CPU_PAIR, cluster, compute="tables", **options).step_time_ps
+    rows = operator_rows(result)
+    assert {kind for kind, _ in rows} <= {"interpolated", "transferred", "assumed"}
+    assert all("no recorded time" in detail and "a CPU" in detail for _, detail in rows)
+
+
+@pytest.mark.parametrize("cluster", [SWITCH, None])
+def test_what_is_not_said_is_refused_where_no_gpu_is_known(cluster):
+    assert "recorded on a CPU" in refusal(CPU_PAIR, cluster)
+
+
 def test_an_unknown_gpu_is_said_first():
     assert "did you mean 'h100" in refusal(CPU_PAIR, "dgx-h100", gpu="h1000")
 
@@ -96,7 +110,7 @@ def test_shapes_without_any_gpu_have_no_roofline():
 def test_a_converted_trace_remembers_that_it_was_a_cpus(tmp_path):
     path = tmp_path / "cnn.trine.json.gz"
     save(load(CPU_PAIR), path)
-    assert "recorded on a CPU" in refusal(path, "dgx-h100")
+    assert "recorded on a CPU" in refusal(path, "dgx-h100", compute="linear")
     assert "on a CPU" in cli("trace", "inspect", path).stdout.splitlines()[0]
 
 
@@ -117,9 +131,8 @@ def test_every_way_to_a_result_refuses_them():
     workload = load(CPU_PAIR)
     for call in (
         lambda: make_compute("auto", workload),
-        lambda: trine.overlap_range(CPU_PAIR, DDP, cluster="dgx-h100"),
-        lambda: step_ensemble(CPU_PAIR, DDP, repeats=2, cluster="dgx-h100"),
-        lambda: trine.hop(CPU_PAIR, cluster="dgx-h100"),
+        lambda: trine.overlap_range(CPU_PAIR, DDP, cluster="dgx-h100", compute="linear"),
+        lambda: step_ensemble(CPU_PAIR, DDP, repeats=2, cluster="dgx-h100", compute="linear"),
         lambda: trine.hop(CPU_PAIR, cluster=build_topology("ring", "10 GB/s", "1 us", 8)),
         lambda: trine.calibrate([workload]),
     ):
@@ -129,7 +142,7 @@ def test_every_way_to_a_result_refuses_them():
 
 def test_on_the_command_line_the_refusal_is_one_line():
     job = ("train", CPU_PAIR, "--gpus", 2, "--parallel", "ddp", "--inputs", "none", "--cluster", "dgx-h100")
-    done = cli(*job)
+    done = cli(*job, "--compute", "linear")
     assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert "--compute roofline predicts for the h100-sxm" in done.stderr
     done = cli(*job, "--compute", "roofline", "--json", "-")
@@ -255,7 +268,7 @@ def test_a_gpu_without_a_data_sheet_can_be_taken_for_a_known_one():
 
 def test_long_names_leave_the_refusal_a_line():
     for trace in (chain("g" * 10_000), chain(), replace(load(CPU_PAIR), gpu="g" * 10_000)):
-        refusal(replace(trace, name="n" * 10_000), "dgx-h100")
+        refusal(replace(trace, name="n" * 10_000), "dgx-h100", compute="linear")
 
 
 def test_on_a_mixed_cluster_the_gpus_of_the_ranks_count():
@@ -268,7 +281,7 @@ def test_on_a_mixed_cluster_the_gpus_of_the_ranks_count():
     both = simulated(chain("h100-sxm"), mixed, placement=[0, 8])
     assert any("mixes h100-sxm, a100-80gb" in text for text in both.warnings)
     there = simulated("model:gpt-2,layers=1,sequence=128", mixed, placement=[8, 9])
-    assert "roofline of the a100-80gb" in "".join(there.warnings)
+    assert "operator times on the a100-80gb" in "".join(there.warnings)
 
 
 # -- the other commands that take traces -------------------------------------------------------------------------------
