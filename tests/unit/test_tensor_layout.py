@@ -200,7 +200,7 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_128_for_each_rank(tp: int) ->
 def test_padding_takes_time_and_none_where_it_adds_no_rows() -> None:
     """llama-2's 32 000 rows are a multiple of 128 x 2, not of 128 x 16; the head's product grows by the rows."""
     assert not any("padded" in text for text in build(model("llama-2-7b"), Plan(tp=2))[1].tp_notes)
-    even = model("llama-2-7b", sequence=4096, batch=1)
+    even = trine.synthesize("llama-2-7b", layers=2, sequence=4096, batch=1, times="roofline")
     found = {}
     for tp in (2, 16):
         job, _ = build(even, Plan(tp=tp))
