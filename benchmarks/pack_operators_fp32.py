@@ -1,4 +1,4 @@
-"""Re-pack public tables of operator times into presets/operators: NeuSight's (float32) and DeepBench's.
+"""Re-pack public tables of operator times into presets/operators: NeuSight's (float32), DeepBench's, of bundled traces.
 
     python benchmarks/pack_operators_fp32.py NEUSIGHT DEEPBENCH
 
@@ -24,7 +24,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from trine.compute.tables.fp32_rows import DEEPBENCH, ELEMENTWISE, NEUSIGHT, coded, planes
+from trine.compute import Split, kind_of
+from trine.compute.cost import Sizing, is_gradient
+from trine.compute.kinds import family_of
+from trine.compute.tables.convolutions import BOTH, FEW_CHANNELS, FORWARD, WEIGHT
+from trine.compute.tables.fp32_operators import convolution_of
+from trine.compute.tables.fp32_rows import DEEPBENCH, ELEMENTWISE, NEUSIGHT, TRACES, coded, planes
+from trine.workload.readers import load_bundled
 
 OPERATORS = Path(__file__).resolve().parents[1] / "src/trine/presets/operators"
 GPUS = {
@@ -43,6 +49,8 @@ COLUMNS = {
 }
 NAMES = {"ln": "layer_norm"}
 BENCH = {"V100": "v100", "P100": "p100-pcie", "T4": "t4"}
+#: Traces in float32, whose convolutions ran in TF32.
+BUNDLED, TRACED_ON = ("vgg13-h100-b128", "resnet50-h100-b128"), "h100-sxm"
 PASSES = ("Forward (msec)", "wrt Inputs (msec)", "wrt Parameters (msec)")
 
 Shape = tuple[int, ...]
@@ -60,6 +68,8 @@ def main() -> None:
     shutil.copyfile(given.neusight / "LICENSE", NEUSIGHT.parent / "LICENSE")
     write(DEEPBENCH, tuple(BENCH.values()), deepbench(given.deepbench))
     shutil.copyfile(given.deepbench / "LICENSE", DEEPBENCH.parent / "LICENSE")
+    write(TRACES, (TRACED_ON,), traces())
+    shutil.copyfile(OPERATORS.parent / "traces" / BUNDLED[0] / "LICENSE.triosim", TRACES.parent / "LICENSE")
 
 
 def neusight(folder: Path) -> Found:
@@ -97,6 +107,26 @@ def deepbench(folder: Path) -> Found:
             for number, dtype in ((1, 0), (2, 1)):
                 if (gpu, dtype) != ("p100-pcie", 1):
                     read_sheet(found, sheet(book, number), gpu, dtype)
+    return found
+
+
+def traces() -> Found:
+    """Convolutions of the bundled traces: forward, both gradients, or that of the weight alone (of the first layer)."""
+    found: Found = {}
+    for name in BUNDLED:
+        workload = load_bundled(name, None)
+        sizing = Sizing(workload)
+        for op in workload.operators:
+            sizes = sizing.sizes(op, Split(workload.batch))
+            layer = convolution_of(sizes) if family_of(kind_of(op)) == "conv" else None
+            if layer is None:
+                continue
+            direction = FORWARD
+            if is_gradient(sizes):
+                direction = BOTH if layer.channels >= FEW_CHANNELS else WEIGHT
+            shape = (2, direction, layer.size[1], layer.size[0], layer.channels, layer.batch, layer.out)
+            ends = [pair[::-1] for pair in (layer.filter, layer.padding, layer.stride)]
+            add(found, "conv", (*shape, *(n for pair in ends for n in pair)), TRACED_ON, op.gpu_time_ps / 1e6)
     return found
 
 

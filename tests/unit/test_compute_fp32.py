@@ -11,7 +11,7 @@ from compute_cases import BATCH, US, conv, linear, relus
 from trine.cluster import load_gpu
 from trine.compute import Split, make_compute
 from trine.compute.resize import resized
-from trine.compute.tables.deepbench import FORWARD, INPUT, WEIGHT, Convolution, bench, bench_rows
+from trine.compute.tables.convolutions import FORWARD, INPUT, WEIGHT, Convolution, bench, bench_rows
 from trine.compute.tables.fp32 import convolution, linear_backward, moving, on_rows, product, table_of
 from trine.compute.tables.fp32_operators import convolution_of
 from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, coded, decoded, folds, measured, planes, whole
@@ -144,6 +144,16 @@ def test_convolutions_in_lower_precision_and_on_newer_gpus_are_faster() -> None:
         assert (slow.evidence, tf32.evidence) == ("interpolated", "transferred")
     assert convolution(v100, RESNET, "tfloat32").us == convolution(v100, RESNET, "float32").us
     assert convolution(load_gpu("p100"), RESNET, "float32").us > convolution(v100, RESNET, "float32").us
+
+
+def test_convolutions_of_the_bundled_traces_come_back_on_their_gpu() -> None:
+    """TF32 on an H100, inside a step: VGG-13's second layer took 5.892 ms forward and 13.727 ms backward."""
+    layer = Convolution(batch=128, channels=64, out=64, size=(224, 224), filter=(3, 3), padding=(1, 1))
+    times = [convolution(H100, layer, "tfloat32", direction).us for direction in (FORWARD, INPUT, WEIGHT)]
+    assert times[0] == pytest.approx(5892, rel=0.1)
+    assert times[1] + times[2] == pytest.approx(13727, rel=0.1)
+    assert convolution(H100, layer, "tfloat32").evidence == "interpolated"
+    assert convolution(load_gpu("h200"), layer, "tfloat32").evidence == "transferred"
 
 
 def test_wrong_questions_are_named() -> None:

@@ -139,7 +139,8 @@ def operators(
 
     Example: trine validate operators --sample --gpu t4
     """
-    from trine.studies.validate_operators import SAMPLED, OperatorValidation, answers, steps
+    from trine.studies.operator_errors import SAMPLED, answers, steps
+    from trine.studies.validate_operators import OperatorValidation
 
     every = SAMPLED if sample else 1
     errors, finished = until_stopped(answers(steps(gpu or (), every=every)))

@@ -1,10 +1,10 @@
 """How long an operator takes in float32 by measured tables: products, convolutions, operators that move memory.
 
 Tables are NeuSight's (V100, P100, T4, A100 as PCIe cards, MI100, MI210; PyTorch 2.1, float32 without TF32) and, for
-convolutions, DeepBench's. A GPU without a table takes its nearest sibling's times by the ratio of the two rooflines
-(data sheets) at that shape, and says ``transferred``. Times are those of kernels, without the launch that is in
-NeuSight's; every kernel takes at least 3 us. What a shape that was left out of the table errs by: ``trine validate
-operators``.
+convolutions, DeepBench's and the bundled traces'. A GPU without a table takes its nearest sibling's times by the ratio
+of the two rooflines (data sheets) at that shape, and says ``transferred``. Times are those of kernels, without the
+launch that is in NeuSight's; every kernel takes at least 3 us. What a shape that was left out of the table errs by:
+``trine validate operators``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,19 @@ import numpy as np
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.cost import Work
 from trine.compute.data_sheet import least_time_s, peak
-from trine.compute.tables.deepbench import BENCH_DTYPES, FORWARD, HALVES, Convolution, bench, bench_rows
-from trine.compute.tables.fp32_rows import DEEPBENCH, ELEMENTWISE, NEUSIGHT, measured
+from trine.compute.tables.convolutions import (
+    BOTH,
+    FEW_CHANNELS,
+    FORWARD,
+    HALVES,
+    INPUT,
+    WEIGHT,
+    Convolution,
+    bench,
+    bench_gpus,
+    bench_rows,
+)
+from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
 from trine.compute.tables.fp32_surface import KERNEL_US, surface
 from trine.errors import InputError, nearest
 from trine.evidence import ASSUMED, EVIDENCE, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
@@ -34,6 +45,8 @@ SIBLINGS = {
     **dict.fromkeys(("mi300x", "mi325x", "mi350x", "mi355x"), _MI210),
 }  # fmt: skip
 _BENCH_SIBLINGS = {"v100-pcie": "v100", "p100": "p100-pcie"}
+#: Whose convolutions in TF32 were recorded.
+_TRACED = "h100-sxm"
 #: Variables farther than this from every measurement: the roofline, fitted to the others.
 _FAR = 1.5
 _WIDTH = 1024
@@ -109,31 +122,48 @@ def _by_table(gpu: GpuSpec, table: str, shape: tuple[int, ...], amount: Work) ->
 def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direction: int = FORWARD) -> KernelTime:
     """Time of a convolution on ``gpu`` in one direction: FORWARD, INPUT or WEIGHT (its gradients).
 
-    dtype: of the arithmetic: 'float32', 'tfloat32', 'float16' or 'bfloat16' (amp, with float32 sums). V100, P100 and T4
-    have DeepBench's times; another GPU takes those of the V100 by the ratio of NeuSight's tables at that shape (3 x 3,
-    stride 1, float32), else of the rooflines: TF32 is taken to reach the share of its peak that float16 does.
+    dtype: of the arithmetic: 'float32', 'tfloat32', 'float16' or 'bfloat16' (amp, with float32 sums). Measured are
+    float32 on V100, P100 and T4, float16 on V100 and T4, and TF32 on H100. Another GPU takes float32 of the V100 by the
+    ratio of NeuSight's tables at that shape (3 x 3, stride 1) or of the rooflines; TF32, and 16 bits on a GPU with
+    TF32, of the H100 by the ratio of the rooflines.
 
     Raises
     ------
     InputError: a dtype that the GPU has no peak for, or no such direction.
     """
-    if direction not in (0, 1, 2):
+    if direction not in (FORWARD, INPUT, WEIGHT):
         raise InputError(f"must be 0 (forward), 1 (input) or 2 (weight), got {direction!r}", field="direction")
     peak(gpu, dtype)
     if dtype == "tfloat32" and "tfloat32" not in gpu.flop_per_s:
         dtype = "float32"
-    own = gpu.name if gpu.name in measured(DEEPBENCH, "conv").times_us else _BENCH_SIBLINGS.get(gpu.name, "v100")
-    kept = "float32" if dtype == "float32" or not _has_bench(own, "float16") else "float16"
-    if own != gpu.name and dtype == "float32" and layer.is_plain:
+    whose, kept = _measured_for(gpu, dtype)
+    if whose != gpu.name and dtype == "float32" and layer.is_plain:
         found = _by_both_tables(gpu, layer, direction)
         if found is not None:
             return found
-    us = _bench_us(own, kept, direction, layer)
-    if own == gpu.name and (dtype in HALVES) == (kept in HALVES):
+    us = _traced_us(layer, direction) if kept == "tfloat32" else _bench_us(whose, kept, direction, layer)
+    if whose == gpu.name and kept == ("float16" if dtype in HALVES else dtype):
         return KernelTime(us, INTERPOLATED if layer.groups == 1 else MODELLED)
-    ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(own), layer, kept)
+    ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(whose), layer, kept)
     word = TRANSFERRED if layer.groups == 1 else ASSUMED
     return KernelTime(KERNEL_US + max(0.0, us - KERNEL_US) * ratio, word)
+
+
+def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
+    """Whose measured convolutions a GPU takes, and in which precision."""
+    if dtype != "float32" and "tfloat32" in gpu.flop_per_s:
+        return _TRACED, "tfloat32"
+    whose = gpu.name if gpu.name in bench_gpus() else _BENCH_SIBLINGS.get(gpu.name, "v100")
+    has_halves = bool(bench_rows(whose, "float16", FORWARD)[0])
+    return whose, "float16" if dtype in HALVES and has_halves else "float32"
+
+
+def _traced_us(layer: Convolution, direction: int) -> float:
+    """The H100 in TF32. Its gradients were measured together; V100's in float16 say which part is which."""
+    if direction == FORWARD or (direction == WEIGHT and layer.channels // layer.groups < FEW_CHANNELS):
+        return _bench_us(_TRACED, "tfloat32", direction, layer)
+    parts = {part: _bench_us("v100", "float16", part, layer) for part in (INPUT, WEIGHT)}
+    return _bench_us(_TRACED, "tfloat32", BOTH, layer) * parts[direction] / sum(parts.values())
 
 
 def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> KernelTime | None:
@@ -149,11 +179,6 @@ def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> KernelT
 @lru_cache(maxsize=65536)
 def _bench_us(gpu: str, dtype: str, direction: int, layer: Convolution) -> float:
     return float(bench(gpu, dtype, direction).us([layer])[0])
-
-
-@lru_cache(maxsize=64)
-def _has_bench(gpu: str, dtype: str) -> bool:
-    return dtype in BENCH_DTYPES and bool(bench_rows(gpu, dtype, FORWARD)[0])
 
 
 def _roofline_s(gpu: GpuSpec, layer: Convolution, dtype: str) -> float:

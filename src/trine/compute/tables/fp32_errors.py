@@ -12,7 +12,7 @@ import numpy as np
 
 from trine.arrays import Float64, Int64
 from trine.cluster.presets import load_gpu
-from trine.compute.tables.deepbench import bench, bench_rows
+from trine.compute.tables.convolutions import bench, bench_rows
 from trine.compute.tables.fp32_rows import FOLDS, NEUSIGHT, folds, measured
 from trine.compute.tables.fp32_shapes import asked
 from trine.compute.tables.fp32_surface import surface

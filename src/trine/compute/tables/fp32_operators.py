@@ -8,7 +8,7 @@ from trine.cluster.presets import GpuSpec
 from trine.compute.cost import Work, conv_tensors, elements, factors, is_gradient, wants
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized
-from trine.compute.tables.deepbench import FORWARD, INPUT, WEIGHT, Convolution
+from trine.compute.tables.convolutions import FORWARD, INPUT, WEIGHT, Convolution
 from trine.compute.tables.fp32 import KernelTime, convolution, less_sure, moving, on_rows, product, table_of
 from trine.errors import InputError
 from trine.graph.workload import Tensor

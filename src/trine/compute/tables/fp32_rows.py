@@ -1,4 +1,5 @@
-"""Fp32Rows times of operators by shape, as presets/operators has them: NeuSight's in float32, DeepBench's.
+"""Fp32Rows times of operators by shape, as presets/operators has them: NeuSight's in float32, DeepBench's,
+the bundled traces'.
 
 A file is .npz: ``gpus`` (names of presets), and for each table ``NAME.shapes`` (columns x rows) and ``NAME.times``
 (GPUs x rows), numbers of 16 bits as two planes of bytes. A time t is 1 + round(2000 ln(t / 1 us)), 0 where there is no
@@ -20,6 +21,7 @@ from trine.errors import SpecError
 _FOLDER = Path(__file__).resolve().parents[2] / "presets" / "operators"
 NEUSIGHT = _FOLDER / "neusight" / "operators.npz"
 DEEPBENCH = _FOLDER / "deepbench" / "operators.npz"
+TRACES = _FOLDER / "triosim" / "operators.npz"
 #: Elementwise operators of NeuSight, by their number in its table; those that end in ``u`` or are one word take one
 #: tensor, the others two.
 ELEMENTWISE = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu", "relu", "tanh")

@@ -36,7 +36,7 @@ class LeftOut:
     """Errors, as shares of the measured time, of shapes that the prediction did not see.
 
     operator: 'gemm' or 'attention'. source: whose measurements predicted it, the GPU's own where shapes were left out.
-    what: 'shapes', or how far the source is from the GPU. bias: mean of the signed error.
+    what: 'shapes', or how far the source is from the GPU. bias: mean of the signed error. worst: the largest error.
     """
 
     operator: str
@@ -49,6 +49,7 @@ class LeftOut:
     mean: float
     bias: float
     count: int
+    worst: float
 
 
 def fold_of(text: str) -> int:
@@ -61,7 +62,15 @@ def scored(predicted: Float64, measured: Float64, **about: str) -> LeftOut:
     signed = predicted / measured - 1
     off = np.abs(signed)
     numbers = float(np.median(off)), float(np.percentile(off, 90)), float(off.mean()), float(signed.mean())
-    return LeftOut(**about, median=numbers[0], p90=numbers[1], mean=numbers[2], bias=numbers[3], count=len(off))
+    return LeftOut(
+        **about,
+        median=numbers[0],
+        p90=numbers[1],
+        mean=numbers[2],
+        bias=numbers[3],
+        count=len(off),
+        worst=float(off.max()),
+    )
 
 
 def gemm_shapes_left_out(gpu: str, dtype: str, *, every: int = 1) -> LeftOut:

@@ -1,8 +1,11 @@
-"""Times of convolutions by DeepBench: forward and both gradients, in float32 and float16, on V100, P100 and T4.
+"""Measured times of convolutions: forward and gradients, by precision and GPU.
 
-Its 90 layers (1 x 1 to 20 x 5, strides 1 and 2; of ResNet, VGG, DeepSpeech, ...) are those of real networks, each with
-cuDNN's fastest algorithm. A convolution is a product of matrices (implicit GEMM): positions x channels of the output x
-(channels x filter). Groups are taken to be one product of more positions and fewer channels.
+DeepBench's 90 layers (1 x 1 to 20 x 5, strides 1 and 2; of ResNet, VGG, DeepSpeech, ...) in float32 on V100, P100 and
+T4 and in float16 on V100 and T4: each alone, with cuDNN's fastest algorithm. The layers of the bundled traces (VGG-13,
+ResNet-50 on an H100, in TF32): inside a step, as PyTorch runs them; both gradients together.
+
+A convolution is a product of matrices (implicit GEMM): positions x channels of the output x (channels x filter).
+Groups are taken to be one product of more positions and fewer channels.
 """
 
 from __future__ import annotations
@@ -15,16 +18,19 @@ import numpy as np
 
 from trine.arrays import Float64, Int64
 from trine.cluster.presets import GpuSpec, load_gpu
-from trine.compute.tables.fp32_rows import DEEPBENCH, measured
+from trine.compute.tables.fp32_rows import DEEPBENCH, TRACES, measured
 from trine.compute.tables.fp32_surface import KERNEL_US
 from trine.compute.tables.nearby import Nearby
 from trine.errors import InputError
 
-FORWARD, INPUT, WEIGHT = 0, 1, 2
+#: What is computed: the result, the gradient of the input or the weight, or both gradients.
+FORWARD, INPUT, WEIGHT, BOTH = 0, 1, 2, 3
 HALVES = ("float16", "bfloat16")
 _FASTEST, _BANDWIDTH = 0.98, 0.8
-#: By their number in DeepBench's table; its columns: dtype, pass, w, h, c, n, k, filter (2), padding (2), stride (2).
-BENCH_DTYPES = ("float32", "float16")
+#: By their number in the tables, whose columns are dtype, pass, w, h, c, n, k, filter, padding, stride.
+BENCH_DTYPES = ("float32", "float16", "tfloat32")
+#: Fewer channels than this keep tensor cores idle.
+FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +82,7 @@ class Convolution:
 
 
 class BenchSurface:
-    """Times of DeepBench's convolutions in one precision and pass on one GPU, over shape. Made by :func:`bench`."""
+    """Times of measured convolutions in one precision and pass on one GPU, over shape. Made by :func:`bench`."""
 
     def __init__(self, gpu: GpuSpec, dtype: str, layers: list[Convolution], times_us: Float64) -> None:
         self._gpu, self._itemsize = gpu, 2 if dtype in HALVES else 4
@@ -97,23 +103,34 @@ class BenchSurface:
         waves = np.ceil(m / 128) * np.ceil(n / 128) / self._gpu.num_compute_units
         bytes_per_us = self._gpu.memory_bytes_per_s * _BANDWIDTH / 1e6
         base = np.log(KERNEL_US + np.maximum(flops / self._rate, num_bytes / bytes_per_us))
-        kinds = np.array([(prod(x.filter) == 1, prod(x.filter) > 9, max(x.stride) > 1) for x in layers], np.float64)
-        smooth = [np.log(m), np.log(n), np.log(k), 0.5 * np.log(np.maximum(waves, 0.2)), np.log(flops / num_bytes)]
+        kinds = np.array([_kind(layer) for layer in layers], np.float64)
+        smooth = [np.log(m) / 2, np.log(n), np.log(k), 0.5 * np.log(np.maximum(waves, 0.2)), np.log(flops / num_bytes)]
         return np.column_stack([*smooth, kinds, 0.5 * base]), base
+
+
+def _kind(layer: Convolution) -> tuple[float, ...]:
+    """Which algorithms it can have; what differs in one of these has little to do with another."""
+    few = layer.channels // layer.groups < FEW_CHANNELS
+    return 2.0 * (prod(layer.filter) == 1), 2.0 * (prod(layer.filter) > 9), 2.0 * (max(layer.stride) > 1), 6.0 * few
 
 
 @cache
 def bench(gpu: str, dtype: str, direction: int, without: int | None = None) -> BenchSurface:
-    """DeepBench's surface of a GPU that it has. ``without``: of the rows in other fifths (by row number) only."""
+    """The surface of a GPU that was measured. ``without``: of the rows in other fifths (by row number) only."""
     rows, times = bench_rows(gpu, dtype, direction)
     chosen = np.arange(len(times)) % 5 != (-1 if without is None else without)
     layers = [layer for layer, use in zip(rows, chosen, strict=True) if use]
     return BenchSurface(load_gpu(gpu), dtype, layers, times[chosen])
 
 
+def bench_gpus() -> tuple[str, ...]:
+    """GPUs whose convolutions were measured."""
+    return tuple(dict.fromkeys(gpu for path in (DEEPBENCH, TRACES) for gpu in measured(path, "conv").times_us))
+
+
 def bench_rows(gpu: str, dtype: str, direction: int) -> tuple[list[Convolution], Float64]:
-    """DeepBench's layers and times in microseconds; none where it has none."""
-    table = measured(DEEPBENCH, "conv")
+    """Measured layers and times in microseconds; none where there are none."""
+    table = measured(TRACES if dtype == "tfloat32" else DEEPBENCH, "conv")
     times = table.times_us.get(gpu, np.full(len(table.shapes), np.nan))
     number = BENCH_DTYPES.index(dtype)
     chosen = (table.shapes[:, 0] == number) & (table.shapes[:, 1] == direction) & np.isfinite(times)
