@@ -24,6 +24,8 @@ from trine.studies.operator_errors import (
     TABLES,
     OperatorQuestion,
     Target,
+    _bench,
+    answers,
     errors_of,
     steps,
 )
@@ -76,6 +78,20 @@ def test_a_gpu_left_out_is_its_source_by_the_data_sheets() -> None:
     predicted, actual = from_another_us("v100-pcie", "a100-pcie-40gb", "elementwise", 5)
     assert len(predicted) == len(actual) > 0
     assert np.median(np.abs(predicted / actual - 1)) < 0.05
+
+
+def test_convolutions_products_and_attention_are_asked_too() -> None:
+    found = validate_operators(["a100-80gb"], every=60)
+    names = {(each.about.operator, each.about.dtype): each for each in found.of(SHAPES)}
+    assert names["gemm", "bfloat16"].target == Target(median=0.04, p90=0.14)
+    assert names["attention", "bfloat16"].meets
+    found = OperatorValidation(
+        errors=tuple(answers([step for step in steps(["t4", "h100-sxm"]) if step.func is _bench]))
+    )  # type: ignore[attr-defined]
+    of = {(each.about.gpu, each.about.operator, each.about.dtype) for each in found.errors}
+    assert ("t4", "conv, gradient of the weight", "float16") in of
+    assert ("h100-sxm", "conv, both gradients", "tfloat32") in of
+    assert max(each.median for each in found.errors) < 0.25
 
 
 def test_statistics_are_those_of_the_definition() -> None:

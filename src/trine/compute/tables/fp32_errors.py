@@ -55,7 +55,7 @@ def bench_left_out_us(gpu: str, dtype: str, direction: int) -> tuple[Float64, Fl
     """The same of DeepBench's convolutions, each fifth of the rows (by number modulo 5) from the others."""
     layers, actual = bench_rows(gpu, dtype, direction)
     predicted = np.zeros(len(layers))
-    for number in range(FOLDS if layers else 0):
+    for number in range(FOLDS if len(layers) >= FOLDS else 0):
         mine = range(number, len(layers), FOLDS)
         predicted[number::FOLDS] = bench(gpu, dtype, direction, number).us([layers[i] for i in mine])
     return predicted, actual
