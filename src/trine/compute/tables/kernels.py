@@ -7,8 +7,8 @@ Transformer Engine's choice: FlashAttention-2, cuDNN. Shares:
   section 1), the tables' kernel 53 % (causal, 16 384 tokens, head size 128): 0.66. FlashAttention-3 is 1.5 to 2.0 x as
   fast as it forward and 1.5 to 1.75 x backward (ibid.): the middles, 1.75 and 1.62, give 1.15 forward; backward
   FlashAttention-3 stands for the ratio measured on B200, so FlashAttention-2 has 1.15 / 1.62 = 0.71.
-- FlashAttention is half as fast as FlashAttention-2 (Dao, arXiv:2307.08691: "around 2x"), Triton's 1.3 to 1.5 x slower
-  than FlashAttention-2 (ibid., section 4.1).
+- FlashAttention is half as fast as FlashAttention-2 (Dao, arXiv:2307.08691, section 4.1), Triton's 1.3 to 1.5 x slower
+  forward and around 2 x slower backward (ibid.).
 - cuDNN's on Hopper is about FlashAttention-3's (arXiv:2407.08608, figures 5 and 6).
 """
 
@@ -16,13 +16,13 @@ from __future__ import annotations
 
 #: generation of GPU -> kernel -> shares forward and backward. Where a kernel does not exist, its forerunner's.
 _HOPPER = {
-    "flash-1": (0.33, 0.355), "triton": (0.47, 0.51), "flash-2": (0.66, 0.71), "flash-3": (1.15, 1.15),
+    "flash-1": (0.33, 0.355), "triton": (0.47, 0.355), "flash-2": (0.66, 0.71), "flash-3": (1.15, 1.15),
     "cudnn": (1.15, 1.15),
 }  # fmt: skip
 #: Against FlashAttention-2, which A100 PCIe ran inside steps; the later ones need Hopper.
-_OLDER = {"flash-1": (0.5, 0.5), "triton": (0.71, 0.71)}
+_OLDER = {"flash-1": (0.5, 0.5), "triton": (0.71, 0.5)}
 #: Against cuDNN's, which B200 ran inside steps. FlashAttention-2 runs there as on Hopper, without its new instructions.
-_BLACKWELL = {"flash-1": (0.29, 0.31), "triton": (0.41, 0.44), "flash-2": (0.57, 0.62), "flash-3": (1.0, 1.0)}
+_BLACKWELL = {"flash-1": (0.29, 0.31), "triton": (0.41, 0.31), "flash-2": (0.57, 0.62), "flash-3": (1.0, 1.0)}
 
 
 def kernel_share(generation: str, kernel: str, *, backward: bool) -> float:
