@@ -9,7 +9,7 @@ import pytest
 from compute_cases import BATCH, US, conv, linear, relus
 
 from trine.cluster import load_gpu
-from trine.compute import Split, make_compute
+from trine.compute import Split, kind_of, make_compute
 from trine.compute.resize import resized
 from trine.compute.tables.convolutions import FORWARD, INPUT, WEIGHT, Convolution, bench, bench_rows
 from trine.compute.tables.fp32 import convolution, linear_backward, moving, on_rows, product, table_of
@@ -17,7 +17,9 @@ from trine.compute.tables.fp32_operators import convolution_of
 from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, coded, decoded, folds, measured, planes, whole
 from trine.compute.tables.fp32_surface import surface
 from trine.compute.tables.nearby import Nearby
+from trine.compute.tables.traffic import traffic
 from trine.errors import InputError, SpecError
+from trine.workload.readers import load_bundled
 
 GPUS = ("v100-pcie", "p100-pcie", "t4", "a100-pcie-40gb")
 TABLES = ("bmm", "linear", "conv", "elementwise", "layer_norm", "softmax")
@@ -222,3 +224,30 @@ def test_tables_hold_what_their_sources_have() -> None:
     for folder in (NEUSIGHT.parent, DEEPBENCH.parent):
         assert (folder / "LICENSE").is_file()
         assert (folder / "SOURCE.md").is_file()
+
+
+@pytest.mark.parametrize(("name", "least"), [("vgg13-h100-b128", 0.9), ("resnet50-h100-b128", 0.88)])
+def test_tables_come_near_the_recorded_steps(name: str, least: float) -> None:
+    """The traces' convolutions are in the tables; what else a step has is counted, or from other GPUs."""
+    workload = load_bundled(name, None)
+    model = make_compute("tables", workload, target=H100)
+    total = sum(model.duration(op, Split(workload.batch)).ps for op in workload.operators)
+    assert least < total / sum(op.gpu_time_ps for op in workload.operators) < 1.05
+
+
+def test_batch_norm_and_pooling_move_more_than_their_tensors() -> None:
+    sizes = {kind: _sizes_of("resnet50-h100-b128", kind) for kind in ("batch_norm", "batch_norm backward", "max_pool")}
+    wide = sizes["batch_norm"][-1]  # 2048 channels
+    assert traffic(wide, "batch_norm", 1, 132) == 1.5
+    assert traffic(sizes["batch_norm backward"][0], "batch_norm", 1, 132) == pytest.approx(5 / 3)
+    narrow = sizes["batch_norm"][0]  # 64 channels
+    assert traffic(narrow, "batch_norm", 1, 132) == pytest.approx(1.5 * 1.2 * 132 / 64)
+    pool = sizes["max_pool"][0]
+    y = pool.outputs[0].size_bytes
+    assert traffic(pool, "max_pool", 5 * y, 132) == pytest.approx(1.4)
+    assert traffic(wide, "elementwise", 1, 132) == 1.0
+
+
+def _sizes_of(name: str, kind: str):  # type: ignore[no-untyped-def]
+    workload = load_bundled(name, None)
+    return [resized(op, workload, Split(workload.batch)) for op in workload.operators if kind_of(op) == kind]

@@ -19,7 +19,7 @@ from trine.compute.tables.machine import generation_of
 
 ELEMENTWISE = "elementwise"
 #: Family of operators (trine.compute.kinds) -> curve. All others move memory as elementwise operators do.
-_CURVES = {"layer_norm": "norm", "batch_norm": "norm", "group_norm": "norm", "softmax": "softmax", "loss": "softmax"}
+_CURVES = {"layer_norm": "norm", "group_norm": "norm", "softmax": "softmax", "loss": "softmax"}
 #: Generation -> GPUs whose curves are used, nearest first. An A100 PCIe has no others than NeuSight's.
 _SOURCES = {
     "ampere": ("a100-80gb", "a100-pcie-40gb"), "hopper": ("h100-sxm", "a100-pcie-40gb"),

@@ -19,6 +19,7 @@ from trine.compute.tables.fp32_operators import operator_time
 from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
 from trine.compute.tables.memory import FLOOR_US
 from trine.compute.tables.operators import AttentionShape, OperatorTables, TableTime
+from trine.compute.tables.traffic import traffic
 from trine.evidence import ASSUMED, EVIDENCE
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class SizedTimes:
         if not work.bytes and not work.flops:
             return TableTime(0.0, ASSUMED, "data sheet")
         attributes = sizes.operator.attributes
-        found = self._tables.memory(work.bytes, family)
+        more = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
+        found = self._tables.memory(work.bytes * more, family)
         floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
         return TableTime(max(found.us, floor), found.evidence, found.source)
 
