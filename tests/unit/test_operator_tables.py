@@ -119,6 +119,16 @@ def test_older_attention_kernels_are_slower():
     assert times == sorted(times)
 
 
+def test_no_attention_is_faster_than_the_papers_say():
+    """FlashAttention-2 on A100: 73 % forward, 63 % backward at most (arXiv:2307.08691)."""
+    tables = OperatorTables(load_gpu("a100-80gb"))
+    for length in (1024, 4096, 16384):
+        shape = AttentionShape(4, 32, 32, length, 128)
+        for backward, most in ((False, 0.73), (True, 0.63)):
+            took = tables.attention_in_step(shape, backward=backward, kernel="flash-2").us
+            assert shape.flops(backward=backward) / (took * 1e-6) / 312e12 <= most * (1 + 1e-9)
+
+
 def test_moving_memory_takes_at_least_its_bytes_over_the_bandwidth():
     for name in known_tables() | {"v100", "b200", "mi300x"}:
         tables, last = OperatorTables(load_gpu(name)), 0.0

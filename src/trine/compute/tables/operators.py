@@ -20,7 +20,7 @@ from trine.compute.tables import in_step
 from trine.compute.tables.attention import AttentionTable, load_attention
 from trine.compute.tables.files import known_tables
 from trine.compute.tables.gemm import GemmTable, load_gemm
-from trine.compute.tables.kernels import kernel_share
+from trine.compute.tables.kernels import kernel_share, most_of_peak
 from trine.compute.tables.machine import Machine, generation_of, is_foreign, peak_of, runs, siblings_of, sustained_ratio
 from trine.compute.tables.memory import MemoryTable
 from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
@@ -50,6 +50,11 @@ class AttentionShape:
     size: int
     causal: bool = True
     window: int = 0
+
+    def flops(self, *, backward: bool) -> float:
+        """FLOPs of unmasked scores; backward 2.5 x those forward (scores again, four gradients)."""
+        pairs = self.length**2 / 2 if self.causal else self.length**2
+        return (10.0 if backward else 4.0) * self.batch * self.heads * self.size * pairs
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -193,6 +198,8 @@ class OperatorTables:
         else:
             slower, ratio = self._in_step.attention(blocks)
         us = alone.us * slower * (ratio if backward else 1.0) / kernel_share(generation, kernel, backward=backward)
+        most = most_of_peak(generation, kernel, backward=backward) * peak_of(self.gpu, "bfloat16")
+        us = max(us, 1e6 * shape.flops(backward=backward) / most)
         return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
 
     # Memory -----------------------------------------------------------------------------------------------------
