@@ -3,8 +3,8 @@
 Rows of NVIDIA/DeepLearningExamples in pairs: one GPU and several, of the same model, machine, software and batch. The
 one-GPU row gives the time of all operators together (the shapes divide it among them); trine adds what several GPUs
 cost: the all-reduces of the buckets where they are exposed, the SMs and bandwidth that they take from the backward
-pass (``overlap="modelled"``), the slowest GPU, Horovod's cycles, and what PyTorch's processes lose to each other on
-the CPUs. The last is fitted on EfficientNet's rows, none of which is judged (:func:`fit_host`):
+pass (``overlap="modelled"``), the slowest GPU, Horovod's cycles, and what the processes lose to each other on the
+CPUs. The last is fitted on EfficientNet's rows, none of which is judged (:func:`fit_host`):
 docs/background/data-parallel.md.
 """
 
@@ -82,7 +82,7 @@ class Scaled:
     """A pair and what a step on several GPUs takes longer than on one, in seconds.
 
     collectives_s: buckets and buffers, exposed or by slowing compute; slowest_s: waiting for the slowest GPU;
-    software_s: Horovod's cycles, or what processes lose to each other on the CPUs.
+    software_s: Horovod's cycles, and what processes lose to each other on the CPUs.
     """
 
     pair: Pair
@@ -185,11 +185,9 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
         dp=pair.gpus, overlap="modelled", inputs="none", bucket_bytes=bucket,
         first_bucket_bytes=MIB if horovod is None else bucket, buffers="auto" if horovod is None else "none",
     )  # fmt: skip
-    step_s = _simulated(workload, plan, pair.cluster)
-    if horovod is None:
-        software = _host_s(numbers.host, pair)
-    else:
-        software = horovod.cycle_ms / 2 / 1e3  # the last gradient waits for half a cycle on average
+    step_s, software = _simulated(workload, plan, pair.cluster), _host_s(numbers.host, pair)
+    if horovod is not None:
+        software += horovod.cycle_ms / 2 / 1e3  # the last gradient waits for half a cycle on average
     return Scaled(
         pair=pair, collectives_s=step_s - pair.step_s * (1 + slowest), slowest_s=pair.step_s * slowest,
         software_s=software,
@@ -199,7 +197,7 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
 def _simulated(workload: Workload, plan: Plan, cluster: str) -> float:
     from trine.simulation import simulate
 
-    return simulate(workload, plan, cluster=cluster, compute="recorded", cpu=False, compare=False).step_time_s
+    return simulate(workload, plan, cluster=cluster, compute="recorded", software="none", compare=False).step_time_s
 
 
 def measured_workload(pair: Pair, step_s: float) -> Workload:
@@ -208,7 +206,9 @@ def measured_workload(pair: Pair, step_s: float) -> Workload:
 
     if pair.model not in SHAPES:
         raise InputError(f"trine has no shapes of {pair.model}", field="model")
-    written = synthesize(SHAPES[pair.model], gpu=_gpu(pair), batch=pair.batch, dtype=pair.precision, times="roofline")
+    written = synthesize(
+        SHAPES[pair.model], gpu=_gpu(pair), batch=pair.batch, dtype=pair.precision, times="roofline", software="none"
+    )
     factor = step_s * 1e12 / sum(op.gpu_time_ps for op in written.operators)
     operators = tuple(replace(op, gpu_time_ps=round(op.gpu_time_ps * factor)) for op in written.operators)
     return replace(written, operators=operators)
@@ -229,7 +229,8 @@ def slowest_of(gpus: int, spread: float) -> float:
 
 
 def _host_s(host: HostFile, pair: Pair) -> float:
-    amp = host.amp if pair.precision == "amp" else 1.0
+    """What processes lose to each other, of any framework; more in amp where PyTorch's GradScaler waits for the GPU."""
+    amp = host.amp if pair.precision == "amp" and pair.framework == PYTORCH else 1.0
     return host.step_ms * host.machines[pair.cluster] * amp * 1e-3
 
 
