@@ -2,8 +2,8 @@
 
 The paper's P2: 4 A100s with NVLink; the pipeline's micro-batch is half of the batch. The paper recorded a trace of each
 model; here times of the networks for images come from the bundled H100 traces, by shape and by data sheet, and those of
-transformers from a data sheet. The paper finds that data parallelism is the fastest at a fixed total batch, and that
-tensor parallelism does badly but for transformers. Writes 02_parallelism_compared.png.
+transformers from public measurements of operators. The paper finds that data parallelism is the fastest at a fixed
+total batch, and that tensor parallelism does badly but for transformers. Writes 02_parallelism_compared.png.
 """
 
 from pathlib import Path

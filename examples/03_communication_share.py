@@ -1,8 +1,8 @@
 """Communication against computation under tensor parallelism and DDP on two GPUs: all models of TrioSim, Figure 13.
 
 The paper's P1: two A40s over PCIe. The paper recorded a trace of each model on an A40; here times of the networks for
-images come from the bundled H100 traces, by shape and by data sheet, and those of transformers from a data sheet, which
-the result marks as assumed. The paper finds that communication's share is larger under tensor parallelism. Writes
+images come from the bundled H100 traces, by shape and by data sheet, and those of transformers from public measurements
+of operators. The paper finds that communication's share is larger under tensor parallelism. Writes
 03_communication_share.png.
 """
 

@@ -99,9 +99,9 @@ def synthesize(
     layers: so many of a transformer's layers in place of all (of an encoder-decoder, of each): a smaller model of the
         same shapes.
     image: pixels of an image's side, in place of 224. Convolutional networks only.
-    times: ``tables`` (public measurements of operators; transformers' default), ``roofline`` (the data sheet; the
-        default where ``shares`` are given) or ``fitted`` (laws fitted on recorded traces; convolutional networks'
-        default).
+    times: ``tables`` (public measurements of operators; the default of transformers and of convolutional networks with
+        a dtype), ``roofline`` (the data sheet; the default where ``shares`` are given) or ``fitted`` (laws fitted on
+        recorded traces; the default of convolutional networks without a dtype).
     shares: shares of the data sheet's peaks in place of the roofline's defaults, see :class:`trine.compute.Shares`.
     calibration: traces that ``fitted`` fits on, in place of the bundled ones.
     software: the profile of the training software that writes the operators (:func:`trine.software.load_software`), or
