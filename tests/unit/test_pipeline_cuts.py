@@ -22,7 +22,7 @@ from trine.results import Result
 
 @cache
 def model(text: str, **sizes: int) -> Workload:
-    return trine.synthesize(text, gpu="h100-sxm", **sizes)
+    return trine.synthesize(text, gpu="h100-sxm", software="none", **sizes)
 
 
 def step(workload: Workload, *, fold: str = "on", **fields: object) -> Result:
@@ -225,11 +225,14 @@ def test_operators_of_one_name_are_not_parted():
 
 def test_more_stages_than_layers_are_refused_in_one_line():
     arguments = "train model:gpt-2 --pp 16 --gpu h100-sxm --cluster dgx-h100 --nodes 2 --batch 16 --micro-batch 1"
-    for more in ([], ["--balance", "layers"]):
+    for more in (["--balance", "time"], ["--balance", "layers"]):
         answer = CliRunner().invoke(app, [*arguments.split(), *more])
         assert answer.exit_code == 2
         assert "16 stages need as many layers; the names of the operators tell 14" in answer.stderr
         assert len(answer.stderr.strip().splitlines()) == 1
+    answer = CliRunner().invoke(app, arguments.split())  # as Megatron-LM cuts
+    assert answer.exit_code == 2
+    assert "16 stages need as many blocks; the names of the operators tell 12" in answer.stderr
 
 
 def test_cuts_by_name_may_lie_inside_layers():

@@ -31,6 +31,7 @@ class Command(NamedTuple):
 #: Groups by name: their panel, and what they are about. In the order of use, as the commands.
 GROUPS = {
     "cluster": (PREPARE, "Look at clusters: presets and files."),
+    "software": (PREPARE, "Look at profiles of training software: what they add to a step, and from where."),
     "trace": (PREPARE, "Look into, convert and capture traces."),
     "gpu": (INSIDE, "Look at the inside of GPUs: models and files."),
     "kernel": (INSIDE, "GPU programs, load by load and store by store: run and print them."),
@@ -99,6 +100,10 @@ COMMANDS = (
             "Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML."),
     Command("cluster draw", "cluster_files:draw", PREPARE,
             "Draw a cluster: its devices, and its links by class and bandwidth."),
+    Command("software list", "software:list_software", PREPARE,
+            "List the profiles of training software: what --software takes."),
+    Command("software show", "software:show_software", PREPARE,
+            "Show a software profile: every number that it sets, and where it comes from."),
     Command("trace inspect", "trace:inspect", PREPARE,
             "Say what is in a trace, what is missing, and what was assumed in its place."),
     Command("trace convert", "trace:convert", PREPARE,

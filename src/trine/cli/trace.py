@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, traces
+from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, software_profiles, traces
 from trine.cli.options import models as known
 from trine.cli.output import say, show, show_table, write_json
 
@@ -126,6 +126,9 @@ def synthesize(
     layers: Annotated[int | None, Option("So many of a transformer's layers in place of all.", panel=JOB)] = None,
     image: Annotated[int | None, Option("Pixels of an image's side, in place of 224.", panel=JOB)] = None,
     times: Annotated[str | None, Option("Where operator times come from.", "roofline|tables|fitted", COMPUTE)] = None,
+    software: Annotated[
+        str | None, Option("Software that writes the operators [pytorch-eager].", "NAME|FILE", values=software_profiles)
+    ] = None,
     share: Annotated[
         list[str] | None, Option("Share of a data sheet's peak; may be repeated.", "matmul=0.6", COMPUTE)
     ] = None,
@@ -147,7 +150,7 @@ def synthesize(
 
     workload = write(
         model, gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image,
-        times=times, shares=_shares(share or []),
+        times=times, shares=_shares(share or []), software=software,
         calibration=None if calibration is None else Calibration.load(calibration),
     )  # fmt: skip
     save(workload, output)

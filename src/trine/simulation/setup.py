@@ -19,6 +19,7 @@ from trine.parallel.plan import Plan
 from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import Timing, first_known, gpus_under, timing
 from trine.simulation.software import ChosenSoftware, launches_of, software_of, written_for
+from trine.software.profile import NO_SOFTWARE
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -159,7 +160,8 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     software = software_of(options.software, workload, plan)
     plan = plan.filled(None if software.profile is None else software.profile.plan_fields())
     target = gpu if gpu is not None else first_known(here)
-    workload = written_for(load_workload(workload, options.trace_gpu, target, software.profile), software)
+    written = load_workload(workload, options.trace_gpu, target, software.profile or NO_SOFTWARE)
+    workload = written_for(written, software)
     from trine.compute.models import meant
 
     compute = meant(options.compute, workload, target)
@@ -215,7 +217,7 @@ def load_workload(
     workload: Workload | str | os.PathLike[str],
     trace_gpu: str | None,
     gpu: str | None,
-    software: Software | None = None,
+    software: Software | str | None = None,
 ) -> Workload:
     """Load the trace, and put in the name of its GPU where the user knows better than the trace.
 

@@ -41,13 +41,8 @@ def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
     return None if asked == NO_SOFTWARE else load_software(asked)
 
 
-DEFAULTS = False
-
-
 def usual_software(workload: Workload | str | os.PathLike[str], plan: Plan) -> ChosenSoftware:
     """The profile of a layout of a model that is written from its shapes; eager PyTorch of all else."""
-    if not DEFAULTS:
-        return ChosenSoftware(None, "none by default")
     if not _is_transformer(workload):
         return ChosenSoftware(load_software(EAGER), "the usual one of recorded steps and convolutional networks")
     if plan.tp * plan.pp * plan.cp * plan.ep > 1 or plan.sharding in ("zero1", "zero2"):

@@ -19,8 +19,8 @@ from trine.spec import Spec, read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
 FAMILIES = (
-    "norm", "rotary", "activation", "linear", "product", "attention", "softmax", "dropout", "residual", "embedding",
-    "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout", "residual",
+    "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication")
 #: Fields of a plan that a profile may set.
@@ -65,9 +65,10 @@ class LaunchStyle(Spec):
 
     cpu_us_per_kernel: CPU time of one launch with all that Python and the dispatcher do for it. layer_us: more for each
     pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective, its launch
-    included; message_us: for each message of a pipeline, sent or received. queue_limit: launches that the thread may be ahead of the GPU when a pass begins. synchronises:
-    where it waits until the GPU has done all that was launched: at the end of each pass, of each backward pass
-    (``micro-batch``), of each step, or never.
+    included; message_us: for each message of a pipeline, sent or received. queue_limit: launches that the thread may be
+    ahead of the GPU when a pass begins. synchronises: where it waits until the GPU has done all that was launched: with
+    each message of a pipeline and the end of a step (``pass``), behind each backward pass and step (``micro-batch``),
+    behind each step, or never.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -201,6 +202,12 @@ def load_software(name_or_path: str | os.PathLike[str]) -> Software:
         hint = nearest(text.lower()[:80], (*known_software(), NO_SOFTWARE))
         raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", field="software")
     return _preset(text)
+
+
+def software_file(name_or_path: str | os.PathLike[str]) -> Path:
+    """The file of a profile that :func:`load_software` takes."""
+    text = os.fspath(name_or_path)
+    return Path(text) if text.endswith(_SUFFIXES) else _FOLDER / f"{text}.yaml"
 
 
 @cache

@@ -38,7 +38,7 @@ class Graph:
         self.weight_dtype = weight_dtype or dtype
         self.product_attributes = product_attributes
         self.software = software
-        self.style = None if software is None else WrittenStyle(software.operators)
+        self.style = None if software is None else WrittenStyle(software.operators, as_recorded=not accumulates)
         self.writes = OperatorStyle() if software is None else software.operators
         self.tensors: dict[int, Tensor] = {}
         self.operators: list[Operator] = []

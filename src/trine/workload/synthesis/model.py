@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: A name that begins so is a model where a trace is expected: ``model:llama-3-8b,sequence=4096``.
 PREFIX = "model:"
 DEFAULT_GPU = "h100-sxm"
+#: The software of a model on one GPU where nobody says another: what replicas of it run, too.
+USUAL = "pytorch-eager"
 DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
     "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
@@ -124,10 +126,11 @@ def model_name(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-def from_text(text: str, gpu: str | None = None, software: Software | None = None) -> Workload:
+def from_text(text: str, gpu: str | None = None, software: Software | str | None = None) -> Workload:
     """The workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
 
-    gpu, software: where the text names none. Raises InputError as :func:`synthesize` does, and for other options.
+    gpu, software: where the text names none (software: None for the usual one of a GPU). Raises InputError as
+    :func:`synthesize` does, and for other options.
     """
     name, *options = text.removeprefix(PREFIX).split(",")
     known = [f.name for f in fields(Synthesis) if f.name != "shares"]
@@ -141,7 +144,8 @@ def from_text(text: str, gpu: str | None = None, software: Software | None = Non
         seen.add(key)
         given[key] = _whole(key, value) if key in _WHOLE else value
     asked = Synthesis(**given)  # type: ignore[arg-type]
-    profile = software if asked.software is None else profile_of(asked.software)
+    wanted = asked.software or software
+    profile = usual_profile() if wanted is None else profile_of(wanted)
     return ModelRecipe(load_model(name), asked, None, profile, asked.software is not None).write()
 
 
@@ -154,7 +158,7 @@ def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
 
 def usual_profile() -> Software | None:
     """The profile of a single GPU."""
-    return None
+    return load_software(USUAL)
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,17 @@ def family_of_operator(name: str) -> tuple[str, bool]:
     if family is None:
         words = name.rsplit("::", 1)[-1].lower().split("_")
         family = next((family for word, family in _BY_WORD.items() if word in words), "activation")
+        family = "gated" if family == "activation" and any(word.endswith("glu") for word in words) else family
     return family, is_backward(kind) or "backward" in name.lower()
 
 
 class WrittenStyle:
-    """The style of one profile. ``operators``: what its file says."""
+    """The style of one profile. operators: what its file says. as_recorded: operators are those that eager PyTorch
+    records, each of which moves its own bytes."""
 
-    def __init__(self, operators: OperatorStyle) -> None:
+    def __init__(self, operators: OperatorStyle, as_recorded: bool = False) -> None:
         self.operators = operators
+        self._as_recorded = as_recorded
         self._known: dict[tuple[str, bool, bool], dict[str, object]] = {}
 
     def attributes(self, name: str, is_half: bool, family: str | None = None) -> dict[str, object]:
@@ -55,7 +58,7 @@ class WrittenStyle:
         if kernels != 1:
             made["kernels"] = kernels
         passes = self.operators.passes.get(family, [1.0, 1.0])[backward]
-        if passes != 1:
+        if passes != 1 and not self._as_recorded:
             made["passes"] = passes
         if family == "attention":
             made["attention_kernel"] = self.operators.attention_kernel
