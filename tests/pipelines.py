@@ -77,4 +77,4 @@ def run(workload: Workload, microbatches: int, **plan):
     """The result of one step on wires that cost next to nothing (a picosecond a message)."""
     made = trine.Plan(batch=microbatches, micro_batch=1, **plan)
     cluster = build_topology("full", "1000000 TB/s", 0, made.num_ranks) if made.num_ranks > 1 else None
-    return trine.simulate(workload, made, cluster=cluster, fold="off")
+    return trine.simulate(workload, made, cluster=cluster, fold="off", software="none")
