@@ -3,8 +3,9 @@
 Alone, a product runs on operands that the cache holds and on a chip that has rested; in a step it follows others, at
 the clock that the power limit leaves, and the gradient of a weight is added to one in float32. SimuMax publishes what
 its GPUs reached in training shapes on B200 and on A100 PCIe (in_step.npz). The ratio to what the tables say of the same
-shape alone is kriged over the shape on those two, and its median is used on the others of a generation; Hopper, at its
-power limit too, takes B200's. Nothing of this is fitted on the time of a step.
+shape alone is kriged over the shape on those two, and its median is used on the others of a generation (an A100 module
+is taken to reach the share of the peak that the card reached); Hopper, at its power limit too, takes B200's. Nothing of
+this is fitted on the time of a step.
 """
 
 from __future__ import annotations

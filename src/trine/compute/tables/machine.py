@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trine.cluster.presets import GpuSpec
 
 #: Generations whose large products run at the power limit.
-_POWER_LIMITED = frozenset({"hopper", "blackwell"})
+POWER_LIMITED = frozenset({"hopper", "blackwell"})
 _GENERATIONS = {
     "pascal": ("p100", "p100-pcie"),
     "volta": ("v100", "v100-pcie"),
@@ -76,7 +76,7 @@ def sustained_ratio(gpu: GpuSpec, source: GpuSpec, dtype: str) -> float:
     if gpu.name in _PUBLISHED_ALONE and source.name in _SUSTAINED:
         return _SUSTAINED[gpu.name] / _SUSTAINED[source.name]
     of, other = generation_of(gpu.name), generation_of(source.name)
-    if of != other and not {of, other} <= _POWER_LIMITED:
+    if of != other and not {of, other} <= POWER_LIMITED:
         return 1.0
     if not gpu.power_w or not source.power_w:
         return 1.0
@@ -117,5 +117,5 @@ class Machine:
     @staticmethod
     def of(gpu: GpuSpec, dtype: str, ratio: float = 1.0, like: str | None = None) -> Machine:
         """The machine of ``gpu``; ratio: of its sustained share to that of ``like``, whose kernels it runs."""
-        tiled = generation_of(like or gpu.name) not in _POWER_LIMITED
+        tiled = generation_of(like or gpu.name) not in POWER_LIMITED
         return Machine(peak_of(gpu, dtype) * ratio, float(gpu.memory_bytes_per_s), gpu.num_compute_units, tiled)

@@ -21,7 +21,16 @@ from trine.compute.tables.attention import AttentionTable, load_attention
 from trine.compute.tables.files import known_tables
 from trine.compute.tables.gemm import GemmTable, load_gemm
 from trine.compute.tables.kernels import kernel_share, most_of_peak
-from trine.compute.tables.machine import Machine, generation_of, is_foreign, peak_of, runs, siblings_of, sustained_ratio
+from trine.compute.tables.machine import (
+    POWER_LIMITED,
+    Machine,
+    generation_of,
+    is_foreign,
+    peak_of,
+    runs,
+    siblings_of,
+    sustained_ratio,
+)
 from trine.compute.tables.memory import MemoryTable
 from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
 
@@ -113,6 +122,7 @@ class OperatorTables:
             slower = groups * self._in_step.groups[product]
         else:
             slower = self._in_step.product(product, (m, n, k) if self._in_step.gpu == self.gpu.name else None)
+            slower /= self._same_chip
         us = in_step.LAUNCH_US + work * slower
         return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
 
@@ -152,6 +162,22 @@ class OperatorTables:
     @cached_property
     def _in_step(self) -> in_step.InStep:
         return in_step.load_in_step(in_step.in_step_source(self.gpu.name))
+
+    @cached_property
+    def _same_chip(self) -> float:
+        """What takes back the power limit between two cards of one chip that runs at its top clock.
+
+        Of A100 as a module and as a card inside steps only the card was measured, alone only the module: a module is
+        taken to reach the share of the peak inside a step that the card was seen to reach.
+        """
+        from trine.cluster import load_gpu
+
+        measured = self._in_step.gpu
+        if measured == self.gpu.name or generation_of(self.gpu.name) in POWER_LIMITED:
+            return 1.0
+        if generation_of(measured) != generation_of(self.gpu.name):
+            return 1.0
+        return sustained_ratio(load_gpu(measured), self.gpu, "bfloat16")
 
     def products_us(self, shapes: Float64) -> Float64:
         """Microseconds of products alone in bfloat16, (rows, 3) of m, n, k."""
