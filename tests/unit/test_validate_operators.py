@@ -25,6 +25,7 @@ from trine.studies.operator_errors import (
     OperatorQuestion,
     Target,
     _bench,
+    _bench_products,
     answers,
     errors_of,
     steps,
@@ -92,6 +93,16 @@ def test_convolutions_products_and_attention_are_asked_too() -> None:
     assert ("t4", "conv, gradient of the weight", "float16") in of
     assert ("h100-sxm", "conv, both gradients", "tfloat32") in of
     assert max(each.median for each in found.errors) < 0.25
+
+
+def test_products_of_deepbench_are_near_what_a_sibling_says() -> None:
+    """V100 knowing nothing but its data sheet, T4 its sustained rate."""
+    for gpu in ("v100", "t4"):
+        every, large = (each for step in steps([gpu]) if step.func is _bench_products for each in step())  # type: ignore[attr-defined]
+        assert (every.count, large.count) == (160, 76)
+        assert every.median < 0.1
+        assert large.median < 0.05
+        assert every.about.source == "a100-80gb"
 
 
 def test_statistics_are_those_of_the_definition() -> None:

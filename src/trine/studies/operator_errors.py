@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.arrays import Float64
+from trine.cluster.presets import load_gpu
 from trine.compute.tables.convolutions import BENCH_DTYPES, bench_gpus
 from trine.compute.tables.files import known_tables, read_arrays
 from trine.compute.tables.fp32_errors import bench_left_out_us, from_another_us, left_out_us
-from trine.compute.tables.fp32_rows import NEUSIGHT, measured
+from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, measured
 from trine.compute.tables.left_out import (
     GPUS_LEFT_OUT,
     LeftOut,
@@ -25,6 +26,7 @@ from trine.compute.tables.left_out import (
     gemm_gpu_left_out,
     gemm_shapes_left_out,
 )
+from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
 from trine.results.report import Row
 
@@ -43,6 +45,8 @@ _INSTEAD = {
 _PASSES = ("conv, layers", "conv, gradient of the input", "conv, gradient of the weight", "conv, both gradients")
 #: Fewer layers are not worth a fifth.
 _ENOUGH = 20
+#: GPUs whose products in float16 DeepBench has, and the least m, n, k of large ones there.
+_HALVES_BENCHED, _LARGE = ("v100", "t4"), 512
 _DTYPES = ("bfloat16", "float8", "float4")
 ALL = "all"
 
@@ -146,6 +150,7 @@ def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
     pairs = [(a, b) for a, b in permutations(MOVED, 2) if a in chosen or b in chosen]
     found += [partial(_pair, source, gpu, every) for source, gpu in pairs]
     found += [partial(_gpu_left_out, *names, every) for names in GPUS_LEFT_OUT if names[0] in chosen]
+    found += [partial(_bench_products, gpu) for gpu in _HALVES_BENCHED if gpu in chosen]
     found += [partial(_instead, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
     return found
 
@@ -180,6 +185,22 @@ def _products(gpu: str, every: int) -> list[OperatorErrors]:
 def _gpu_left_out(gpu: str, source: str, what: str, every: int) -> list[OperatorErrors]:
     """Large products of a GPU from another's table."""
     return [_scored(gemm_gpu_left_out(gpu, source, what, every=every))]
+
+
+def _bench_products(gpu: str) -> list[OperatorErrors]:
+    """Products of DeepBench in float16, of which the tables know nothing (of T4 one sustained rate)."""
+    rows = measured(DEEPBENCH, "gemm")
+    chosen = (rows.shapes[:, 0] == BENCH_DTYPES.index("float16")) & np.isfinite(rows.times_us[gpu])
+    tables = OperatorTables(load_gpu(gpu))
+    found = [tables.gemm(m, n, k, "float16") for m, n, k in rows.shapes[chosen, 1:4].tolist()]
+    times = [(each.us, each.source) for each in found if each is not None]
+    about = OperatorQuestion(GPU, "gemm of DeepBench", gpu, times[0][1], "float16")
+    large = (rows.shapes[chosen, 1:4] >= _LARGE).all(axis=1)
+    predicted, actual = np.array([us for us, _ in times]), rows.times_us[gpu][chosen]
+    name = f"large {about.operator}"
+    return errors_of(predicted, actual, about) + errors_of(
+        predicted[large], actual[large], about._replace(operator=name)
+    )
 
 
 def _scored(found: LeftOut) -> OperatorErrors:

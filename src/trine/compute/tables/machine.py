@@ -46,12 +46,12 @@ _SIBLINGS = {
 }  # fmt: skip
 #: Share of the peak in large products of 16 bits: medians over m, n >= 1024, k >= 512 of the tables; of MI300X as
 #: published (SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", December 2024: 620 of 1307 TFLOP/s), which
-#: stands for MI325X of the same chip.
+#: stands for MI325X of the same chip; of T4 (70 W) DeepBench's, m, n, k >= 512.
 _SUSTAINED = {
     "a100-80gb": 0.809, "h100-sxm": 0.743, "h200": 0.746, "b300": 0.668, "gb300": 0.7, "l40s": 0.558,
-    "rtx-pro-6000": 0.731, "mi300x": 0.474, "mi325x": 0.474,
+    "rtx-pro-6000": 0.731, "mi300x": 0.474, "mi325x": 0.474, "t4": 0.6,
 }  # fmt: skip
-_PUBLISHED_ALONE = frozenset({"mi300x", "mi325x"})
+_PUBLISHED_ALONE = frozenset({"mi300x", "mi325x", "t4"})
 #: No GPU reaches more of its peak in large products, whatever its power (A100: 0.86 at the 90th percentile).
 _MOST = 0.86
 
