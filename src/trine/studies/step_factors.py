@@ -1,0 +1,136 @@
+"""At most three factors a source and GPU, fitted on rows that the judged ones are not among.
+
+Rows are predicted once as they are and once with factors fitted on all of them; around the second prediction a step
+follows the factors along its critical path (:meth:`trine.studies.replay_rows.Predicted.scaled`), so that fits which
+leave a group out cost no simulation. A group is a model of the source, or, where it has one model, a number of GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trine.arrays import Float64
+from trine.studies.compared_steps import ComparedStep
+from trine.studies.replay_rows import FACTORS, Ask, Predicted
+from trine.studies.training_rows import TrainingRow
+
+Triple = tuple[float, float, float]
+ONES: Triple = (1.0, 1.0, 1.0)
+#: A source with fewer rows fits one factor: that of compute.
+LEAST_FOR_THREE = 8
+#: Standard deviations of the log errors of rows, and of the log factors before anything is known of them.
+_NOISE, _PRIOR = 0.06, (0.4, 0.7, 0.7)
+#: Errors beyond so many standard deviations count in proportion, not squared: an outlier moves no factor far.
+_HUBER = 1.5
+_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStep:
+    """A row, its prediction, and the factors that this was asked with."""
+
+    row: TrainingRow
+    answer: Predicted
+    asked: Triple = ONES
+
+    def log_error(self, factors: Triple) -> float:
+        """log(predicted / measured) under other factors."""
+        assert self.row.step_s is not None
+        return float(np.log(self.answer.scaled(factors, self.asked) / self.row.step_s))
+
+    def slopes(self, factors: Triple) -> Float64:
+        """How the log of the step follows the log of each factor: float64[3]."""
+        moved = np.array([s * f / a for s, f, a in zip(self.answer.shares, factors, self.asked, strict=True)])
+        return moved / (1 - sum(self.answer.shares) + moved.sum())
+
+
+def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
+    """The factors (the first so many of :data:`FACTORS`) that make the errors of ``steps`` least."""
+    logs = np.zeros(num_factors)
+    prior = 1 / np.array(_PRIOR[:num_factors])
+    for _ in range(_STEPS):
+        here = _triple(logs)
+        errors = np.array([step.log_error(here) for step in steps]) / _NOISE
+        slopes = np.array([step.slopes(here)[:num_factors] for step in steps]) / _NOISE
+        weight = np.sqrt(np.minimum(1, _HUBER / np.maximum(np.abs(errors), 1e-9)))
+        left = np.vstack([slopes * weight[:, None], np.diag(prior)])
+        right = np.concatenate([-errors * weight, -logs * prior])
+        move = np.clip(np.linalg.lstsq(left, right, rcond=None)[0], -0.5, 0.5)
+        logs = logs + move
+        if np.abs(move).max() < 1e-4:
+            break
+    return _triple(logs)
+
+
+def _triple(logs: Float64) -> Triple:
+    found = [*np.exp(logs).tolist(), *[1.0] * (3 - len(logs))]
+    return found[0], found[1], found[2]
+
+
+def calibrated(steps: Sequence[ComparedStep], again: Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]] | None
+               = None) -> tuple[ComparedStep, ...]:  # fmt: skip
+    """Each row with the step that factors fitted on the other groups of its source and GPU give.
+
+    again: predicts rows with factors, in place of their critical paths alone.
+    """
+    found: dict[str, ComparedStep] = {}
+    for members in _pairs(steps).values():
+        num_factors = 3 if len(members) >= LEAST_FOR_THREE else 1
+        asked = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again)
+        for step, seconds in zip(members, left_out(asked, num_factors), strict=True):
+            found[step.row.name] = replace(step, calibrated_s=seconds)
+    return tuple(found.get(step.row.name, step) for step in steps)
+
+
+def refined(
+    steps: list[AskedStep], num_factors: int,
+    again: Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]] | None, rounds: int = 1,
+) -> list[AskedStep]:  # fmt: skip
+    """The same rows predicted anew with factors fitted on all of them."""
+    for _ in range(rounds if again is not None else 0):
+        assert again is not None
+        gpu, cpu, _ = fit(steps, num_factors)
+        asked = (round(gpu, 3), round(cpu, 3), 1.0)
+        answers = again([step.row for step in steps], Ask(factors=asked))
+        steps = [
+            step if answer.why_not else AskedStep(step.row, answer, asked)
+            for step, answer in zip(steps, answers, strict=True)
+        ]
+    return steps
+
+
+def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]:
+    """Seconds of each row by factors of the other groups; None where there is no other group."""
+    groups = _groups([step.row for step in steps])
+    found: list[float | None] = [None] * len(steps)
+    for group in dict.fromkeys(groups):
+        others = [step for step, own in zip(steps, groups, strict=True) if own != group]
+        if not others:
+            continue
+        factors = fit(others, num_factors)
+        for place, own in enumerate(groups):
+            if own == group:
+                found[place] = steps[place].answer.scaled(factors, steps[place].asked)
+    return found
+
+
+def _pairs(steps: Sequence[ComparedStep]) -> Mapping[tuple[str, str], list[ComparedStep]]:
+    """Counted rows by source and GPU."""
+    found: dict[tuple[str, str], list[ComparedStep]] = {}
+    for step in steps:
+        if not step.row.apart and not step.answer.why_not:
+            found.setdefault((step.row.source.key, step.row.gpu), []).append(step)
+    return found
+
+
+def _groups(rows: Sequence[TrainingRow]) -> list[str]:
+    models = [f"{row.model} {row.whole('layers')} {row.whole('hidden')}" for row in rows]
+    return models if len(set(models)) > 1 else [str(row.num_gpus) for row in rows]
+
+
+def words(factors: Triple) -> str:
+    """Factors in words."""
+    return ", ".join(f"{name} x {value:.3g}" for name, value in zip(FACTORS, factors, strict=True))
