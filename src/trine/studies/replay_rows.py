@@ -18,10 +18,14 @@ from typing import Any
 
 from trine._version import __version__
 from trine.errors import TrineError
+from trine.results import Result
+from trine.results.waits import RANK_REASONS
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
 #: Multipliers of compute, of the launching thread, of communication.
 FACTORS = ("gpu", "cpu", "communication")
+#: A critical path is taken for whole that covers so much of the step.
+LEAST_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Folders of the package that answers do not depend on.
@@ -40,7 +44,8 @@ class Ask:
 class Predicted:
     """The answer to a row. shares: parts of the critical path by factor; simulated: micro-batches that were.
 
-    why_not: why there is no answer, empty where there is. software: the profile that it rests on, ``none`` without.
+    model_flops: of the whole step on one GPU; peak_flops: of the GPU, a second. why_not: why there is no answer, empty
+    where there is. software: the profile that it rests on, ``none`` without.
     """
 
     row: str
@@ -49,6 +54,8 @@ class Predicted:
     simulated: int = 0
     micro_batches: int = 0
     memory_bytes: int = 0
+    model_flops: float = 0.0
+    peak_flops: float = 0.0
     software: str = "none"
     wall_s: float = 0.0
     why_not: str = ""
@@ -79,16 +86,26 @@ def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     workload = synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, software=software)
     options = SimulateOptions(cluster=row.load_cluster(), compare=False, software=software)
     step = steady_step(row.plan(), lambda plan: simulate(workload, plan, options=options))
-    path = step.result.critical_path_times
-    shares = [0.0, 0.0, 0.0]
-    for part, ps in path.items():
-        if part in _PARTS:
-            shares[FACTORS.index(_PARTS[part])] += ps / max(1, step.result.step_time_ps)
+    work = step.result.work
+    model = 0.0 if work is None else work.model_flops / work.num_gpus * step.micro_batches / step.simulated
     return Predicted(
-        row=row.name, step_s=step.step_ps / 1e12, shares=(shares[0], shares[1], shares[2]), simulated=step.simulated,
-        micro_batches=step.micro_batches, memory_bytes=step.result.memory_peak_bytes or 0,
+        row=row.name, step_s=step.step_ps / 1e12, shares=_shares(step.result), simulated=step.simulated,
+        micro_batches=step.micro_batches, memory_bytes=step.result.memory_peak_bytes or 0, model_flops=model,
+        peak_flops=(work.peak_flops or 0.0) if work is not None else 0.0,
         software=str(step.result.plan["software"]), wall_s=time.perf_counter() - began,
     )  # fmt: skip
+
+
+def _shares(result: Result) -> tuple[float, float, float]:
+    """Parts of the critical path by factor; where the path is not whole, of the slowest rank's time."""
+    step = max(1, result.step_time_ps)
+    path = result.critical_path_times
+    found = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in FACTORS]
+    if sum(found) < LEAST_PATH:
+        times, row = result.rank_times, result.slowest_row
+        launch = times.waits[row, RANK_REASONS.index("launch")]
+        found = [float(part) / step for part in (times.compute[row], launch, times.exposed[row])]
+    return found[0], found[1], found[2]
 
 
 def _software(row: TrainingRow, ask: Ask) -> Any:
