@@ -12,8 +12,9 @@ from trine.errors import InputError
 from trine.studies.compared_steps import ComparedStep, Errors
 from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
+from trine.studies.step_factors import AskedStep, calibrated, fit
 from trine.studies.training_rows import even_layers, fabric_bandwidth, load_layouts, load_rows
-from trine.studies.validate_layouts import spearman
+from trine.studies.validate_layouts import LayoutValidation, spearman
 from trine.studies.validate_training import TrainingValidation, chosen_rows, validate_training
 
 
@@ -132,6 +133,58 @@ def test_one_row_is_predicted_and_said(tmp_path) -> None:  # type: ignore[no-unt
     assert "simumax" in found.summary()
     assert found.document()["rows"]
     assert replace(found, steps=()).headline.endswith("no row that counts was predicted")
+
+
+def _asked(row, shares, step_s):  # type: ignore[no-untyped-def]
+    return AskedStep(row, Predicted(row=row.name, step_s=step_s, shares=shares))
+
+
+def test_fitted_factors_are_those_that_made_the_steps() -> None:
+    """Steps made of known parts under known factors give these factors back, but for the pull of the prior."""
+    rows = [row for row in load_rows() if row.source.key == "mpt"][:24]
+    made = (1.2, 1.5, 0.8)
+    shares = [(0.9 - 0.035 * i, 0.03 * i, 0.005 * i) for i in range(24)]
+    steps = []
+    for row, parts in zip(rows, shares, strict=True):
+        whole = 1 - sum(parts) + sum(part * factor for part, factor in zip(parts, made, strict=True))
+        steps.append(_asked(row, parts, (row.step_s or 0) / whole))
+    found = fit(steps)
+    assert found[0] == pytest.approx(1.2, rel=0.02)
+    assert found[1] == pytest.approx(1.5, rel=0.1)
+    one = fit(steps, 1)
+    assert one[1:] == (1, 1)
+    assert one[0] > 1.1
+
+
+def test_an_outlier_moves_no_factor_far() -> None:
+    rows = [row for row in load_rows() if row.source.key == "mpt"][:20]
+    steps = [_asked(row, (1.0, 0.0, 0.0), (row.step_s or 0) / 1.1) for row in rows]
+    spoilt = [_asked(rows[0], (1.0, 0.0, 0.0), (rows[0].step_s or 0) / 5), *steps[1:]]
+    assert fit(spoilt, 1)[0] == pytest.approx(1.1, rel=0.02)
+
+
+def test_calibrated_steps_use_other_models_only() -> None:
+    rows = [row for row in load_rows() if row.source.key == "korthikanti"]
+    small, large = [row for row in rows if row.num_gpus == 8], [row for row in rows if row.num_gpus == 64]
+    assert small
+    assert large
+    steps = [
+        ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) / by))
+        for row, by in [*((row, 1.1) for row in small), *((row, 1.3) for row in large)]
+    ]
+    errors = {step.row.name: step.calibrated_error for step in calibrated(steps)}
+    assert errors[small[0].name] == pytest.approx(1.3 / 1.1 - 1, rel=0.1)
+    assert errors[large[0].name] == pytest.approx(1.1 / 1.3 - 1, rel=0.1)
+
+
+def test_layouts_are_ranked_and_their_choice_costed() -> None:
+    rows = [row for row in load_layouts() if not row.apart and row.num_nodes == 1][:6]
+    steps = tuple(ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) * 1.1)) for row in rows)
+    found = LayoutValidation(steps=steps, least=2)
+    assert all(group.regret == 0 and group.spearman == pytest.approx(1) for group in found.groups())
+    assert found.by_nodes()[0][1].mean == pytest.approx(1 - 1 / 1.1)
+    assert found.document()["groups"]
+    assert "Spearman" in found.summary()
 
 
 def test_an_unknown_source_is_named() -> None:

@@ -77,6 +77,7 @@ def loadstore(
 
 Sample = Annotated[bool, Option("Some cheap rows of each source, in about a minute.")]
 Jobs = Annotated[int | None, Option("Rows at a time [one a core].")]
+Blind = Annotated[bool, Option("Fit no factors: nothing of a source is used.")]
 Again = Annotated[bool, Option("Ask all rows again, kept answers too; a stopped run goes on without it.")]
 
 
@@ -84,6 +85,7 @@ def training(
     sample: Sample = False,
     source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
     software: Annotated[str | None, Option("This profile for all rows [each source's own].")] = None,
+    blind: Blind = False,
     jobs: Jobs = None,
     again: Again = False,
     brief: Brief = False,
@@ -98,8 +100,9 @@ def training(
 
     with RowsLine() as progress:
         found = validate_training(
-            sample=sample, sources=source, software=software, answers=Answers(None) if again else user_answers(),
-            jobs=jobs, progress=lambda done, total: progress(done, total, 0),
+            sample=sample, sources=source, software=software, blind=blind,
+            answers=Answers(None) if again else user_answers(), jobs=jobs,
+            progress=lambda done, total: progress(done, total, 0),
         )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate training")
@@ -108,6 +111,7 @@ def training(
 def layouts(
     sample: Sample = False,
     software: Annotated[str | None, Option("This profile for all rows [nanotron-2024].")] = None,
+    blind: Blind = False,
     jobs: Jobs = None,
     again: Again = False,
     brief: Brief = False,
@@ -122,8 +126,8 @@ def layouts(
 
     with RowsLine() as progress:
         found = validate_layouts(
-            sample=sample, software=software, answers=Answers(None) if again else user_answers(), jobs=jobs,
-            progress=lambda done, total: progress(done, total, 0),
+            sample=sample, software=software, blind=blind, answers=Answers(None) if again else user_answers(),
+            jobs=jobs, progress=lambda done, total: progress(done, total, 0),
         )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate layouts")

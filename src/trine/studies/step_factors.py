@@ -44,7 +44,8 @@ class AskedStep:
     def slopes(self, factors: Triple) -> Float64:
         """How the log of the step follows the log of each factor: float64[3]."""
         moved = np.array([s * f / a for s, f, a in zip(self.answer.shares, factors, self.asked, strict=True)])
-        return moved / (1 - sum(self.answer.shares) + moved.sum())
+        slopes: Float64 = moved / (1 - sum(self.answer.shares) + moved.sum())
+        return slopes
 
 
 def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
@@ -70,36 +71,44 @@ def _triple(logs: Float64) -> Triple:
     return found[0], found[1], found[2]
 
 
-def calibrated(steps: Sequence[ComparedStep], again: Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]] | None
-               = None) -> tuple[ComparedStep, ...]:  # fmt: skip
+#: Predicts rows as asked.
+Again = Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]]
+
+
+def calibrated(
+    steps: Sequence[ComparedStep], again: Again | None = None, usual: Ask | None = None
+) -> tuple[ComparedStep, ...]:
     """Each row with the step that factors fitted on the other groups of its source and GPU give.
 
-    again: predicts rows with factors, in place of their critical paths alone.
+    again: predicts rows with factors, in place of their critical paths alone; ``usual`` is what was asked before.
     """
     found: dict[str, ComparedStep] = {}
     for members in _pairs(steps).values():
         num_factors = 3 if len(members) >= LEAST_FOR_THREE else 1
-        asked = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again)
+        asked = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again, usual)
         for step, seconds in zip(members, left_out(asked, num_factors), strict=True):
             found[step.row.name] = replace(step, calibrated_s=seconds)
     return tuple(found.get(step.row.name, step) for step in steps)
 
 
-def refined(
-    steps: list[AskedStep], num_factors: int,
-    again: Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]] | None, rounds: int = 1,
-) -> list[AskedStep]:  # fmt: skip
+def refined(steps: list[AskedStep], num_factors: int, again: Again | None, usual: Ask | None = None) -> list[AskedStep]:
     """The same rows predicted anew with factors fitted on all of them."""
-    for _ in range(rounds if again is not None else 0):
-        assert again is not None
-        gpu, cpu, _ = fit(steps, num_factors)
-        asked = (round(gpu, 3), round(cpu, 3), 1.0)
-        answers = again([step.row for step in steps], Ask(factors=asked))
-        steps = [
-            step if answer.why_not else AskedStep(step.row, answer, asked)
-            for step, answer in zip(steps, answers, strict=True)
-        ]
-    return steps
+    if again is None:
+        return steps
+    asked = asked_factors(fit(steps, num_factors))
+    answers = again([step.row for step in steps], replace(usual or Ask(), factors=asked))
+    return [
+        step if answer.why_not else AskedStep(step.row, answer, asked)
+        for step, answer in zip(steps, answers, strict=True)
+    ]
+
+
+def asked_factors(factors: Triple) -> Triple:
+    """Factors as a simulation is asked for them: to three digits, so that kept answers serve again.
+
+    That of communication is left to the critical path: how far it is hidden changes little with it.
+    """
+    return round(factors[0], 3), round(factors[1], 3), 1.0
 
 
 def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]:

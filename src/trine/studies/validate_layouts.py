@@ -8,7 +8,7 @@ best that was measured; of the first three: the best of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,11 +16,14 @@ import numpy as np
 from trine.results.report import Report, Row, Table
 from trine.results.text import aligned
 from trine.studies.compared_steps import ComparedStep, Errors, cells
-from trine.studies.replay_rows import Answers, Ask, replay
+from trine.studies.replay_rows import FACTORS, Answers, Ask, Predicted, replay
+from trine.studies.step_factors import ONES, AskedStep, Triple, asked_factors, fit, refined, words
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import drawn
 
 LEAST = 20
+#: Factors are fitted on clean layouts of this model on at most so many nodes.
+FITTED_MODEL, FITTED_NODES = "1B", 4
 #: Layouts of each model and number of nodes in a sample.
 SAMPLE_LAYOUTS = 3
 BANDS = ("1-2 nodes", "4-32 nodes", "more")
@@ -69,11 +72,17 @@ def _error(step: ComparedStep) -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayoutValidation(Report):
-    """All layouts with a result and their predictions."""
+    """Layouts with a result and their predictions; ``blind``: those on one node, nothing fitted.
+
+    factors: fitted on ``num_fitted`` rows that are not among ``steps``.
+    """
 
     SCHEMA: ClassVar[str] = "validate-layouts"
 
     steps: tuple[ComparedStep, ...]
+    blind: tuple[ComparedStep, ...] = ()
+    factors: Triple = ONES
+    num_fitted: int = 0
     is_sample: bool = False
     least: int = LEAST
 
@@ -130,6 +139,10 @@ class LayoutValidation(Report):
     def summary(self) -> str:
         """Return errors by nodes, then each group, then what is apart."""
         head = ("rows", "bias", "mean", "median", "p90", "<=10%")
+        said = [f"{words(self.factors)}, fitted on {self.num_fitted} rows of the 1B model"] if self.num_fitted else []
+        if self.blind:
+            alone = Errors.of([step.measured_s / step.answer.step_s - 1 for step in self.blind])
+            said.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
         rows = [("error of tokens/s", *head), *((name, *cells(e)) for name, e in self.by_nodes())]
         groups: list[tuple[str, ...]] = [("group", *head, "Spearman", "regret", "of three")]
         groups += [
@@ -139,7 +152,7 @@ class LayoutValidation(Report):
         ]  # fmt: skip
         apart = [("apart, counted nowhere", *head), *((why, *cells(e)) for why, e in self.apart())]
         failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.steps if s.answer.why_not]
-        blocks = [[self.headline], aligned(rows, 30), aligned(groups, 30) if len(groups) > 1 else [],
+        blocks = [[self.headline, *said], aligned(rows, 30), aligned(groups, 30) if len(groups) > 1 else [],
                   aligned(apart, 30) if len(apart) > 1 else [], failed[:8]]  # fmt: skip
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -147,6 +160,11 @@ class LayoutValidation(Report):
         """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``."""
         return {
             "is_sample": self.is_sample,
+            "factors": dict(zip(FACTORS, self.factors, strict=True)),
+            "num_fitted": self.num_fitted,
+            "blind_one_node": None
+            if not self.blind
+            else Errors.of([step.measured_s / step.answer.step_s - 1 for step in self.blind]).row(),
             "errors": [{"nodes": name, **errors.row()} for name, errors in self.by_nodes()],
             "apart": [{"why": why, **errors.row()} for why, errors in self.apart()],
             **self.tables(),
@@ -177,17 +195,45 @@ def validate_layouts(
     *,
     sample: bool = False,
     software: str | None = None,
+    blind: bool = False,
     answers: Answers | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LayoutValidation:
-    """Predict all layouts that have a result; ``sample``: a few cheap ones of each model and number of nodes."""
+    """Predict the layouts that have a result: with factors fitted on clean ones of the 1B model on up to 4 nodes, which
+    are not judged; or ``blind``, all of them with nothing fitted.
+
+    sample: a few cheap ones of each model and number of nodes, blind.
+    """
     rows = [row for row in load_layouts() if row.step_s is not None]
-    if sample:
-        rows = _sample(rows)
-    found = replay(rows, Ask(software=software), answers=answers, jobs=jobs, progress=progress)
-    steps = tuple(ComparedStep(row=row, answer=answer) for row, answer in zip(rows, found, strict=True))
-    return LayoutValidation(steps=steps, is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
+    usual = Ask(software=software)
+
+    def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
+        return replay(chosen, asked, answers=answers, jobs=jobs, progress=progress)
+
+    def compared(chosen: Sequence[TrainingRow]) -> tuple[ComparedStep, ...]:
+        return tuple(ComparedStep(row=r, answer=a) for r, a in zip(chosen, ask(chosen, usual), strict=True))
+
+    if sample or blind:
+        chosen = _sample(rows) if sample else rows
+        return LayoutValidation(steps=compared(chosen), is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
+    fitted_on = [row for row in rows if _is_fitted_on(row)]
+    first = [AskedStep(row, answer) for row, answer in zip(fitted_on, ask(fitted_on, usual), strict=True)]
+    known = refined([step for step in first if not step.answer.why_not], len(FACTORS), ask, usual)
+    known = refined(known, len(FACTORS), ask, usual)
+    factors = fit(known, len(FACTORS))
+    asked = asked_factors(factors)
+    judged = [row for row in rows if not _is_fitted_on(row)]
+    steps = tuple(
+        ComparedStep(row=row, answer=answer, calibrated_s=answer.scaled(factors, asked))
+        for row, answer in zip(judged, ask(judged, replace(usual, factors=asked)), strict=True)
+    )
+    alone = compared([row for row in rows if row.num_nodes == 1 and not row.apart])
+    return LayoutValidation(steps=steps, blind=alone, factors=factors, num_fitted=len(known))
+
+
+def _is_fitted_on(row: TrainingRow) -> bool:
+    return not row.apart and row.num_nodes <= FITTED_NODES and row.facts["model"] == FITTED_MODEL
 
 
 def _sample(rows: Sequence[TrainingRow]) -> list[TrainingRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -18,7 +18,8 @@ from trine.errors import InputError, nearest
 from trine.results.report import Report, Row, Table
 from trine.results.text import aligned
 from trine.studies.compared_steps import ComparedStep, Errors, cells
-from trine.studies.replay_rows import Answers, Ask, cost, replay
+from trine.studies.replay_rows import Answers, Ask, Predicted, cost, replay
+from trine.studies.step_factors import calibrated
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
 #: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
@@ -75,9 +76,14 @@ class TrainingValidation(Report):
         if errors is None:
             return f"{sample}no row that counts was predicted"
         sources = len({step.group("source") for step in self.counted})
+        fitted = self.errors(self.counted, True)
+        ending = (
+            "" if fitted is None else f"; with fitted factors {fitted.mean:.1%}, {fitted.p90:.1%}, {fitted.bias:+.1%}"
+        )
         return (
             f"{sample}{errors.count} published steps of {sources} sources, each weighing the same: off by "
             f"{errors.mean:.1%} on average, nine of ten within {errors.p90:.1%}, bias {errors.bias:+.1%} (blind)"
+            f"{ending}"
         )
 
     @property
@@ -145,20 +151,28 @@ def validate_training(
     sample: bool = False,
     sources: Sequence[str] | None = None,
     software: str | None = None,
+    blind: bool = False,
     answers: Answers | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingValidation:
     """Predict the bundled steps (of some sources) and compare.
 
-    sample: a few cheap rows of each source. software: another profile for all rows, ``none`` for no profile.
+    sample: a few cheap rows of each source. software: another profile for all rows, ``none`` for no profile. blind:
+    fit no factors either; a sample fits none.
 
     Raises InputError for an unknown source.
     """
-    rows = chosen_rows(sources, sample)
-    found = replay(rows, Ask(software=software), answers=answers, jobs=jobs, progress=progress)
+    rows, usual = chosen_rows(sources, sample), Ask(software=software)
+
+    def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
+        return replay(chosen, asked, answers=answers, jobs=jobs, progress=progress)
+
+    found = ask(rows, usual)
     steps = tuple(ComparedStep(row=row, answer=answer) for row, answer in zip(rows, found, strict=True))
-    return TrainingValidation(steps=steps, is_sample=sample)
+    if sample or blind:
+        return TrainingValidation(steps=steps, is_sample=sample)
+    return TrainingValidation(steps=calibrated(steps, ask, usual))
 
 
 def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow]:
@@ -193,9 +207,11 @@ def drawn(rows: Sequence[TrainingRow], count: int) -> list[TrainingRow]:
 def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
     """Errors by source, GPU, software and scale, the worst rows with what their sources leave open, what is apart."""
     blocks = [found.headline]
-    for by in ("source", "gpu", "software", "scale"):
-        rows = [(f"by {by}", *_HEAD), *((name, *cells(errors)) for name, errors in found.grouped(by))]
-        blocks.append("\n".join(aligned(rows, 30)))
+    for by in GROUPS:
+        fitted = dict(found.grouped(by, True))
+        head = (f"by {by}", *_HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
+        rows = [(name, *cells(errors), *_fitted_cells(fitted, name)) for name, errors in found.grouped(by)]
+        blocks.append("\n".join(aligned([head, *rows], 20)))
     shown = found.worst()[:worst]
     blocks.append("\n".join(["worst rows", *(line for step in shown for line in _worst_lines(step))]))
     apart = Counter((step.row.source.key, step.row.apart) for step in found.compared if step.row.apart)
@@ -211,6 +227,13 @@ def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
         else []
     )
     return "\n\n".join(blocks)
+
+
+def _fitted_cells(fitted: Mapping[str, Errors], name: str) -> tuple[str, ...]:
+    if not fitted:
+        return ()
+    errors = fitted.get(name)
+    return ("",) * 4 if errors is None else ("", f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
 
 
 def _worst_lines(step: ComparedStep) -> list[str]:
