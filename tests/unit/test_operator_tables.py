@@ -225,3 +225,16 @@ def test_the_compute_model_times_every_operator_of_a_transformer():
     assert model.duration(linear, Split(1)).ps == math.ceil(expected * 1e6)
     halved = tables.gemm_in_step(2048, 14336, 4096, "bfloat16", 0).us
     assert model.duration(linear, Split(1, 2, "column")).ps == math.ceil(halved * 1e6)
+
+
+@pytest.mark.parametrize(("software", "product"), [("megatron-core", 2), ("nanotron-2024", 1), ("none", 1)])
+def test_gradients_that_are_added_up_in_float32_take_the_product_measured_so(software, product):
+    """Megatron Core adds to float32 gradients in the product; nanotron in a pass of its own; none has 16 bits."""
+    workload = synthesize("llama-3-8b", gpu="b200", layers=1, sequence=4096, software=software)
+    model, tables = TableTimes(workload, load_gpu("b200")), OperatorTables(load_gpu("b200"))
+    operator = next(
+        op for op in workload.operators
+        if op.layer == "layers.0.mlp.down" and op.attributes.get("gradient_of") == "weight"
+    )  # fmt: skip
+    expected = tables.gemm_in_step(4096, 14336, 4096, "bfloat16", product).us
+    assert model.duration(operator, Split(1)).ps == math.ceil(expected * 1e6)

@@ -112,7 +112,7 @@ class OperatorTables:
         """One of the three products of a linear layer inside a step; of ``groups`` experts, all of them.
 
         product: 0 the result (m tokens, n outputs), 1 the gradient of the input (m tokens, n inputs), 2 that of the
-        weight (m outputs, n inputs, k tokens), which is added to one in float32.
+        weight (m outputs, n inputs, k tokens), added to one in float32; where it is not added, it is asked as 1.
         """
         alone = self.gemm(m, n, k, dtype)
         if alone is None:

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 
 class SizedTimes:
-    """Times inside a step of operators on one GPU."""
+    """Times inside a step of operators on one GPU.
 
-    def __init__(self, gpu: GpuSpec) -> None:
+    fused: gradients of float32 are added up in the product that makes them, and not in an operator of its own.
+    """
+
+    def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
         self._gpu = gpu
+        self._fused = fused
         self._tables = OperatorTables(gpu)
         self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
             "linear": self._product, "matmul": self._product, "attention": self._attention,
@@ -82,7 +86,9 @@ class SizedTimes:
         if wants(sizes, x):
             parts.append(self._tables.gemm_in_step(rows, inner, outer, dtype, INPUT_PRODUCT, groups))
         if wants(sizes, weight):
-            parts.append(self._tables.gemm_in_step(outer, inner, rows, dtype, WEIGHT_PRODUCT, groups))
+            made = [dtype_name(t) for t in sizes.outputs]
+            which = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
+            parts.append(self._tables.gemm_in_step(outer, inner, rows, dtype, which, groups))
         return _sum(parts)
 
     def _attention(self, sizes: Resized) -> TableTime | None:

@@ -37,7 +37,8 @@ class TableTimes:
     def __init__(self, workload: Workload, gpu: GpuSpec) -> None:
         self._workload = workload
         self._gpu = gpu
-        self._times = SizedTimes(gpu)
+        apart = any(op.attributes.get("cost") == "accumulation" for op in workload.operators)
+        self._times = SizedTimes(gpu, fused=not apart)
         self._roofline = Roofline(workload, gpu, Shares())
         self._alike = Alike(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
