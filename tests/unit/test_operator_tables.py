@@ -82,6 +82,13 @@ def test_each_gpu_says_what_it_rests_on(gpu, word):
     assert found.evidence == word
     share = 2 * 4096**3 / (found.us * 1e-6) / spec.flop_per_s[dtype]
     assert 0.3 < share < 0.95
+    attention = OperatorTables(spec).attention(AttentionShape(1, 32, 8, 4096, 128))
+    assert attention.evidence in (word, "transferred")
+    assert (
+        0.1
+        < AttentionShape(1, 32, 8, 4096, 128).flops(backward=False) / (attention.us * 1e-6) / spec.flop_per_s[dtype]
+        < 0.8
+    )
 
 
 def test_a_gpu_without_the_dtype_has_no_answer():

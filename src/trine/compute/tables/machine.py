@@ -37,12 +37,12 @@ _SIBLINGS = {
     "h100-pcie": ("h100-sxm",), "gh200": ("h200", "h100-sxm"),
     "h20": ("h200", "h100-sxm"), "b200": ("b300", "gb300", "h200"), "gb200": ("gb300", "b300", "h200"),
     "b300": ("gb300", "h200"), "gb300": ("b300", "h200"), "h200": ("h100-sxm",), "h100-sxm": ("h200", "a100-80gb"),
-    "l40s": ("rtx-pro-6000", "a100-80gb"), "rtx-pro-6000": ("l40s", "a100-80gb"), "gb10": ("rtx-pro-6000",),
+    "l40s": ("rtx-pro-6000", "a100-80gb"), "rtx-pro-6000": ("l40s", "a100-80gb"), "gb10": ("rtx-pro-6000", "l40s"),
     "a40": ("rtx-pro-6000", "l40s"), "rtx3090": ("rtx-pro-6000", "l40s"), "rtx4090": ("rtx-pro-6000", "l40s"),
     "v100": ("a100-80gb",), "v100-pcie": ("a100-80gb",), "t4": ("a100-80gb",), "p100": ("a100-80gb",),
     "p100-pcie": ("a100-80gb",), "a100-80gb": ("h100-sxm",),
     "mi100": ("a100-80gb",), "mi210": ("a100-80gb",), "mi250x": ("a100-80gb",), "mi300x": ("h100-sxm",),
-    "mi325x": ("h100-sxm",), "mi350x": ("b300",), "mi355x": ("b300",),
+    "mi325x": ("h100-sxm",), "mi350x": ("b300", "h200"), "mi355x": ("b300", "h200"),
 }  # fmt: skip
 #: Share of the peak in large products of 16 bits: medians over m, n >= 1024, k >= 512 of the tables; of MI300X as
 #: published (SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", December 2024: 620 of 1307 TFLOP/s), which
@@ -69,6 +69,18 @@ def siblings_of(gpu: str) -> tuple[str, ...]:
 def is_foreign(gpu: str) -> bool:
     """Whether nothing of the vendor or kind of ``gpu`` was measured: then what others do is no more than assumed."""
     return generation_of(gpu) not in _GENERATIONS or generation_of(gpu).startswith("cdna")
+
+
+#: Mean error of large products of a GPU that was left out: from one of its generation, from another one
+#: (left_out.GPUS_LEFT_OUT, rounded up).
+_LEFT_OUT = (0.08, 0.14)
+
+
+def left_out_error(gpu: str, source: str | None) -> float | None:
+    """How far large products of ``gpu`` may be off by the measurements of ``source``; None where nobody knows."""
+    if source is None or gpu == source or is_foreign(gpu):
+        return None
+    return _LEFT_OUT[generation_of(gpu) != generation_of(source)]
 
 
 def sustained_ratio(gpu: GpuSpec, source: GpuSpec, dtype: str) -> float:

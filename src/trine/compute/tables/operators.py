@@ -126,6 +126,11 @@ class OperatorTables:
         us = in_step.LAUNCH_US + work * slower
         return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
 
+    def product_source(self) -> str | None:
+        """Whose products in 16 bits are used; None where nobody's are."""
+        found = self._product_table("bfloat16")
+        return None if found is None else found.source
+
     def _alone_us(self, found: _Found[GemmTable], m: int, n: int, k: int) -> float:
         key = found.table.dtype, m, n, k
         if key not in self._known:

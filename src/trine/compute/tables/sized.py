@@ -35,7 +35,7 @@ class SizedTimes:
     def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
         self._gpu = gpu
         self._fused = fused
-        self._tables = OperatorTables(gpu)
+        self.tables = OperatorTables(gpu)
         self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
             "linear": self._product, "matmul": self._product, "attention": self._attention,
         }  # fmt: skip
@@ -64,7 +64,7 @@ class SizedTimes:
             return TableTime(0.0, ASSUMED, "data sheet")
         attributes = sizes.operator.attributes
         more = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
-        found = self._tables.memory(work.bytes * more, family)
+        found = self.tables.memory(work.bytes * more, family)
         floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
         return TableTime(max(found.us, floor), found.evidence, found.source)
 
@@ -81,14 +81,14 @@ class SizedTimes:
         outer = y.shape[-1]
         dtype = dtype_name(x)
         if not is_gradient(sizes):
-            return self._tables.gemm_in_step(rows, outer, inner, dtype, FORWARD_PRODUCT, groups)
+            return self.tables.gemm_in_step(rows, outer, inner, dtype, FORWARD_PRODUCT, groups)
         parts = []
         if wants(sizes, x):
-            parts.append(self._tables.gemm_in_step(rows, inner, outer, dtype, INPUT_PRODUCT, groups))
+            parts.append(self.tables.gemm_in_step(rows, inner, outer, dtype, INPUT_PRODUCT, groups))
         if wants(sizes, weight):
             made = [dtype_name(t) for t in sizes.outputs]
             which = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
-            parts.append(self._tables.gemm_in_step(outer, inner, rows, dtype, which, groups))
+            parts.append(self.tables.gemm_in_step(outer, inner, rows, dtype, which, groups))
         return _sum(parts)
 
     def _attention(self, sizes: Resized) -> TableTime | None:
@@ -105,7 +105,7 @@ class SizedTimes:
             size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
         )  # fmt: skip
         kernel = str(attributes.get("attention_kernel", ""))
-        found = self._tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
+        found = self.tables.attention_in_step(shape, backward=is_gradient(sizes), kernel=kernel)
         if found is None:
             return None
         return TableTime(found.us * q.shape[-2] / length, found.evidence, found.source)

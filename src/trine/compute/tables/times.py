@@ -17,6 +17,7 @@ from trine.compute.cost import uneven_notes
 from trine.compute.law import FitReport
 from trine.compute.resize import Split, resized
 from trine.compute.roofline import Duration, Roofline, Shares
+from trine.compute.tables.machine import left_out_error
 from trine.compute.tables.sized import SizedTimes
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
@@ -49,6 +50,10 @@ class TableTimes:
     def notes(self) -> tuple[str, ...]:
         whose = ", ".join(self._sources) or "no table"
         text = f"operator times on the {self._gpu.name} are interpolated between measurements of: {whose}"
+        products = self._times.tables.product_source()
+        error = left_out_error(self._gpu.name, products) if products in self._sources else None
+        if error is not None:
+            text += f"; its products are the {products}'s, whose like were {error:.0%} off on a GPU left out"
         return (text, *uneven_notes(self._uneven))
 
     def fit_report(self) -> FitReport | None:
