@@ -80,6 +80,8 @@ COMMANDS = (
             "Replay the bundled published training steps: error by source, GPU, software and scale, worst first."),
     Command("validate layouts", "validate:layouts", MEASURED,
             "Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs."),
+    Command("validate memory", "validate:memory", MEASURED,
+            "Published peak memory against the modelled, worst first, and which layouts fit."),
     Command("validate operators", "validate:operators", MEASURED,
             "Operator times by measured tables: shapes left out, times moved to another GPU, whole GPUs left out."),
     Command("validate scaling", "validate:scaling", MEASURED,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, job_machine
 from trine.cli.options import OUTPUT, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
-from trine.cli.output import end, say, show, write_files, write_json
+from trine.cli.output import end, say, show, write_files, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.cli.ranks import RANGE, RankOptions, TrainAnswer
@@ -37,6 +37,12 @@ def train(
     perfetto: Perfetto = None,
     parquet: Parquet = None,
     timeline: Timeline = None,
+    explain_memory: Annotated[
+        bool, Option("Say what holds the memory's peak, and what other options would change.")
+    ] = False,
+    memory_snapshot: Annotated[
+        str | None, Option("Write a rank's allocations for PyTorch's memory_viz.", "FILE", OUTPUT)
+    ] = None,
     chakra: Annotated[
         str | None, Option("Write the job as Chakra traces CHAKRA.<rank>.et.", "PREFIX", OUTPUT)
     ] = None,
@@ -61,26 +67,61 @@ def train(
     fold = ranks.checked(job.num_ranks)
     exported = ChakraExport(chakra, chakra_target)
     with ProgressLine() as progress:
-        result = answer.simulate(
-            workload,
-            job,
-            how.make(
-                cluster=cluster,
-                engine="compiled" if how["network"] is None or is_compiled(how["network"]) else "reference",
-                fold=fold,
-                stragglers=ranks.stragglers(),
-                progress=progress,
-                on_compile=progress.compiling,
-                on_stage=progress.stage,
-                on_job=exported.write,
-                warnings=tuple(warnings),
-            ),
+        asked_how = how.make(
+            cluster=cluster,
+            engine="compiled" if how["network"] is None or is_compiled(how["network"]) else "reference",
+            fold=fold,
+            stragglers=ranks.stragglers(),
+            progress=progress,
+            on_compile=progress.compiling,
+            on_stage=progress.stage,
+            on_job=exported.write,
+            warnings=tuple(warnings),
         )
+        result = answer.simulate(workload, job, asked_how)
+    memory = MemoryAnswer(workload, job, asked_how, explain_memory, memory_snapshot)
     show(answer.headline(result) if brief else answer.summary(result), json)
-    write_json(answer.document(result), json, "train", result.SCHEMA)
+    memory.show(json)
+    write_json({**answer.document(result), **memory.document()}, json, "train", result.SCHEMA)
     write_files(result, perfetto, parquet, timeline)
+    memory.write()
     exported.report()
     end(answer.finished)
+
+
+class MemoryAnswer:
+    """What ``--explain-memory`` says, and ``--memory-snapshot`` writes."""
+
+    def __init__(
+        self, workload: str, plan: Plan, options: SimulateOptions, explains: bool, path: str | None
+    ) -> None:  # fmt: skip
+        self._asked = workload, plan, replace(options, progress=None, on_compile=None, on_stage=None, on_job=None)
+        self._path, self._found = path, None
+        if explains:
+            from trine.simulation.explained import explain_memory
+
+            self._found = explain_memory(*self._asked)
+
+    def show(self, json: str | None) -> None:
+        """Print what was found, if that was asked for."""
+        if self._found is not None:
+            show("\n".join(["", *self._found.text()]), json)
+
+    def document(self) -> dict[str, object]:
+        """``memory_explained``, if that was asked for."""
+        return {} if self._found is None else {"memory_explained": self._found.document()}
+
+    def write(self) -> None:
+        """Write the snapshot, if that was asked for."""
+        if self._path is None:
+            return
+        from trine.results.snapshot import write_snapshot
+        from trine.simulation.explained import memory_snapshot
+
+        found = memory_snapshot(*self._asked)
+        with writes():
+            write_snapshot(found, self._path)
+        say(f"snapshot written to {self._path}: open it at https://pytorch.org/memory_viz")
 
 
 class ChakraExport:

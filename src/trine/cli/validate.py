@@ -133,6 +133,31 @@ def layouts(
     write_json(found, json, "validate layouts")
 
 
+def memory(
+    sample: Annotated[bool, Option("Some rows of each source, in some seconds.")] = False,
+    source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
+    brief: Brief = False,
+    json: Json = None,
+) -> None:
+    """Published peak memory against the modelled, worst first, and which layouts fit.
+
+    Example: trine validate memory --sample
+    """
+    from trine.errors import InputError, nearest
+    from trine.studies.memory_rows import SOURCES
+    from trine.studies.validate_memory import validate_memory
+
+    for name in source or ():
+        if name not in SOURCES:
+            raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], SOURCES)}", field="--source")
+    with RowsLine() as progress:
+        found = validate_memory(
+            sample=sample, sources=source, progress=lambda done, total: progress(done, total, 0)
+        )  # fmt: skip
+    show_answer(found, json, brief)
+    write_json(found, json, "validate memory")
+
+
 def operators(
     gpu: Annotated[list[str] | None, Option("Only this GPU; may be repeated.")] = None,
     sample: Annotated[bool, Option("One of ten shapes, in half a minute.")] = False,

@@ -52,6 +52,7 @@ def stage_programs(
     from trine.parallel.job import JobContext
     from trine.parallel.stage import StageBuilder
 
+    plan = plan.filled(None if software is None else software.plan_fields())
     needs_times = plan.pp > 1 and not plan.cuts and plan.balance == "time"
     model = make_compute("auto", workload) if needs_times else _NoTime()
     context = JobContext(workload, shortened(plan, workload.batch), model, None, software)

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
 NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
+NO_OUTSIDE = "library workspaces and the CUDA context in memory (a software profile says them)"
+RETRIES = "what PyTorch gives back to the driver, and tries again, when an allocation fails"
 #: What the operator level leaves out, said with every result.
 NOT_MODELLED = (
-    "library workspaces, allocator fragmentation and the CUDA context in memory",
+    NO_OUTSIDE,
     "data loading on the host before the copy, checkpoints, logging",
     NO_VARIATION,
     "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
@@ -84,7 +86,9 @@ class Setup:
     def not_modelled(self) -> tuple[str, ...]:
         """What this run leaves out, in sentences."""
         contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
-        said = [text for text in NOT_MODELLED if self.options.stragglers is None or text != NO_VARIATION]
+        outside = NO_OUTSIDE if self.software.profile is None else RETRIES
+        everything = [outside if text == NO_OUTSIDE else text for text in NOT_MODELLED]
+        said = [text for text in everything if self.options.stragglers is None or text != NO_VARIATION]
         return (*contention, *said, *(() if self.has_host else (NO_HOST,)))
 
     @property

@@ -194,6 +194,11 @@ def _whole(key: str, value: str) -> int:
     return number
 
 
+def written(spec: ModelSpec, asked: Synthesis | None = None, software: Software | None = None) -> Workload:
+    """The operators of a model as ``software`` has them, without times: enough for what does not depend on time."""
+    return _untimed(spec, asked or Synthesis(), software)[1]
+
+
 def _untimed(spec: ModelSpec, asked: Synthesis, software: Software | None) -> tuple[ModelSpec, Workload]:
     """The operators, without times."""
     if isinstance(spec, ConvNet):

@@ -1,0 +1,81 @@
+"""A snapshot of PyTorch's allocator as ``torch.cuda.memory._dump_snapshot`` writes it, of a replayed program.
+
+https://pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz`` open it. The file is a pickle of plain dicts,
+lists, texts and numbers. Times are the order of the program, a microsecond a change; a frame names the module.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trine.results.allocator import RESIDENT, CachingAllocator, Piece, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    """A block that is taken, or given back (``size`` negative). module, where: what made it, in words."""
+
+    size: int
+    block: int
+    module: str
+    where: str
+
+
+def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, int]], rounding: int) -> dict[str, Any]:
+    """The state of the allocator after ``changes``, and all that happened. resident: name and bytes of what stays."""
+    allocator, trace = CachingAllocator(rounding=rounding), list[dict[str, Any]]()
+    sizes: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # block -> bytes asked for, frames
+    lasting = [SnapshotChange(size, RESIDENT + i, name, "before the step") for i, (name, size) in enumerate(resident)]
+    for change in (*lasting, *changes):
+        if change.size > 0:
+            frames = _frames(change)
+            segment = allocator.take(change.block, change.size)
+            if segment is not None:
+                trace.append(_event("segment_alloc", segment.address, segment.size, len(trace), frames))
+            piece = allocator.pieces[change.block]
+            sizes[change.block] = change.size, frames
+            trace.append(_event("alloc", piece.address, piece.size, len(trace), frames))
+        elif change.size < 0 and change.block in allocator.pieces:
+            piece = allocator.give(change.block)
+            frames = sizes.pop(change.block)[1]
+            for action in ("free_requested", "free_completed"):
+                trace.append(_event(action, piece.address, piece.size, len(trace), frames))
+    segments = [_segment(allocator, segment, sizes) for segment in allocator.segments]
+    return {"segments": segments, "device_traces": [trace], "allocator_settings": {"expandable_segments": False}}
+
+
+def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write it as a pickle, as PyTorch does."""
+    Path(path).write_bytes(pickle.dumps(found, protocol=4))
+
+
+def _frames(change: SnapshotChange) -> list[dict[str, Any]]:
+    return [{"name": change.module or "trine", "filename": change.where, "line": 0}]
+
+
+def _event(action: str, address: int, size: int, time_us: int, frames: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time_us, "frames": frames}
+
+
+def _segment(
+    allocator: CachingAllocator, segment: Segment, sizes: dict[int, tuple[int, list[dict[str, Any]]]]
+) -> dict[str, Any]:
+    blocks = [_block(piece, sizes) for piece in allocator.blocks_of(segment)]
+    active = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    return {
+        "device": 0, "address": segment.address, "total_size": segment.size, "allocated_size": active,
+        "active_size": active, "requested_size": sum(block["requested_size"] for block in blocks), "stream": 0,
+        "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0), "is_expandable": False,
+        "frames": [], "blocks": blocks,
+    }  # fmt: skip
+
+
+def _block(piece: Piece, sizes: dict[int, tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
+    asked, frames = sizes.get(piece.block, (0, []))
+    state = "active_allocated" if piece.block >= 0 else "inactive"
+    return {"address": piece.address, "size": piece.size, "requested_size": asked, "state": state, "frames": frames}

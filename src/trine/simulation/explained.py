@@ -1,0 +1,302 @@
+"""What holds the peak of a job's memory, module by module, and what other options would change.
+
+Nothing runs: rank programs are written for the plan and for each option, as :func:`trine.simulate` would, and their
+memory is followed in the order of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trine.errors import TrineError
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.program import Job, Label, MemoryChange, Phase, RankProgram
+from trine.parallel.plan import Plan
+from trine.results.memory import MemoryFacts, MemoryUse
+from trine.results.report import Row
+from trine.results.snapshot import SnapshotChange, snapshot
+from trine.results.text import aligned
+from trine.simulation.memory import facts_of, in_order, program_use, shortened
+from trine.simulation.options import SimulateOptions
+from trine.simulation.setup import Setup, setup_of
+from trine.units import format_bytes
+
+if TYPE_CHECKING:
+    import os
+    from typing import Any
+
+    from trine.graph.workload import Workload
+
+#: Modules that are shown; the others are one row.
+SHOWN_MODULES = 12
+MODULE_OF_RESIDENT = "stays"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldMemory:
+    """Bytes of one category that modules hold at the peak. module: ``layers.*.mlp`` for ``count`` of that name. since:
+    pass in which they were taken, in words."""
+
+    module: str
+    category: str
+    size_bytes: int
+    since: str
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherOption:
+    """What the worst rank needs with another option; ``why_not``: why it cannot be, else empty."""
+
+    option: str
+    num_ranks: int
+    use: MemoryUse | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryExplained:
+    """The worst stage: what it needs, where in its program (``at``), what holds it, the most of each phase, options."""
+
+    stage: int
+    use: MemoryUse
+    at: str
+    held: tuple[HeldMemory, ...]
+    phases: tuple[tuple[str, int], ...]
+    options: tuple[OtherOption, ...]
+
+    def text(self) -> list[str]:
+        """Lines for people."""
+        rows = [("held at the peak by", "what", "bytes", "since")]
+        for one in self.held:
+            module = f"{one.module} ({one.count} of them)" if one.count > 1 else one.module
+            rows.append((module, one.category.replace("_", " "), format_bytes(one.size_bytes), one.since))
+        most = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.phases)
+        other = [("with", "ranks", "needs", "change", "verdict")]
+        for one in self.options:
+            if one.use is None:
+                other.append((one.option, str(one.num_ranks), "-", "-", one.why_not[:60]))
+            else:
+                change = one.use.needed_bytes - self.use.needed_bytes
+                other.append(
+                    (
+                        one.option,
+                        str(one.num_ranks),
+                        format_bytes(one.use.needed_bytes),
+                        f"{'+' if change >= 0 else '-'}{format_bytes(abs(change))}",
+                        one.use.verdict,
+                    )
+                )
+        return [
+            f"memory of stage {self.stage}: {format_bytes(self.use.allocated_bytes)} allocated at the peak, {self.at}",
+            f"most in each phase: {most}",
+            "",
+            *aligned(rows, 40),
+            "",
+            *aligned(other, 40),
+        ]
+
+    def document(self) -> Row:
+        """As plain data."""
+        return {
+            "stage": self.stage,
+            "at": self.at,
+            "allocated_bytes": self.use.allocated_bytes,
+            "needed_bytes": self.use.needed_bytes,
+            "held": [{"module": one.module, "category": one.category, "bytes": one.size_bytes, "since": one.since,
+                      "count": one.count}
+                     for one in self.held],
+            "phases": dict(self.phases),
+            "options": [
+                {"option": one.option, "num_ranks": one.num_ranks, "why_not": one.why_not or None,
+                 "needed_bytes": one.use.needed_bytes if one.use else None,
+                 "verdict": one.use.verdict if one.use else None}
+                for one in self.options
+            ],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Programs:
+    """The programs of a job, and what their memory rests on."""
+
+    job: Job
+    facts: MemoryFacts
+    capacity_bytes: int
+    setup: Setup
+
+    def uses(self) -> list[MemoryUse]:
+        """What a rank of each program needs."""
+        return [program_use(one, self.facts, i, self.capacity_bytes).use for i, one in enumerate(self.job.programs)]
+
+    def worst(self) -> int:
+        """The program whose ranks need most."""
+        uses = self.uses()
+        return max(range(len(uses)), key=lambda i: (uses[i].needed_bytes, -i))
+
+
+def programs_of(
+    workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions, *, whole: bool = False
+) -> _Programs:
+    """Write the programs as a simulation would; without ``whole`` with as many micro-batches as memory can tell apart.
+
+    Raises InputError and its subclasses as :func:`trine.simulate` does.
+    """
+    from trine.parallel.build import build_job
+
+    setup = setup_of(workload, plan, options)
+    asked = setup.plan if whole else shortened(setup.plan, setup.workload.batch)
+    job, _ = build_job(
+        setup.workload, asked, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
+        software=setup.software.profile,
+    )  # fmt: skip
+    capacities = [size for size in setup.memory_bytes(setup.places) if size]
+    facts = facts_of(setup.software.profile, setup.plan)
+    return _Programs(job=job, facts=facts, capacity_bytes=min(capacities, default=0), setup=setup)
+
+
+def explain_memory(
+    workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions
+) -> MemoryExplained:
+    """Say what holds the peak of the worst rank, and what each other option would make of it."""
+    found = programs_of(workload, plan, options)
+    stage = found.worst()
+    program = found.job.programs[stage]
+    changes = in_order(program)
+    index = _peak(program, changes)
+    asked = found.setup.plan
+    return MemoryExplained(
+        stage=stage,
+        use=found.uses()[stage],
+        at=_where(program.steps[changes[index].step].label, found.job) if index >= 0 else "before the step",
+        held=tuple(_held(program, changes[: index + 1], found.job)),
+        phases=tuple(_phases(program, changes)),
+        options=tuple(_other(workload, text, other, options) for text, other in other_plans(asked, found)),
+    )
+
+
+def memory_snapshot(
+    workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions
+) -> dict[str, Any]:
+    """The snapshot of a rank of the worst stage over its program, see :mod:`trine.results.snapshot`."""
+    found = programs_of(workload, plan, options)
+    program = found.job.programs[found.worst()]
+    changes = [
+        SnapshotChange(change.delta_bytes, change.block, _module(label, found.job, change.category), _pass(label))
+        for change in in_order(program)
+        if change.block >= 0
+        for label in (program.steps[change.step].label,)
+    ]
+    resident = list(zip(MEMORY_CATEGORIES, program.resident_bytes, strict=False))
+    return snapshot(changes, resident, found.facts.rounding_bytes)
+
+
+# -- the peak ----------------------------------------------------------------------------------------------------------
+
+
+def _peak(program: RankProgram, changes: Sequence[MemoryChange]) -> int:
+    """The change that makes the peak; -1 for none."""
+    held, most, index = 0, 0, -1
+    for i, change in enumerate(changes):
+        held += change.delta_bytes
+        if held > most:
+            most, index = held, i
+    return index
+
+
+def _held(program: RankProgram, changes: Sequence[MemoryChange], job: Job) -> Iterator[HeldMemory]:
+    """What is held after ``changes``, largest first; what is small together at the end."""
+    found: dict[tuple[str, str, str], dict[str, int]] = {
+        (MODULE_OF_RESIDENT, name, "before the step"): {name: size}
+        for name, size in zip(MEMORY_CATEGORIES, program.resident_bytes, strict=False)
+        if size
+    }
+    alive = {change.block: change for change in changes if change.delta_bytes > 0 and change.block >= 0}
+    for change in changes:
+        if change.delta_bytes < 0:
+            alive.pop(change.block, None)
+    for change in alive.values():
+        label = program.steps[change.step].label
+        module = _module(label, job, change.category)
+        alike = ".".join("*" if part.isdigit() else part for part in module.split("."))
+        sizes = found.setdefault((alike, MEMORY_CATEGORIES[change.category], _pass(label)), {})
+        sizes[module] = sizes.get(module, 0) + change.delta_bytes
+    rows = sorted(found.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+    for (alike, category, since), sizes in rows[:SHOWN_MODULES]:
+        name = alike if len(sizes) > 1 else next(iter(sizes))
+        yield HeldMemory(
+            module=name, category=category, size_bytes=sum(sizes.values()), since=since, count=len(sizes)
+        )  # fmt: skip
+    rest = rows[SHOWN_MODULES:]
+    if rest:
+        size = sum(sum(sizes.values()) for _, sizes in rest)
+        yield HeldMemory(module=f"{len(rest)} more", category="activations", size_bytes=size, since="any pass")
+
+
+def _phases(program: RankProgram, changes: Sequence[MemoryChange]) -> Iterator[tuple[str, int]]:
+    """The most that is held in each phase."""
+    held = sum(program.resident_bytes)
+    most: dict[str, int] = {}
+    for change in changes:
+        held += change.delta_bytes
+        name = Phase(program.steps[change.step].label.phase).name.lower()
+        most[name] = max(most.get(name, 0), held)
+    yield from most.items()
+
+
+def _module(label: Label, job: Job, category: int) -> str:
+    """The block of layers (``layers.3``) or layer that a step belongs to."""
+    name = job.layer_names[label.layer] if label.layer >= 0 else ""
+    parts = name.split(".")
+    if len(parts) > 2 and parts[1].isdigit():
+        return ".".join(parts[:3])
+    return name or MEMORY_CATEGORIES[category].replace("_", " ")
+
+
+def _pass(label: Label) -> str:
+    text = Phase(label.phase).name.lower()
+    return f"{text}, micro-batch {label.microbatch}" if label.microbatch >= 0 else text
+
+
+def _where(label: Label, job: Job) -> str:
+    name = job.layer_names[label.layer] if label.layer >= 0 else "communication"
+    return f"in {_pass(label)}, at {name}"
+
+
+# -- other options -----------------------------------------------------------------------------------------------------
+
+
+def other_plans(plan: Plan, found: _Programs) -> Iterator[tuple[str, Plan]]:
+    """Other options of a plan, each by itself; the batch of all replicas stays."""
+    batch = plan.batch or found.setup.workload.batch
+    if plan.dp > 1:
+        for sharding in ("zero1", "zero2", "fsdp"):
+            if sharding != plan.sharding and (plan.sharding, sharding) not in (("zero2", "zero1"),):
+                yield f"sharding {sharding}", replace(plan, sharding=sharding)
+    for recompute in ("selective", "full"):
+        if recompute != plan.recompute:
+            yield f"recompute {recompute}", replace(plan, recompute=recompute, recompute_layers=None)
+    size = plan.micro_batch or batch
+    if size > 1:
+        yield f"micro-batch {size // 2}", replace(plan, batch=batch, micro_batch=size // 2)
+    halved = {"dp": plan.dp // 2, "batch": 2 * batch} if plan.dp % 2 == 0 else {}
+    if halved.get("dp") == 1:
+        halved["sharding"] = "none"  # type: ignore[assignment]
+    keeps = {"micro_batch": size, "cuts": ()}
+    yield f"tp {2 * plan.tp}", replace(plan, tp=2 * plan.tp, **{**keeps, **halved})  # type: ignore[arg-type]
+    pipeline = {"schedule": "1f1b"} if plan.pp == 1 else {}
+    yield f"pp {2 * plan.pp}", replace(plan, pp=2 * plan.pp, **{**keeps, **halved, **pipeline})  # type: ignore[arg-type]
+    for offload in ("activations", "optimizer"):
+        if offload != plan.offload:
+            yield f"offload {offload}", replace(plan, offload=offload)
+
+
+def _other(workload: Workload | str | os.PathLike[str], text: str, plan: Plan, options: SimulateOptions) -> OtherOption:
+    try:
+        found = programs_of(workload, plan, replace(options, warnings=()))
+        use = max(found.uses(), key=lambda one: one.needed_bytes)
+    except TrineError as error:
+        return OtherOption(option=text, num_ranks=plan.num_ranks, use=None, why_not=str(error))
+    return OtherOption(option=text, num_ranks=plan.num_ranks, use=use)

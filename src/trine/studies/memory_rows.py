@@ -1,0 +1,319 @@
+"""Published peak memory (presets/measured/training) as jobs: a row -> model, plan, software, and what was measured.
+
+Four sources: SimuMax (Megatron-LM on B200: allocated, of each stage), Megatron-LM's golden runs (allocated, last rank),
+the layouts of the Ultra-Scale Playbook (nanotron: most likely reserved, rank 0; with layouts that have no result) and
+torchtitan's benchmarks (reserved, largest rank).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+from trine.inputs import read_bytes
+from trine.parallel.plan import Plan
+from trine.software import Software, load_software
+from trine.studies.training_rows import FOLDER
+from trine.workload.synthesis.spec import Transformer
+
+MIB, GIB = 2**20, 2**30
+SIMUMAX, GOLDEN, ULTRASCALE, TORCHTITAN = "simumax", "megatron-golden", "ultrascale", "torchtitan"
+ALLOCATED, RESERVED = "allocated", "reserved"
+#: GPT-2's byte-pair encoding, which the golden runs read; Megatron-LM pads it.
+GPT2_VOCABULARY = 50257
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRow:
+    """One measured peak, or a layout without a result (``measured_bytes`` None).
+
+    counter: what was measured, ``allocated`` or ``reserved``. stages: pipeline stages that the measured rank may be of.
+    test: rows of one test on several platforms share it. open: what the source leaves open. structural: why a layout
+    cannot run whatever its memory; empty for none. nodes: 0 where nobody says.
+    """
+
+    source: str
+    name: str
+    counter: str
+    measured_bytes: int | None
+    model: Transformer
+    plan: Plan
+    software: Software
+    stages: tuple[int, ...]
+    open: tuple[str, ...]
+    test: str = ""
+    nodes: int = 0
+    capacity_bytes: int = 0
+    structural: str = ""
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """Rows of a bundled table."""
+    text = gzip.decompress(read_bytes(FOLDER / f"{name}.csv.gz")).decode()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
+    """Rows of one source, in the order of its table."""
+    return _LOADERS[source]()
+
+
+def changed(name: str, **memory: Any) -> Software:
+    """A profile with other facts about memory; ``operators``: about its operators too."""
+    software = load_software(name)
+    operators = memory.pop("operators", {})
+    style = software.operators.model_copy(update=operators)
+    return software.model_copy(update={"memory": software.memory.model_copy(update=memory), "operators": style})
+
+
+def _llama(name: str, facts: Mapping[str, str], sequence: int, *, tied: bool = False) -> Transformer:
+    layers, hidden, heads, vocab = (int(facts[key]) for key in ("layers", "hidden", "heads", "vocab"))
+    return Transformer(
+        name=name, layers=layers, hidden=hidden, heads=heads, vocab=vocab, kv_heads=int(facts["kv_heads"] or heads),
+        head_size=hidden // heads, ffn=int(facts["ffn_hidden"]), sequence=sequence, tied_embeddings=tied,
+    )  # fmt: skip
+
+
+@cache
+def _simumax() -> tuple[MemoryRow, ...]:
+    software = changed("megatron-core", operators={"loss": "fused", "dropout": False}, logits_bytes=4)
+    found = []
+    for facts in table("memory_simumax"):
+        if not facts["mem_max_allocated_GiB"]:
+            continue
+        dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
+        layers = int(facts["layers"])
+        plan = Plan(
+            dp=dp, tp=tp, pp=pp, micro_batch=1, batch=int(facts["micro_batches"]), sequence_parallel=tp > 1,
+            schedule="1f1b", sharding="zero1" if dp > 1 else "none",
+            cuts=tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp)),
+        )  # fmt: skip
+        largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
+        shared = ("its memory run may be that of another number of micro-batches",) if facts["note"] else ()
+        found.append(
+            MemoryRow(
+                source=SIMUMAX,
+                name=facts["case"],
+                counter=ALLOCATED,
+                measured_bytes=largest * MIB,
+                plan=plan,
+                model=_llama(facts["model"], facts, int(facts["seq_len"])),
+                software=software,
+                stages=tuple(range(pp)),
+                open=shared,
+                nodes=1,
+            )
+        )
+    return tuple(found)
+
+
+@cache
+def _torchtitan() -> tuple[MemoryRow, ...]:
+    found = []
+    for facts in table("memory_torchtitan"):
+        if facts["precision"] != "bf16":
+            continue
+        selective = "compiled" if facts["compile"] == "true" else "products"
+        software = changed("torchtitan", operators={"loss": "unfused"}, selective=selective, logits_bytes=14)
+        gpus = int(facts["FSDP"])
+        plan = Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"])
+        found.append(
+            MemoryRow(
+                source=TORCHTITAN,
+                name=f"llama-3.1-8b-{gpus}{'-compiled' if selective == 'compiled' else ''}",
+                counter=RESERVED,
+                measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
+                plan=plan,
+                model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
+                software=software,
+                stages=(0,),
+                open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
+                nodes=-(-gpus // 8),
+            )
+        )
+    return tuple(found)
+
+
+@cache
+def _ultrascale() -> tuple[MemoryRow, ...]:
+    from trine.cluster import load_gpu
+
+    software, capacity = load_software("nanotron-2024"), load_gpu("h100-sxm").memory_bytes
+    found = []
+    for number, facts in enumerate(table("layouts")):
+        model = _llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true")
+        measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
+        found.append(
+            MemoryRow(
+                source=ULTRASCALE,
+                name=facts.get("row") or f"ultrascale-{number}",
+                counter=RESERVED,
+                model=model,
+                measured_bytes=round(float(measured) * GIB) if measured else None,
+                plan=_layout(facts),
+                software=software,
+                stages=(0,),
+                nodes=int(facts["nodes"]),
+                capacity_bytes=capacity,
+                structural="" if facts["status"] == "measured" else structural(facts["flags"]),
+                open=("the counter (reserved is inferred), the commit of the run, layers of each stage",),
+            )
+        )
+    return tuple(found)
+
+
+def structural(flags: str) -> str:
+    """Why a layout cannot run whatever its memory, of the flags of its row; empty for none."""
+    reasons = [flag for flag in flags.split("; ") if flag.startswith(("fewer micro", "empty", "more stages", "same"))]
+    return "; ".join(reasons)
+
+
+def _layout(facts: Mapping[str, str]) -> Plan:
+    dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
+    micro_batch = int(facts["micro_batch"])
+    return Plan(
+        dp=dp, tp=tp, pp=pp, micro_batch=micro_batch, batch=micro_batch * int(facts["grad_accumulation"]),
+        schedule="1f1b", sharding="zero1" if facts["zero_stage"] == "1" and dp > 1 else "none",
+        sequence_parallel=tp > 1, cuts=_cuts_after([int(n) for n in facts["stage_layers"].split("|")][:-1],
+                                                   int(facts["layers"])),
+    )  # fmt: skip
+
+
+def _cuts_after(counts: list[int], layers: int) -> tuple[str, ...]:
+    """Names of the layers behind so many layers each; behind all of them norm, head and loss are one each."""
+    rest, cuts, at = iter(("final_norm", "head", "loss")), [], 0
+    for count in counts:
+        at += count
+        cuts.append(f"layers.{at}.attention.norm" if at < layers else next(rest, "loss"))
+    return tuple(cuts)
+
+
+# -- Megatron-LM's golden runs -----------------------------------------------------------------------------------------
+
+
+@cache
+def _golden() -> tuple[MemoryRow, ...]:
+    return tuple(_golden_rows())
+
+
+def _golden_rows() -> Iterator[MemoryRow]:
+    for facts in table("memory_megatron"):
+        arguments = json.loads(facts["model_args"])
+        if not is_dense_gpt(facts, arguments):
+            continue
+        asked = _Arguments(arguments, int(facts["gpus"]))
+        if not asked.micro_batches:
+            continue
+        padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
+        yield MemoryRow(
+            source=GOLDEN,
+            name=f"{facts['test']}/{facts['platform']}",
+            counter=ALLOCATED,
+            measured_bytes=round(float(facts["mem_max_allocated_bytes"])),
+            model=asked.model(),
+            plan=asked.plan(),
+            software=asked.software(),
+            stages=(asked.pp - 1,),
+            test=facts["test"],
+            nodes=-(-int(facts["gpus"]) // 8),
+            open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
+        )
+
+
+def is_dense_gpt(facts: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
+    """A GPT without experts that pretrains, with GPUs, layers and memory stated, of no ``dracooci`` platform."""
+    return (
+        all(facts[key] for key in ("num-layers", "mem_max_allocated_bytes", "gpus"))
+        and not facts["num-experts"]
+        and facts["test"].startswith("gpt/")
+        and "dracooci" not in facts["platform"]
+        and not {"multi-latent-attention", "perform-rl-step", "use-megatron-fsdp"} & set(arguments)
+    )
+
+
+class _Arguments:
+    """The arguments of a golden run."""
+
+    def __init__(self, arguments: Mapping[str, Any], gpus: int) -> None:
+        self.get = cast(Callable[..., Any], arguments.get)
+        names = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+        self.tp, self.pp, self.cp = (int(self.get(name, 1)) for name in names)
+        self.dp = gpus // (self.tp * self.pp * self.cp)
+        self.layers, self.hidden = int(self.get("num-layers")), int(self.get("hidden-size"))
+        self.heads = int(self.get("num-attention-heads"))
+        each = self.get("num-layers-per-virtual-pipeline-stage")
+        self.virtual = (
+            self.layers // self.pp // each if each else int(self.get("num-virtual-stages-per-pipeline-rank", 1))
+        )
+        self.micro_batches = int(self.get("global-batch-size")) // int(self.get("micro-batch-size")) // self.dp
+        self.is_unfused = self.get("attention-backend") == "unfused" or self.get("transformer-impl") == "local"
+
+    def model(self) -> Transformer:
+        gated, hidden = bool(self.get("swiglu")), self.hidden
+        usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # as Megatron-LM's arguments.py
+        return Transformer(
+            name="gpt", layers=self.layers, hidden=hidden, heads=self.heads, head_size=hidden // self.heads,
+            kv_heads=int(self.get("num-query-groups", self.heads)) if self.get("group-query-attention") else self.heads,
+            ffn=int(self.get("ffn-hidden-size", usual)), vocab=int(self.get("vocab-size", GPT2_VOCABULARY)),
+            sequence=int(self.get("seq-length")), norm="rms" if self.get("normalization") == "RMSNorm" else "layer",
+            activation="swiglu" if gated else "gelu", biases="none" if self.get("disable-bias-linear") else "all",
+            max_positions=None if self.get("position-embedding-type") == "rope" else int(
+                self.get("max-position-embeddings")),
+            tied_embeddings=not self.get("untie-embeddings-and-output-weights"),
+        )  # fmt: skip
+
+    def plan(self) -> Plan:
+        size, groups = int(self.get("micro-batch-size")), self.get("num-distributed-optimizer-instances")
+        count = self.micro_batches
+        if self.virtual > 1:  # trine sends groups of as many as there are stages
+            count = -(-count // self.pp) * self.pp
+        sharded = bool(self.get("use-distributed-optimizer")) and self.dp * self.cp > 1
+        return Plan(
+            dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, micro_batch=size, batch=size * count,
+            virtual_stages=self.virtual, schedule="interleaved" if self.virtual > 1 else "1f1b",
+            sharding="zero1" if sharded else "none", shard_ways=self.dp // groups if groups and sharded else None,
+            sequence_parallel=bool(self.get("sequence-parallel")) and self.tp > 1, cuts=self._cuts(),
+            recompute="full" if self.get("recompute-granularity") == "full" else "none",
+        )  # fmt: skip
+
+    def _cuts(self) -> tuple[str, ...]:
+        chunks = self.pp * self.virtual
+        if self.get("account-for-embedding-in-pipeline-split"):
+            each = (self.layers + 2) // chunks
+            return _cuts_after([each - 1, *[each] * (chunks - 2)], self.layers)
+        counts = [self.layers // chunks] * chunks
+        first, last = (self.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+        if first and last and self.pp > 2:
+            between = (self.layers - first - last) // (self.pp - 2)
+            stages = [first, *[between] * (self.pp - 2), last]
+            counts = [stages[chunk % self.pp] // self.virtual for chunk in range(chunks)]
+        return _cuts_after(counts[:-1], self.layers)
+
+    def software(self) -> Software:
+        """Megatron Core as these runs have it: no fusion of gradients' accumulation, dropout, attention as asked.
+
+        In deterministic mode Transformer Engine takes FlashAttention, whose result is copied to the order of the
+        sequence. Deferred gradients of the embedding keep the gradients of so many micro-batches' logits.
+        """
+        drops = self.get("hidden-dropout", 0.1) != 0.0
+        logits = 4 if self.get("cross-entropy-loss-fusion") else 6
+        if self.get("defer-embedding-wgrad-compute"):
+            logits += 2 * int(self.get("wgrad-deferral-limit", 0))
+        copies = bool(self.get("deterministic-mode")) and not self.is_unfused
+        return changed(
+            "megatron-core",
+            operators={"dropout": drops, "attention": "unfused" if self.is_unfused else "flash"},
+            weight_gradients="operator" if self.get("no-gradient-accumulation-fusion") else "fused",
+            logits_bytes=logits,
+            keeps={"attention": 1.0} if copies else {},
+        )
+
+
+_LOADERS = {SIMUMAX: _simumax, GOLDEN: _golden, ULTRASCALE: _ultrascale, TORCHTITAN: _torchtitan}
+SOURCES = tuple(_LOADERS)

@@ -1,0 +1,235 @@
+"""``trine validate memory``: published peak memory against the modelled, and which layouts fit.
+
+Memory needs no run: each row's rank programs are written, and PyTorch's allocator is replayed over them
+(:mod:`trine.simulation.memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import ClassVar
+
+from trine.errors import TrineError
+from trine.graph.workload import Workload
+from trine.parallel.plan import Plan
+from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
+from trine.results.report import Report, Row, Table
+from trine.results.text import aligned
+from trine.simulation.memory import rank_memory, shortened
+from trine.software import Software
+from trine.studies.compared_steps import Errors
+from trine.studies.memory_rows import ALLOCATED, GOLDEN, SOURCES, ULTRASCALE, MemoryRow, load_memory_rows
+from trine.units import format_bytes
+from trine.workload.synthesis.model import written
+from trine.workload.synthesis.spec import Transformer
+
+#: Rows of each source in a sample, evenly from its table.
+SAMPLE_ROWS = 12
+#: Nodes up to which the layouts count; beyond, other groups of communicators and fabrics decide more.
+COUNTED_NODES = 2
+SHOWN = 25
+VERDICTS = (FITS, TIGHT, DOES_NOT_FIT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedMemory:
+    """A row and what is modelled: of the ranks that were measured, and of all that decide whether the layout fits."""
+
+    row: MemoryRow
+    use: MemoryUse | None
+    verdict: str
+    why_not: str = ""
+
+    @property
+    def predicted_bytes(self) -> int:
+        assert self.use is not None
+        return self.use.allocated_bytes if self.row.counter == ALLOCATED else self.use.reserved_bytes
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1."""
+        assert self.row.measured_bytes is not None
+        return self.predicted_bytes / self.row.measured_bytes - 1
+
+    @property
+    def is_compared(self) -> bool:
+        return self.use is not None and self.row.measured_bytes is not None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the error counts: of all rows, but of layouts those at 1-2 nodes."""
+        return self.is_compared and (self.row.source != ULTRASCALE or self.row.nodes <= COUNTED_NODES)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MemoryValidation(Report):
+    """All rows and what is modelled. repeats: rows of one test on several platforms, how far they are apart."""
+
+    SCHEMA: ClassVar[str] = "validate-memory"
+
+    answers: tuple[ComparedMemory, ...]
+    is_sample: bool = False
+
+    def errors(self) -> list[tuple[str, Errors]]:
+        """By source; of layouts those at 1-2 nodes, then those at more."""
+        found: dict[str, list[float]] = {}
+        for answer in self.answers:
+            if answer.is_compared:
+                more = "" if answer.counts else f" at more than {COUNTED_NODES} nodes"
+                found.setdefault(answer.row.source + more, []).append(answer.error)
+        return [(name, Errors.of(errors)) for name, errors in found.items()]
+
+    def spread(self) -> Errors | None:
+        """How far golden runs of one test on two platforms are apart; None where no test has two."""
+        tests: dict[str, list[int]] = {}
+        for answer in self.answers:
+            if answer.row.source == GOLDEN and answer.row.measured_bytes:
+                tests.setdefault(answer.row.test, []).append(answer.row.measured_bytes)
+        found = [b / a - 1 for sizes in tests.values() for a, b in combinations(sizes, 2)]
+        return Errors.of(found) if found else None
+
+    def confusion(self) -> dict[str, dict[str, int]]:
+        """Verdicts on layouts that ran, and on those without a result and without a structural reason."""
+        found = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
+        for answer in self.answers:
+            if answer.row.source == ULTRASCALE and answer.verdict in VERDICTS and not answer.row.structural:
+                found["ran" if answer.row.measured_bytes else "no result"][answer.verdict] += 1
+        return found
+
+    @property
+    def under_capacity(self) -> tuple[int, int]:
+        """Of layouts that ran, how many are modelled as needing less than the capacity; and all."""
+        ran = [a for a in self.answers if a.row.source == ULTRASCALE and a.is_compared]
+        return sum(a.use is not None and a.use.needed_bytes <= a.row.capacity_bytes for a in ran), len(ran)
+
+    @property
+    def headline(self) -> str:
+        """Mean error by source, and how well fits and does not fit are told apart."""
+        text = ", ".join(f"{name} {e.mean:.1%}" for name, e in self.errors())
+        return f"{'sample: ' if self.is_sample else ''}{len(self.answers)} rows; mean error of peak memory: {text}"
+
+    def summary(self) -> str:
+        """Return errors by source, the confusion of verdicts, and the worst rows."""
+        head = ("rows", "bias", "mean", "median", "p90", "<=10%")
+        rows = [("error of peak memory", *head), *((name, *_cells(e)) for name, e in self.errors())]
+        spread = self.spread()
+        if spread is not None:
+            rows.append(("one test on two platforms", *_cells(spread)))
+        blocks = [[self.headline], aligned(rows, 30), self._verdicts(), self._worst()]
+        failed = [f"not predicted: {a.row.name}: {a.why_not}" for a in self.answers if a.why_not]
+        return "\n\n".join("\n".join(block) for block in (*blocks, failed[:8]) if block)
+
+    def _verdicts(self) -> list[str]:
+        found = self.confusion()
+        rows: list[tuple[str, ...]] = [("layouts", *VERDICTS, "of")]
+        for name, counts in found.items():
+            total = sum(counts.values())
+            if total:
+                rows.append((name, *(f"{counts[v]} ({counts[v] / total:.1%})" for v in VERDICTS), str(total)))
+        under, ran = self.under_capacity
+        return [*aligned(rows, 30), f"of {ran} layouts that ran, {under} come out under the capacity"] if ran else []
+
+    def _worst(self) -> list[str]:
+        worst = sorted((a for a in self.answers if a.counts), key=lambda a: -abs(a.error))[:SHOWN]
+        rows = [("worst rows", "counter", "measured", "predicted", "error", "open")]
+        rows += [
+            (a.row.name[:60], a.row.counter, format_bytes(a.row.measured_bytes or 0), format_bytes(a.predicted_bytes),
+             f"{a.error:+.1%}", "; ".join(a.row.open)[:50])
+            for a in worst
+        ]  # fmt: skip
+        return aligned(rows, 60) if worst else []
+
+    def document(self) -> Row:
+        """``errors`` by source, ``spread``, ``confusion`` and ``rows``."""
+        spread, (under, ran) = self.spread(), self.under_capacity
+        return {
+            "is_sample": self.is_sample,
+            "errors": [{"source": name, **errors.row()} for name, errors in self.errors()],
+            "spread": spread.row() if spread is not None else None,
+            "confusion": self.confusion(),
+            "ran_under_capacity": under,
+            "ran": ran,
+            **self.tables(),
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``rows`` of :meth:`document`."""
+        rows: list[Row] = [
+            {"row": a.row.name, "source": a.row.source, "counter": a.row.counter, "nodes": a.row.nodes or None,
+             "measured_bytes": a.row.measured_bytes, "predicted_bytes": a.predicted_bytes if a.use else None,
+             "error": a.error if a.is_compared else None, "verdict": a.verdict or None,
+             "structural": a.row.structural or None, "open": list(a.row.open), "why_not": a.why_not or None}
+            for a in self.answers
+        ]  # fmt: skip
+        return {"rows": rows}
+
+
+def validate_memory(
+    *, sample: bool = False, sources: Sequence[str] | None = None, progress: Callable[[int, int], None] | None = None
+) -> MemoryValidation:
+    """Model the peak memory of all bundled rows; ``sample``: of some of each source."""
+    rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
+    asked, found = _Asked(), []
+    for row in rows:
+        found.append(asked.compared(row))
+        if progress is not None:
+            progress(len(found), len(rows))
+    return MemoryValidation(answers=tuple(found), is_sample=sample)
+
+
+def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
+    if not sample:
+        return rows
+    near = [row for row in rows if not row.structural and (row.source != ULTRASCALE or row.nodes <= COUNTED_NODES)]
+    return near[:: max(len(near) // SAMPLE_ROWS, 1)]
+
+
+def _cells(errors: Errors) -> tuple[str, ...]:
+    return (str(errors.count), f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.median:.1%}", f"{errors.p90:.1%}",
+            f"{errors.within:.0%}")  # fmt: skip
+
+
+class _Asked:
+    """Answers so far; layouts that differ in nothing that memory depends on are asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], MemoryUse] = {}
+        self._workloads: dict[tuple[str, str], Workload] = {}
+
+    def compared(self, row: MemoryRow) -> ComparedMemory:
+        """The row beside what is modelled; where it cannot be, why."""
+        if row.structural:
+            return ComparedMemory(row=row, use=None, verdict="", why_not="")
+        try:
+            use = self._largest(row, row.stages)
+            ends = () if row.source != ULTRASCALE else (row.plan.pp - 1,)
+            deciding = [use, self._largest(row, ends)] if ends and ends != row.stages else [use]
+        except TrineError as error:
+            return ComparedMemory(row=row, use=None, verdict="", why_not=str(error))
+        worst = max((one.verdict for one in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
+        return ComparedMemory(row=row, use=use, verdict=worst)
+
+    def _largest(self, row: MemoryRow, stages: Iterable[int]) -> MemoryUse:
+        return max((self._use(row, stage) for stage in stages), key=lambda use: use.needed_bytes)
+
+    def _use(self, row: MemoryRow, stage: int) -> MemoryUse:
+        plan = plain(row.plan)
+        key = (repr(row.model), row.software.model_dump_json(), shortened(plan, 1), stage, row.capacity_bytes)
+        if key not in self._known:
+            workload = self._workload(row.model, row.software)
+            uses = rank_memory(workload, plan, row.software, stages=[stage], capacity_bytes=row.capacity_bytes)
+            self._known[key] = uses[0].use
+        return self._known[key]
+
+    def _workload(self, model: Transformer, software: Software) -> Workload:
+        key = (repr(model), software.operators.model_dump_json())
+        if key not in self._workloads:
+            self._workloads[key] = written(model, software=software)
+        return self._workloads[key]
+
+
+def plain(plan: Plan) -> Plan:
+    """The plan, or one of fewer replicas that needs as much memory: without sharding two are as many."""
+    return replace(plan, dp=2) if plan.dp > 2 and plan.sharding == "none" else plan
