@@ -142,9 +142,9 @@ class Logits:
         found = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
         if found is not None:
             self._first, self._share = found, context.output_share(losses[0])
-            same = [t.storage for t in tensors.values() if t.shape[-1:] == found.shape[-1:] and t.batch_dims]
-            self._storages = set(same)
             own = [op for op in context.workload.operators if op.layer.startswith("loss")]
+            touched = (tensors[t] for op in own for t in (*op.inputs, *op.outputs))
+            self._storages = {t.storage for t in touched if t.shape[-1:] == found.shape[-1:] and t.batch_dims}
             made = [tensors[t] for op in own for t in op.outputs if tensors[t].dtype == "float32"]
             copies = dict.fromkeys(tensor.storage for tensor in made if tensor.storage in self._storages)
             self.in_place = set(list(copies)[1:])

@@ -70,9 +70,9 @@ class MemoryExplained:
     def text(self) -> list[str]:
         """Lines for people."""
         rows = [("held at the peak by", "what", "bytes", "since")]
-        for one in self.held:
-            module = f"{one.module} ({one.count} of them)" if one.count > 1 else one.module
-            rows.append((module, one.category.replace("_", " "), format_bytes(one.size_bytes), one.since))
+        for held in self.held:
+            module = f"{held.module} ({held.count} of them)" if held.count > 1 else held.module
+            rows.append((module, held.category.replace("_", " "), format_bytes(held.size_bytes), held.since))
         most = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.phases)
         other = [("with", "ranks", "needs", "change", "verdict")]
         for one in self.options:

@@ -25,6 +25,11 @@ from trine.workload.synthesis.spec import Transformer
 MIB, GIB = 2**20, 2**30
 SIMUMAX, GOLDEN, ULTRASCALE, TORCHTITAN = "simumax", "megatron-golden", "ultrascale", "torchtitan"
 ALLOCATED, RESERVED = "allocated", "reserved"
+LAYOUTS_OPEN = (
+    "which counter: reserved is inferred",
+    "the commit of the run: gathered inputs are kept in one, not in the other",
+    "layers of each stage: derived",
+)
 #: GPT-2's byte-pair encoding, which the golden runs read; Megatron-LM pads it.
 GPT2_VOCABULARY = 50257
 
@@ -144,8 +149,8 @@ def _torchtitan() -> tuple[MemoryRow, ...]:
 def _ultrascale() -> tuple[MemoryRow, ...]:
     from trine.cluster import load_gpu
 
-    software, capacity = load_software("nanotron-2024"), load_gpu("h100-sxm").memory_bytes
-    found = []
+    names = {"slow": "nanotron-2024-polling"}
+    capacity, found = load_gpu("h100-sxm").memory_bytes, []
     for number, facts in enumerate(table("layouts")):
         model = _llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true")
         measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
@@ -157,12 +162,12 @@ def _ultrascale() -> tuple[MemoryRow, ...]:
                 model=model,
                 measured_bytes=round(float(measured) * GIB) if measured else None,
                 plan=_layout(facts),
-                software=software,
+                software=load_software(names.get(facts["population"], "nanotron-2024")),
                 stages=(0,),
                 nodes=int(facts["nodes"]),
                 capacity_bytes=capacity,
                 structural="" if facts["status"] == "measured" else structural(facts["flags"]),
-                open=("the counter (reserved is inferred), the commit of the run, layers of each stage",),
+                open=LAYOUTS_OPEN,
             )
         )
     return tuple(found)

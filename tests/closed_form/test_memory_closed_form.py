@@ -1,0 +1,116 @@
+"""Memory of a software profile against formulas: model states by sharding, activations, dummies, logits."""
+
+from __future__ import annotations
+
+import pytest
+
+from trine.parallel.plan import Plan
+from trine.simulation import simulate
+from trine.simulation.memory import StageMemoryUse, rank_memory, stage_programs
+from trine.simulation.options import SimulateOptions
+from trine.software import load_software
+from trine.software.profile import MemoryStyle, OperatorStyle, Software
+from trine.workload.synthesis.model import Synthesis, synthesize, written
+from trine.workload.synthesis.spec import Transformer
+
+BUFFERED = MemoryStyle(gradient_buffer=True, weight_gradients="operator", buckets="never")
+FLOAT_GRADIENTS = OperatorStyle(gradient_dtype="float32")
+
+
+def gpt(layers: int, hidden: int = 256, heads: int = 4, sequence: int = 128) -> Transformer:
+    return Transformer(
+        name="gpt", layers=layers, hidden=hidden, heads=heads, kv_heads=heads, head_size=hidden // heads,
+        ffn=4 * hidden, vocab=1024, sequence=sequence, norm="layer", activation="gelu", biases="all",
+        max_positions=sequence, tied_embeddings=True,
+    )  # fmt: skip
+
+
+def used(spec: Transformer, plan: Plan, software: Software | None) -> StageMemoryUse:
+    (found,) = rank_memory(written(spec, Synthesis(batch=1), software), plan, software)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sharding", "states"),
+    [("none", (2, 4, 12)), ("zero1", (2, 4, 12 / 4)), ("zero2", (2, 4 / 4, 12 / 4))],
+)
+def test_model_states_by_sharding(sharding: str, states: tuple[float, float, float]) -> None:
+    """ZeRO, section 5, with float32 gradients: 2 + 4 + 12 bytes a parameter, divided stage by stage."""
+    spec, software = gpt(2), Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=BUFFERED)
+    work = written(spec, Synthesis(batch=1), software)
+    program = stage_programs(work, Plan(dp=4, batch=1, sharding=sharding), software)[0]
+    weights, gradients, optimizer = program.resident_bytes[:3]
+    count = spec.num_parameters
+    assert weights == 2 * count
+    assert gradients == pytest.approx(states[1] * count, rel=1e-3)
+    assert optimizer == pytest.approx(states[2] * count, rel=1e-3)
+
+
+def test_activations_of_a_layer_are_korthikantis() -> None:
+    """Reducing Activation Recomputation, equation 1: s b h (34 + 5 a s / h) bytes a layer, and statistics of two norms.
+
+    Masks of dropout are a byte an element, scores are kept as softmax, mask and what dropout made.
+    """
+    software = load_software("megatron-2021")
+    hidden, heads, sequence, batch = 256, 4, 128, 2
+    sizes = [
+        used(gpt(layers), Plan(batch=batch), software).by_category["activations"] for layers in (3, 4)
+    ]  # fmt: skip
+    formula = sequence * batch * hidden * (34 + 5 * heads * sequence / hidden)
+    statistics = 2 * 2 * 4 * sequence * batch
+    assert sizes[1] - sizes[0] == formula + statistics
+
+
+def test_fused_accumulation_leaves_one_dummy_of_each_shape() -> None:
+    fused = BUFFERED.model_copy(update={"weight_gradients": "fused"})
+    plain, with_dummies = (
+        used(gpt(3), Plan(batch=1), Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=style))
+        for style in (BUFFERED, fused)
+    )
+    hidden = 256
+    dummies = 2 * (3 * hidden * hidden + hidden * hidden + 4 * hidden * hidden + 4 * hidden * hidden)
+    assert with_dummies.by_category["workspaces"] == dummies
+    assert "workspaces" not in plain.by_category
+
+
+def test_logits_take_what_the_profile_says_at_the_loss() -> None:
+    sizes = []
+    for wanted in (8.0, 14.0):
+        style = BUFFERED.model_copy(update={"logits_bytes": wanted})
+        operators = FLOAT_GRADIENTS.model_copy(update={"loss": "unfused"})
+        software = Software(name="s", description="", operators=operators, memory=style)
+        sizes.append(used(gpt(1, sequence=1024), Plan(batch=1), software).by_category["activations"])
+    assert sizes[1] - sizes[0] == 6 * 1024 * 1024
+
+
+def test_every_second_product_is_kept() -> None:
+    """torchtitan's selective recomputation, compiled: input, queries and values, attention, gate of each layer."""
+    style = MemoryStyle(selective="compiled")
+    spec = {"hidden": 512, "heads": 8, "kv_heads": 2, "head_size": 64, "ffn": 1024, "vocab": 256, "sequence": 2048}
+    software, sizes = Software(name="s", description="", memory=style), []
+    for layers in (5, 6):
+        model = Transformer(name="llama", layers=layers, **spec)
+        sizes.append(used(model, Plan(batch=1, recompute="selective"), software).by_category["activations"])
+    tokens, hidden, keys, ffn = 2048, 512, 128, 1024
+    kept = 2 * hidden + 2 * (hidden + keys) + 2 * hidden + 4 * 8 + 2 * ffn
+    assert sizes[1] - sizes[0] == tokens * kept
+
+
+@pytest.mark.parametrize("plan", [Plan(batch=2, micro_batch=1), Plan(dp=2, batch=1), Plan(tp=2, batch=1)])
+def test_programs_alone_say_what_the_simulation_says(plan: Plan) -> None:
+    """Where time and program order the same, the peak of the program is that of the run, but for rounding."""
+    work = synthesize("llama-3-8b", layers=2, sequence=512)
+    result = simulate(work, plan, options=SimulateOptions(cluster="dgx-h100", software="none"))
+    (alone,) = rank_memory(work, plan)
+    assert alone.use.allocated_bytes == result.memory_uses[0].allocated_bytes
+    assert alone.use.reserved_bytes == result.memory_uses[0].reserved_bytes
+    assert alone.use.allocated_bytes == pytest.approx(result.memory_peaks[0].total_bytes, rel=1e-3)
+
+
+def test_fewer_micro_batches_fill_as_much() -> None:
+    """Programs are shortened to the micro-batches that are alive together."""
+    work = synthesize("llama-3-8b", layers=4, sequence=256)
+    plan = Plan(pp=2, batch=12, micro_batch=1, schedule="1f1b", balance="layers")
+    whole = simulate(work, plan, options=SimulateOptions(cluster="dgx-h100", software="none"))
+    found = rank_memory(work, plan)
+    assert [one.use.allocated_bytes for one in found] == [use.allocated_bytes for use in whole.memory_uses]

@@ -1,0 +1,79 @@
+"""What holds the peak, what other options change, and the snapshot that PyTorch's memory_viz opens."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from trine.parallel.plan import Plan
+from trine.results.snapshot import write_snapshot
+from trine.simulation import simulate
+from trine.simulation.explained import explain_memory, memory_snapshot
+from trine.simulation.options import SimulateOptions
+from trine.workload.synthesis.model import synthesize
+
+PLAN = Plan(dp=2, tp=2, batch=4, micro_batch=2)
+HOW = SimulateOptions(cluster="dgx-h100", software="megatron-core")
+
+
+@pytest.fixture(scope="module")
+def model() -> object:
+    return synthesize("llama-3-8b", layers=2, sequence=1024)
+
+
+def test_the_peak_is_that_of_the_simulation(model) -> None:
+    found = explain_memory(model, PLAN, HOW)
+    use = max(simulate(model, PLAN, options=HOW).memory_uses, key=lambda one: one.needed_bytes)
+    assert found.use == use
+    # Blocks are rounded up to 512 B, what is asked for is not.
+    assert sum(one.size_bytes for one in found.held) == pytest.approx(found.use.allocated_bytes, rel=1e-4)
+    assert {one.module for one in found.held} >= {"optimizer_state", "weights", "layers.*.mlp"}
+    assert any("reserved" not in line and "loss" in line for line in found.text())
+
+
+def test_other_options_are_asked_of_the_same_simulation(model) -> None:
+    found = explain_memory(model, PLAN, HOW)
+    options = {one.option: one for one in found.options}
+    zero = simulate(model, Plan(dp=2, tp=2, batch=4, micro_batch=2, sharding="zero1"), options=HOW)
+    assert options["sharding zero1"].use == max(zero.memory_uses, key=lambda one: one.needed_bytes)
+    assert options["micro-batch 1"].use.needed_bytes < found.use.needed_bytes
+    assert options["tp 4"].num_ranks == 4
+    assert options["tp 4"].use.needed_bytes < found.use.needed_bytes
+    rows = found.document()["options"]
+    assert [row["option"] for row in rows] == [one.option for one in found.options]
+
+
+def test_an_option_that_cannot_be_says_why(model) -> None:
+    found = explain_memory(model, Plan(dp=2, tp=2, batch=1), HOW)
+    assert next(one for one in found.options if one.option == "pp 2").use is not None
+    alone = explain_memory(model, Plan(batch=1), SimulateOptions(software="none"))
+    assert all(one.why_not for one in alone.options if one.option in ("tp 2", "offload optimizer"))
+
+
+def test_a_snapshot_is_plain_data_that_adds_up(model, tmp_path: Path) -> None:
+    write_snapshot(memory_snapshot(model, PLAN, HOW), tmp_path / "memory.pickle")
+    found = pickle.loads((tmp_path / "memory.pickle").read_bytes())
+    (trace,) = found["device_traces"]
+    live: dict[int, int] = {}
+    for event in trace:
+        if event["action"] == "alloc":
+            assert event["addr"] not in live
+            live[event["addr"]] = event["size"]
+        elif event["action"] == "free_completed":
+            assert live.pop(event["addr"]) == event["size"]
+    blocks = [block for segment in found["segments"] for block in segment["blocks"]]
+    assert live == {b["address"]: b["size"] for b in blocks if b["state"] == "active_allocated"}
+    assert any(event["frames"][0]["name"].startswith("layers.1.mlp") for event in trace)
+
+
+@pytest.mark.torch
+def test_pytorch_draws_a_snapshot(model, tmp_path: Path) -> None:
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    found = memory_snapshot(model, PLAN, HOW)
+    assert "MemoryViz" in viz.trace_plot(found)
+    assert "MemoryViz" in viz.segment_plot(found)
+    assert "segments:" in viz.segsum(found)
+    assert "cudaMalloc" in viz.trace(found)
+    assert "optimizer_state" in viz.segments(found, format_flamegraph=lambda lines: lines)
