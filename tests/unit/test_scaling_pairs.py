@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -122,3 +123,16 @@ def test_the_command_prints_the_pairs_and_writes_them(tmp_path):
     assert sum(document["not_asked"].values()) == sum(map(len, pairs_not_asked().values()))
     assert abs(document["rows"][0]["error"]) == max(abs(row["error"]) for row in document["rows"])
     assert document["errors"]["mean"] < document["targets"]["mean_error_max"]
+
+
+def test_a_step_of_ones_own_has_a_prediction_and_no_error():
+    mine = Pair(
+        model="resnet50", variant="", framework="PyTorch", cluster="dgx-a100", machine="ours", precision="amp",
+        batch=256, gpus=8, one=2470.0,
+    )  # fmt: skip
+    assert 0.7 < predict(mine).predicted < 0.95
+    assert math.isnan(mine.measured)
+    with pytest.raises(InputError, match="known of dgx1-v100, dgx-a100"):
+        predict(replace(mine, cluster="dgx-h100"))
+    with pytest.raises(InputError, match="did you mean 'resnet50'"):
+        predict(replace(mine, model="resnet5"))

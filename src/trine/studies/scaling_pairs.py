@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.errors import InputError
+from trine.errors import InputError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.studies.scaling_schema import HostFile, ScalingFile
@@ -42,7 +42,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """A row on one GPU and one on ``gpus``: samples a second of both. ``batch``: samples of a GPU and step."""
+    """A row on one GPU and one on ``gpus``: samples a second of both. ``batch``: samples of a GPU and step.
+
+    model: as the table names it, or a model that comes with trine. several: not a number where nobody measured it.
+    """
 
     model: str
     variant: str
@@ -53,8 +56,8 @@ class Pair:
     batch: int
     gpus: int
     one: float
-    several: float
-    source: str
+    several: float = math.nan
+    source: str = ""
 
     @property
     def measured(self) -> float:
@@ -175,8 +178,16 @@ def scaling_numbers() -> ScalingFile:
 
 
 def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
-    """The step of a pair on its ``gpus``. Raises InputError for a model that trine has no shapes of."""
+    """The step of a pair on its ``gpus``.
+
+    Raises InputError for a model that trine has no shapes of, and a machine that nothing was fitted on.
+    """
     numbers = numbers or scaling_numbers()
+    if pair.cluster not in numbers.host.machines:
+        known = ", ".join(numbers.host.machines)
+        raise InputError(
+            f"what processes lose to each other is known of {known}, not of {pair.cluster}", field="cluster"
+        )
     slowest = slowest_of(pair.gpus, numbers.gpu_spread)
     workload = measured_workload(pair, pair.step_s * (1 + slowest))
     horovod = None if pair.framework == PYTORCH else numbers.horovod
@@ -203,11 +214,13 @@ def _simulated(workload: Workload, plan: Plan, cluster: str) -> float:
 def measured_workload(pair: Pair, step_s: float) -> Workload:
     """The model's step with operators that take ``step_s`` together, in proportion to a roofline of their shapes."""
     from trine.workload.synthesis.model import synthesize
+    from trine.workload.synthesis.spec import known_models
 
-    if pair.model not in SHAPES:
-        raise InputError(f"trine has no shapes of {pair.model}", field="model")
+    name = SHAPES.get(pair.model, pair.model)
+    if name not in known_models():
+        raise InputError(f"trine has no shapes of {pair.model}{nearest(name, known_models())}", field="model")
     written = synthesize(
-        SHAPES[pair.model], gpu=_gpu(pair), batch=pair.batch, dtype=pair.precision, times="roofline", software="none"
+        name, gpu=_gpu(pair), batch=pair.batch, dtype=pair.precision, times="roofline", software="none"
     )
     factor = step_s * 1e12 / sum(op.gpu_time_ps for op in written.operators)
     operators = tuple(replace(op, gpu_time_ps=round(op.gpu_time_ps * factor)) for op in written.operators)
