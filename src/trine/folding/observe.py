@@ -89,7 +89,7 @@ class _Observer:
         self._times: dict[tuple[int, ...], Times] = {}
         self._labels: dict[tuple[int, int], int] = {}
         self._collectives: list[CollectiveLabel] = []
-        self._first: dict[tuple[str, int], int] = {}
+        self._rows: dict[tuple[str, int], tuple[int, ...]] = {}
 
     def _pattern(self, rank: int) -> Pattern:
         return self.job.patterns[int(self.job.pattern_of[rank])]
@@ -268,40 +268,35 @@ class _Observer:
         return np.concatenate([own, rank[len(own) :]])
 
     def _collective_column(self) -> Int32:
-        own = [
-            self._numbers(pattern, rank)[pattern.key] for pattern, rank in zip(self.patterns, self.ranks, strict=True)
-        ]
-        numbers = [
-            self._numbers(self.patterns[a.row], self.ranks[a.row])[a.pattern.key[a.tasks]] for a in self.arrivals
-        ]
-        return np.concatenate(own + numbers)
+        of_row = [self._numbers(pattern, rank) for pattern, rank in zip(self.patterns, self.ranks, strict=True)]
+        own = [numbers[pattern.key] for numbers, pattern in zip(of_row, self.patterns, strict=True)]
+        return np.concatenate(own + [of_row[a.row][a.pattern.key[a.tasks]] for a in self.arrivals])
 
     def _numbers(self, pattern: Pattern, rank: int) -> Int32:
         """The label of each collective for a rank; the last entry, of no collective, is -1."""
         numbers = np.full(len(self.job.keys) + 1, -1, np.int32)
+        groups: dict[str, tuple[int, ...]] = {}
         for key in pattern.algorithm_of:
-            numbers[key] = self._number(pattern, rank, key)
+            axis = pattern.key_axes[key]
+            if axis not in groups:
+                groups[axis] = self.job.grid.group(rank, axis)
+            name = (key, groups[axis][0])
+            if name not in self._labels:
+                self._labels[name] = len(self._collectives)
+                self._collectives.append(self._label(pattern, groups[axis], key))
+            numbers[key] = self._labels[name]
         return numbers
 
-    def _number(self, pattern: Pattern, rank: int, key: int) -> int:
-        axis = self.job.keys[key][0]
-        if (axis, rank) not in self._first:
-            self._first[axis, rank] = self.job.grid.group(rank, axis)[0]
-        name = (key, self._first[axis, rank])
-        if name not in self._labels:
-            self._labels[name] = len(self._collectives)
-            self._collectives.append(self._label(pattern, rank, key))
-        return self._labels[name]
-
-    def _label(self, pattern: Pattern, rank: int, key: int) -> CollectiveLabel:
+    def _label(self, pattern: Pattern, group: tuple[int, ...], key: int) -> CollectiveLabel:
         axis, name = self.job.keys[key]
         _, step = self.job.templates[pattern.program].collectives[name]
-        group = self.job.grid.group(rank, axis)
+        if (axis, group[0]) not in self._rows:
+            self._rows[axis, group[0]] = tuple(self.row_of[member] for member in group if member in self.row_of)
         return CollectiveLabel(
             kind=step.kind,
             algorithm=pattern.algorithm_of[key],
             size_bytes=step.size_bytes,
-            ranks=tuple(self.row_of[member] for member in group if member in self.row_of),
+            ranks=self._rows[axis, group[0]],
             axis=axis,
             step=step.label.step,
             group_size=len(group),
