@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from engine_cases import graphs, random_graph
+from engine_cases import graphs, random_graph, with_caps
 from engine_lifts import random_lift, without_ended
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +79,7 @@ def test_small_arrays_that_grow(seed, monkeypatch):
     monkeypatch.setattr(compiled, "FIRST_HEAP", 2)
     monkeypatch.setattr(compiled, "BUDGET", 1)
     rng = np.random.default_rng(seed)
-    graph = pressed(random_graph(rng, 300, 8, window=50), rng)
+    graph = with_caps(pressed(random_graph(rng, 300, 8, window=50), rng), rng)
     snapshot, num_stops = in_pieces(graph, rng, network="fair")
     assert num_stops > 3
     assert_equal(run(graph, network="fair"), snapshot, INSTANTS)
@@ -91,6 +91,7 @@ def test_small_arrays_that_grow(seed, monkeypatch):
 def test_both_engines_stop_in_the_same_state(network, seed):
     rng = np.random.default_rng(seed)
     graph = pressed(random_graph(rng, 50, 5), rng)
+    graph = with_caps(graph, rng) if seed % 2 else graph
     snapshots: list[Snapshot | None] = [None, None]
     for _ in range(6):
         hold = some(rng, graph)
@@ -102,11 +103,11 @@ def test_both_engines_stop_in_the_same_state(network, seed):
 
 
 @pytest.mark.parametrize("network", ["fair", "equal"])
-@given(seed=seeds, slows=st.booleans())
+@given(seed=seeds, slows=st.booleans(), capped=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_folded_until_a_stop_and_unfolded_from_there(network, seed, slows):
+def test_folded_until_a_stop_and_unfolded_from_there(network, seed, slows, capped):
     rng = np.random.default_rng(seed)
-    lift = random_lift(rng, 40, 5, pressed=slows)
+    lift = random_lift(rng, 40, 5, pressed=slows, capped=capped)
     whole = run(lift.unfolded, network=network)
     snapshot = advance(lift.folded, hold=some(rng, lift.folded), network=network)
     snapshot = advance(

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives.library_flows import FlowPlan, FlowShape, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, symmetry_of
 from trine.collectives.schedules.direct import to_the_next
+from trine.collectives.tasks import caps_of
 
 CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
 WITH_PARAMETERS = [
@@ -109,6 +111,8 @@ def check_positions(schedule: Schedule) -> None:
         assert len(set(one.peers.tolist())) == len(one.peers)
         shared = structures.structures[structures.structure_of[position]]
         assert same_arrays(one, shared)
+        if schedule.chunk_caps is not None:
+            assert one.caps.tolist() == caps_of(schedule, whole.chunk[all_of[position]]).tolist()
     for number, shared in enumerate(structures.structures):
         members = np.flatnonzero(structures.structure_of == number)
         table = structures.peers_of(members)
@@ -128,6 +132,39 @@ def test_every_position_of_every_algorithm(case: tuple[str, str], data: st.DataO
     root = data.draw(st.integers(0, num_ranks - 1))
     size_bytes = data.draw(st.sampled_from([0, 1, 1000, 2**18]))
     check_positions(schedule_of(case, num_ranks, size_bytes, root))
+
+
+@st.composite
+def flow_shapes(draw: st.DrawFn) -> tuple[FlowShape, int]:
+    """Shapes of a library's flows, and how many ranks they have."""
+    kind, rooted = (
+        draw(st.sampled_from(["regular", "listed", "shift", "star"])),
+        draw(st.sampled_from(["", "from", "to"])),
+    )
+    if kind == "regular":
+        groups, size = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+        inner = draw(st.sampled_from(["ring", "direct"]))
+        return RegularFlows(groups, size, inner, draw(st.booleans()), rooted), groups * size
+    num_ranks = draw(st.integers(2, 12))
+    if kind == "shift":
+        return ShiftFlows(num_ranks, draw(st.integers(1, num_ranks - 1))), num_ranks
+    if kind == "star":
+        return StarFlows(rooted or "from"), num_ranks
+    rows = [
+        tuple((peer, draw(st.integers(1, 2))) for peer in range(num_ranks) if peer != rank and draw(st.booleans()))
+        for rank in range(num_ranks)
+    ]
+    order = tuple(draw(st.permutations(range(num_ranks))))
+    return ListedFlows(tuple(rows), order, draw(st.booleans()), rooted), num_ranks
+
+
+@settings(max_examples=100, deadline=None)
+@given(shape=flow_shapes(), root=st.integers(0, 24), size_bytes=st.sampled_from([0, 1000]))
+def test_every_position_of_a_librarys_flows(shape: tuple[FlowShape, int], root: int, size_bytes: int) -> None:
+    flows, num_ranks = shape
+    sizes = (0, size_bytes, 2 * size_bytes)
+    plan = FlowPlan("ring/simple", flows, sizes, tuple(10**9 * size for size in sizes))
+    check_positions(plan.schedule("all_reduce", num_ranks, size_bytes, root % num_ranks))
 
 
 @pytest.mark.parametrize("case", CASES, ids="/".join)

@@ -203,8 +203,8 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
     links, found = network.links, network.found_links
     num_capped = np.int64(0)
     if len(network.flow_caps) > 0:
-        num_capped = _capped_flows(network, num_flows)
-        if num_capped == num_flows and _fit_at_caps(network, num_links, num_flows):
+        num_capped = _fit_at_caps(network, num_links, num_flows)
+        if num_capped < 0:
             return
     if num_links == 1 and num_capped == 0:  # as in rings: same arithmetic, half the time
         only = links[U(found[U(0)])]
@@ -231,7 +231,14 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
         num_active = num_kept
         num_frozen_links = np.int64(0)
         if num_capped > 0:
-            num_capped, level = _least_cap(network, num_capped, level)
+            num_kept = np.int64(0)
+            for at in range(num_capped):  # the same of flows that have a limit and no rate yet
+                slot = np.int64(network.capped_flows[U(at)])
+                if network.flows[U(slot)].new_rate < 0.0:
+                    network.capped_flows[U(num_kept)] = slot
+                    num_kept += 1
+                    level = min(level, network.flow_caps[U(slot)])
+            num_capped = num_kept
             for at in range(num_capped):
                 slot = np.int64(network.capped_flows[U(at)])
                 if network.flow_caps[U(slot)] == level:
@@ -279,29 +286,22 @@ def _freeze_flow(network: NetworkTables, slot: Int, level: Float, num_frozen_lin
 
 
 @inlined
-def _capped_flows(network: NetworkTables, num_flows: Int) -> Int:
-    """Write the flows of the component that have a limit into capped_flows; returns how many."""
-    num_capped = np.int64(0)
-    for at in range(num_flows):
-        slot = np.int64(network.found_flows[U(at)])
-        if network.flow_caps[U(slot)] < np.inf:
-            network.capped_flows[U(num_capped)] = slot
-            num_capped += 1
-    return num_capped
+def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> Int:
+    """Write the flows of the component that have a limit into capped_flows; returns how many.
 
-
-@inlined
-def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> bool:
-    """Give all flows of the component their limits, if the links have room for them; returns whether they have.
-
-    What progressive filling would give them too: limits are whole numbers, so that sums up to 2**53 are exact.
+    -1 if all have, and the links have room for them: then they have got their limits, which progressive filling would
+    give them too: they are whole numbers, so that sums up to 2**53 are exact.
     """
     links, is_counted = network.links, len(network.edge_counts) > 0
+    num_capped = np.int64(0)
     for at in range(num_links):
         links[U(network.found_links[U(at)])].used = 0.0
     for at in range(num_flows):
         slot = np.int64(network.found_flows[U(at)])
         cap = network.flow_caps[U(slot)]
+        if cap < np.inf:
+            network.capped_flows[U(num_capped)] = slot
+            num_capped += 1
         own = slot * network.max_hops
         for _ in range(network.num_edges[U(slot)]):
             times = np.float64(network.edge_counts[U(own)]) if is_counted else 1.0
@@ -310,24 +310,11 @@ def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> bool
     for at in range(num_links):
         link = links[U(network.found_links[U(at)])]
         if link.used > link.bytes_per_s:
-            return False
+            return num_capped
     for at in range(num_flows):
         slot = np.int64(network.found_flows[U(at)])
         network.flows[U(slot)].new_rate = network.flow_caps[U(slot)]
-    return True
-
-
-@inlined
-def _least_cap(network: NetworkTables, num_capped: Int, level: Float) -> tuple[Int, Float]:
-    """Drop the flows that have a rate from capped_flows: how many are left, and the least of ``level`` and limits."""
-    num_kept = np.int64(0)
-    for at in range(num_capped):
-        slot = np.int64(network.capped_flows[U(at)])
-        if network.flows[U(slot)].new_rate < 0.0:
-            network.capped_flows[U(num_kept)] = slot
-            num_kept += 1
-            level = min(level, network.flow_caps[U(slot)])
-    return num_kept, level
+    return np.int64(-1)
 
 
 @inlined
