@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from engine_cases import graphs, random_graph, renumbered
+from engine_cases import capped_graphs, graphs, random_graph, renumbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +18,8 @@ seeds = st.integers(0, 2**32)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@given(graph=graphs(), seed=seeds)
-@settings(max_examples=60, deadline=None)
+@given(graph=st.one_of(graphs(), capped_graphs()), seed=seeds)
+@settings(max_examples=90, deadline=None)
 def test_numbers_of_tasks_links_and_routes_do_not_matter(graph, seed, network):
     other, new = renumbered(graph, np.random.default_rng(seed))
     here, there = run(graph, network=network), run(other, network=network)
