@@ -160,7 +160,7 @@ def memory(
 
 def operators(
     gpu: Annotated[list[str] | None, Option("Only this GPU; may be repeated.")] = None,
-    sample: Annotated[bool, Option("One of ten shapes, in half a minute.")] = False,
+    sample: Annotated[bool, Option("One of ten shapes, in a minute.")] = False,
     brief: Brief = False,
     json: Json = None,
 ) -> None:
