@@ -162,7 +162,7 @@ def add_ratios() -> None:
     arrays = dict(read_arrays("in_step"))
     for gpu in MEASURED_IN_STEP:
         tables = OperatorTables(load_gpu(gpu))
-        ratios = in_step_ratios(tables.gpu, tables.products_us, tables.attentions_us)
+        ratios = in_step_ratios(tables.gpu, tables.products_us, tables.attention_kernels_us)
         arrays |= {name: found.astype(np.float32) for name, found in ratios.items()}
     np.savez_compressed(OUT / "in_step.npz", **arrays)
 

@@ -4,9 +4,9 @@ The tables' kernel is TensorRT-LLM's on Hopper (FlashAttention-3's methods), and
 Transformer Engine's choice: FlashAttention-2, cuDNN. Shares:
 
 - FlashAttention-2 on H100 reaches 35 % of the peak at best (Shah et al., FlashAttention-3, arXiv:2407.08608, abstract),
-  the tables' kernel 53 % (causal, 16 384 tokens, head size 128): 0.66. FlashAttention-3 is 1.5 to 2.0 x as fast as it
-  forward and 1.5 to 1.75 x backward (ibid.): the middles, 1.75 and 1.62, give 1.15 forward; backward FlashAttention-3
-  stands for the ratio measured on B200, so FlashAttention-2 has 1.15 / 1.62 = 0.71.
+  the tables' kernel 54 % (causal, 16 384 tokens, head size 128): 0.65. FlashAttention-3 is 1.5 to 2.0 x as fast as it
+  forward and 1.5 to 1.75 x backward (ibid.): the middles, 1.75 and 1.62, give 1.13 forward; backward FlashAttention-3
+  stands for the ratio measured on B200, so FlashAttention-2 has 1.13 / 1.62 = 0.70.
 - FlashAttention is half as fast as FlashAttention-2, Triton's 1.3 to 1.5 x slower forward and 2 x backward (Dao,
   arXiv:2307.08691, section 4.1).
 - FlashAttention-2 reaches at most 73 % of an A100's peak forward and 63 % backward (ibid., section 1).
@@ -19,8 +19,8 @@ _Shares = dict[str, tuple[float, float]]
 
 #: Kernel -> shares forward and backward. Where a GPU has no such kernel, its forerunner's.
 _HOPPER: _Shares = {
-    "flash-1": (0.33, 0.355), "triton": (0.47, 0.355), "flash-2": (0.66, 0.71), "flash-3": (1.15, 1.15),
-    "cudnn": (1.15, 1.15),
+    "flash-1": (0.325, 0.35), "triton": (0.46, 0.35), "flash-2": (0.65, 0.7), "flash-3": (1.13, 1.13),
+    "cudnn": (1.13, 1.13),
 }  # fmt: skip
 #: Against FlashAttention-2, which A100 PCIe ran inside steps; the later ones need Hopper.
 _OLDER: _Shares = {"flash-1": (0.5, 0.5), "triton": (0.71, 0.5)}

@@ -37,6 +37,9 @@ from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
 _BLOCK = 128
 #: Blocks a compute unit from which on attention fills a GPU.
 _FULL = 64.0
+#: Tokens of a sequence that takes no time but what a prompt does; share of the bandwidth that a pass over tokens
+#: reaches; microseconds that a kernel takes to start.
+_SHORT, _PASS_SHARE, _START_US = 16.0, 0.85, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,12 @@ class AttentionShape:
         """FLOPs of unmasked scores; backward 2.5 x those forward (scores again, four gradients)."""
         pairs = self.length**2 / 2 if self.causal else self.length**2
         return (10.0 if backward else 4.0) * self.batch * self.heads * self.size * pairs
+
+    @property
+    def unmasked(self) -> float:
+        """Blocks of scores over those under a causal mask; 1 with one."""
+        blocks = math.ceil(self.length / _BLOCK)
+        return 1.0 if self.causal else 2 * blocks / (blocks + 1)
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -207,15 +216,31 @@ class OperatorTables:
         found = self._attention_table
         if found is None:
             return None
-        blocks = math.ceil(shape.length / _BLOCK)
-        more = 1.0 if shape.causal else 2 * blocks / (blocks + 1)
         key = shape.row
         own = found.table.measured(key) if found.source == self.gpu.name else None
         if own is not None:
-            return TableTime(own * more, MEASURED if shape.causal else INTERPOLATED, found.source)
-        if key not in self._known:
-            self._known[key] = float(found.table.estimate_us(np.array([key], dtype=float), found.machine)[0])
-        return TableTime(self._known[key] * more, found.evidence, found.source)
+            return TableTime(own * shape.unmasked, MEASURED if shape.causal else INTERPOLATED, found.source)
+        return TableTime(self._attention_us(found, key) * shape.unmasked, found.evidence, found.source)
+
+    def _attention_us(self, found: _Found[AttentionTable], row: tuple[int, ...]) -> float:
+        if row not in self._known:
+            self._known[row] = float(found.table.estimate_us(np.array([row], dtype=float), found.machine)[0])
+        return self._known[row]
+
+    def attention_kernels_us(self, shapes: Float64) -> Float64:
+        """Microseconds of the kernel alone, (rows, 6): without what the measured call does besides.
+
+        That call is of an inference server. It has a fixed part for each prompt, which sequences of 16 tokens show, and
+        turns queries and keys and writes them to a cache: one more pass over the three (which training has as operators
+        of its own). No kernel is faster than its memory and :func:`most_of_peak` allow.
+        """
+        size, window, heads, kv_heads, batch, length = shapes.T
+        short = shapes.copy()
+        short[:, 5] = np.minimum(length, _SHORT)
+        tokens = 2.0 * batch * length * size
+        least = tokens * (2 * heads + 2 * kv_heads) / (self.gpu.memory_bytes_per_s * _PASS_SHARE) * 1e6 + _START_US
+        turned = 2 * tokens * (heads + 2 * kv_heads) / (self.gpu.memory_bytes_per_s * _PASS_SHARE) * 1e6
+        return np.maximum(self.attentions_us(shapes) - self.attentions_us(short) - turned, least)
 
     def attention_in_step(self, shape: AttentionShape, *, backward: bool, kernel: str = "") -> TableTime | None:
         """Attention inside a step, by a generation of kernels (:mod:`trine.compute.tables.kernels`)."""
@@ -228,7 +253,8 @@ class OperatorTables:
             slower, ratio = 1.0, self._in_step.attention(_FULL)[1]
         else:
             slower, ratio = self._in_step.attention(blocks)
-        us = alone.us * slower * (ratio if backward else 1.0) / kernel_share(generation, kernel, backward=backward)
+        kernel_us = float(self.attention_kernels_us(np.array([shape.row], dtype=float))[0]) * shape.unmasked
+        us = kernel_us * slower * (ratio if backward else 1.0) / kernel_share(generation, kernel, backward=backward)
         most = most_of_peak(generation, kernel, backward=backward) * peak_of(self.gpu, "bfloat16")
         us = max(us, 1e6 * shape.flops(backward=backward) / most)
         return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
