@@ -9,10 +9,12 @@ import pytest
 
 import trine
 from trine.errors import InputError
+from trine.studies.band_levels import band_document, share_inside
 from trine.studies.compared_steps import ComparedStep, Errors
 from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
 from trine.studies.step_factors import AskedStep, calibrated, fit
+from trine.studies.training_page import write_page
 from trine.studies.training_rows import even_layers, fabric_bandwidth, load_layouts, load_rows
 from trine.studies.validate_layouts import LayoutValidation, spearman
 from trine.studies.validate_training import TrainingValidation, chosen_rows, validate_training
@@ -185,6 +187,46 @@ def test_layouts_are_ranked_and_their_choice_costed() -> None:
     assert found.by_nodes()[0][1].mean == pytest.approx(1 - 1 / 1.1)
     assert found.document()["groups"]
     assert "Spearman" in found.summary()
+
+
+def _validation() -> TrainingValidation:
+    rows = [row for row in load_rows() if row.source.key in ("mpt", "simumax")]
+    steps = tuple(
+        ComparedStep(
+            row=row,
+            answer=Predicted(row=row.name, step_s=(row.step_s or 0) * by, model_flops=1e14, peak_flops=1e15),
+            calibrated_s=(row.step_s or 0) * by**0.5,
+        )
+        for row, by in zip(rows, np.exp(np.linspace(-0.2, 0.2, len(rows))).tolist(), strict=True)
+    )
+    return TrainingValidation(steps=steps)
+
+
+def test_bands_hold_eight_of_ten_of_the_rows_that_they_come_from() -> None:
+    found = _validation()
+    document = band_document(found)
+    inside, width = share_inside(found, document)
+    assert 0.75 <= inside <= 0.95
+    fitted, narrower = share_inside(found, document, True)
+    assert 0.75 <= fitted <= 0.95
+    assert 1 < narrower < width
+    everything = next(level for level in document["levels"] if not level["of"])
+    assert everything["rows"] == len(found.counted)
+    assert everything["low"] < 1 < everything["high"]
+    assert document["mfu"]["h100-sxm"]["mfu"] >= 0.494
+
+
+def test_the_page_shows_every_source_and_draws(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("matplotlib")
+    found = _validation()
+    rows = [row for row in load_layouts() if not row.apart and row.num_nodes <= 2][:40]
+    steps = tuple(ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) * 1.1)) for row in rows)
+    written = write_page(found, LayoutValidation(steps=steps, least=2), tmp_path)
+    assert all(path.stat().st_size > 2000 for path in written)
+    text = written[0].read_text()
+    assert "| mpt |" in text
+    assert "calculon" in text
+    assert "/work" not in text
 
 
 def test_an_unknown_source_is_named() -> None:

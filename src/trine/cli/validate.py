@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.options import OUTPUT, Brief, Json, Option
 from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes
 from trine.cli.progress import RowsLine
+
+if TYPE_CHECKING:
+    from trine.studies.validate_training import TrainingValidation
 
 SHOWN = 25
 
@@ -86,6 +89,9 @@ def training(
     source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
     software: Annotated[str | None, Option("This profile for all rows [each source's own].")] = None,
     blind: Blind = False,
+    report: Annotated[
+        str | None, Option("Write the page, of the layouts too, with its pictures; needs trine[plot].", "DIR", OUTPUT)
+    ] = None,
     jobs: Jobs = None,
     again: Again = False,
     brief: Brief = False,
@@ -106,6 +112,22 @@ def training(
         )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate training")
+    if report is not None:
+        _write_page(found, report, sample, jobs)
+
+
+def _write_page(found: TrainingValidation, folder: str, sample: bool, jobs: int | None) -> None:
+    from trine.studies.replay_rows import user_answers
+    from trine.studies.training_page import write_page
+    from trine.studies.validate_layouts import validate_layouts
+
+    with RowsLine() as progress:
+        layouts = validate_layouts(
+            sample=sample, answers=user_answers(), jobs=jobs, progress=lambda done, total: progress(done, total, 0)
+        )
+    with writes():
+        for path in write_page(found, layouts, folder):
+            say(f"wrote {path}")
 
 
 def layouts(

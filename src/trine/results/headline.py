@@ -123,9 +123,18 @@ class CommunicationBand(OneLine):
         return f"compute as recorded, collectives within the band of {self.library}"
 
 
-def nearest_band(gpu: str | None, software: str, nodes: int) -> StepBand | None:
-    """The band of the nearest level that has enough rows; None where no bands are known."""
-    known = _bands()
+def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = False) -> StepBand | None:
+    """The band of the nearest level that has enough rows; None where no bands are known.
+
+    is_fitted: of predictions with factors that were fitted on steps of the same software and GPU.
+    """
+    return nearest_in(_bands(), gpu, software, nodes, is_fitted)
+
+
+def nearest_in(
+    known: Mapping[str, Any], gpu: str | None, software: str, nodes: int, is_fitted: bool = False
+) -> StepBand | None:
+    """The same from what such a file holds."""
     generation = known["generations"].get(gpu)
     wanted: Sequence[Mapping[str, Any]] = (
         {"gpu": gpu, "software": software, "scale": scale_of(nodes)},
@@ -135,7 +144,7 @@ def nearest_band(gpu: str | None, software: str, nodes: int) -> StepBand | None:
         {},
     )
     for level in wanted:
-        entry = next((each for each in known["levels"] if each["of"] == level), None)
+        entry = next((each for each in known["fitted_levels" if is_fitted else "levels"] if each["of"] == level), None)
         if entry is not None and entry["rows"] >= LEAST_ROWS:
             words = ", ".join(str(value) for value in level.values()) or "all of them"
             return StepBand(low=entry["low"], high=entry["high"], level=words, num_rows=entry["rows"])
@@ -153,7 +162,7 @@ def _bands() -> Mapping[str, Any]:
     from trine.spec import load_mapping
 
     if not BANDS.is_file():
-        return {"levels": [], "generations": {}, "mfu": {}}
+        return {"levels": [], "fitted_levels": [], "generations": {}, "mfu": {}}
     found = load_mapping(BANDS)
     assert isinstance(found, dict)
     return found

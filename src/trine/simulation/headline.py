@@ -12,6 +12,7 @@ from trine.compute.origin import known_gpu
 from trine.graph.workload import FORWARD, SYNTHESISED, Operator, Workload
 from trine.parallel.recompute import recomputed
 from trine.results.headline import CommunicationBand, StepBand, StepWork, best_public_mfu, mfu, nearest_band
+from trine.software.profile import FACTORS
 
 if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
@@ -80,7 +81,10 @@ def band_of(setup: Setup, work: StepWork) -> StepBand | CommunicationBand | None
     machine = setup.machine
     if setup.workload.format == SYNTHESISED:
         nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
-        return nearest_band(work.gpu, setup.software.name, nodes)
+        profile = setup.software.profile
+        factors = () if profile is None else (getattr(profile.factors, name) for name in FACTORS)
+        is_fitted = any(factor.fitted_on is not None for factor in factors)
+        return nearest_band(work.gpu, setup.software.name, nodes, is_fitted)
     if machine is None or setup.plan.num_ranks == 1 or machine.library is None:
         return None
     from trine.collectives.nccl.parameters import load_library

@@ -64,8 +64,8 @@ class Errors:
             count=len(found),
             bias=float(found @ weight),
             mean=float(size @ weight),
-            median=_quantile(size, weight, 0.5),
-            p90=_quantile(size, weight, 0.9),
+            median=quantile(size, weight, 0.5),
+            p90=quantile(size, weight, 0.9),
             within=float(weight[size <= 0.1].sum()),
         )
 
@@ -77,7 +77,8 @@ class Errors:
         }  # fmt: skip
 
 
-def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The smallest value that, with all below it, has at least ``share`` of the weights, which add up to 1."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, share - 1e-9)))])

@@ -29,7 +29,8 @@ LEAST_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Folders of the package that answers do not depend on.
-_SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "__pycache__")
+_SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "results", "__pycache__")
+_NOT_ASKED = ("bands.yaml", "headline.py", "steps.csv.gz", "layouts.csv.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,8 @@ def _state() -> str:
     found = hashlib.sha256(__version__.encode())
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
-        if path.is_file() and inside.parts[0] not in _SHOWN_ONLY and "__pycache__" not in inside.parts:
+        is_read = inside.parts[0] not in _SHOWN_ONLY and "__pycache__" not in inside.parts
+        if is_read and path.is_file() and path.name not in _NOT_ASKED:
             status = path.stat()
             found.update(f"{inside}:{status.st_size}:{status.st_mtime_ns}".encode())
     for name in ("training_rows.py", "steady.py", "replay_rows.py"):

@@ -1,0 +1,43 @@
+"""Writes src/trine/presets/measured/training/bands.yaml from replays of the published steps (takes up to an hour).
+
+    python benchmarks/write_bands.py [--rows N]
+
+--rows: at most so many rows of each source, drawn by the hash of their names. Answers are kept: a second run takes what
+it finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import yaml
+
+from trine.results.headline import BANDS
+from trine.studies.band_levels import band_document, share_inside
+from trine.studies.replay_rows import user_answers
+from trine.studies.validate_training import validate_training
+
+HEAD = """\
+# Bands of step times and the best published MFU, written by benchmarks/write_bands.py: do not edit.
+#   levels         blind predictions; low, high: 10th and 90th percentile of measured / predicted among `rows` rows
+#   fitted_levels  predictions with factors fitted on other models or numbers of GPUs of the same source
+"""
+
+
+def main() -> None:
+    """Replay, count, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--jobs", type=int, default=None)
+    given = parser.parse_args()
+    found = validate_training(answers=user_answers(), most_rows=given.rows, jobs=given.jobs, progress=print)
+    document = band_document(found)
+    BANDS.write_text(HEAD + yaml.safe_dump(document, sort_keys=False, width=118))
+    print(found.summary())
+    for name, is_fitted in (("blind", False), ("fitted", True)):
+        inside, width = share_inside(found, document, is_fitted)
+        print(f"{name}: {inside:.0%} of rows in their band, median high / low {width:.2f}")
+
+
+if __name__ == "__main__":
+    main()

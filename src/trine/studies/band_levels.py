@@ -1,0 +1,111 @@
+"""The bands that results show: percentiles of errors of published steps that had no part in the prediction.
+
+``benchmarks/write_bands.py`` writes them to presets/measured/training/bands.yaml, which
+:mod:`trine.results.headline` reads. A level is a GPU and software at a scale, a GPU and software, a generation of GPUs
+and software, a generation, or everything. Within a level every source weighs the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trine._version import __version__
+from trine.studies.compared_steps import ComparedStep, quantile
+from trine.studies.validate_training import TrainingValidation
+
+LOW, HIGH = 0.1, 0.9
+#: Which GPUs are of which generation.
+GENERATIONS: Mapping[str, tuple[str, ...]] = {
+    "pascal": ("p100", "p100-pcie"),
+    "volta": ("v100", "v100-pcie"),
+    "turing": ("t4",),
+    "ampere": ("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800-sxm", "a40", "rtx3090"),
+    "ada": ("l40s", "rtx4090"),
+    "hopper": ("h100-sxm", "h100-sxm-96gb", "h100-pcie", "h200", "h800-sxm", "h20", "gh200"),
+    "blackwell": ("b200", "b300", "gb200", "gb300", "gb10", "rtx-pro-6000"),
+    "cdna": ("mi100", "mi210", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x"),
+}
+#: Published MFU of other tables, counted in the same way: GPU, MFU, where.
+STATED = (
+    ("h100-sxm", 0.494, "16B on 192 GPUs, Megatron-LM README"),
+    ("a100-80gb", 0.53, "175B on 256 GPUs, Megatron-LM in MegaScale (NSDI 2024, table 2)"),
+)
+_LEVELS = (("gpu", "software", "scale"), ("gpu", "software"), ("generation", "software"), ("generation",), ())
+
+
+def band_document(found: TrainingValidation) -> dict[str, Any]:
+    """What bands.yaml holds: ``levels`` blind, ``fitted_levels`` with factors fitted on other rows, ``mfu`` by GPU."""
+    blind = [(step, math.log(step.measured_s / step.answer.step_s)) for step in found.counted]
+    fitted = [
+        (step, math.log(step.measured_s / step.calibrated_s)) for step in found.counted if step.calibrated_s is not None
+    ]
+    return {
+        "made_by": f"benchmarks/write_bands.py, trine {__version__}, {len(blind)} published steps",
+        "levels": _levels(blind),
+        "fitted_levels": _levels(fitted),
+        "generations": {gpu: name for name, gpus in GENERATIONS.items() for gpu in gpus},
+        "mfu": _public_mfu(found.compared),
+    }
+
+
+def _levels(errors: Sequence[tuple[ComparedStep, float]]) -> list[dict[str, Any]]:
+    found: dict[tuple[tuple[str, str], ...], list[tuple[ComparedStep, float]]] = {}
+    for step, error in errors:
+        facts = {
+            "gpu": step.row.gpu, "software": step.answer.software, "scale": step.row.scale,
+            "generation": step.row.generation,
+        }  # fmt: skip
+        for level in _LEVELS:
+            found.setdefault(tuple((name, facts[name]) for name in level), []).append((step, error))
+    return [{"of": dict(level), **_percentiles(members)} for level, members in sorted(found.items())]
+
+
+def _percentiles(members: Sequence[tuple[ComparedStep, float]]) -> dict[str, float | int]:
+    sizes: dict[str, int] = {}
+    for step, _ in members:
+        sizes[step.row.source.key] = sizes.get(step.row.source.key, 0) + 1
+    errors = np.array([error for _, error in members])
+    weights = np.array([1 / sizes[step.row.source.key] for step, _ in members])
+    weights /= weights.sum()
+    low, high = (math.exp(quantile(errors, weights, share)) for share in (LOW, HIGH))
+    return {"rows": len(members), "low": round(low, 4), "high": round(high, 4)}
+
+
+def _public_mfu(steps: Sequence[ComparedStep]) -> dict[str, dict[str, Any]]:
+    """The largest MFU of each GPU's rows, counted as :mod:`trine.results.headline` does."""
+    best = {gpu: (mfu, row) for gpu, mfu, row in STATED}
+    for step in steps:
+        if step.answer.peak_flops:
+            mfu = step.answer.model_flops / step.measured_s / step.answer.peak_flops
+            if mfu > best.get(step.row.gpu, (0.0, ""))[0]:
+                where = f"{step.row.model} on {step.row.num_gpus} GPUs, {step.row.source.title}"
+                best[step.row.gpu] = mfu, where
+    return {gpu: {"mfu": round(mfu, 4), "row": row} for gpu, (mfu, row) in sorted(best.items())}
+
+
+def share_inside(
+    found: TrainingValidation, document: Mapping[str, Any], is_fitted: bool = False
+) -> tuple[float, float]:
+    """Part of the rows that lie in their band, and the median high / low of these bands; sources weigh the same."""
+    from trine.results.headline import nearest_in
+
+    sizes: dict[str, int] = {}
+    for step in found.counted:
+        sizes[step.row.source.key] = sizes.get(step.row.source.key, 0) + 1
+    rows = []
+    for step in found.counted:
+        predicted = step.calibrated_s if is_fitted else step.answer.step_s
+        band = nearest_in(document, step.row.gpu, step.answer.software, step.row.num_nodes, is_fitted)
+        if predicted is not None and band is not None:
+            inside = band.low <= step.measured_s / predicted <= band.high
+            rows.append((inside, band.high / band.low, 1 / sizes[step.row.source.key]))
+    if not rows:
+        return math.nan, math.nan
+    weights = np.array([weight for _, _, weight in rows])
+    weights /= weights.sum()
+    widths = np.array([width for _, width, _ in rows])
+    return float(weights[[inside for inside, _, _ in rows]].sum()), quantile(widths, weights, 0.5)
