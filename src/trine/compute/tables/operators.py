@@ -234,13 +234,13 @@ class OperatorTables:
         turns queries and keys and writes them to a cache: one more pass over the three (which training has as operators
         of its own). No kernel is faster than its memory and :func:`most_of_peak` allow.
         """
-        size, window, heads, kv_heads, batch, length = shapes.T
+        size, _, heads, kv_heads, batch, length = shapes.T
         short = shapes.copy()
         short[:, 5] = np.minimum(length, _SHORT)
         tokens = 2.0 * batch * length * size
         least = tokens * (2 * heads + 2 * kv_heads) / (self.gpu.memory_bytes_per_s * _PASS_SHARE) * 1e6 + _START_US
         turned = 2 * tokens * (heads + 2 * kv_heads) / (self.gpu.memory_bytes_per_s * _PASS_SHARE) * 1e6
-        return np.maximum(self.attentions_us(shapes) - self.attentions_us(short) - turned, least)
+        return np.asarray(np.maximum(self.attentions_us(shapes) - self.attentions_us(short) - turned, least))
 
     def attention_in_step(self, shape: AttentionShape, *, backward: bool, kernel: str = "") -> TableTime | None:
         """Attention inside a step, by a generation of kernels (:mod:`trine.compute.tables.kernels`)."""
