@@ -109,7 +109,11 @@ class _Run:
             options.on_job(job)
         if options.stragglers is not None:
             options.stragglers.check(setup.plan.num_ranks)
-        costs = costs_on(options.collective_costs, setup.machine, options.on_stage, network=setup.network)
+        profile = setup.software.profile
+        costs = costs_on(
+            options.collective_costs, setup.machine, options.on_stage, network=setup.network,
+            factor=1.0 if profile is None else profile.factors.communication.value,
+        )  # fmt: skip
         kernels = setup.kernels(costs)
         if kernels is not None:
             job = under_pressure(job, kernels)
