@@ -12,7 +12,7 @@ from trine.graph.program import COMPUTE_STREAM, LAUNCH_STREAM, Compute
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
-from trine.software.profile import FixedCost, LaunchStyle, OperatorStyle, Software
+from trine.software.profile import Factors, FixedCost, LaunchStyle, OperatorStyle, Software
 
 MODEL = "gpt-2-medium"
 UNFUSED = OperatorStyle(
@@ -202,3 +202,26 @@ def test_nanotron_counts_the_head_and_not_the_embedding():
         if so_far > whole * (stage + 1) / pp:
             stage += 1
     assert _stage_layers(pp, layers, "nanotron") == sizes
+
+
+# -- factors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu", "communication"])
+def test_a_factor_of_two_doubles_what_it_multiplies(name):
+    """Each on a step that is of its kind but for next to nothing."""
+    two = {name: {"value": 2.0, "fitted_on": "a test"}}
+    cases = {
+        "gpu": ("llama-3-8b,layers=2,sequence=8192", Plan(), LaunchStyle()),
+        "cpu": ("gpt-2-medium,layers=2,sequence=64", Plan(), LaunchStyle(cpu_us_per_kernel=5000.0)),
+        "communication": ("gpt-2-medium,layers=2,sequence=64", Plan(dp=8, dp_overlap=False), LaunchStyle()),
+    }
+    model, plan, launch = cases[name]
+    times = []
+    for factors in ({}, two):
+        software = profile(launch=launch, factors=Factors.model_validate(factors))
+        machine = "dgx-h100" if plan.num_ranks > 1 else None
+        result = trine.simulate(f"model:{model},gpu=h100-sxm", plan, cluster=machine, software=software, compare=False)
+        hidden = result.step_time_ps - int(result.rank_times.communication.max()) if machine else 0
+        times.append(result.step_time_ps - hidden)
+    assert times[1] / times[0] == pytest.approx(2, rel=0.01)
