@@ -7,6 +7,7 @@ import pytest
 
 from trine.cluster import Cluster, build_topology, load_cluster
 from trine.collectives.nccl.equivalence_classes import EquivalenceClasses, first_places
+from trine.collectives.nccl.flow_costs import FlowCosts
 from trine.collectives.nccl.steps import StepCosts
 
 #: Machine, how it is asked for; with what is slow or down among them.
@@ -42,9 +43,11 @@ def groupings(num_gpus: int, seed: int) -> list[np.ndarray]:
     return found
 
 
-def assert_as_alone(cluster: Cluster, groups: np.ndarray, kind: str, size: int) -> int:
+def assert_as_alone(
+    cluster: Cluster, groups: np.ndarray, kind: str, size: int, costs: type[StepCosts] = StepCosts
+) -> int:
     """Returns the number of makes."""
-    together, alone = StepCosts(cluster), StepCosts(cluster)
+    together, alone = costs(cluster), costs(cluster)
     make, answers = together.of_groups(kind, size, groups, None)
     assert make.dtype == np.int32
     assert sorted(set(make.tolist())) == list(range(len(answers)))
@@ -53,6 +56,16 @@ def assert_as_alone(cluster: Cluster, groups: np.ndarray, kind: str, size: int) 
         assert answers[make[group]] == alone(kind, size, tuple(groups[group].tolist()), None), groups[group]
     assert together.slowest_ratio >= alone.slowest_ratio
     return len(answers)
+
+
+@pytest.mark.parametrize(("name", "asked"), MACHINES, ids=str)
+def test_flows_of_groups_are_those_of_each_alone(name: str, asked: dict[str, object]) -> None:
+    cluster = load_cluster(name, **asked)  # type: ignore[arg-type]
+    for number, groups in enumerate(groupings(len(cluster.gpus), len(str(asked)))):
+        kind = (
+            "send_recv" if groups.shape[1] == 2 else ("all_reduce", "all_gather", "all_to_all", "broadcast")[number % 4]
+        )
+        assert_as_alone(cluster, groups, kind, (1 << 14, 1 << 24)[number % 2], FlowCosts)
 
 
 @pytest.mark.slow
