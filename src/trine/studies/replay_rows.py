@@ -30,7 +30,7 @@ LEAST_PATH = 0.5
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Folders of the package that answers do not depend on.
 _SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "results", "__pycache__")
-_NOT_ASKED = ("bands.yaml", "headline.py", "steps.csv.gz", "layouts.csv.gz")
+_NOT_ASKED = ("bands.yaml", "headline.py", "sources.yaml", "steps.csv.gz", "layouts.csv.gz", "README.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +180,14 @@ def _key(row: TrainingRow, ask: Ask) -> str:
 
 @cache
 def _state() -> str:
-    """A hash of trine's version and of size and time of the files that answers depend on."""
+    """A hash of trine's version and of the files that answers depend on."""
     root = Path(__file__).parent.parent
     found = hashlib.sha256(__version__.encode())
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
         is_read = inside.parts[0] not in _SHOWN_ONLY and "__pycache__" not in inside.parts
         if is_read and path.is_file() and path.name not in _NOT_ASKED:
-            status = path.stat()
-            found.update(f"{inside}:{status.st_size}:{status.st_mtime_ns}".encode())
+            found.update(f"{inside}:".encode() + hashlib.sha256(path.read_bytes()).digest())
     for name in ("training_rows.py", "steady.py", "replay_rows.py"):
         found.update((Path(__file__).parent / name).read_bytes())
     return found.hexdigest()

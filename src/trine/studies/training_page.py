@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
         "## Layouts", _LAYOUTS, _layout_errors(layouts), _layout_groups(layouts),
         f"![Predicted and measured tokens/s of layouts]({LAYOUTS_PICTURE})",
         "## What no model can know", _NOISE,
-        "## What others publish", _table("| whose | on what | error |", [" | ".join(row) for row in PEERS]),
+        "## What others publish", _peers(steps),
         "## Sources", _sources(steps),
     ]  # fmt: skip
     return "\n\n".join(blocks) + "\n"
@@ -164,6 +165,20 @@ def _layout_groups(found: LayoutValidation) -> str:
         for g in found.groups()
     ]
     return _table(f"| group | {_HEAD} Spearman | regret | of three |", rows)
+
+
+def _peers(found: TrainingValidation) -> str:
+    rows = [" | ".join(row) for row in PEERS]
+    constant = [replace(s, calibrated_s=constant_mfu_s(s)) for s in found.counted if s.answer.peak_flops]
+    errors = found.errors(constant, True)
+    if errors is not None:
+        rows.append(f"a constant MFU of 50 % | the rows of this page | {errors.mean:.1%} mean, {errors.p90:.1%} p90")
+    return _table("| whose | on what | error |", rows)
+
+
+def constant_mfu_s(step: ComparedStep) -> float:
+    """What a step would take at half of the data sheet's peak."""
+    return step.answer.model_flops / (0.5 * step.answer.peak_flops)
 
 
 def _sources(found: TrainingValidation) -> str:
