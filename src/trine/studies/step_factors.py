@@ -104,11 +104,8 @@ def refined(steps: list[AskedStep], num_factors: int, again: Again | None, usual
 
 
 def asked_factors(factors: Triple) -> Triple:
-    """Factors as a simulation is asked for them: to three digits, so that kept answers serve again.
-
-    That of communication is left to the critical path: how far it is hidden changes little with it.
-    """
-    return round(factors[0], 3), round(factors[1], 3), 1.0
+    """Factors as a simulation is asked for them: to three digits, so that kept answers serve again."""
+    return round(factors[0], 3), round(factors[1], 3), round(factors[2], 3)
 
 
 def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]:
