@@ -19,7 +19,8 @@ from trine.studies.validate_training import validate_training
 
 HEAD = """\
 # Bands of step times and the best published MFU, written by benchmarks/write_bands.py: do not edit.
-#   levels         blind predictions; low, high: 10th and 90th percentile of measured / predicted among `rows` rows
+#   levels         blind predictions; low, high: 10th and 90th percentile of measured / predicted among `rows` rows,
+#                  widened to hold the prediction itself
 #   fitted_levels  predictions with factors fitted on other models or numbers of GPUs of the same source
 """
 

@@ -2,7 +2,8 @@
 
 ``benchmarks/write_bands.py`` writes them to presets/measured/training/bands.yaml, which
 :mod:`trine.results.headline` reads. A level is a GPU and software at a scale, a GPU and software, a generation of GPUs
-and software, a generation, or everything. Within a level every source weighs the same.
+and software, a generation, or everything. Within a level every source weighs the same. A band holds the prediction
+itself, also where the rows of a level were all slower, or all faster.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _percentiles(members: Sequence[tuple[ComparedStep, float]]) -> dict[str, flo
     weights = np.array([1 / sizes[step.row.source.key] for step, _ in members])
     weights /= weights.sum()
     low, high = (math.exp(quantile(errors, weights, share)) for share in (LOW, HIGH))
-    return {"rows": len(members), "low": round(low, 4), "high": round(high, 4)}
+    return {"rows": len(members), "low": round(min(low, 1.0), 4), "high": round(max(high, 1.0), 4)}
 
 
 def _public_mfu(steps: Sequence[ComparedStep]) -> dict[str, dict[str, Any]]:
