@@ -22,6 +22,7 @@ from trine.compute.tables.left_out import (
 from trine.compute.tables.machine import Machine, sustained_ratio
 from trine.compute.tables.operators import AttentionShape, OperatorTables
 from trine.compute.tables.times import TableTimes
+from trine.graph.workload import Operator, Tensor, Workload
 from trine.workload.synthesis.model import synthesize
 
 H100 = load_gpu("h100-sxm")
@@ -257,3 +258,50 @@ def test_gradients_that_are_added_up_in_float32_take_the_product_measured_so(sof
     )  # fmt: skip
     expected = tables.gemm_in_step(4096, 14336, 4096, "bfloat16", product).us
     assert model.duration(operator, Split(1)).ps == math.ceil(expected * 1e6)
+
+
+def _operator(
+    name: str, shapes: list[tuple[int, ...]], outputs: list[tuple[int, ...]], **attributes: object
+) -> Workload:
+    """One forward operator on bfloat16 tensors."""
+    tensors = {
+        i: Tensor(id=i, shape=shape, dtype="bfloat16", size_bytes=2 * math.prod(shape), storage=i, role="activation")
+        for i, shape in enumerate([*shapes, *outputs])
+    }
+    ids = tuple(tensors)
+    one = Operator(
+        id=0, name=name, phase="forward", inputs=ids[: len(shapes)], outputs=ids[len(shapes) :], gpu_time_ps=1,
+        attributes=attributes,
+    )  # fmt: skip
+    about = {"name": "one", "source": "test", "format": "test", "gpu": "h100-sxm", "batch": 1, "parameters": ()}
+    return Workload(operators=(one,), tensors=tensors, **about)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "outputs"),
+    [
+        ("aten::dot", [(64,), (64,)], [()]),
+        ("aten::mv", [(64, 32), (32,)], [(64,)]),
+        ("aten::mm", [(64, 32)], [(64, 8)]),
+        ("aten::bmm", [(4, 64, 32), (4, 32, 16)], [(4, 64, 16)]),
+        ("aten::matmul", [(), (8, 8)], [(8,)]),
+        ("aten::linear", [(0, 32), (8, 32)], [(0, 8)]),
+        ("aten::_grouped_mm", [(1, 7, 32), (8, 32, 16)], [(1, 7, 16)]),
+        ("aten::_scaled_dot_product_flash_attention", [(1, 1, 1, 1)] * 3, [(1, 1, 1, 1)]),
+        ("aten::_scaled_dot_product_flash_attention", [(1, 3, 5, 40), (1, 7, 9, 40), (1, 7, 9, 24)], [(1, 3, 5, 24)]),
+        ("aten::unheard_of", [(3,)], []),
+        ("aten::add", [], []),
+    ],
+)
+@pytest.mark.parametrize("kernels", [1, 2.5, math.inf, math.nan, -3, True, "many", 10**400])
+def test_whatever_an_operator_looks_like_it_has_a_time(name, shapes, outputs, kernels):
+    workload = _operator(name, shapes, outputs, kernels=kernels, expert=True, causal=True)
+    found = TableTimes(workload, H100).duration(workload.operators[0], Split(1))
+    assert 0 <= found.ps < 10**12
+
+
+def test_a_batched_product_reads_each_of_its_second_factors():
+    """64 products of 16 rows: 64 x 4096 x 4096 x 2 bytes at no more than the bandwidth."""
+    workload = _operator("aten::bmm", [(64, 16, 4096), (64, 4096, 4096)], [(64, 16, 4096)])
+    found = TableTimes(workload, H100).duration(workload.operators[0], Split(1))
+    assert found.ps > 64 * 4096 * 4096 * 2 / 3.352e12 * 1e12

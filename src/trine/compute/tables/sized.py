@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: Launches of one operator; more are no number of launches.
+_MOST_KERNELS = 1e9
+
+
 class SizedTimes:
     """Times inside a step of operators on one GPU.
 
@@ -71,8 +75,8 @@ class SizedTimes:
     def _product(self, sizes: Resized) -> TableTime | None:
         """A product, or the gradients of one that its operator computes."""
         source = sizes.forward or sizes
-        both = factors(source) if source.outputs else None
-        if both is None or (is_gradient(sizes) and sizes.forward is None):
+        both = factors(source) if source.outputs and source.outputs[0].shape else None
+        if both is None or not both[1].shape or (is_gradient(sizes) and sizes.forward is None):
             return self._moving(sizes, "other")
         x, weight = both
         y = source.outputs[0]
@@ -81,7 +85,8 @@ class SizedTimes:
         outer = y.shape[-1]
         dtype = dtype_name(x)
         if not is_gradient(sizes):
-            return self.tables.gemm_in_step(rows, outer, inner, dtype, FORWARD_PRODUCT, groups)
+            found = self.tables.gemm_in_step(rows, outer, inner, dtype, FORWARD_PRODUCT, groups)
+            return self._at_least_moved(found, sizes) if len(weight.shape) > 2 and groups == 1 else found
         parts = []
         if wants(sizes, x):
             parts.append(self.tables.gemm_in_step(rows, inner, outer, dtype, INPUT_PRODUCT, groups))
@@ -90,6 +95,12 @@ class SizedTimes:
             which = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
             parts.append(self.tables.gemm_in_step(outer, inner, rows, dtype, which, groups))
         return _sum(parts)
+
+    def _at_least_moved(self, found: TableTime | None, sizes: Resized) -> TableTime | None:
+        """A batched product asked as one of all rows: each batch has a second factor of its own to read."""
+        if found is None:
+            return None
+        return max(found, self._moving(sizes, "other"), key=lambda time: time.us)
 
     def _attention(self, sizes: Resized) -> TableTime | None:
         """Fused attention on queries (batch, heads, length, size); keys of another length in proportion."""
@@ -113,7 +124,9 @@ class SizedTimes:
 
 def number_of(value: object) -> float:
     """A positive number that an attribute gives; 1 where it gives none."""
-    return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_KERNELS:
+        return 1.0
+    return float(value)
 
 
 def _sum(parts: list[TableTime | None]) -> TableTime | None:
