@@ -205,6 +205,11 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
     )  # fmt: skip
 
 
+@cache
+def _predicted(pair: Pair) -> Scaled:
+    return predict(pair)
+
+
 def _simulated(workload: Workload, plan: Plan, cluster: str) -> float:
     from trine.simulation import simulate
 
@@ -231,6 +236,7 @@ def _gpu(pair: Pair) -> str:
     return "a100-80gb" if pair.cluster == "dgx-a100" else "v100"
 
 
+@cache
 def slowest_of(gpus: int, spread: float) -> float:
     """By how much the slowest of ``gpus`` is expected to be slower than their average: ``spread`` times the expected
     largest of so many standard normal numbers."""
@@ -257,7 +263,7 @@ def scaling_rows(pairs: Iterable[Pair] | None = None) -> list[Scaled]:
     """
     chosen = load_pairs() if pairs is None else list(pairs)
     numbers = scaling_numbers()
-    judged = [predict(pair, numbers) for pair in chosen if pair.is_judged]
+    judged = [_predicted(pair) for pair in chosen if pair.is_judged]
     return judged + [_without_collectives(pair, numbers, numbers.host) for pair in chosen if pair.is_fitted_on]
 
 
