@@ -36,12 +36,14 @@ NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory b
 NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
 NO_OUTSIDE = "library workspaces and the CUDA context in memory (a software profile says them)"
 RETRIES = "what PyTorch gives back to the driver, and tries again, when an allocation fails"
+NO_LAUNCHES = "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead"
+COPIES_ALONE = "the CPU's time to launch copies of inputs"
 #: What the operator level leaves out, said with every result.
 NOT_MODELLED = (
     NO_OUTSIDE,
     "data loading on the host before the copy, checkpoints, logging",
     NO_VARIATION,
-    "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead",
+    NO_LAUNCHES,
 )
 #: A simulated schedule that takes so much longer than the library is warned of.
 SLOWER_SCHEDULE = 1.2
@@ -87,7 +89,9 @@ class Setup:
         """What this run leaves out, in sentences."""
         contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
         outside = NO_OUTSIDE if self.software.profile is None else RETRIES
-        everything = [outside if text == NO_OUTSIDE else text for text in NOT_MODELLED]
+        launches = NO_LAUNCHES if self.launch is None or self.launch.queue_limit is None else COPIES_ALONE
+        instead = {NO_OUTSIDE: outside, NO_LAUNCHES: launches}
+        everything = [instead.get(text, text) for text in NOT_MODELLED]
         said = [text for text in everything if self.options.stragglers is None or text != NO_VARIATION]
         return (*contention, *said, *(() if self.has_host else (NO_HOST,)))
 
