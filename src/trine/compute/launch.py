@@ -31,7 +31,8 @@ class LaunchCosts:
 
     cost_ps: one entry an operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
     each operator (empty: one each); by_weight: whether its cost goes with the number of a rank's weights (empty: none).
-    communication_ps: of a collective; message_ps: of a message. synchronises, queue_limit: see
+    communication_ps: of a collective; message_ps: of a message; tensor_ps: more of a tensor-parallel group's collective
+    for each of its ranks. synchronises, queue_limit: see
     :class:`trine.software.profile.LaunchStyle`. merges: leave out launches that cannot hold anything up.
     """
 
@@ -42,6 +43,7 @@ class LaunchCosts:
     by_weight: tuple[bool, ...] = ()
     communication_ps: int = 0
     message_ps: int = 0
+    tensor_ps: int = 0
     synchronises: str = "none"
     queue_limit: int | None = None
     merges: bool = False
@@ -54,10 +56,13 @@ class LaunchCosts:
         )
 
 
-def software_launches(workload: Workload, software: Software, *, merges: bool = True) -> LaunchCosts:
+def software_launches(
+    workload: Workload, software: Software, *, merges: bool = True, crosses: bool = False
+) -> LaunchCosts:
     """The launches of operators that ``software`` wrote: attributes ``kernels`` and ``cpu_us``, and more for layers.
 
-    Operators that only rename memory have none. merges: see :class:`LaunchCosts`.
+    Operators that only rename memory have none. merges: see :class:`LaunchCosts`. crosses: messages of the
+    pipeline leave the node.
     """
     style, factor = software.launch, software.factors.cpu.value
     costs, kernels, by_weight = [], [], []
@@ -78,7 +83,7 @@ def software_launches(workload: Workload, software: Software, *, merges: bool = 
     return LaunchCosts(
         tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
-        style.synchronises, style.queue_limit, merges,
+        round(style.crossing_us * factor * PS_PER_US) if crosses else 0, style.synchronises, style.queue_limit, merges,
     )  # fmt: skip
 
 

@@ -110,6 +110,8 @@ class ProgramWriter:
         """Append a collective by the algorithm that the plan names for its kind, else by the one given."""
         algorithm = self.context.algorithm(kind) or algorithm
         launch_ps = 0 if self._launch is None else self._launch.communication_ps
+        if axis == "tp" and self._launch is not None:
+            launch_ps += self._launch.tensor_ps * self.context.plan.tp
         after = (*after, *self._launched(launch_ps, after, label))
         return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
 

@@ -181,12 +181,29 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
         options=options,
         compute=compute,
         model=compute_for(workload, compute, times.predicted_for, options.calibration),
-        launch=launches_of(workload, software, options) or launch_for(workload, options.cpu, options.launch_cost_ps),
+        launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
+        or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
         network=network,
         gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
         times=times,
         places=places,
+    )
+
+
+def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool:
+    """Whether any message between stages of the pipeline leaves a node."""
+    if plan.pp == 1 or machine is None:
+        return False
+    from trine.graph.grid import RankGrid
+
+    grid, ranks = RankGrid(plan.axes), np.arange(plan.num_ranks, dtype=np.int64)
+    nodes = machine.node_of[np.asarray(machine.gpus, np.int64)[places]]
+    stage = grid.coordinates(ranks, "pp")
+    stride = int(np.flatnonzero(stage == 1)[0])
+    first = ranks[stage == 0]
+    return any(
+        bool((nodes[first + at * stride] != nodes[first + (at + 1) * stride]).any()) for at in range(plan.pp - 1)
     )
 
 

@@ -108,8 +108,13 @@ def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
     return recipe.again(workload, chosen.profile)
 
 
-def launches_of(workload: Workload, chosen: ChosenSoftware, options: SimulateOptions) -> LaunchCosts | None:
-    """Launches of a synthesised workload by its profile; None where that says nothing of the CPU, or was not asked."""
+def launches_of(
+    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
+) -> LaunchCosts | None:
+    """Launches of a synthesised workload by its profile; None where that says nothing of the CPU, or was not asked.
+
+    crosses: messages of the pipeline leave the node.
+    """
     from trine.compute.launch import software_launches
 
     profile = chosen.profile
@@ -122,4 +127,4 @@ def launches_of(workload: Workload, chosen: ChosenSoftware, options: SimulateOpt
     may_shrink = stragglers is not None and (
         stragglers.jitter is not None or any(factor < 1 for _, factor in stragglers.slow)
     )
-    return software_launches(workload, profile, merges=not may_shrink)
+    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)

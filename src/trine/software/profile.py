@@ -65,16 +65,18 @@ class LaunchStyle(Spec):
 
     cpu_us_per_kernel: CPU time of one launch with all that Python and the dispatcher do for it. layer_us: more for each
     pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective, its launch
-    included; message_us: for each message of a pipeline, sent or received. queue_limit: launches that the thread may be
-    ahead of the GPU when a pass begins. synchronises: where it waits until the GPU has done all that was launched: with
-    each message of a pipeline and the end of a step (``pass``), behind each backward pass and step (``micro-batch``),
-    behind each step, or never.
+    included; message_us: for each message of a pipeline, sent or received. crossing_us: more for each collective of a
+    tensor-parallel group and each of its ranks, where messages of the pipeline leave the node. queue_limit: launches
+    that the thread may be ahead of the GPU when a pass begins. synchronises: where it waits until the GPU has done all
+    that was launched: with each message of a pipeline and the end of a step (``pass``), behind each backward pass and
+    step (``micro-batch``), behind each step, or never.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
     layer_us: Microseconds = 0.0
     communication_us: Microseconds = 0.0
     message_us: Microseconds = 0.0
+    crossing_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
 

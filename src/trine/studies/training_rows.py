@@ -186,7 +186,8 @@ class TrainingRow:
             at += count
             starts.append(at)
         layers = self.whole("layers")
-        return tuple("final_norm" if start >= layers else f"layers.{start}.attention.norm" for start in starts)
+        behind = iter(("final_norm", "head", "loss"))  # stages without layers hold what follows the last one
+        return tuple(next(behind) if start >= layers else f"layers.{start}.attention.norm" for start in starts)
 
     def load_cluster(self) -> Cluster:
         """The machine, with the bandwidth between nodes that its source shows, where it does."""
