@@ -162,7 +162,8 @@ def validate_training(
     """Predict the bundled steps (of some sources) and compare.
 
     sample: a few cheap rows of each source. software: another profile for all rows, ``none`` for no profile. blind:
-    fit no factors either; a sample fits none. most_rows: of each source, drawn by the hash of their names.
+    fit no factors either; a sample fits none. most_rows: of those of each source
+    that count, drawn by the hash of their names.
 
     Raises InputError for an unknown source.
     """
@@ -201,10 +202,11 @@ def _sample(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
 
 
 def _thinned(rows: Sequence[TrainingRow], most: int) -> list[TrainingRow]:
-    """The first ``most`` by hash of each source's rows that count, and of those apart."""
-    groups: dict[tuple[str, bool], list[TrainingRow]] = {}
+    """The first ``most`` by hash of each source's rows that count."""
+    groups: dict[str, list[TrainingRow]] = {}
     for row in sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest()):
-        groups.setdefault((row.source.key, bool(row.apart)), []).append(row)
+        if not row.apart:
+            groups.setdefault(row.source.key, []).append(row)
     return [row for group in groups.values() for row in group[:most]]
 
 
