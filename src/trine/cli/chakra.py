@@ -59,7 +59,7 @@ def run(
         str | None, Option("How flows share links.", NETWORK_WORDS, NETWORK, values=networks)
     ] = None,
     collective_costs: Annotated[
-        str | None, Option("What collectives cost: as the library runs them, links alone.", "auto|links|library", NETWORK)
+        str | None, Option("What collectives cost: as the library does, or links alone.", "auto|links|library", NETWORK)
     ] = None,
     algorithm: Annotated[
         str | None, Option("Algorithms of collectives, e.g. all_reduce=ring.", "KIND=NAME,...", NETWORK,
