@@ -99,7 +99,7 @@ def test_every_second_product_is_kept() -> None:
 @pytest.mark.parametrize("plan", [Plan(batch=2, micro_batch=1), Plan(dp=2, batch=1), Plan(tp=2, batch=1)])
 def test_programs_alone_say_what_the_simulation_says(plan: Plan) -> None:
     """Where time and program order the same, the peak of the program is that of the run, but for rounding."""
-    work = synthesize("llama-3-8b", layers=2, sequence=512)
+    work = synthesize("llama-3-8b", layers=2, sequence=512, software="none")
     result = simulate(work, plan, options=SimulateOptions(cluster="dgx-h100", software="none"))
     (alone,) = rank_memory(work, plan)
     assert alone.use.allocated_bytes == result.memory_uses[0].allocated_bytes
@@ -109,7 +109,7 @@ def test_programs_alone_say_what_the_simulation_says(plan: Plan) -> None:
 
 def test_fewer_micro_batches_fill_as_much() -> None:
     """Programs are shortened to the micro-batches that are alive together."""
-    work = synthesize("llama-3-8b", layers=4, sequence=256)
+    work = synthesize("llama-3-8b", layers=4, sequence=256, software="none")
     plan = Plan(pp=2, batch=12, micro_batch=1, schedule="1f1b", balance="layers")
     whole = simulate(work, plan, options=SimulateOptions(cluster="dgx-h100", software="none"))
     found = rank_memory(work, plan)

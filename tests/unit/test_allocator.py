@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trine.results.allocator import CachingAllocator, peak_of
+from trine.results.allocator import CachingAllocator, LateBlocks, peak_of
 
 MIB = 2**20
 
@@ -74,6 +74,18 @@ def test_peak_names_what_is_held_and_where() -> None:
     assert peak.held == (60 * MIB, 10 * MIB)
     assert peak.index == 1
     assert peak_of([], (512, 0)).index == -1
+
+
+def test_states_that_come_late_take_blocks_that_activations_had() -> None:
+    """Two activations of 64 MiB; moments of 96 MiB split their blocks, so the next step reserves anew."""
+    changes = [(64 * MIB, 1, 1), (64 * MIB, 1, 2), (-64 * MIB, 1, 2), (-64 * MIB, 1, 1)]
+    before = peak_of(changes, (96 * MIB, 0))
+    late = peak_of(changes, (96 * MIB, 0), late=LateBlocks(0, 96 * MIB, 3))
+    assert before.reserved_bytes == before.allocated_bytes == 224 * MIB
+    assert late.allocated_bytes == 224 * MIB
+    assert late.held == before.held
+    # Three of 32 MiB fill one block and half of the other; two new blocks of 64 MiB follow.
+    assert late.reserved_bytes == 256 * MIB
 
 
 @given(st.lists(st.tuples(st.integers(1, 80 * MIB), st.integers(0, 5)), max_size=40))

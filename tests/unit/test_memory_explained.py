@@ -27,8 +27,9 @@ def test_the_peak_is_that_of_the_simulation(model) -> None:
     found = explain_memory(model, PLAN, HOW)
     use = max(simulate(model, PLAN, options=HOW).memory_uses, key=lambda one: one.needed_bytes)
     assert found.use == use
-    # Blocks are rounded up to 512 B, what is asked for is not.
-    assert sum(one.size_bytes for one in found.held) == pytest.approx(found.use.allocated_bytes, rel=1e-4)
+    # Blocks are rounded up to 512 B, and what is left of one that is not split is counted.
+    held = sum(one.size_bytes for one in found.held)
+    assert held <= found.use.allocated_bytes <= 1.01 * held
     assert {one.module for one in found.held} >= {"optimizer_state", "weights", "layers.*.mlp"}
     assert any("reserved" not in line and "loss" in line for line in found.text())
 

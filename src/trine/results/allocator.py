@@ -147,18 +147,43 @@ class ReplayedPeak:
     index: int
 
 
-def peak_of(changes: Iterable[tuple[int, int, int]], resident: Sequence[int], rounding: int = ROUNDING) -> ReplayedPeak:
+@dataclass(frozen=True, slots=True)
+class LateBlocks:
+    """Of what stays in a category, bytes that are first taken when the first step has ended, in ``count`` blocks."""
+
+    category: int
+    size_bytes: int
+    count: int
+
+
+def peak_of(
+    changes: Iterable[tuple[int, int, int]],
+    resident: Sequence[int],
+    rounding: int = ROUNDING,
+    late: LateBlocks | None = None,
+) -> ReplayedPeak:
     """Replay ``changes`` (bytes, negative when given back; category; number of the block) in the order of the program.
 
-    resident: bytes of each category that are taken first and stay. Bytes that are no block of their own (-1, as of
-    offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
+    resident: bytes of each category that are taken first and stay. late: what of them is taken behind a first step, in
+    blocks that were free by then; the step is replayed once more behind it. Bytes that are no block of their own (-1,
+    as of offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
     """
-    allocator, held, loose, whole = CachingAllocator(rounding=rounding), list(resident), 0, True
+    rows, allocator = list(changes), CachingAllocator(rounding=rounding)
     for i, size in enumerate(resident):
-        if size:
-            allocator.take(RESIDENT + i, size)
-    peak, best, index = allocator.allocated, tuple(held), -1
-    for i, (size, category, block) in enumerate(changes):
+        first = size - late.size_bytes if late is not None and late.category == i else size
+        if first > 0:
+            allocator.take(RESIDENT + i, first)
+    if late is not None and late.size_bytes and late.count:
+        _replay(allocator, rows, [0] * len(resident))
+        each = -(-late.size_bytes // late.count)
+        for number in range(late.count):
+            allocator.take(RESIDENT + len(resident) + number, each)
+    return _replay(allocator, rows, list(resident))
+
+
+def _replay(allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int]) -> ReplayedPeak:
+    peak, best, index, loose, whole = allocator.allocated, tuple(held), -1, 0, True
+    for i, (size, category, block) in enumerate(rows):
         held[category] += size
         if block < 0:
             loose, whole = loose + size, False

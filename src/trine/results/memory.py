@@ -11,8 +11,9 @@ import numpy as np
 from trine.arrays import Int64
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
-from trine.results.allocator import ROUNDING, peak_of
+from trine.results.allocator import ROUNDING, LateBlocks, peak_of
 
+_STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
 
 
@@ -58,7 +59,8 @@ class MemoryFacts:
 
     outside_bytes: beside the allocator (CUDA context, communicators). fragmentation: of the reserved memory, beyond
     what the modelled allocator reserves. error: how far measured memory is from the modelled at the 90th percentile.
-    software: the profile's name; empty for none.
+    software: the profile's name; empty for none. state_blocks: blocks in which the part ``late_states`` of the
+    optimizer's state is taken behind the first step; 0: all of it before.
     """
 
     rounding_bytes: int = ROUNDING
@@ -66,6 +68,14 @@ class MemoryFacts:
     outside_bytes: int = 0
     error: float = 0.0
     software: str = ""
+    state_blocks: int = 0
+    late_states: float = 0.0
+
+    def late(self, resident: Sequence[int]) -> LateBlocks | None:
+        """What of ``resident`` (bytes by category) is taken behind the first step."""
+        if not self.state_blocks or len(resident) <= _STATES:
+            return None
+        return LateBlocks(_STATES, int(resident[_STATES] * self.late_states), self.state_blocks)
 
 
 NO_FACTS = MemoryFacts()
@@ -132,7 +142,7 @@ def memory_uses(memory: MemoryEvents, facts: MemoryFacts, capacities: tuple[int,
         own = order[ptr[rank] : ptr[rank + 1]]
         columns = (memory.delta_bytes[own], memory.category[own], block[own])
         changes = zip(*(column.tolist() for column in columns), strict=True)
-        peak = peak_of(changes, resident, facts.rounding_bytes)
+        peak = peak_of(changes, resident, facts.rounding_bytes, facts.late(resident))
         found.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
     return tuple(found)
 

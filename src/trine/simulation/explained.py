@@ -153,7 +153,7 @@ def programs_of(
         software=setup.software.profile,
     )  # fmt: skip
     capacities = [size for size in setup.memory_bytes(setup.places) if size]
-    facts = facts_of(setup.software.profile, setup.plan)
+    facts = facts_of(setup.software.profile, setup.plan, setup.workload)
     return _Programs(job=job, facts=facts, capacity_bytes=min(capacities, default=0), setup=setup)
 
 

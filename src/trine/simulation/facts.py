@@ -252,7 +252,7 @@ def memory_facts(setup: Setup) -> MemoryFacts:
     """What memory rests on besides tensors: of the software's profile, or nothing."""
     from trine.simulation.memory import facts_of
 
-    return facts_of(setup.software.profile, setup.plan)
+    return facts_of(setup.software.profile, setup.plan, setup.workload)
 
 
 def with_memory_verdict(result: Result) -> Result:

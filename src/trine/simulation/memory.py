@@ -76,7 +76,8 @@ def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capaci
     """The peak of a program whose changes of memory follow in program order."""
     changes = in_order(program)
     rows = ((change.delta_bytes, change.category, change.block) for change in changes)
-    peak = peak_of(rows, program.resident_bytes, facts.rounding_bytes)
+    resident = program.resident_bytes
+    peak = peak_of(rows, resident, facts.rounding_bytes, facts.late(resident))
     return StageMemoryUse(
         stage=stage,
         use=use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacity_bytes),
@@ -90,17 +91,23 @@ def in_order(program: RankProgram) -> list[MemoryChange]:
     return sorted(program.memory, key=lambda change: (change.step, change.at_end))
 
 
-def facts_of(software: Software | None, plan: Plan) -> MemoryFacts:
-    """What a profile says of memory besides tensors, for the communicators of a plan."""
+def facts_of(software: Software | None, plan: Plan, workload: Workload) -> MemoryFacts:
+    """What a profile says of memory besides tensors, for the communicators of a plan and the weights of a workload.
+
+    Of the optimizer state two thirds are moments where weights are in half precision and have copies in float32.
+    """
     if software is None:
         return MemoryFacts()
-    style = software.memory
+    style, late = software.memory, software.memory.states == "first-step"
+    is_half = any(workload.tensors[p.weight].dtype in ("bfloat16", "float16") for p in workload.parameters[:1])
     return MemoryFacts(
         rounding_bytes=style.rounding_bytes,
         fragmentation=style.fragmentation,
         outside_bytes=style.context_bytes + num_communicators(plan) * style.communicator_bytes,
         error=style.error,
         software=software.name,
+        state_blocks=max(2 * len(workload.parameters) // plan.pp, 1) if late else 0,
+        late_states=2 / 3 if is_half else 1.0,
     )
 
 
@@ -118,5 +125,5 @@ def rank_memory(
     capacity_bytes: int = 0,
 ) -> tuple[StageMemoryUse, ...]:
     """What the ranks of each pipeline stage (or of ``stages``) hold at most, from their programs alone."""
-    programs, facts = stage_programs(workload, plan, software, stages), facts_of(software, plan)
+    programs, facts = stage_programs(workload, plan, software, stages), facts_of(software, plan, workload)
     return tuple(program_use(program, facts, stage, capacity_bytes) for stage, program in programs.items())

@@ -119,7 +119,9 @@ class MemoryStyle(Spec):
     ``key_values``: copies of keys and values where there are as many heads of them as of queries.
     selective: what selective recomputation keeps: all but the core of ``attention`` (Megatron-LM); or of each block the
     results of attention and of every second ``product`` (torchtitan), ``compiled`` only those that its backward pass
-    reads. gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` or ``kept``.
+    reads. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
+    that activations had, so that those of the next step find other blocks.
+    gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` or ``kept``.
     """
 
     context_bytes: Bytes = 0
@@ -135,6 +137,7 @@ class MemoryStyle(Spec):
     parameter_gather: Literal["in-place", "copy"] = "in-place"
     keeps: dict[str, Count] = Field(default_factory=dict)
     selective: Literal["attention", "products", "compiled"] = "attention"
+    states: Literal["before", "first-step"] = "before"
     gathered_inputs: Literal["again", "kept"] = "again"
 
 
