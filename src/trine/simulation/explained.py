@@ -173,7 +173,10 @@ def explain_memory(
         at=_where(program.steps[changes[index].step].label, found.job) if index >= 0 else "before the step",
         held=tuple(_held(program, changes[: index + 1], found.job)),
         phases=tuple(_phases(program, changes)),
-        options=tuple(_other(workload, text, other, options) for text, other in other_plans(asked, found)),
+        options=tuple(
+            _other(workload, text, (asked, changes), options)
+            for text, changes in other_plans(asked, found.setup.workload.batch)
+        ),
     )
 
 
@@ -268,35 +271,43 @@ def _where(label: Label, job: Job) -> str:
 # -- other options -----------------------------------------------------------------------------------------------------
 
 
-def other_plans(plan: Plan, found: _Programs) -> Iterator[tuple[str, Plan]]:
-    """Other options of a plan, each by itself; the batch of all replicas stays."""
-    batch = plan.batch or found.setup.workload.batch
-    if plan.dp > 1:
+def other_plans(plan: Plan, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Other options of a plan, each by itself, as what it changes; the batch of all replicas stays.
+
+    batch: samples of a replica where the plan does not say.
+    """
+    batch = plan.batch or batch
+    if plan.dp > 1 and plan.data == "ddp":
         for sharding in ("zero1", "zero2", "fsdp"):
-            if sharding != plan.sharding and (plan.sharding, sharding) not in (("zero2", "zero1"),):
-                yield f"sharding {sharding}", replace(plan, sharding=sharding)
+            if sharding != plan.sharding and (plan.sharding, sharding) != ("zero2", "zero1"):
+                yield f"sharding {sharding}", {"sharding": sharding}
     for recompute in ("selective", "full"):
         if recompute != plan.recompute:
-            yield f"recompute {recompute}", replace(plan, recompute=recompute, recompute_layers=None)
+            yield f"recompute {recompute}", {"recompute": recompute, "recompute_layers": None}
     size = plan.micro_batch or batch
     if size > 1:
-        yield f"micro-batch {size // 2}", replace(plan, batch=batch, micro_batch=size // 2)
-    halved = {"dp": plan.dp // 2, "batch": 2 * batch} if plan.dp % 2 == 0 else {}
+        yield f"micro-batch {size // 2}", {"batch": batch, "micro_batch": size // 2}
+    halved: dict[str, Any] = {"dp": plan.dp // 2, "batch": 2 * batch} if plan.dp % 2 == 0 else {}
     if halved.get("dp") == 1:
-        halved["sharding"] = "none"  # type: ignore[assignment]
-    keeps = {"micro_batch": size, "cuts": ()}
-    yield f"tp {2 * plan.tp}", replace(plan, tp=2 * plan.tp, **{**keeps, **halved})  # type: ignore[arg-type]
-    pipeline = {"schedule": "1f1b"} if plan.pp == 1 else {}
-    yield f"pp {2 * plan.pp}", replace(plan, pp=2 * plan.pp, **{**keeps, **halved, **pipeline})  # type: ignore[arg-type]
+        halved["sharding"] = "none"
+    keeps = {"micro_batch": size, "cuts": (), **halved}
+    yield f"tp {2 * plan.tp}", {"tp": 2 * plan.tp, **keeps}
+    yield f"pp {2 * plan.pp}", {"pp": 2 * plan.pp, **keeps, **({"schedule": "1f1b"} if plan.pp == 1 else {})}
     for offload in ("activations", "optimizer"):
         if offload != plan.offload:
-            yield f"offload {offload}", replace(plan, offload=offload)
+            yield f"offload {offload}", {"offload": offload}
 
 
-def _other(workload: Workload | str | os.PathLike[str], text: str, plan: Plan, options: SimulateOptions) -> OtherOption:
+def _other(
+    workload: Workload | str | os.PathLike[str], text: str, asked: tuple[Plan, dict[str, Any]], options: SimulateOptions
+) -> OtherOption:
+    plan, changes = asked
+    ranks = plan.num_ranks
     try:
-        found = programs_of(workload, plan, replace(options, warnings=()))
+        other = replace(plan, **changes)
+        ranks = other.num_ranks
+        found = programs_of(workload, other, replace(options, warnings=()))
         use = max(found.uses(), key=lambda one: one.needed_bytes)
     except TrineError as error:
-        return OtherOption(option=text, num_ranks=plan.num_ranks, use=None, why_not=str(error))
-    return OtherOption(option=text, num_ranks=plan.num_ranks, use=use)
+        return OtherOption(option=text, num_ranks=ranks, use=None, why_not=str(error))
+    return OtherOption(option=text, num_ranks=ranks, use=use)
