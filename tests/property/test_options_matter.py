@@ -113,6 +113,9 @@ def models(folder: Path) -> None:
     make(folder, "trace convert vgg13-h100-b128 {tmp}/named.trine.json")
     text = json.loads((folder / "named.trine.json").read_text())
     text["gpu"] = None
+    (folder / "measured.yaml").write_text(
+        "software: megatron-2021\nsteps: [{workload: 'model:gpt-2,layers=2,gpu=h100-sxm', step_time: 20 ms}]\n"
+    )
     (folder / "unnamed.trine.json").write_text(json.dumps(text))
     make(folder, "calibrate resnet50-h100-b128 --output {tmp}/fits.json")
 

@@ -117,7 +117,7 @@ COMMANDS = (
     Command("trace capture", "trace:capture", PREPARE,
             "Record one training step of your own function with PyTorch's profiler (needs trine[capture])."),
     Command("calibrate", "calibrate:calibrate", PREPARE,
-            "Fit operator times on TRACES and report the error per operator kind, leave-one-out."),
+            "Fit operator times on TRACES, or a software profile on measured steps (--step); the error left out."),
     Command("warmup", "warmup:warmup", PREPARE,
             "Compile the kernels into the user's cache, for container images and fresh machines."),
 )  # fmt: skip
