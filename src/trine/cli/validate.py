@@ -89,6 +89,7 @@ def training(
     source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
     software: Annotated[str | None, Option("This profile for all rows [each source's own].")] = None,
     blind: Blind = False,
+    rows: Annotated[int | None, Option("At most so many rows of each source [all of them].")] = None,
     report: Annotated[
         str | None, Option("Write the page, of the layouts too, with its pictures; needs trine[plot].", "DIR", OUTPUT)
     ] = None,
@@ -106,14 +107,14 @@ def training(
 
     with RowsLine() as progress:
         found = validate_training(
-            sample=sample, sources=source, software=software, blind=blind,
+            sample=sample, sources=source, software=software, blind=blind, most_rows=rows,
             answers=Answers(None) if again else user_answers(), jobs=jobs,
             progress=lambda done, total: progress(done, total, 0),
         )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate training")
     if report is not None:
-        _write_page(found, report, sample, jobs)
+        _write_page(found, report, sample or rows is not None, jobs)
 
 
 def _write_page(found: TrainingValidation, folder: str, sample: bool, jobs: int | None) -> None:

@@ -154,7 +154,9 @@ def _layout_errors(found: LayoutValidation) -> str:
         errors = [step.measured_s / step.answer.step_s - 1 for step in found.blind]
         rows.insert(0, f"1 node, nothing fitted | {_joined(Errors.of(errors))}")
     rows += [f"apart: {why} | {_joined(errors)}" for why, errors in found.apart()]
-    said = f"{words(found.factors)}, fitted on {found.num_fitted} rows." if found.num_fitted else "Nothing is fitted."
+    said = f"{words(found.factors)}, fitted on {found.num_fitted} rows."
+    if not found.num_fitted:
+        said = "Here nothing is fitted" + (", and a few layouts of each group are asked." if found.is_sample else ".")
     return f"{said}\n\n" + _table(f"| nodes | {_HEAD}", rows)
 
 
@@ -196,13 +198,14 @@ def plot_steps(found: TrainingValidation, path: Path) -> None:
     """Predicted over measured step time against measured, by source; blind to the left, fitted to the right."""
     figure, axes = subplots(1, 2, figsize=(11, 4.6), sharey=True)
     names = sorted({step.group("source") for step in found.counted})
+    colours = (*COLOURS, "black")
     for axis, title, is_fitted in ((axes[0], "blind", False), (axes[1], "factors fitted on other rows", True)):
         for number, name in enumerate(names):
             chosen = [s for s in found.counted if s.group("source") == name and (s.calibrated_s or not is_fitted)]
             ratios = [((s.calibrated_s or 0) if is_fitted else s.answer.step_s) / s.measured_s for s in chosen]
             marker = "os^vD*PX"[number % 8]
             axis.scatter([s.measured_s for s in chosen], ratios, s=16, lw=0, alpha=0.75, marker=marker,
-                         color=COLOURS[number % len(COLOURS)], label=f"{name} ({len(chosen)})")  # fmt: skip
+                         color=colours[number % len(colours)], label=f"{name} ({len(chosen)})")  # fmt: skip
         _ratio_axis(axis, title)
     axes[0].set_ylabel("predicted / measured step time")
     axes[0].legend(frameon=False, fontsize=8, ncols=2)
