@@ -187,7 +187,7 @@ class TrainingRow:
             starts.append(at)
         layers = self.whole("layers")
         behind = iter(("final_norm", "head", "loss"))  # stages without layers hold what follows the last one
-        return tuple(next(behind) if start >= layers else f"layers.{start}.attention.norm" for start in starts)
+        return tuple(next(behind, "loss") if start >= layers else f"layers.{start}.attention.norm" for start in starts)
 
     def load_cluster(self) -> Cluster:
         """The machine, with the bandwidth between nodes that its source shows, where it does."""
