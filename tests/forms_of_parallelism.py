@@ -24,8 +24,12 @@ SENT = {
 
 
 @cache
-def model(name: str = "llama-3-8b", layers: int = 2, sequence: int = 512, batch: int = 2) -> Workload:
-    return trine.synthesize(name, gpu="h100-sxm", layers=layers, sequence=sequence, batch=batch, software="none")
+def model(
+    name: str = "llama-3-8b", layers: int = 2, sequence: int = 512, batch: int = 2, times: str = "tables"
+) -> Workload:
+    return trine.synthesize(
+        name, gpu="h100-sxm", layers=layers, sequence=sequence, batch=batch, software="none", times=times
+    )
 
 
 def build(workload: Workload, plan: Plan) -> tuple[Job, BuildReport]:

@@ -252,9 +252,10 @@ def test_a_gather_ahead_is_issued_before_the_reduction_behind_it_and_both_take_t
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
+@pytest.mark.parametrize(("times", "fixed_ps"), [("roofline", 3_000_000), ("tables", 0)])
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
-def test_each_rank_updates_its_part(sharding: str) -> None:
-    workload = model()
+def test_each_rank_updates_its_part(sharding: str, times: str, fixed_ps: int) -> None:
+    workload = model(times=times)
     whole = [op.id for op in workload.operators if op.phase == OPTIMIZER]
     job, _ = build(workload, Plan(dp=4, sharding=sharding))
     one, _ = build(workload, Plan())
@@ -262,7 +263,7 @@ def test_each_rank_updates_its_part(sharding: str) -> None:
         sum(s.duration_ps for s in j.programs[0].steps if isinstance(s, Compute) and s.label.phase == 2)
         for j in (job, one)
     ]
-    fixed = 3_000_000 * len(whole)  # the roofline's fixed part of each operator
+    fixed = fixed_ps * len(whole)  # the roofline's fixed part of each operator; the tables' time is in proportion
     assert found[0] - fixed == pytest.approx((found[1] - fixed) / (1 if sharding == "none" else 4), rel=1e-6)
 
 
