@@ -61,8 +61,9 @@ CASES = {
     command: [Case(**row) for row in rows]
     for command, rows in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
 }
-#: Options of ``trace capture`` need torch; tests/unit/test_capture_files.py flips them.
-ELSEWHERE = {"trace capture"}
+#: Options of ``trace capture`` need torch; tests/unit/test_capture_files.py flips them. Those of the others take
+#: minutes where rows are simulated; tests/unit/test_validate_options.py flips them on made-up predictions.
+ELSEWHERE = {"trace capture", "validate training", "validate layouts", "validate operators", "validate scaling"}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -1,0 +1,198 @@
+"""Does every option of ``trine validate training``, ``layouts``, ``operators`` and ``scaling`` change what is asked?
+
+Rows are not simulated: predictions are made up from the row, the profile and the factors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from trine.cli.main import app
+from trine.studies import operator_errors, replay_rows, scaling_report, validate_layouts, validate_training
+from trine.studies.operator_errors import SHAPES, OperatorErrors, OperatorQuestion
+from trine.studies.replay_rows import Ask, Predicted
+from trine.studies.scaling_pairs import Pair, Scaled
+from trine.studies.scaling_report import ScalingValidation
+from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
+
+RUNNER = CliRunner()
+#: Most rows that a test takes of a source, model and number of GPUs: fits of the factors are what takes time here.
+FEW = 2
+
+
+@dataclass
+class Asked:
+    """What was asked of the rows, and how many at a time."""
+
+    rows: list[tuple[str, Ask]] = field(default_factory=list)
+    jobs: set[int] = field(default_factory=set)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Predictions without simulation, kept in a cache of the test's own."""
+    found = Asked()
+
+    def predict(rows: Any, ask: Ask, jobs: int) -> Any:
+        found.jobs.add(jobs)
+        for row in rows:
+            found.rows.append((row.name, ask))
+            yield row, made_up(row, ask)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(replay_rows, "_answers", predict)
+    monkeypatch.setattr(replay_rows, "_state", lambda: "made up")
+    for module in (validate_training, validate_layouts):
+        monkeypatch.setattr(module, "load_layouts", few(load_layouts))
+    monkeypatch.setattr(validate_training, "load_rows", few(load_rows))
+    return found
+
+
+def few(load: Callable[[], Sequence[TrainingRow]]) -> Callable[[], list[TrainingRow]]:
+    """Some rows of each model, GPU count and source."""
+
+    def thinned() -> list[TrainingRow]:
+        groups: dict[tuple[str, ...], list[TrainingRow]] = {}
+        for row in load():
+            if row.step_s is not None and not row.apart:
+                groups.setdefault((row.source.key, row.model, str(row.num_gpus)), []).append(row)
+        return [row for group in groups.values() for row in group[:FEW]]
+
+    return thinned
+
+
+def made_up(row: TrainingRow, ask: Ask) -> Predicted:
+    """A prediction within 20 % of the row, larger with a profile that was asked for."""
+    assert row.step_s is not None
+    error = 0.8 + 0.4 * zlib.crc32(row.name.encode()) / 2**32 + (0.05 if ask.software else 0)
+    first = Predicted(row=row.name, step_s=row.step_s * error, shares=(0.7, 0.1, 0.1), software=ask.software or "own")
+    return Predicted(row=row.name, step_s=first.scaled(ask.factors), shares=first.shares, software=first.software)
+
+
+def run(line: str) -> str:
+    done = RUNNER.invoke(app, line.split())
+    assert done.exit_code == 0, f"trine {line}\n{done.output[-2000:]}{done.exception!r}"
+    return done.stdout
+
+
+def document(line: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(re.sub(r'"wall_s": [0-9.e+-]+', '"wall_s": 0', run(f"{line} --json -")))
+    return found
+
+
+def options(command: str) -> set[str]:
+    """Long names of a command's options, but those that every test here uses."""
+    found = typer.main.get_command(app)
+    for word in ("validate", command):
+        found = found.commands[word]  # type: ignore[attr-defined]
+    return {max(p.opts, key=len) for p in found.params if p.param_type_name == "option"} - {"--json", "--brief"}
+
+
+#: Options that change the answer, with what they are set to.
+ANSWERS = {
+    "training": {
+        "--sample": "",
+        "--source": " korthikanti",
+        "--software": " megatron-2021",
+        "--blind": "",
+        "--rows": " 3",
+    },
+    "layouts": {"--sample": "", "--software": " megatron-2021", "--blind": ""},
+    "operators": {"--sample": "", "--gpu": " t4"},
+    "scaling": {},
+}
+#: Those that do not.
+OTHERS = {"training": {"--report", "--jobs", "--again"}, "layouts": {"--jobs", "--again"}}
+
+
+@pytest.mark.parametrize("command", ANSWERS)
+def test_every_option_is_flipped_here(command: str) -> None:
+    assert options(command) == {*ANSWERS[command], *OTHERS.get(command, ())}
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("command", ["training", "layouts"])
+def test_rows_and_what_is_asked_of_them_change_the_answer(command: str) -> None:
+    usual = document(f"validate {command}")
+    assert usual == document(f"validate {command}")
+    for option, value in ANSWERS[command].items():
+        assert document(f"validate {command} {option}{value}") != usual, option
+
+
+@pytest.mark.parametrize("command", ["training", "layouts"])
+def test_a_profile_and_blindness_reach_every_question(command: str, asked: Asked) -> None:
+    run(f"validate {command} --brief")
+    assert len({ask.factors for _, ask in asked.rows}) > 1
+    asked.rows.clear()
+    run(f"validate {command} --brief --blind --software megatron-2021")
+    assert {ask for _, ask in asked.rows} == {Ask(software="megatron-2021")}
+
+
+@pytest.mark.parametrize("command", ["training", "layouts"])
+def test_kept_answers_are_taken_unless_asked_again(command: str, asked: Asked) -> None:
+    line = f"validate {command} --sample --brief"
+    first = run(f"{line} --jobs 3")
+    num_rows = len(asked.rows)
+    assert asked.jobs == {3}
+    assert run(line) == first
+    assert len(asked.rows) == num_rows
+    assert run(f"{line} --again") == first
+    assert len(asked.rows) == 2 * num_rows
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_page_is_written(tmp_path: Path) -> None:
+    run(f"validate training --sample --report {tmp_path / 'page'}")
+    assert len(list((tmp_path / "page").iterdir())) > 1
+
+
+def operator_steps(gpus: tuple[str, ...], *, every: int = 1) -> list[Callable[[], list[OperatorErrors]]]:
+    def one(gpu: str) -> list[OperatorErrors]:
+        about = OperatorQuestion(SHAPES, "gemm", gpu, gpu)
+        return [OperatorErrors(about=about, count=100 // every, median=0.1, mean=0.1, p90=0.2, worst=0.3, bias=0.0)]
+
+    return [partial(one, gpu) for gpu in gpus or ("t4", "v100")]
+
+
+def scaled() -> ScalingValidation:
+    pair = Pair(
+        model="ConvNets/resnext101-32x4d", variant="", framework="PyTorch", cluster="dgx-a100", machine="A100",
+        precision="amp", batch=128, gpus=8, one=1000.0, several=7600.0,
+    )  # fmt: skip
+    pairs = pair, replace(pair, model="ConvNets/efficientnet")
+    rows = [Scaled(pair=pair, collectives_s=2e-3, slowest_s=1e-3, software_s=1e-3) for pair in pairs]
+    return ScalingValidation(rows=tuple(rows), not_asked={})
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of operators and of pairs that nobody has to compute."""
+    monkeypatch.setattr(operator_errors, "steps", operator_steps)
+    monkeypatch.setattr(scaling_report, "validate_scaling", scaled)
+
+
+@pytest.mark.usefixtures("tables")
+def test_options_of_operators_change_the_answer() -> None:
+    usual = document("validate operators")
+    for option, value in ANSWERS["operators"].items():
+        assert document(f"validate operators {option}{value}") != usual, option
+
+
+@pytest.mark.usefixtures("asked", "tables")
+@pytest.mark.parametrize("line", ["training --sample", "layouts --sample", "operators", "scaling"])
+def test_brief_is_one_line_and_json_is_the_whole(line: str, tmp_path: Path) -> None:
+    assert len(run(f"validate {line}").splitlines()) > 1
+    assert len(run(f"validate {line} --brief").splitlines()) == 1
+    run(f"validate {line} --json {tmp_path / 'v.json'}")
+    assert json.loads((tmp_path / "v.json").read_text())["schema"].startswith("trine/validate-")
