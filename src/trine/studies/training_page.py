@@ -17,7 +17,7 @@ from trine.studies.compared_steps import ComparedStep, Errors, cells
 from trine.studies.step_factors import words
 from trine.studies.training_rows import load_sources
 from trine.studies.validate_layouts import LayoutValidation
-from trine.studies.validate_training import BLIND, CALIBRATED, GROUPS, TrainingValidation
+from trine.studies.validate_training import BLIND, CALIBRATED, GROUPS, TrainingValidation, chosen_rows
 
 PAGE = "training-accuracy.md"
 STEPS_PICTURE, LAYOUTS_PICTURE = "training-accuracy-steps.png", "training-accuracy-layouts.png"
@@ -70,7 +70,7 @@ def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str
 def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
     """The page in Markdown."""
     blocks = [
-        _INTRO, "## Totals", _totals(steps), _bands(steps),
+        _INTRO, _edition(steps), "## Totals", _totals(steps), _bands(steps),
         f"![Predicted over measured step time by source]({STEPS_PICTURE})",
         *(block for by in GROUPS for block in (f"## By {by}", _groups(steps, by))),
         f"## The {NUM_WORST} worst rows, blind", _worst(steps),
@@ -82,6 +82,14 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
         "## Sources", _sources(steps),
     ]  # fmt: skip
     return "\n\n".join(blocks) + "\n"
+
+
+def _edition(found: TrainingValidation) -> str:
+    every = sum(not row.apart for row in chosen_rows(None, False))
+    asked = len(found.counted)
+    if asked == every:
+        return f"This edition asks all {every} rows that count."
+    return f"This edition asks {asked} of the {every} rows that count, drawn by the hash of their names (`--rows N`)."
 
 
 def _table(header: str, rows: Sequence[str]) -> str:
