@@ -116,3 +116,15 @@ def test_a_recorded_step_has_the_band_of_its_collectives_alone() -> None:
     exposed = int(several.rank_times.exposed[several.slowest_row])
     assert several.step_time_ps - exposed < ends[0] < several.step_time_ps < ends[1]
     assert ends[1] < several.step_time_ps + exposed
+
+
+def test_convolutions_of_float32_count_against_the_peak_of_tf32() -> None:
+    """VGG-13 recorded on an H100 is above the peak of float32: its convolutions ran in TF32, as PyTorch lets them."""
+    step = trine.simulate("vgg13-h100-b128", trine.Plan(), compare=False)
+    assert step.work is not None
+    assert (step.work.dtype, step.work.peak_flops) == ("tfloat32", pytest.approx(494.7e12))
+    assert float(str(headline.numbers(step)["model_flops_per_s_per_gpu"])) > 66.9e12
+    assert 0.1 < float(str(headline.numbers(step)["mfu"])) < 0.3
+    older = trine.simulate("vgg13-h100-b128", trine.Plan(), gpu="v100", compare=False).work
+    assert older is not None
+    assert (older.dtype, older.peak_flops) == ("float32", pytest.approx(15.7e12))

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.cost import Work
+from trine.compute.cost import Work, work
+from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.errors import InputError, nearest
-from trine.graph.workload import Operator, Tensor
+from trine.graph.workload import Operator, Tensor, Workload
+from trine.units import PS_PER_S
 
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
@@ -49,6 +51,32 @@ def stated_precision(operator: Operator) -> str:
     """Precision of its arithmetic as the attribute ``precision`` has it (``float32``, ``tfloat32``), else ``""``."""
     stated = operator.attributes.get("precision")
     return stated if isinstance(stated, str) and stated in ("float32", "tfloat32") else ""
+
+
+def precision_of(operator: Operator, tensors: Mapping[int, Tensor], tf32_products: bool) -> str:
+    """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked.
+
+    tf32_products: whether it was asked (:func:`has_tf32_products`). A stated precision counts before both.
+    """
+    stated = stated_precision(operator)
+    if stated:
+        return stated
+    dtype, kind = dtype_of(operator, tensors), kind_of(operator)
+    uses_tf32 = family_of(kind) == "conv" or (is_compute_bound(kind) and tf32_products)
+    return "tfloat32" if dtype == "float32" and uses_tf32 else dtype
+
+
+def has_tf32_products(workload: Workload, source: GpuSpec) -> bool:
+    """Whether some product of float32 matrices ran faster than float32 can on the source, so that it was TF32."""
+    most = source.flop_per_s.get("float32", 0)
+    for op in workload.operators:
+        kind = kind_of(op)
+        is_product = (
+            is_compute_bound(kind) and family_of(kind) != "conv" and dtype_of(op, workload.tensors) == "float32"
+        )
+        if is_product and work(op, workload).flops * PS_PER_S > most * op.gpu_time_ps > 0:
+            return True
+    return False
 
 
 def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:

@@ -12,16 +12,15 @@ from __future__ import annotations
 import math
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.cost import Work, work
-from trine.compute.data_sheet import check_peaks, dtype_of, least_time_s, stated_precision
-from trine.compute.kinds import family_of, is_compute_bound, kind_of
+from trine.compute.cost import Work
+from trine.compute.data_sheet import check_peaks, has_tf32_products, least_time_s, precision_of
+from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized
 from trine.compute.tables.fp32 import table_of
 from trine.compute.tables.fp32_operators import operator_time
 from trine.compute.tables.sized import SizedTimes
 from trine.evidence import ASSUMED, MODELLED, TRANSFERRED
-from trine.graph.workload import Operator, Workload
-from trine.units import PS_PER_S
+from trine.graph.workload import Workload
 
 #: Families that tables have in 16 bits.
 _IN_HALF = ("linear", "matmul", "attention")
@@ -38,7 +37,7 @@ class Transfer:
         check_peaks(target)
         self.source, self.target = source, target
         self._workload = workload
-        self._tf32_products = self._runs_above_float32()
+        self._tf32_products = has_tf32_products(workload, source)
         self._halves = SizedTimes(source), SizedTimes(target)
         tables = table_of(source), table_of(target)
         self._has_tables = None not in tables and tables[0] != tables[1]
@@ -53,7 +52,7 @@ class Transfer:
 
         amount: its work. fixed_ps: the part of ``ps`` that is the same at any size.
         """
-        precision = self._precision(sizes.operator)
+        precision = precision_of(sizes.operator, self._workload.tensors, self._tf32_products)
         if ps > 0 and precision in ("float16", "bfloat16") and family_of(kind_of(sizes.operator)) in _IN_HALF:
             halves = [times.time(sizes) for times in self._halves]
             if halves[0] is not None and halves[1] is not None:
@@ -73,28 +72,3 @@ class Transfer:
             return ps
         fixed = min(float(ps), fixed_ps)
         return math.ceil(fixed + (ps - fixed) * (after / before))
-
-    def _runs_above_float32(self) -> bool:
-        """Whether some product of float32 matrices ran faster than float32 can on the source, so that it was TF32."""
-        peak = self.source.flop_per_s.get("float32", 0)
-        for op in self._workload.operators:
-            kind = kind_of(op)
-            is_product = (
-                is_compute_bound(kind)
-                and family_of(kind) != "conv"
-                and dtype_of(op, self._workload.tensors) == "float32"
-            )
-            if is_product and work(op, self._workload).flops * PS_PER_S > peak * op.gpu_time_ps > 0:
-                return True
-        return False
-
-    def _precision(self, operator: Operator) -> str:
-        """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked."""
-        stated = stated_precision(operator)
-        if stated:
-            return stated
-        dtype = dtype_of(operator, self._workload.tensors)
-        uses_tf32 = family_of(kind_of(operator)) == "conv" or (
-            is_compute_bound(kind_of(operator)) and self._tf32_products
-        )
-        return "tfloat32" if dtype == "float32" and uses_tf32 else dtype

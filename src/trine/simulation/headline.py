@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trine.compute.cost import work
-from trine.compute.data_sheet import dtype_of, stated_precision
+from trine.compute.data_sheet import has_tf32_products, precision_of
 from trine.compute.kinds import is_compute_bound, kind_of
 from trine.compute.origin import known_gpu
-from trine.graph.workload import FORWARD, SYNTHESISED, Operator, Workload
+from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
 from trine.results.headline import CommunicationBand, StepBand, StepWork, best_public_mfu, mfu, nearest_band
 from trine.software.profile import FACTORS
@@ -38,6 +38,8 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
         again = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
     gpu, dtype = known_gpu(setup.gpu_names[0]), _dtype(workload, flops)
     sequence = workload.metadata.get("sequence", "")
+    if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
+        dtype = "float32"  # a GPU without TF32 runs it as float32
     peak = None if gpu is None else gpu.flop_per_s.get(dtype)
     return StepWork(
         samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
@@ -63,17 +65,15 @@ def _forward_flops(workload: Workload) -> dict[int, int]:
 
 
 def _dtype(workload: Workload, flops: dict[int, int]) -> str:
-    """Precision of the most products."""
+    """Precision of the most products: convolutions of float32 run in TF32, matrices where their times say so."""
     totals: dict[str, int] = {}
+    source = known_gpu(workload.gpu) if workload.has_gpu_times and workload.format != SYNTHESISED else None
+    tf32_products = source is not None and has_tf32_products(workload, source)
     for op in workload.operators:
         if op.id in flops:
-            name = _precision(op, workload)
+            name = precision_of(op, workload.tensors, tf32_products)
             totals[name] = totals.get(name, 0) + flops[op.id]
     return max(totals, key=lambda name: totals[name], default="float32")
-
-
-def _precision(op: Operator, workload: Workload) -> str:
-    return stated_precision(op) or dtype_of(op, workload.tensors)
 
 
 def band_of(setup: Setup, work: StepWork) -> StepBand | CommunicationBand | None:
