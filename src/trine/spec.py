@@ -35,7 +35,7 @@ Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
 class Spec(BaseModel):
     """Base of a mapping in a file: no other keys than its fields, no conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

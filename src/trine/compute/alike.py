@@ -13,6 +13,9 @@ class Alike:
         self._by_id = {op.id: op for op in workload.operators}
         self._alike: dict[object, int] = {}
         self._first: dict[int, int] = {}
+        self._shapes_of: dict[int, tuple[object, ...]] = {}
+        self._facts_of: dict[int, int | None] = {}
+        self._numbers: dict[object, int] = {}
 
     def forward_of(self, operator: Operator) -> Operator | None:
         """The operator whose gradient ``operator`` computes."""
@@ -29,12 +32,24 @@ class Alike:
 
     def _shapes(self, operator: Operator) -> tuple[object, ...]:
         """All that the work of an operator depends on, which of its tensors are the same one included."""
+        found = self._shapes_of.get(operator.id)
+        if found is not None:
+            return found
         number: dict[int, int] = {}
-        tensors = [self._tensors.get(t) for t in (*operator.inputs, *operator.outputs)]
-        sizes = tuple(
-            (number.setdefault(t.id, len(number)), t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
-            for t in tensors
-            if t is not None
-        )
+        sizes: list[object] = []
+        for tensor in (*operator.inputs, *operator.outputs):
+            facts = self._facts(tensor)
+            if facts is not None:
+                sizes += number.setdefault(tensor, len(number)), facts
         attributes = tuple(sorted((name, repr(value)) for name, value in operator.attributes.items()))
-        return operator.name, operator.phase, len(operator.inputs), sizes, attributes
+        shapes = operator.name, operator.phase, len(operator.inputs), tuple(sizes), attributes
+        self._shapes_of[operator.id] = shapes
+        return shapes
+
+    def _facts(self, tensor: int) -> int | None:
+        """A number for the shape, type and role of a tensor, the same for tensors alike; None for an unknown one."""
+        if tensor not in self._facts_of:
+            t = self._tensors.get(tensor)
+            what = None if t is None else (t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
+            self._facts_of[tensor] = None if what is None else self._numbers.setdefault(what, len(self._numbers))
+        return self._facts_of[tensor]

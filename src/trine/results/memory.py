@@ -11,7 +11,7 @@ import numpy as np
 from trine.arrays import Int64
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
-from trine.results.allocator import ROUNDING, LateBlocks, peak_of
+from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
@@ -134,15 +134,19 @@ def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0)
 
 def memory_uses(memory: MemoryEvents, facts: MemoryFacts, capacities: tuple[int, ...]) -> tuple[MemoryUse, ...]:
     """What each rank needs: its changes of memory in the order of its program, through the allocator."""
-    found = []
+    found: list[MemoryUse] = []
+    known: dict[object, ReplayedPeak] = {}  # ranks of a job do alike
     order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
     block = np.full(len(order), -1, np.int64) if memory.block is None else memory.block
     ptr = np.searchsorted(memory.rank[order], np.arange(len(memory.resident_bytes) + 1))
     for rank, resident in enumerate(memory.resident_bytes.tolist()):
         own = order[ptr[rank] : ptr[rank + 1]]
         columns = (memory.delta_bytes[own], memory.category[own], block[own])
-        changes = zip(*(column.tolist() for column in columns), strict=True)
-        peak = peak_of(changes, resident, facts.rounding_bytes, facts.late(resident))
+        key = (*(column.tobytes() for column in columns), *resident)
+        if key not in known:
+            changes = zip(*(column.tolist() for column in columns), strict=True)
+            known[key] = peak_of(changes, resident, facts.rounding_bytes, facts.late(resident))
+        peak = known[key]
         found.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
     return tuple(found)
 

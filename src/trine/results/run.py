@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -129,6 +130,18 @@ class TaskRun:
             wanted, got = len(self.graph.rank_names), len(getattr(self, name))
             if got not in (0, wanted):
                 raise InputError(f"needs one entry a rank: {wanted}, got {got}", field=name)
+
+    def with_words(
+        self, *, warnings: tuple[str, ...] | None = None, evidence: tuple[Evidence, ...] | None = None
+    ) -> Self:
+        """The same run with other warnings or other evidence: what follows from its tasks is not worked out again."""
+        made = replace(
+            self,
+            warnings=self.warnings if warnings is None else warnings,
+            evidence=self.evidence if evidence is None else evidence,
+        )
+        made.__dict__.update({name: value for name, value in self.__dict__.items() if name not in made.__dict__})
+        return made
 
     # Ranks
 

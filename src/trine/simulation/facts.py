@@ -231,7 +231,7 @@ def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
         carried = np.zeros(len(machine.links), np.int64)
         carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
     text = crowded_warning(machine, carried)
-    return replace(result, warnings=(*result.warnings, f"uplinks: {text}")) if text else result
+    return result.with_words(warnings=(*result.warnings, f"uplinks: {text}")) if text else result
 
 
 def with_exposed_launches(result: Result) -> Result:
@@ -245,7 +245,7 @@ def with_exposed_launches(result: Result) -> Result:
         else row
         for row in result.evidence
     )
-    return replace(result, evidence=tuple(rows))
+    return result.with_words(evidence=tuple(rows))
 
 
 def memory_facts(setup: Setup) -> MemoryFacts:
@@ -270,7 +270,7 @@ def with_memory_verdict(result: Result) -> Result:
         f"{format_bytes(result.memory_uses[worst].needed_bytes)}, its GPU has "
         f"{format_bytes(result.memory_capacity_bytes[worst])}"
     )
-    return replace(result, warnings=(text, *result.warnings))
+    return result.with_words(warnings=(text, *result.warnings))
 
 
 def simulator(wall_s: float, events: int, ranks: int) -> Simulator:

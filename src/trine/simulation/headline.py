@@ -104,4 +104,4 @@ def with_public_mfu(result: Result) -> Result:
         f"an MFU of {reached:.1%} is more than any published step on this GPU has that trine knows "
         f"({best[0]:.1%}, {best[1]}): hardly to be had"
     )
-    return replace(result, warnings=(*result.warnings, text))
+    return result.with_words(warnings=(*result.warnings, text))

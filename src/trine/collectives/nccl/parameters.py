@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trine.errors import InputError, nearest
 
@@ -79,9 +79,9 @@ def load_library(name: str) -> Library:
     names = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
     if name not in names:
         raise InputError(f"unknown collective library {name!r}{nearest(name, names)}", field="library")
-    import yaml
+    from trine.spec import load_mapping
 
-    return library_from(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+    return library_from(cast("Mapping[str, Any]", load_mapping(_FOLDER / f"{name}.yaml")))
 
 
 def library_from(data: Mapping[str, Any]) -> Library:

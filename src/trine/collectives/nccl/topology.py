@@ -278,10 +278,11 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
-    shifted = [_shifted(cluster, starts, shift * width) for shift in shifts]
+    shifted = [(ring, latencies) if shift == 1 else _shifted(cluster, starts, shift * width) for shift in shifts]
     exchange = [load.worst(cluster)[1] * width for load, _ in shifted]
     last, first = (np.array([domain[end] for domain in domains]) for end in (-1, 0))
-    following, following_ps = crossings(cluster, last, np.roll(first, -1))
+    is_ring = max(map(len, domains)) == 1  # the last GPU of a domain is its first
+    following, following_ps = (ring, latencies) if is_ring else crossings(cluster, last, np.roll(first, -1))
     far_ps = max(max(each) for _, each in ((ring, latencies), *shifted))
     return Tier(
         medium=next(filter(None, media), ""),
