@@ -59,7 +59,7 @@ class CachingAllocator:
 
     def take(self, block: int, size: int) -> Segment | None:
         """Allocate ``size`` bytes as ``block``; the segment that had to be reserved for it, if any."""
-        size = max(-(-size // self.rounding) * self.rounding, self.rounding)
+        size = -(-size // self.rounding) * self.rounding or self.rounding
         is_small, made = size <= SMALL_SIZE, None
         free = self._free[is_small]
         index = bisect_left(free, (size, 0))
@@ -78,25 +78,31 @@ class CachingAllocator:
         piece.block = block
         self.pieces[block] = piece
         self.allocated += piece.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
         return made
 
     def give(self, block: int) -> Piece:
         """Free ``block``; the piece that it had, as it was."""
+        piece = self.pieces[block]
+        gone = Piece(piece.address, piece.size, piece.segment)
+        self.drop(block)
+        return gone
+
+    def drop(self, block: int) -> None:
+        """Free ``block``."""
         piece = self.pieces.pop(block)
         self.allocated -= piece.size
-        gone = Piece(piece.address, piece.size, piece.segment)
-        is_small = self.segments[piece.segment].is_small
+        segment = self.segments[piece.segment]
+        is_small = segment.is_small
         piece.block = -1
         for other in (piece.before, piece.after):
             if other is not None and other.block < 0:
                 self._drop(other, is_small)
                 piece = _joined(piece, other)
-        segment = self.segments[piece.segment]
         if piece.before is None:
             segment.first = piece
         self._put_back(piece, is_small)
-        return gone
 
     def _reserve(self, size: int, is_small: bool) -> Segment:
         whole = SMALL_SEGMENT if is_small else LARGE_SEGMENT
@@ -183,14 +189,16 @@ def peak_of(
 
 def _replay(allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int]) -> ReplayedPeak:
     peak, best, index, loose, whole = allocator.allocated, tuple(held), -1, 0, True
+    take, drop = allocator.take, allocator.drop
     for i, (size, category, block) in enumerate(rows):
         held[category] += size
         if block < 0:
             loose, whole = loose + size, False
         elif size > 0:
-            allocator.take(block, size)
+            take(block, size)
         else:
-            allocator.give(block)
+            drop(block)
+            continue
         if allocator.allocated + loose > peak:
             peak, best, index = allocator.allocated + loose, tuple(held), i
     return ReplayedPeak(peak, allocator.reserved if whole else peak, best, index)
