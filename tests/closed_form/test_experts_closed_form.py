@@ -74,7 +74,7 @@ def test_zipf_shares_follow_the_law_and_programs_follow_the_shares(exponent: flo
 
 def test_experts_compute_as_long_as_their_tokens_say() -> None:
     """Times of an operator bound by memory are proportional to its tokens, but for the fixed part."""
-    workload = moe()
+    workload = model("mixtral-8x7b", times="roofline")
     shares = (4, 2, 1, 1, 2, 2, 0, 4)
     job, _ = build(workload, Plan(dp=4, ep=4, expert_shares=shares))
     even, _ = build(workload, Plan(dp=4, ep=4))

@@ -16,11 +16,16 @@ from fuzz_samples import samples
 Edit = tuple[int, int, int]
 
 #: Left out: they compile, run the user's own code, or replay everything that was measured.
-LEFT_OUT = ("warmup", "trace capture", "validate collectives", "validate loadstore", "study")
+LEFT_OUT = (
+    "warmup", "trace capture", "validate collectives", "validate loadstore", "validate training", "validate layouts",
+    "validate memory", "validate operators", "validate scaling", "study",
+)  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"
 #: Valid command lines, from which the others are made. Their machines have at most 256 GPUs, load-store 8 and 256 KiB.
 BASES = (
+    "software list --json out.json",
+    "software show megatron-core --json out.json",
     f"{JOB} {RING}",
     f"{JOB} --cluster dgx-h100",
     f"{JOB} --cluster dgx-h100 --nodes 2 --perfetto p.pftrace --json out.json",

@@ -73,8 +73,10 @@ def test_every_cluster_that_is_named_can_be_built_and_is_large_enough() -> None:
 def test_licences_lie_beside_the_data() -> None:
     for project in ("aiconfigurator", "vidur", "vtrain"):
         assert (FOLDER / "licences" / f"{project}-LICENSE").stat().st_size > 500
-    size = sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file())
-    assert size < 400_000
+    sizes = {path: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
+    of_steps = sum(size for path, size in sizes.items() if FOLDER / "training" in path.parents)
+    assert sum(sizes.values()) - of_steps < 400_000
+    assert of_steps < 1_000_000
 
 
 @pytest.mark.skipif(not COLLECTED.is_dir(), reason="the collection is not on this machine")
