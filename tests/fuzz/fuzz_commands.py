@@ -107,6 +107,7 @@ OUTPUTS = (
     "output",
     "perfetto",
     "inside_perfetto",
+    "memory_snapshot",
     "plot",
     "plot_noc",
     "timeline",
