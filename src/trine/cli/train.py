@@ -66,6 +66,12 @@ def train(
     refuse_without_machine(cluster, **options, **{name: how[name] for name in asked})
     fold = ranks.checked(job.num_ranks)
     exported = ChakraExport(chakra, chakra_target)
+    if exported.leaves_launches_out and how["cpu"] is None and how["launch_cost_ps"] is None:
+        how.values["cpu"] = False
+        warnings = [
+            *warnings,
+            "launches by the CPU are left out, since ASTRA-sim stops at them (--chakra-target chakra)",
+        ]
     with ProgressLine() as progress:
         asked_how = how.make(
             cluster=cluster,
@@ -132,6 +138,11 @@ class ChakraExport:
             raise InputError("--chakra-target is about the traces that --chakra PREFIX writes, and it was not given")
         self._prefix, self._target = prefix, target or "astra-sim"
         self._files: ChakraFiles | None = None
+
+    @property
+    def leaves_launches_out(self) -> bool:
+        """Whether traces are written for ASTRA-sim, whose statistics stop at CPU operators."""
+        return self._prefix is not None and self._target == "astra-sim"
 
     def write(self, job: Job) -> None:
         """Write the job, if that was asked for."""
