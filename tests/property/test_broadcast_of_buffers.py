@@ -65,7 +65,7 @@ def test_every_rank_but_the_first_gets_the_buffers_once(name: str, number: int, 
     n = len(cluster.gpus)
 
     def arrived(buffers: str) -> int:
-        graph = step(cluster, buffers, fold="off").graph
+        graph = step(cluster, buffers, fold="off", collective_costs="links").graph
         of_broadcast = [i for i, label in enumerate(graph.collectives) if label.kind == "broadcast"]
         chosen = np.isin(graph.labels.collective, of_broadcast)
         return int(graph.size_bytes[chosen].sum())

@@ -29,6 +29,8 @@ MAX_FILE_BYTES = 2 * 2**30
 MAX_CSV_BYTES = 512 * 2**20
 MAX_HEADER = 2**16
 _COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
+#: Peers of a table of writes are numbered so far.
+MAX_RANK = 2**31 - 1
 
 
 class TransferColumns(NamedTuple):
@@ -137,6 +139,8 @@ def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | N
         known = f"; ranks that get any: {', '.join(map(str, to[:20]))}" if to else "; there are no transfers"
         raise InputError(f"nothing is sent to rank {target}{known}", file=file, field="target")
     found = [columns[name][sent].astype(np.int64) for name in ("rank", "start_ps", "end_ps", "size_bytes")]
+    if (found[0] < 0).any() or (found[0] > MAX_RANK).any():
+        raise SpecError(f"has transfers of ranks that are not from 0 to {MAX_RANK}", file=file, field="rank")
     if (found[1] < 0).any() or (found[2] < found[1]).any():
         raise SpecError("has transfers that never ended: the run was stopped", file=file)
     order = np.lexsort((found[3], found[0], found[1], found[2]))
