@@ -11,6 +11,7 @@ from cpu_time import computes_for_less_than
 
 from trine.cluster import load_cluster, load_gpu
 from trine.errors import InputError, PlanError, SpecError
+from trine.gpu.fabric import GpuFabric
 from trine.gpu.model import L2, GpuModel, Monitor, values
 from trine.gpu.model.check import check_model, check_numbers
 from trine.gpu.model.derived import flag_read_ps
@@ -33,7 +34,8 @@ def changed(folder: Path, group: str, **fields: object) -> Path:
 
 
 def test_the_promised_models_are_there() -> None:
-    assert set(known_gpu_models()) >= {"astra3-generic", "a100-80gb", "eidola", "h100-sxm", "h200", "mi300x"}
+    first = {"astra3-generic", "a100-80gb", "eidola", "h100-sxm", "h200", "mi300x"}
+    assert set(known_gpu_models()) >= first | {"a40", "b200", "gb200", "h800-sxm", "l40s", "mi355x", "rtx3090"}
 
 
 @pytest.mark.parametrize("name", known_gpu_models())
@@ -60,7 +62,17 @@ def test_models_agree_with_the_data_sheets_of_the_operator_level(name: str) -> N
 
 @pytest.mark.parametrize(
     ("cluster", "links"),
-    [("dgx-a100", 1), ("dgx-h100", 1), ("hgx-h200", 1), ("mi300x-node", 7), ("astra3-generic", 1), ("eidola", 1)],
+    [
+        ("dgx-a100", 1),
+        ("dgx-h100", 1),
+        ("hgx-h200", 1),
+        ("mi300x-node", 7),
+        ("astra3-generic", 1),
+        ("eidola", 1),
+        ("hgx-b200", 1),
+        ("gb200-nvl72", 1),
+        ("mi355x-node", 7),
+    ],
 )
 def test_models_have_a_port_for_each_lane_of_their_clusters(cluster: str, links: int) -> None:
     machine = load_cluster(cluster)
@@ -104,6 +116,20 @@ def test_eidolas_gpu_is_the_papers_and_its_cluster_has_255_peers() -> None:
         assert len(again.gpus) == 255
 
 
+def test_loads_and_stores_cross_pcie_switches_and_no_hosts() -> None:
+    pair = load_cluster("a40-pcie")
+    (way,) = GpuFabric(pair, pair.gpus, gpu_model_of(pair, pair.gpus)).paths(0, 1)
+    assert [(hop.num_lanes, hop.bytes_per_s, hop.after_ps) for hop in way.hops] == [(1, 31_500_000_000, 450_000)] * 2
+    server = load_cluster("l40s-pcie")
+    fabric = GpuFabric(server, server.gpus, gpu_model_of(server, server.gpus))
+    assert len(fabric.paths(0, 3)) == 1
+    with pytest.raises(InputError, match="through 'pcie0->host0', which loads and stores cannot cross"):
+        fabric.paths(0, 4)
+    nodes = load_cluster("a40-pcie", nodes=2)
+    with pytest.raises(InputError, match="cannot cross"):
+        GpuFabric(nodes, nodes.gpus, gpu_model_of(nodes, nodes.gpus)).paths(0, 2)
+
+
 def test_models_are_found_by_what_drivers_call_them() -> None:
     assert load_gpu_model("NVIDIA H100 80GB HBM3") is load_gpu_model("h100-sxm")
     with pytest.raises(SpecError, match="no GPU model 'h100-sxn'; did you mean 'h100-sxm'"):
@@ -112,9 +138,9 @@ def test_models_are_found_by_what_drivers_call_them() -> None:
 
 def test_the_gpus_of_a_group_name_their_model() -> None:
     with pytest.raises(
-        SpecError, match=r"nothing is known of the inside of 'b200'; known: a100-80gb, .*--gpu-model FILE"
+        SpecError, match=r"nothing is known of the inside of 'v100'; known: a100-80gb, .*--gpu-model FILE"
     ):
-        gpu_model_of(load_cluster("hgx-b200"), [0, 1])
+        gpu_model_of(load_cluster("dgx1-v100"), [0, 1])
     mixed = load_cluster("dgx-h100")
     devices = (replace(mixed.devices[0], gpu="h200"), *mixed.devices[1:])
     with pytest.raises(PlanError, match="h100-sxm, h200: name the model"):

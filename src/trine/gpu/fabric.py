@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import SCALE_UP
+from trine.cluster.parts import HOST_LINK, SCALE_UP
 from trine.errors import InputError
 from trine.gpu.model import HASHED, GpuModel
 
@@ -126,7 +126,7 @@ class GpuFabric:
 
         Raises
         ------
-        InputError: only NICs or hosts join the two: loads and stores do not go through those.
+        InputError: NICs or hosts are between the two: loads and stores do not go through those.
         SpecError: nothing joins them.
         """
         found = self._known.get((source, target))
@@ -138,15 +138,27 @@ class GpuFabric:
         here, there = self.group[source], self.group[target]
         paths: list[FabricPath] = []
         for route, _ in self.cluster.paths(here, there):
-            for link in route:
-                if self.cluster.links[link].link_class != SCALE_UP:
-                    raise InputError(
-                        f"rank {source} reaches rank {target} through {self.cluster.links[link].name!r}, which loads "
-                        "and stores cannot cross; between nodes take a plan whose data goes through port channels (dma "
-                        "operations), or --fidelity operator"
-                    )
+            barred = self._barred(route)
+            if barred is not None:
+                raise InputError(
+                    f"rank {source} reaches rank {target} through {self.cluster.links[barred].name!r}, which loads "
+                    "and stores cannot cross; between nodes take a plan whose data goes through port channels (dma "
+                    "operations), or --fidelity operator"
+                )
             paths.extend(self.lanes(route))
         return tuple(paths)
+
+    def _barred(self, route: Sequence[int]) -> int | None:
+        """The first link of a route that loads and stores cannot cross, None if they can cross all.
+
+        They cross scale-up links, and PCIe between GPUs that only switches are between: hosts and NICs take none.
+        """
+        for i, link in enumerate(route):
+            each = self.cluster.links[link]
+            inside = i == len(route) - 1 or self.cluster.devices[each.target].kind == "switch"
+            if each.link_class != SCALE_UP and not (each.link_class == HOST_LINK and inside):
+                return link
+        return None
 
     def dma_paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
         """The paths of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
