@@ -14,12 +14,17 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from trine.engine import small
+
 TESTS = Path(__file__).parent
 #: File -> test -> one in how many of its cases ``make test`` asks; 0: none. A file's number is that of all its tests.
 THINNED = yaml.safe_load((TESTS / "slow.yaml").read_text(encoding="utf-8"))
 #: Of a property test's examples ``make test`` tries one in so many, and at least so many.
 ONE_IN, AT_LEAST = 8, 5
 IS_FULL = os.environ.get("TRINE_TESTS") == "full"
+
+# Tests ask the compiled loop: what answers small runs in its place is compared with it by oracle/test_small_runs.py.
+small.MOST_TASKS = 0
 
 # Property tests try the same examples until they are edited, so that what fails is due to what was changed;
 # --hypothesis-profile=default tries new ones.

@@ -143,19 +143,16 @@ def _merged(rng: np.random.Generator, partition: Partition, field: str) -> Parti
 
 
 def broken(kind: str) -> Any:
-    """Rounds of refinement by hashes that collide, or that do not look."""
-    right = partitions.refine_round
+    """A round of refinement by hashes that collide, or that do not look."""
+    right = partitions.ColorRounds.round
 
-    def refine_round(ranks, links, ptr, items, slots, new_ranks, new_links):  # type: ignore[no-untyped-def]
+    def of_next(self: Any, ranks: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if kind == "blind":
-            new_ranks[:], new_links[:] = ranks, links
-            return len(ranks)
-        right(ranks, links, ptr, items, slots, new_ranks, new_links)
-        new_ranks &= np.uint64(1)
-        new_links &= np.uint64(1)
-        return len(ranks)
+            return ranks, links
+        new_ranks, new_links = right(self, ranks, links)
+        return new_ranks & np.uint64(1), new_links & np.uint64(1)
 
-    return refine_round
+    return of_next
 
 
 @pytest.mark.parametrize("kind", ["blind", "colliding"])
@@ -169,7 +166,7 @@ def test_hashes_that_collide_cannot_pass(kind: str, monkeypatch: pytest.MonkeyPa
         links=none.astype(np.int32),
     )  # fmt: skip
     assert found(ranks, none, ring).num_classes == 8
-    monkeypatch.setattr(partitions, "refine_round", broken(kind))
+    monkeypatch.setattr(partitions.ColorRounds, "round", broken(kind))
     with pytest.raises(SimulationError, match="not stable"):
         refine(ranks, none, ring, 8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trine.folding._refine import SEPARATOR, join_components
+from trine.folding.colors import SEPARATOR, join_components
 from trine.folding.neighbourhood import Neighbourhood
 from trine.folding.refine import refine
 
@@ -86,8 +86,7 @@ def test_components_are_those_of_a_search(seed: int) -> None:
     draw = np.random.default_rng(seed)
     rows = [draw.integers(-1, 30, size=draw.integers(3)).tolist() for _ in range(20)]
     ptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    parent = np.arange(30, dtype=np.int32)
-    join_components(ptr, np.array([item for row in rows for item in row], np.int32), parent)
+    parent = join_components(ptr, np.array([item for row in rows for item in row], np.int32), 10)
     beside: list[set[int]] = [set() for _ in range(30)]
     for rank, row in enumerate(rows):
         for item in row:

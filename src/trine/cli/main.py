@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import typer
 
 _HELP = ("--help", "-h")
+#: What libraries ask when they are imported; the user's own setting wins. numpy's products are small here, and starting
+#: threads for them takes longer; pydantic would read what every installed package offers, in search of plug-ins.
+_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 
 
 def __getattr__(name: str) -> typer.Typer:
@@ -69,10 +72,17 @@ def _run(words: list[str]) -> object:
             print(text)
             return 0
     try:
-        __getattr__("app")()
+        if "_TRINE_COMPLETE" in os.environ or not _is_run_plain(words):
+            __getattr__("app")()
     except SystemExit as stop:
         return stop.code
     return 0
+
+
+def _is_run_plain(words: list[str]) -> bool:
+    from trine.cli.direct import run_plain
+
+    return run_plain(words)
 
 
 def main() -> None:
@@ -82,6 +92,8 @@ def main() -> None:
     end (measured by benchmarks/bench_train.py), so it runs without the one and leaves without the other.
     """
     gc.disable()
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     keep_interrupts()
     keep_streams()
     warnings.formatwarning = _one_line

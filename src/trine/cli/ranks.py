@@ -97,20 +97,22 @@ class TrainAnswer:
 
     def simulate(self, workload: str, plan: Plan, how: SimulateOptions) -> Result:
         """What :func:`trine.simulate` answers; of repeated runs the first."""
-        from trine.simulation import simulate
-        from trine.studies.ensemble import step_ensemble
-        from trine.studies.overlap import overlap_range
-
         repeat, shown = self._options.repeat, self._options.show_rank
         if repeat is not None:
+            from trine.studies.ensemble import step_ensemble
+
             self._ensemble = step_ensemble(
                 workload, plan, repeats=repeat, first_seed=self._options.seed or 0, options=how
             )
             result = self._ensemble.result
         elif self._is_range:
+            from trine.studies.overlap import overlap_range
+
             self._range = overlap_range(workload, plan, options=how)
             result = self._range.modelled
         else:
+            from trine.simulation import simulate
+
             result = simulate(workload, plan, options=how)
         return result.of_ranks(shown) if shown else result
 

@@ -81,7 +81,7 @@ def train(
             progress=progress,
             on_compile=progress.compiling,
             on_stage=progress.stage,
-            on_job=exported.write,
+            on_job=None if chakra is None else exported.write,
             warnings=tuple(warnings),
         )
         result = answer.simulate(workload, job, asked_how)
@@ -145,11 +145,11 @@ class ChakraExport:
         return self._prefix is not None and self._target == "astra-sim"
 
     def write(self, job: Job) -> None:
-        """Write the job, if that was asked for."""
+        """Write the job."""
         from trine.formats.chakra import write_chakra
 
-        if self._prefix is not None:
-            self._files = write_chakra(job, self._prefix, target=self._target)
+        assert self._prefix is not None
+        self._files = write_chakra(job, self._prefix, target=self._target)
 
     def report(self) -> None:
         """Say what was written."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.library_flows import FlowPlan
 from trine.collectives.registry import make_schedule
 from trine.collectives.schedule import Schedule, Sends
@@ -104,6 +103,7 @@ def chain_ps(num_ranks: int, size_bytes: int, bytes_per_s: int, latency_ps: int)
 
     So cut, it never ends earlier with more ranks: each number of chunks takes a round more with each rank more.
     """
+    from trine.collectives.closed_forms import uncontended_ps
 
     def time_ps(chunks: int) -> int:
         schedule = make_schedule("broadcast", num_ranks, size_bytes, "ring", 0, chunks=chunks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from trine.cluster.presets import GpuSpec
 from trine.compute.calibration import Calibration
@@ -12,13 +12,14 @@ from trine.compute.law import FitReport
 from trine.compute.linear import LinearTimes
 from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Split
-from trine.compute.roofline import ROOFLINE, Duration, make_roofline, roofline_of
-from trine.compute.tables.times import TABLES, make_tables, tables_of
-from trine.compute.transfer import Transfer
+from trine.compute.roofline import ROOFLINE, TABLES, Duration, make_roofline, roofline_of
 from trine.errors import InputError, PlanError, nearest
 from trine.evidence import ASSUMED, MEASURED
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.plugins import Registry
+
+if TYPE_CHECKING:
+    from trine.compute.transfer import Transfer
 
 
 class ComputeModel(Protocol):
@@ -124,7 +125,7 @@ class Linear:
 
 #: workload, scaling to another GPU or None, fits on more traces or None -> model. Raises InputError for what it has no
 #: use for.
-ComputeMaker = Callable[[Workload, Transfer | None, Calibration | None], ComputeModel]
+ComputeMaker: TypeAlias = "Callable[[Workload, Transfer | None, Calibration | None], ComputeModel]"
 
 
 def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
@@ -134,6 +135,8 @@ def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibr
     if is_synthesised(workload) and workload.metadata.get("times") == ROOFLINE:
         return make_roofline(workload, transfer, calibration)
     if is_synthesised(workload) and workload.metadata.get("times") == TABLES:
+        from trine.compute.tables.times import make_tables
+
         return make_tables(workload, transfer, calibration)
     return Linear(workload, transfer, calibration, name="auto")
 
@@ -198,6 +201,8 @@ def make_compute(
     if name == ROOFLINE and target is not None:
         return roofline_of(workload, target, calibration)
     if name == TABLES and target is not None:
+        from trine.compute.tables.times import tables_of
+
         return tables_of(workload, target, calibration)
     if uses_recorded_times(name) and not workload.has_gpu_times:
         raise InputError(no_gpu_times(workload), field="compute")
@@ -205,5 +210,11 @@ def make_compute(
     if target is not None:
         if source is None:
             raise InputError("the GPU that the trace was recorded on must be known to predict for another", field="gpu")
-        transfer = Transfer(source, target, workload) if source.name != target.name else None
+        transfer = _transfer(workload, source, target) if source.name != target.name else None
     return COMPUTE_MODELS.get(name)(workload, transfer, calibration)
+
+
+def _transfer(workload: Workload, source: GpuSpec, target: GpuSpec) -> Transfer:
+    from trine.compute.transfer import Transfer
+
+    return Transfer(source, target, workload)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
 from trine.compute.alike import Alike
@@ -21,10 +22,12 @@ from trine.compute.data_sheet import check_peaks, dtype_of, peak, stated_precisi
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Split
-from trine.compute.transfer import Transfer
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S
+
+if TYPE_CHECKING:
+    from trine.compute.transfer import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,9 @@ class Duration:
     evidence: str
 
 
-#: Value of ``Workload.metadata["times"]`` of a workload whose times are those of this model.
-ROOFLINE = "roofline"
+#: Names of this model and of that of measured tables, and values of ``Workload.metadata["times"]`` of a workload whose
+#: times are theirs.
+ROOFLINE, TABLES = "roofline", "tables"
 _PREFIX = "roofline."
 _MAX_FIXED_US = 1e6
 _FAMILIES = {"linear": "matmul", "matmul": "matmul", "attention": "attention", "conv": "conv"}

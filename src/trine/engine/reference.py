@@ -48,17 +48,23 @@ def simulate(
     model: Network,
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
+    *,
+    most_shared: int | None = None,
 ) -> Records:
     """Run a validated ``graph``; -1 in the records of tasks that never ran. Never compiles, so never says so."""
-    run = Reference(graph, model)
+    run = Reference(graph, model, most_shared)
     run.run(progress)
     return run.records()
 
 
-class Reference:
-    """One run of one task graph."""
+class SharingLimit(Exception):
+    """Sharing links has taken more than the caller allows."""
 
-    def __init__(self, graph: TaskGraph, model: Network) -> None:
+
+class Reference:
+    """One run of one task graph. most_shared: raise SharingLimit after as many links of flows have been looked at."""
+
+    def __init__(self, graph: TaskGraph, model: Network, most_shared: int | None = None) -> None:
         n = graph.num_tasks
         self.graph = graph
         self.model = model
@@ -86,6 +92,7 @@ class Reference:
         self.ready: list[int] = [task for task in range(n) if self.waits[task] == 0]
         self.flows: dict[int, Flow] = {}
         self.flows_changed = False
+        self.left_to_share = most_shared
         self.held: set[int] = set()
         self.is_held_back = False
         self.slowdowns: RateLimitedStreams | None = None
@@ -221,6 +228,10 @@ class Reference:
         flows = [self.flows[task] for task in sorted(self.flows)]
         assert isinstance(self.model, NetworkModel)
         routes, counts, capacity = self._with_caps(flows)
+        if self.left_to_share is not None:
+            self.left_to_share -= sum(map(len, routes))
+            if self.left_to_share < 0:
+                raise SharingLimit
         if self.graph.route_counts is None:
             rates = self.model.rates(routes, capacity)
         else:

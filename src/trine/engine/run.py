@@ -52,13 +52,21 @@ def run(
 
         records = simulate(graph, model, progress, on_compile)
     else:
-        with without_collector():
-            from trine.engine.compiled import simulate
+        from trine.engine.small import by_twin
 
-            records = simulate(graph, model, progress, on_compile)
+        records = by_twin(graph, model, progress) or _compiled(graph, model, progress, on_compile)
     if graph.num_tasks and records.end_ps.min() < 0:
         raise deadlock(graph, records.end_ps, records.ready_ps)
     return records
+
+
+def _compiled(
+    graph: TaskGraph, model: Network, progress: Progress | None, on_compile: Callable[[], None] | None
+) -> Records:
+    with without_collector():
+        from trine.engine.compiled import simulate
+
+        return simulate(graph, model, progress, on_compile)
 
 
 def advance(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trine.arrays import Int32, Int64
-from trine.folding._refine import SEPARATOR
+from trine.folding.colors import SEPARATOR
 from trine.folding.pattern import HOST, HOSTS, TO_HOST, Edges, Pattern
 
 #: Items of links until they have numbers: below those of ranks and of the separator.

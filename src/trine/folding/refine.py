@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64, UInt64
 from trine.errors import SimulationError
-from trine.folding._refine import count_distinct, ranks_agree, refine_round
+from trine.folding.colors import ColorRounds, count_distinct, mixed, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood
 
 #: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
@@ -49,7 +49,7 @@ def refine(ranks: Int64, links: Int64, neighbourhood: Neighbourhood, limit: int)
     ranks: int64[ranks], links: int64[crossed links]: numbers of what is different to begin with.
     """
     for seed in SEEDS:
-        colors = _refine(_mixed(ranks, seed), _mixed(links, seed + 1), neighbourhood, limit)
+        colors = _refine(_seeded(ranks, seed), _seeded(links, seed + 1), neighbourhood, limit)
         if colors is None:
             return None
         partition = _partition(*colors)
@@ -82,33 +82,22 @@ def among(partition: Partition, ranks: Int64, num_ranks: int) -> Partition:
 def _refine(
     ranks: UInt64, links: UInt64, neighbourhood: Neighbourhood, limit: int
 ) -> tuple[UInt64, UInt64, tuple[int, ...]] | None:
-    size = 1 << int(2 * max(len(ranks), len(links), 1)).bit_length()
-    table, used = np.zeros(size, np.uint64), np.zeros(size, np.uint8)
-    new_ranks, new_links = np.zeros_like(ranks), np.zeros_like(links)
+    of_next = ColorRounds(neighbourhood.ptr, neighbourhood.items, neighbourhood.slots, len(links))
     counts, rounds = (0, 0), []
-    with np.errstate(over="ignore"):  # of interest without numba only
-        while True:
-            now = int(count_distinct(ranks, table, used)), int(count_distinct(links, table, used))
-            rounds.append(now[0])
-            if now[0] > limit:
-                return None
-            if now == counts:
-                return ranks, links, tuple(rounds[:-1])
-            counts = now
-            refine_round(
-                ranks, links, neighbourhood.ptr, neighbourhood.items, neighbourhood.slots, new_ranks, new_links
-            )
-            ranks, new_ranks = new_ranks, ranks
-            links, new_links = new_links, links
+    while True:
+        now = count_distinct(ranks), count_distinct(links)
+        rounds.append(now[0])
+        if now[0] > limit:
+            return None
+        if now == counts:
+            return ranks, links, tuple(rounds[:-1])
+        counts = now
+        ranks, links = of_next.round(ranks, links)
 
 
-def _mixed(numbers: Int64, seed: int) -> UInt64:
-    """Numbers as colors: different ones stay different (every step can be undone)."""
-    with np.errstate(over="ignore"):
-        value = numbers.astype(np.uint64) + np.uint64(seed)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return value ^ (value >> np.uint64(31))
+def _seeded(numbers: Int64, seed: int) -> UInt64:
+    """Numbers as colors: different ones stay different."""
+    return mixed(numbers.astype(np.uint64) + np.uint64(seed))
 
 
 def _partition(ranks: UInt64, links: UInt64, rounds: tuple[int, ...]) -> Partition:
@@ -149,7 +138,6 @@ def is_stable(partition: Partition, ranks: Int64, links: Int64, neighbourhood: N
             partition.link_class_of,
             partition.representatives,
         )
-        == 1
         and _links_agree(partition, neighbourhood)
     )
 

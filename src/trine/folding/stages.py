@@ -17,7 +17,7 @@ from trine.arrays import Bool, Int32, Int64
 from trine.engine import advance, run
 from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import PlanError
-from trine.folding._refine import join_components
+from trine.folding.colors import join_components
 from trine.folding.neighbourhood import (
     SHARED,
     Neighbourhood,
@@ -377,8 +377,7 @@ class Folder:
         """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
         # What is exchanged along deferred axes later may cross the links of others now: it joins ranks too.
         neighbourhood, ranks = self._neighbourhood(_deferring(parts, frozenset()))
-        component = np.arange(len(ranks) + len(neighbourhood.links), dtype=np.int32)
-        join_components(neighbourhood.ptr, neighbourhood.items, component)
+        component = join_components(neighbourhood.ptr, neighbourhood.items, len(neighbourhood.links))
         of_rank = np.zeros(self.placement.num_ranks, np.int64)
         of_rank[ranks] = component[: len(ranks)]
         stoppable = np.zeros(len(component), np.bool_)

@@ -18,7 +18,7 @@ from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import Timing, first_known, gpus_under, timing
-from trine.simulation.software import ChosenSoftware, launches_of, software_of, written_for
+from trine.simulation.software import ChosenSoftware, is_model, launches_of, software_of, written_for
 from trine.software.profile import NO_SOFTWARE
 
 if TYPE_CHECKING:
@@ -231,11 +231,6 @@ def gpu_spec(name: str) -> GpuSpec:
     from trine.cluster import load_gpu
 
     return load_gpu(name)
-
-
-def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
-    """Whether it is the name of a model that is yet to be written."""
-    return isinstance(workload, str) and workload.startswith("model:")
 
 
 def load_workload(

@@ -10,8 +10,6 @@ from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.software.profile import NO_SOFTWARE, Software, load_software
-from trine.workload.synthesis.model import PREFIX
-from trine.workload.synthesis.spec import ConvNet, load_model
 
 if TYPE_CHECKING:
     from trine.compute import LaunchCosts
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
 #: What is used where nobody says: of a step of replicas alone (recorded, of a convolutional network, or DDP), of FSDP,
 #: and of tensor or pipeline parallelism, where operators are written from a model's shapes.
 EAGER, SHARDED, MODEL_PARALLEL = "pytorch-eager", "torchtitan", "megatron-core"
+#: As :data:`trine.workload.synthesis.model.PREFIX`, which imports what reads models.
+_PREFIX = "model:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class ChosenSoftware:
     @property
     def name(self) -> str:
         return NO_SOFTWARE if self.profile is None else self.profile.name
+
+
+def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
+    """Whether it is the name of a model that is yet to be written."""
+    return isinstance(workload, str) and workload.startswith(_PREFIX)
 
 
 def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
@@ -78,15 +83,17 @@ def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
     """Whether it is a synthesised model that is no convolutional network."""
     if isinstance(workload, Workload):
         return workload.format == SYNTHESISED and "image" not in workload.metadata
-    if not isinstance(workload, str) or not workload.startswith(PREFIX):
+    if not isinstance(workload, str) or not is_model(workload):
         return False
-    spec = load_model(workload.removeprefix(PREFIX).partition(",")[0])
+    from trine.workload.synthesis.spec import ConvNet, load_model
+
+    spec = load_model(workload.removeprefix(_PREFIX).partition(",")[0])
     return not isinstance(spec, ConvNet)
 
 
 def _said(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None] | None:
     """The profile that a synthesised workload was written for (in a tuple: it may be none), if somebody said which."""
-    if isinstance(workload, str) and workload.startswith(PREFIX):
+    if isinstance(workload, str) and is_model(workload):
         options = dict(option.partition("=")[::2] for option in workload.split(",")[1:])
         return (as_software(options["software"]),) if "software" in options else None
     if not isinstance(workload, Workload) or workload.format != SYNTHESISED:

@@ -16,7 +16,7 @@ from trine.compute.calibration import Calibration
 from trine.compute.cost import uneven_notes
 from trine.compute.law import FitReport
 from trine.compute.resize import Split, resized
-from trine.compute.roofline import Duration, Roofline, Shares
+from trine.compute.roofline import TABLES, Duration, Roofline, Shares
 from trine.compute.tables.machine import left_out_error
 from trine.compute.tables.sized import SizedTimes
 from trine.errors import InputError
@@ -25,8 +25,6 @@ from trine.graph.workload import Operator, Workload
 if TYPE_CHECKING:
     from trine.compute.transfer import Transfer
 
-#: Name of the model, and value of ``Workload.metadata["times"]`` of a workload whose times are its.
-TABLES = "tables"
 _PS_PER_US = 1e6
 
 

@@ -323,8 +323,7 @@ def _workload(
 def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
     from trine.cluster import load_gpu
     from trine.compute import Shares
-    from trine.compute.roofline import ROOFLINE
-    from trine.compute.tables.times import TABLES
+    from trine.compute.roofline import ROOFLINE, TABLES
     from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times, with_table_times
 
     is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")

@@ -15,8 +15,8 @@ from trine.compute.cost import Sizing
 from trine.compute.law import fit_laws
 from trine.compute.linear import anchored
 from trine.compute.resize import Split
-from trine.compute.roofline import ROOFLINE
-from trine.compute.tables.times import TABLES, TableTimes
+from trine.compute.roofline import ROOFLINE, TABLES
+from trine.compute.tables.times import TableTimes
 from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
