@@ -12,6 +12,7 @@ from synthetic import Chain
 import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
+from trine.folding import stages
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 
@@ -107,3 +108,17 @@ def test_slow_ranks_are_as_slow_as_asked_and_no_others() -> None:
     assert result.scope.stages[0].num_classes == 3
     expected = [4 * 10**7 * {2: 3, 5: 6}.get(rank, 2) // 2 for rank in range(8)]
     assert result.rank_times.compute.tolist() == expected
+
+
+@pytest.mark.parametrize("fabric", ["switch", "rail"])
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_a_slow_nic_is_a_class_of_its_own_where_all_flows_wait_for_each_other(
+    fabric: str, nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library's collectives: besides the rank that is slow only those whose messages cross a link with its own."""
+    monkeypatch.setattr(stages, "FEW_TASKS", 0)
+    cluster = slow_down(joined("dgx-h100", nodes, fabric), [("node1.pcie0->node1.nic0", 0.5)])
+    plan = Plan(dp=8 * nodes, batch=8, inputs="none")
+    result = trine.simulate(TRAINING, plan, cluster=cluster, fold="verify", cpu=False)
+    assert result.scope is not None
+    assert max(stage.num_classes for stage in result.scope.stages) <= 4

@@ -45,15 +45,17 @@ def test_folding_can_be_turned_off_and_verified(tmp_path):
 
 
 def test_verification_that_finds_a_difference_fails(monkeypatch):
-    from trine.folding.stages import FoldedRun
+    from trine.folding import verify
 
-    right = FoldedRun.times
+    right = verify.whole_times
 
-    def wrong(self, rank):
-        ready, start, end = right(self, rank)
-        return ready, start, end + (rank == 3)
+    def wrong(run, ranks):
+        times = right(run, ranks)
+        ready, start, end = times[3]
+        times[3] = ready, start, end + 1
+        return times
 
-    monkeypatch.setattr(FoldedRun, "times", wrong)
+    monkeypatch.setattr(verify, "whole_times", wrong)
     done = invoke("--verify-fold")
     assert done.exit_code == 1
     assert "rank 3" in done.output

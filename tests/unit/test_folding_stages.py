@@ -19,6 +19,7 @@ from trine.results import Result
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stops wherever they are possible, and runs that are cut as small as can be."""
+    monkeypatch.setattr(stages, "FEW_TASKS", 0)
     monkeypatch.setattr(stages, "MANY_TASKS", 0)
     monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
     monkeypatch.setattr(stages, "WORTH_WAITING", 2.0)
@@ -40,14 +41,18 @@ def classes(result: Result) -> list[int]:
 
 
 @pytest.mark.usefixtures("eager")
-def test_classes_split_when_the_slow_link_is_first_used() -> None:
-    """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then one NIC tells all apart."""
+@pytest.mark.parametrize(("algorithm", "most"), [((("all_reduce", "ring"),), 8), ((), 2)])
+def test_classes_split_when_the_slow_link_is_first_used(algorithm: tuple[tuple[str, str], ...], most: int) -> None:
+    """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then one NIC tells those on a ring apart.
+
+    All flows of a library's collective wait for each other, so that the slow one alone is another class.
+    """
     cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
-    plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", inputs="none")
+    plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", inputs="none", algorithm=algorithm)
     result = verified(chain(8), plan, cluster, placement="round-robin")
     assert result.scope is not None
     assert classes(result)[0] == 2
-    assert max(classes(result)) > 2
+    assert max(classes(result)) == most
     times = [stage.begins_ps for stage in result.scope.stages]
     assert times[0] == 0
     assert all(time > 0 for time in times[1:])

@@ -28,12 +28,14 @@ Flow = tuple[int, int]
 
 
 class FlowShape(Protocol):
-    """Who sends to whom. ``symmetry``, ``timed_step``: see :class:`trine.collectives.schedule.Schedule`."""
+    """Who sends to whom. The properties: see :class:`trine.collectives.schedule.Schedule`."""
 
     @property
     def symmetry(self) -> tuple[int, ...] | None: ...
     @property
     def timed_step(self) -> int: ...
+    @property
+    def together(self) -> bool: ...
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends: ...
 
 
@@ -53,7 +55,7 @@ class FlowPlan:
             kind=kind, algorithm=self.algorithm, num_ranks=num_ranks, num_chunks=len(self.size_bytes),
             chunk_bytes=max(self.size_bytes), size_bytes=size_bytes, sends_of=self.shape, root=max(root, 0),
             chunk_sizes=self.size_bytes, chunk_caps=self.caps, symmetry=self.shape.symmetry,
-            timed_step=self.shape.timed_step,
+            timed_step=self.shape.timed_step, together=self.shape.together,
         )  # fmt: skip
 
 
@@ -96,6 +98,10 @@ class RegularFlows:
     @property
     def timed_step(self) -> int:
         return log2_ceil(self.size) + log2_ceil(self.groups)
+
+    @property
+    def together(self) -> bool:
+        return not self.rooted
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         group, member = self.place(position)
@@ -145,6 +151,10 @@ class ListedFlows:
     def timed_step(self) -> int:
         return log2_ceil(len(self.order)) if self.waits else 0
 
+    @property
+    def together(self) -> bool:
+        return self.waits and not self.rooted
+
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         at = self.order.index(position)
         rounds = range(log2_ceil(num_ranks) if self.waits else 0)
@@ -170,6 +180,10 @@ class ShiftFlows:
     def timed_step(self) -> int:
         return 0
 
+    @property
+    def together(self) -> bool:
+        return False
+
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         flows = [((position + by) % num_ranks, INNER) for by in range(1, self.count + 1)]
         return _sends([], flows, ends_together=False)
@@ -188,6 +202,10 @@ class StarFlows:
     @property
     def timed_step(self) -> int:
         return 0
+
+    @property
+    def together(self) -> bool:
+        return False
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         others = [other for other in range(num_ranks) if other != root]

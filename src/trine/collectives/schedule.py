@@ -69,7 +69,9 @@ class Schedule:
     only wait for each other, in no time and over no link, and of this step's messages those of no bytes, or with a
     limit on their rate, alone have software before them (-1: all are messages alike). ``chunk_caps``: bytes/s at most
     of a message, by the first chunk that it carries, 0 for no limit; then chunks are kinds of messages, and positions
-    that do alike send the same chunks.
+    that do alike send the same chunks. ``together``: what is sent in ``timed_step`` waits until all ranks have entered,
+    and the collective ends on all ranks when the last of it has arrived, so that whom a rank waits for by way of whom
+    does not matter; of each rank the sends before ``timed_step`` are as many as those after it.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class Schedule:
     symmetry: tuple[int, ...] | None = None
     timed_step: int = -1
     chunk_caps: tuple[int, ...] | None = None
+    together: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

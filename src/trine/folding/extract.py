@@ -16,7 +16,19 @@ from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.schedule import RankSends
 from trine.errors import PlanError
-from trine.folding.pattern import ENTERED, HOST, MESSAGE, SELF, SENT, TASK, TO_HOST, Edges, JobPatterns, Pattern
+from trine.folding.pattern import (
+    ENTERED,
+    HOST,
+    MESSAGE,
+    SELF,
+    SENT,
+    TASK,
+    TO_HOST,
+    Edges,
+    JobPatterns,
+    Pattern,
+    Together,
+)
 from trine.graph.grid import RankGrid
 from trine.graph.placement import GroupCosts
 from trine.graph.program import Collective, Job, Peer
@@ -40,12 +52,13 @@ def call_of(step: Collective) -> GroupCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledCall:
-    """How groups of one class run a call. timed_step: see :class:`trine.collectives.schedule.Schedule`."""
+    """How groups of one class run a call. timed_step, together: see :class:`trine.collectives.schedule.Schedule`."""
 
     algorithm: str
     software_ps: int
     local: LocalStructures
     timed_step: int
+    together: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +109,8 @@ def group_answers(
 def _answer(call: GroupCall, num_ranks: int, algorithm: str | FlowPlan | None, software_ps: int) -> ScheduledCall:
     schedule = schedule_of(call.kind, num_ranks, call.size_bytes, algorithm, call.root)
     check_sent_by_ranks(schedule)
-    return ScheduledCall(schedule.algorithm, software_ps, local_structures(schedule), schedule.timed_step)
+    local = local_structures(schedule)
+    return ScheduledCall(schedule.algorithm, software_ps, local, schedule.timed_step, schedule.together)
 
 
 def extract_patterns(job: Job, costs: GroupCosts | None) -> JobPatterns:
@@ -326,6 +340,7 @@ class _PatternBuilder:
         self.peers: list[Int32] = []
         self.role_axes: list[str] = []
         self._roles: dict[tuple[str, bytes], int] = {}
+        self.together: list[Together] = []
 
     def pattern(self) -> Pattern:
         template, own = self.template, len(self.template.kind)
@@ -364,6 +379,7 @@ class _PatternBuilder:
             first_sent=first_sent,
             messages=self.extraction.sent[self.program],
             key_axes=tuple(axis for axis, _ in self.extraction.keys),
+            together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
             algorithm_of={
                 key: self.extraction.plans[call].answers[self.chosen[call][0]].algorithm
@@ -405,6 +421,8 @@ class _PatternBuilder:
         m = sends.num_sends
         tasks = first[:, None] + np.arange(m, dtype=np.int64)
         columns.sends(tasks, sends, roles[sends.receiver + 1], answer, keys, entry)
+        if answer.together:
+            self.together.append(_together(call.axis, keys, entry, first, sends.step, answer.timed_step))
         everywhere = _Repeated(keys, first, tasks)
         counts = np.diff(sends.predecessor_ptr)
         waiting = np.repeat(np.arange(m, dtype=np.int64), counts)
@@ -451,6 +469,17 @@ class _PatternBuilder:
         if receives:
             tasks = np.array([task for task, _ in receives], np.int64)
             self.edges.add(tasks, np.array([roles[r.peer] for _, r in receives]), MESSAGE, np.array(numbers))
+
+
+def _together(axis: str, keys: Int64, entered: Int64, first: Int64, step: Int32, timed_step: int) -> Together:
+    """Of sends in the given steps, those of ``timed_step`` lie in the middle."""
+    before = int((step < timed_step).sum())
+    assert (np.diff(step) >= 0).all()
+    assert int((step > timed_step).sum()) == before > 0
+    order = np.argsort(keys)
+    return Together(
+        axis=axis, keys=keys[order], entered=entered[order], first=first[order], num_sends=len(step), num_signals=before
+    )
 
 
 class _Repeated:

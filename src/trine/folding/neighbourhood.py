@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.folding.colors import SEPARATOR
-from trine.folding.pattern import HOST, HOSTS, TO_HOST, Edges, Pattern
+from trine.folding.pattern import ENTERED, GROUP, HOST, HOSTS, SELF, SENT, TASK, TO_HOST, Edges, Pattern
+from trine.graph.grid import RankGrid
 
 #: Items of links until they have numbers: below those of ranks and of the separator.
 FIRST_LINK = SEPARATOR - 1
@@ -23,17 +24,24 @@ class Neighbourhood:
 
     ptr: int64[ranks + 1]. items: int32; the number of another rank, or ranks + index into ``links``, or -1 between
     routes. slots: int32; the number of the route that an item belongs to, among those of its rank. links: int32, the
-    links that anybody crosses.
+    links that anybody crosses; the last ``num_groups`` are none but groups of ranks that wait for each other, which
+    stand for what a link is to those that cross it: all that matters is how many of each kind are there.
     """
 
     ptr: Int64
     items: Int32
     slots: Int32
     links: Int32
+    num_groups: int = 0
 
     @property
     def num_ranks(self) -> int:
         return len(self.ptr) - 1
+
+    @property
+    def real_links(self) -> Int32:
+        """The links that are no groups."""
+        return self.links[: len(self.links) - self.num_groups]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -62,6 +70,12 @@ class PatternPart:
         return [int(role) for role in np.unique(self.edges.role) if role >= 0]
 
     @property
+    def together_axes(self) -> list[str]:
+        """Axes along which the ranks of a group wait for all others, in order."""
+        keys = np.unique(self.edges.key[self.edges.role == GROUP]).tolist()
+        return sorted({self.pattern.key_axes[key] for key in keys})
+
+    @property
     def sent_roles(self) -> list[int]:
         """Roles that messages go to (or come from, the host first), in order."""
         return [int(role) for role in np.unique(self.pattern.role[self.tasks]) if role >= 0 or role in HOSTS]
@@ -83,12 +97,77 @@ def whole_parts(patterns: Sequence[Pattern]) -> list[PatternPart]:
     ]
 
 
+def without_signals(part: PatternPart) -> PatternPart:
+    """A whole part whose ranks wait for their groups (:class:`Together`), whoever tells them of whom.
+
+    The first signal of each collective stands for "all have entered"; no other is simulated:
+    :mod:`trine.folding.signals` works them out.
+    """
+    pattern = part.pattern
+    if not pattern.together:
+        return part
+    is_left = np.ones(pattern.num_tasks, np.bool_)
+    for one in pattern.together:
+        is_left[one.signals[:, 1:]] = False
+    number_of = np.where(is_left, np.cumsum(is_left) - 1, -1).astype(np.int32)
+    return replace(part, tasks=np.flatnonzero(is_left), number_of=number_of, edges=_waiting_together(pattern))
+
+
+def _waiting_together(pattern: Pattern) -> Edges:
+    """The edges of a pattern with those of its signals replaced: all enter, send, and end when all have been sent."""
+    edges = pattern.edges
+    key_of = np.full(pattern.num_tasks, -1, np.int64)  # of sends: the collective in which all wait for each other
+    is_end = np.zeros(pattern.num_tasks, np.bool_)
+    for one in pattern.together:
+        sends = one.first[:, None] + np.arange(one.num_sends)
+        key_of[sends] = one.keys[:, None]
+        is_end[one.entered + 1] = True
+    by_own = (edges.role == SELF) & (key_of[np.where(edges.role == SELF, edges.key, 0)] >= 0)
+    replaced = (key_of[edges.task] >= 0) | (is_end[edges.task] & (by_own | (edges.role >= 0)))
+    columns = [[edges.task[~replaced], edges.role[~replaced], edges.what[~replaced], edges.key[~replaced]]]
+    for one in pattern.together:
+        timed = one.timed
+        own = np.repeat(one.first, timed.shape[1])
+        columns.append(_all_of(one.first, GROUP, ENTERED, one.keys))
+        columns.append(_all_of(timed.ravel(), SELF, TASK, own))
+        columns.append(_all_of(one.entered + 1, SELF, TASK, one.first))
+        columns.append(_all_of(one.entered + 1, GROUP, SENT, one.keys))
+    task, role, what, key = (np.concatenate(column) for column in zip(*columns, strict=True))
+    number = np.zeros(len(task), np.int32)
+    number[: int((~replaced).sum())] = edges.number[~replaced]
+    order = np.argsort(task, kind="stable")
+    return Edges(
+        task=task[order],
+        role=role[order].astype(np.int16),
+        what=what[order].astype(np.int8),
+        key=key[order].astype(np.int32),
+        number=number[order],
+    )
+
+
+def _all_of(task: Int64, role: int, what: int, key: Int64) -> list[Int64]:
+    """Columns of edges of one role."""
+    return [task, np.full(len(task), role, np.int64), np.full(len(task), what, np.int64), key]
+
+
 @dataclass(slots=True)
 class RouteTable:
-    """Routes of the roles of each pattern, found when they are first asked for."""
+    """Routes of the roles of each pattern, found when they are first asked for.
+
+    grid, num_links: of the ranks and the cluster, where groups of ranks that wait for each other get numbers as links.
+    """
 
     routes: Routes
+    grid: RankGrid | None = None
+    num_links: int = 2**31 - 1
     known: dict[tuple[int, int], tuple[Int64, Int32]] = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
+
+    def group_links(self, ranks: Int64, axis: str) -> Int64:
+        """int64[ranks]: the number of each one's group along ``axis`` among links, behind those of the cluster."""
+        assert self.grid is not None
+        number = self.axes.setdefault(axis, len(self.axes))
+        return self.num_links + number * self.grid.num_ranks + self.grid.firsts(ranks, axis)
 
     def of_role(self, pattern: Pattern, role: int) -> tuple[Int64, Int32]:
         """CSR over the ranks of a pattern: the links of their messages to (from, of the host) the role."""
@@ -128,11 +207,11 @@ def neighbourhood_of(
         items[where] = values
         slots[where] = slot
         at[ranks] += counts
-    return _numbered(ptr, items, slots, num_ranks)
+    return _numbered(ptr, items, slots, num_ranks, table.num_links)
 
 
-def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int) -> Neighbourhood:
-    """Number the links that are crossed; in ``items`` link l was FIRST_LINK - l."""
+def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int, first_group: int) -> Neighbourhood:
+    """Number the links that are crossed; in ``items`` link l was FIRST_LINK - l. first_group: the first group."""
     is_link = items <= FIRST_LINK
     crossed = FIRST_LINK - items[is_link]
     is_used = np.zeros(int(crossed.max(initial=-1)) + 1, np.bool_)
@@ -140,7 +219,10 @@ def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int) -> Neighbo
     links = np.flatnonzero(is_used)
     number = np.cumsum(is_used) - 1
     items[is_link] = number[crossed] + num_ranks
-    return Neighbourhood(ptr=ptr, items=items.astype(np.int32), slots=slots, links=links.astype(np.int32))
+    num_groups = int((links >= first_group).sum())
+    return Neighbourhood(
+        ptr=ptr, items=items.astype(np.int32), slots=slots, links=links.astype(np.int32), num_groups=num_groups
+    )
 
 
 def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tuple[Int64, Int64, Int64, int]]:
@@ -152,6 +234,9 @@ def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tupl
         if pattern.role_axes[role] not in part.deferred:
             ones = np.ones(count, np.int64)
             blocks.append((own, ones, number_of[pattern.peers[part.rows, role]].astype(np.int64), 0))
+    for axis in part.together_axes:
+        if axis not in part.deferred:
+            blocks.append((own, np.ones(count, np.int64), FIRST_LINK - table.group_links(part.ranks, axis), 0))
     return blocks + [
         _route_block(part, own, table, role)
         for role in part.sent_roles

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, Pattern
 from trine.folding.quotient import named_tasks
+from trine.folding.signals import Times, whole_times
 from trine.folding.stages import FoldedRun
 from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.memory import MemoryEvents
@@ -24,7 +25,6 @@ from trine.parallel.template import LABEL_FIELDS, memory_events
 from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 
-Times = tuple[Int64, Int64, Int64]
 #: More tasks than this are not looked at for the sake of arrivals alone.
 MOST_TASKS_AROUND = 1_000_000
 
@@ -67,7 +67,6 @@ class _Arrivals:
     peer: int
     pattern: Pattern
     tasks: Int64
-    times: Times
     first: int
 
 
@@ -86,7 +85,7 @@ class _Observer:
         }
         self.arrivals: list[_Arrivals] = []
         self.num_tasks = int(self.sizes.sum())
-        self._times: dict[tuple[int, ...], Times] = {}
+        self._times: dict[int, Times] = {}
         self._labels: dict[tuple[int, int], int] = {}
         self._collectives: list[CollectiveLabel] = []
         self._rows: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -104,15 +103,11 @@ class _Observer:
         senders = [int(wide.base[wide.row_of[arrival.peer]]) + arrival.tasks for arrival in self.arrivals]
         return np.concatenate([own, *senders])
 
-    def _times_of(self, rank: int) -> Times:
-        key = tuple(int(stage.partition.class_of[rank]) for stage in self.run.stages)
-        if key not in self._times:
-            self._times[key] = self.run.times(rank)
-        return self._times[key]
-
     def observe(self) -> Observation:
         edges = [self._edges(row) for row in range(len(self.ranks))]
         edges += self._edges_of_arrivals(edges)
+        ranks = list(dict.fromkeys([*self.ranks, *(arrival.peer for arrival in self.arrivals)]))
+        self._times = dict(zip(ranks, whole_times(self.run, ranks), strict=True))
         ready, start, end = (self._column_of_times(which) for which in range(3))
         records = Records(
             ready_ps=ready,
@@ -183,7 +178,7 @@ class _Observer:
         to_us = np.append(pattern.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
         sent = np.flatnonzero((pattern.kind == TRANSFER) & to_us[pattern.role])
         unique = np.unique(np.concatenate([tasks, sent]))
-        self.arrivals.append(_Arrivals(row, peer, pattern, unique, self._times_of(peer), self.num_tasks))
+        self.arrivals.append(_Arrivals(row, peer, pattern, unique, self.num_tasks))
         self.num_tasks += len(unique)
         return self.arrivals[-1].first + np.searchsorted(unique, tasks)
 
@@ -206,8 +201,8 @@ class _Observer:
     # -- columns ---------------------------------------------------------------------------------------------------
 
     def _column_of_times(self, which: int) -> Int64:
-        own = [self._times_of(rank)[which] for rank in self.ranks]
-        return np.concatenate(own + [arrival.times[which][arrival.tasks] for arrival in self.arrivals])
+        own = [self._times[rank][which] for rank in self.ranks]
+        return np.concatenate(own + [self._times[a.peer][which][a.tasks] for a in self.arrivals])
 
     def _joined(self, of: Callable[[Pattern], npt.NDArray[np.generic]]) -> npt.NDArray:  # type: ignore[type-arg]
         own = [of(pattern) for pattern in self.patterns]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from trine.arrays import Int8, Int16, Int32, Int64
 from trine.graph.grid import RankGrid
 from trine.graph.program import Job
@@ -16,9 +18,39 @@ from trine.parallel.template import ProgramTemplate
 
 #: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from, or to.
 SELF, HOST, TO_HOST = -1, -2, -3
+#: Of edges alone: all ranks of the group that runs collective ``key``, this rank among them.
+GROUP = -4
 HOSTS = (HOST, TO_HOST)
 #: What an edge names at the rank in its role: a task by number, a send of a collective, the entry into one, a message.
 TASK, SENT, ENTERED, MESSAGE = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Together:
+    """Collectives of one call in which all ranks of a group wait for each other before they send, and after.
+
+    keys: int64[k], rising; entered, first: int64[k], the entry into each, and the first of its ``num_sends`` sends. Of
+    these the first and the last ``num_signals`` are joins by which ranks tell each other, in no time.
+    """
+
+    axis: str
+    keys: Int64
+    entered: Int64
+    first: Int64
+    num_sends: int
+    num_signals: int
+
+    @property
+    def timed(self) -> Int64:
+        """int64[k, flows]: the sends that take time."""
+        timed: Int64 = self.first[:, None] + np.arange(self.num_signals, self.num_sends - self.num_signals)
+        return timed
+
+    @property
+    def signals(self) -> Int64:
+        """int64[k, 2 x num_signals]: the others."""
+        at = np.arange(self.num_signals)
+        return self.first[:, None] + np.concatenate([at, self.num_sends - self.num_signals + at])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -27,7 +59,8 @@ class Edges:
 
     task: int64. role: int16, whose task the predecessor is (SELF: this rank's). what: int8, how it is named: TASK
     ``key`` of this rank, the send ``number`` of collective ``key``, the entry into collective ``key``, or the MESSAGE
-    ``key`` that this rank receives. key, number: int32.
+    ``key`` that this rank receives. key, number: int32. Of a GROUP: the entries of all its ranks into collective
+    ``key``, or all that they SENT in it.
     """
 
     task: Int64
@@ -52,7 +85,7 @@ class Pattern:
     pressure_ppm: int32[n], what the compute stream of the rank loses when a task ends; None where nothing presses.
     entered, first_sent: int32[keys], the entry into each collective and the first of its sends, -1 where the rank takes
     no part. messages: (message, position of the receiver on its axis) -> task that sends it. algorithm_of: of each
-    key that it takes part in, the algorithm. key_axes: the axis of every key.
+    key that it takes part in, the algorithm. key_axes: the axis of every key. together: those of its collectives.
     """
 
     program: int
@@ -74,6 +107,7 @@ class Pattern:
     messages: Mapping[tuple[int, int], int]
     algorithm_of: Mapping[int, str]
     key_axes: tuple[str, ...]
+    together: tuple[Together, ...] = ()
     pressure_ppm: Int32 | None = None
 
     @property

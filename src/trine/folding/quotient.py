@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.errors import PlanError, SimulationError
+from trine.folding.group_waits import GroupWaits
 from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
 from trine.folding.refine import Partition
@@ -71,7 +72,7 @@ class QuotientBuilder:
         self.base = np.cumsum(self.sizes) - self.sizes
         self.num_tasks = int(self.sizes.sum())
         self.link_class = np.full(len(placement.link_bytes_per_s), -1, np.int32)
-        self.link_class[neighbourhood.links] = partition.link_class_of
+        self.link_class[neighbourhood.real_links] = partition.link_class_of
         self._resolved: dict[tuple[int, ...], _Resolved] = {}
         self.real_links = neighbourhood.links[partition.link_representatives].astype(np.int64)
         self.assembler = GraphAssembler(self._links())
@@ -190,14 +191,18 @@ class QuotientBuilder:
     def _predecessors(self) -> tuple[Int64, Int32]:
         """CSR over all tasks."""
         resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
+        counts = np.concatenate([one.counts for one, _ in resolved] or [np.zeros(0, np.int64)]).astype(np.int64)
+        tasks, together = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base).edges()
+        added = np.bincount(tasks, minlength=self.num_tasks)
         ptr = np.zeros(self.num_tasks + 1, np.int64)
-        if resolved:
-            np.cumsum(np.concatenate([one.counts for one, _ in resolved]), out=ptr[1:])
-        column = np.empty(sum(len(one.number) for one, _ in resolved), np.int32)
-        first = 0
-        for one, bases in resolved:
-            column[first : first + len(one.number)] = bases[one.role] + one.number
-            first += len(one.number)
+        np.cumsum(counts + added, out=ptr[1:])
+        column = np.empty(int(ptr[-1]), np.int32)
+        is_added = np.zeros(len(column), np.bool_)
+        order = np.argsort(tasks, kind="stable")
+        own = np.cumsum(added) - added
+        is_added[ptr[:-1][tasks[order]] + counts[tasks[order]] + np.arange(len(tasks)) - own[tasks[order]]] = True
+        column[is_added] = together[order]
+        column[~is_added] = np.concatenate([bases[one.role] + one.number for one, bases in resolved] or [together[:0]])
         return ptr, column
 
     # -- routes ----------------------------------------------------------------------------------------------------

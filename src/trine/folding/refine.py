@@ -72,11 +72,22 @@ def identity(num_ranks: int, num_links: int) -> Partition:
     )
 
 
-def among(partition: Partition, ranks: Int64, num_ranks: int) -> Partition:
-    """The partition of some ``ranks`` in the numbers of all: class_of is -1 for the others."""
+def among(partition: Partition, ranks: Int64, num_ranks: int, num_links: int) -> Partition:
+    """The partition of some ``ranks`` in the numbers of all: class_of is -1 for the others. Of links the first
+    ``num_links`` remain: those behind are groups, which were told apart from links to begin with.
+    """
     class_of = np.full(num_ranks, -1, np.int32)
     class_of[ranks] = partition.class_of
-    return replace(partition, class_of=class_of, representatives=ranks[partition.representatives])
+    link_class_of = partition.link_class_of[:num_links]
+    count = int(link_class_of.max(initial=-1)) + 1
+    return replace(
+        partition,
+        class_of=class_of,
+        representatives=ranks[partition.representatives],
+        link_class_of=link_class_of,
+        link_representatives=partition.link_representatives[:count],
+        link_sizes=partition.link_sizes[:count],
+    )
 
 
 def _refine(

@@ -26,6 +26,7 @@ from trine.folding.neighbourhood import (
     link_places,
     neighbourhood_of,
     whole_parts,
+    without_signals,
 )
 from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
 from trine.folding.quotient import DurationScaling, Quotient, QuotientBuilder
@@ -41,6 +42,8 @@ FEW_RANKS = 4096
 #: Axes are deferred while more tasks than this would be simulated, and deferring one more at least halves them.
 MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
+#: Up to so many tasks, by which rank each hears of the others is simulated as it is (about 0.3 s).
+FEW_TASKS = 500_000
 #: At a stop all axes are activated if this share of the tasks would have to be simulated by themselves anyway.
 WORTH_WAITING = 0.9
 #: Runs of ranks that have nothing to do with each other are cut so that each has about this many tasks.
@@ -87,6 +90,12 @@ class FoldedRun:
     table: RouteTable
 
     @property
+    def leaves_signals_out(self) -> bool:
+        """Whether signals of collectives in which all wait for each other were not simulated."""
+        part = next((part for part in self.stages[0].parts if part.pattern.together), None)
+        return part is not None and bool(part.number_of[part.pattern.together[0].signals[0, -1]] < 0)
+
+    @property
     def most_classes(self) -> int:
         """The most classes that were simulated at a time."""
         return max(stage.partition.num_classes for stage in self.stages)
@@ -98,7 +107,10 @@ class FoldedRun:
         return number, int(partition.sizes[number])
 
     def times(self, rank: int) -> tuple[Int64, Int64, Int64]:
-        """Ready, start and end of each task of a rank's pattern, ps: int64[tasks of the pattern] each."""
+        """Ready, start and end of each task of a rank's pattern, ps: int64[tasks of the pattern] each.
+
+        Not of signals, by which ranks tell each other something: :func:`trine.folding.signals.whole_times`.
+        """
         pattern = self.job.patterns[self.job.pattern_of[rank]]
         columns = [np.full(pattern.num_tasks, -1, np.int64) for _ in range(3)]
         for stage in self.stages:
@@ -167,9 +179,9 @@ class Folder:
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table = RouteTable(self.placement.routes)
-        queues = isinstance(network_model(self.network), QueueModel)
         num_links = len(self.placement.link_bytes_per_s)
+        self.table = RouteTable(self.placement.routes, self.job.grid, num_links)
+        queues = isinstance(network_model(self.network), QueueModel)
         self.places = link_places(self.job.patterns, self.table, num_links) if queues else None
 
     @property
@@ -182,7 +194,7 @@ class Folder:
 
     def run(self) -> FoldedRun:
         """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
-        parts = whole_parts(self.job.patterns)
+        parts = self._whole_parts()
         partition, neighbourhood = self._classes(parts)
         if self.places is None:  # runs of queues cannot stop
             parts, partition, neighbourhood = self._deferred(parts, partition, neighbourhood)
@@ -194,7 +206,7 @@ class Folder:
 
     def first_classes(self) -> Int64:
         """The finest class of each rank, int64[ranks]; where they make too many tasks, that in which the run begins."""
-        parts = whole_parts(self.job.patterns)
+        parts = self._whole_parts()
         partition, neighbourhood = self._classes(parts)
         if _num_tasks(parts, partition) > RUN_TASKS:
             partition = self._deferred(parts, partition, neighbourhood)[1]
@@ -202,8 +214,18 @@ class Folder:
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
-    def _classes(self, parts: Sequence[PatternPart]) -> tuple[Partition, Neighbourhood]:
-        """The classes of ranks that see the same along active axes, each by itself if they are too many."""
+    def _whole_parts(self) -> list[PatternPart]:
+        """All ranks, at the beginning; without signals where these would tell ranks apart that make many tasks."""
+        parts = whole_parts(self.job.patterns)
+        if not any(pattern.together for pattern in self.job.patterns):
+            return parts
+        most = max(len(parts), FEW_TASKS // max(1, min(pattern.num_tasks for pattern in self.job.patterns)))
+        partition, _ = self._classes(parts, most)
+        is_few = partition.num_classes == len(parts) or _num_tasks(parts, partition) <= FEW_TASKS
+        return parts if is_few else [without_signals(part) for part in parts]
+
+    def _classes(self, parts: Sequence[PatternPart], most: int | None = None) -> tuple[Partition, Neighbourhood]:
+        """The classes of ranks that see the same along active axes, each by itself if they are too many (``most``)."""
         neighbourhood, ranks = self._neighbourhood(parts)
         colors = np.empty(self.placement.num_ranks, np.int64)
         for number, part in enumerate(parts):
@@ -211,21 +233,27 @@ class Folder:
         if self.initial_colors is not None:
             colors = colors * (int(self.initial_colors.max(initial=0)) + 1) + self.initial_colors
         limit = len(ranks) if len(ranks) <= FEW_RANKS else int(MOST_CLASSES * len(ranks))
+        limit = limit if most is None else min(limit, most)
         partition = refine(colors[ranks], self._link_colors(neighbourhood), neighbourhood, limit)
         if partition is None:
             partition = identity(len(ranks), len(neighbourhood.links))
-        return among(partition, ranks, self.placement.num_ranks), neighbourhood
+        return among(partition, ranks, self.placement.num_ranks, len(neighbourhood.real_links)), neighbourhood
 
     def _link_colors(self, neighbourhood: Neighbourhood) -> Int64:
-        """Equal numbers for links of equal bandwidth, latency and place on their route, where that is of interest."""
+        """Equal numbers for links of equal bandwidth, latency and place on their route, where that is of interest; and
+        for groups along one axis.
+        """
         columns = [self.placement.link_bytes_per_s, self.placement.link_latency_ps]
         if self.places is not None:  # a message that crosses two links waits for both
             columns.append(self.places)
-        colors = np.zeros(len(neighbourhood.links), np.int64)
+        real = neighbourhood.real_links
+        colors = np.zeros(len(real), np.int64)
         for column in columns:
-            own = np.unique(column[neighbourhood.links], return_inverse=True)[1].ravel().astype(np.int64)
+            own = np.unique(column[real], return_inverse=True)[1].ravel().astype(np.int64)
             colors = colors * (int(own.max(initial=0)) + 1) + own
-        return colors
+        groups = neighbourhood.links[len(real) :].astype(np.int64) - self.table.num_links
+        axis = groups // self.placement.num_ranks
+        return np.concatenate([colors, int(colors.max(initial=0)) + 1 + axis])
 
     def _neighbourhood(self, parts: Sequence[PatternPart]) -> tuple[Neighbourhood, Int64]:
         """What the ranks of ``parts`` see, and these ranks, rising."""

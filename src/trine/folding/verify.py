@@ -9,6 +9,7 @@ import numpy as np
 from trine.arrays import Int64
 from trine.errors import SimulationError
 from trine.folding.pattern import JobPatterns
+from trine.folding.signals import whole_times
 from trine.folding.stages import FoldedRun
 from trine.graph.taskgraph import Records, TaskGraph
 from trine.units import format_time
@@ -50,9 +51,10 @@ def unfolded_records(run: FoldedRun, graph: TaskGraph) -> Records:
     """The records of every rank's tasks, numbered as in the unfolded ``graph``."""
     numbers = UnfoldedNumbers(run.job, graph)
     columns = [np.full(graph.num_tasks, -1, np.int64) for _ in range(3)]
-    for rank in range(run.job.grid.num_ranks):
+    ranks = range(run.job.grid.num_ranks)
+    for rank, times in zip(ranks, whole_times(run, ranks), strict=True):
         own = numbers.of_rank(rank)
-        for column, values in zip(columns, run.times(rank), strict=True):
+        for column, values in zip(columns, times, strict=True):
             column[own] = values
     return Records(
         ready_ps=columns[0],
