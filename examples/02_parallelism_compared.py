@@ -8,7 +8,6 @@ total batch, and that tensor parallelism does badly but for transformers. Writes
 
 from pathlib import Path
 
-import matplotlib
 import paper_models
 
 import trine
@@ -50,22 +49,14 @@ def main() -> None:
 
 
 def draw(table: dict[str, dict[str, float]]) -> None:
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(12, 3.8), layout="constrained")
+    figure, axes = paper_models.axes(table, "step time / that of ddp")
     for number, (axis, colour) in enumerate(COLOURS.items()):
         found = [(place, times[axis] / times["ddp"]) for place, times in enumerate(table.values()) if axis in times]
         places, heights = zip(*found, strict=True)
         axes.bar([place + 0.27 * (number - 1) for place in places], heights, 0.25, color=colour, label=axis)
-    axes.set_xticks(range(len(table)), list(table), rotation=45, ha="right")
-    axes.set_ylabel("step time / that of ddp")
     axes.set_title("Total batch 128 (Llama 16) on 4 A100s with NVLink; the pipeline has two micro-batches", fontsize=10)
     axes.legend(ncols=3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.01)
     figure.savefig(Path(__file__).with_suffix(".png"), dpi=110)
-    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ of operators. The paper finds that communication's share is larger under tensor 
 
 from pathlib import Path
 
-import matplotlib
 import paper_models
 
 import trine
@@ -38,22 +37,14 @@ def main() -> None:
 
 
 def draw(shares: dict[str, dict[str, float]]) -> None:
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(12, 3.8), layout="constrained")
+    figure, axes = paper_models.axes(shares, "communication, % of busy time")
     for number, (axis, colour) in enumerate(COLOURS.items()):
         places = [place + 0.4 * (number - 0.5) for place in range(len(shares))]
         axes.bar(places, [share[axis] for share in shares.values()], 0.37, color=colour, label=axis)
-    axes.set_xticks(range(len(shares)), list(shares), rotation=45, ha="right")
-    axes.set_ylabel("communication, % of busy time")
     axes.set_ylim(0, 100)
     axes.set_title("Time of communication over communication and compute, two A40s over PCIe", fontsize=10)
     axes.legend(ncols=2)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.01)
     figure.savefig(Path(__file__).with_suffix(".png"), dpi=110)
-    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,11 @@ The paper does not say how many tokens a sample has: 128 here, in float32, which
 the paper's: 128, and 16 for Llama.
 """
 
+from collections.abc import Collection
+from typing import Any
+
+import matplotlib
+
 import trine
 
 IMAGES = {
@@ -28,3 +33,16 @@ def workload(label: str, gpu: str) -> trine.Workload:
     if label in IMAGES:
         return trine.synthesize(IMAGES[label], gpu=gpu)
     return trine.synthesize(TEXT[label], gpu=gpu, sequence=SEQUENCE, batch=batch_of(label), dtype="fp32")
+
+
+def axes(labels: Collection[str], what: str) -> tuple[Any, Any]:
+    """A figure and its axes: a place for each of ``labels``, ``what`` upwards."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(12, 3.8), layout="constrained")
+    axes.set_xticks(range(len(labels)), list(labels), rotation=45, ha="right")
+    axes.set_ylabel(what)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.01)
+    return figure, axes

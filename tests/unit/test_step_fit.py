@@ -45,9 +45,20 @@ steps:
     fit.save(tmp_path / "mine.yaml")
     read = load_software(tmp_path / "mine.yaml")
     assert read == fit.software
-    assert read.factors.gpu.fitted_on == "1 measured steps of measured.yaml"
+    assert read.factors.gpu.fitted_on == "1 measured step of measured.yaml"
     again = trine.simulate(MODEL, Plan(**PLAN), cluster="dgx-h100", software=read)
     assert again.step_time_s == fit.after_s[0]
+
+
+def test_a_scaled_profile_differs_in_the_factors_that_were_named():
+    base = load_software("megatron-core").scaled({"gpu": 1.25}, "some rows", 0.03)
+    twice = base.scaled({"gpu": 2.0, "cpu": 0.5}, "other rows")
+    assert (twice.factors.gpu.value, twice.factors.cpu.value) == (2.5, 0.5)
+    assert {(f.fitted_on, f.left_out_error) for _, f in twice.fitted_factors()} == {("other rows", None)}
+    assert twice.factors.communication == load_software("megatron-core").factors.communication
+    assert twice.model_copy(update={"factors": base.factors}) == base
+    with pytest.raises(InputError, match="unknown factor 'gpus'; did you mean 'gpu'"):
+        base.scaled({"gpus": 1.1}, "some rows")
 
 
 @pytest.mark.parametrize(

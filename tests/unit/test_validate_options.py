@@ -19,6 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from trine.cli.main import app
+from trine.errors import SpecError
 from trine.studies import operator_errors, replay_rows, scaling_report, validate_layouts, validate_training
 from trine.studies.operator_errors import SHAPES, OperatorErrors, OperatorQuestion
 from trine.studies.replay_rows import Ask, Predicted
@@ -76,7 +77,9 @@ def made_up(row: TrainingRow, ask: Ask) -> Predicted:
     """A prediction within 20 % of the row, larger with a profile that was asked for."""
     assert row.step_s is not None
     error = 0.8 + 0.4 * zlib.crc32(row.name.encode()) / 2**32 + (0.05 if ask.software else 0)
-    first = Predicted(row=row.name, step_s=row.step_s * error, shares=(0.7, 0.1, 0.1), software=ask.software or "own")
+    first = Predicted(
+        row=row.name, step_s=row.step_s * error, shares=(0.7, 0.1, 0.1), software=str(ask.software or "own")
+    )
     return Predicted(row=row.name, step_s=first.scaled(ask.factors), shares=first.shares, software=first.software)
 
 
@@ -149,6 +152,42 @@ def test_kept_answers_are_taken_unless_asked_again(command: str, asked: Asked) -
     assert len(asked.rows) == num_rows
     assert run(f"{line} --again") == first
     assert len(asked.rows) == 2 * num_rows
+
+
+@pytest.mark.parametrize("command", ["training", "layouts"])
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--software torchtitn", "--software: unknown software 'torchtitn' (a file ends in .yaml); did you mean"),
+        ("--jobs 0", "--jobs: must be at least 1, got 0"),
+        ("--rows -1", "--rows: must be at least 1, got -1"),
+        ("--source mtp", "--source: unknown source 'mtp'; did you mean 'mpt'"),
+        ("--source mpt --report page", "--report: the report is about all sources"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_any_row(command: str, option: str, says: str, asked: Asked) -> None:
+    if option.split()[0] in options(command):
+        done = RUNNER.invoke(app, ["validate", command, *option.split()])
+        assert done.exit_code == 2
+        assert f"error: {says}" in done.output
+    assert not asked.rows
+
+
+@pytest.mark.parametrize("validate", [validate_training.validate_training, validate_layouts.validate_layouts])
+def test_python_refuses_an_unknown_profile_too(validate: Callable[..., Any], asked: Asked) -> None:
+    with pytest.raises(SpecError, match=r"unknown software 'megatron-cor'.*'megatron-core'"):
+        validate(software="megatron-cor")
+    assert not asked.rows
+
+
+def test_answers_of_a_profile_file_are_those_of_what_is_in_it(tmp_path: Path, asked: Asked) -> None:
+    file = tmp_path / "mine.yaml"
+    counts = []
+    for text in ("pytorch", "pytorch", "another"):
+        file.write_text(f"name: mine\ndescription: {text}\n")
+        run(f"validate layouts --sample --brief --software {file}")
+        counts.append(len(asked.rows))
+    assert counts[0] == counts[1] == counts[2] // 2
 
 
 @pytest.mark.usefixtures("asked")

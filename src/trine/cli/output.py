@@ -39,15 +39,17 @@ MAX_COUNT = MAX_GPUS
 _NO_COUNTS = frozenset({"seed", "batch", "global_batch", "micro_batch"})
 
 
-def check_given(given: Mapping[str, object]) -> None:
+def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
     """Refuse numbers that no machine or run has, and texts that nothing is called, before anything is made of them.
+
+    words: as of :func:`reports_errors`.
 
     Raises
     ------
     InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
     """
     for name, value in given.items():
-        option = f"--{name.replace('_', '-')}"
+        option = words.get(name, f"--{name.replace('_', '-')}")
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, int) and one > MAX_COUNT and name not in _NO_COUNTS:
                 raise InputError(f"{option} is at most {MAX_COUNT}, got {one}")
@@ -65,7 +67,7 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
     def wrapped(**given: Any) -> R:
         try:
             _missing.clear()
-            check_given(given)
+            check_given(given, words)
             check_outputs(given)
             answer = command(**given)
         except InputError as error:

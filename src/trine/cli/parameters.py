@@ -222,10 +222,7 @@ def runner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:
     """Options by the fields that they set, for errors that name fields."""
-    return {
-        each.field: each.long
-        for part in read(function) if isinstance(part, Group) for each in part.parameters
-    }  # fmt: skip
+    return {each.field: each.long for each in all_parameters(function) if not each.option.is_argument}
 
 
 def given(kind: type[T], **typed: Any) -> Given[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from typing import Self
 
 
 class ProgressLine:
@@ -96,7 +97,7 @@ class ProgressLine:
             print(file=sys.stderr, flush=True)
         self._shown = 0
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -113,6 +114,10 @@ class RowsLine(ProgressLine):
     def __init__(self, what: str = "rows predicted") -> None:
         super().__init__("rows")
         self._what = what
+
+    def rows(self, done: int, total: int) -> None:
+        """Callback of what replays rows."""
+        self(done, total, 0)
 
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
         left = self._left_s(total)

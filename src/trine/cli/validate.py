@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, TypeVar
 
-from trine.cli.options import OUTPUT, Brief, Json, Option
+from trine.cli.options import OUTPUT, Brief, Json, Option, software_profiles
 from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes
 from trine.cli.progress import RowsLine
 
-if TYPE_CHECKING:
-    from trine.studies.validate_training import TrainingValidation
-
+Found = TypeVar("Found")
 SHOWN = 25
 
 
@@ -35,7 +34,7 @@ def collectives(
     from trine.studies.validate import left_out, select, validate_collectives
 
     if report is not None and machine:
-        raise InputError("the report is about all machines: leave out --machine", field="--report")
+        raise InputError("the report is about all machines: leave out --machine", field="report")
     series = load_measurements()
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
@@ -79,17 +78,24 @@ def loadstore(
 
 
 Sample = Annotated[bool, Option("Some cheap rows of each source, in about a minute.")]
-Jobs = Annotated[int | None, Option("Rows at a time [one a core].")]
+Sources = Annotated[list[str] | None, Option("Only this source of rows; may be repeated.", names=("--source",))]
 Blind = Annotated[bool, Option("Fit no factors: nothing of a source is used.")]
+Jobs = Annotated[int | None, Option("Rows at a time [one a core].")]
 Again = Annotated[bool, Option("Ask all rows again, kept answers too; a stopped run goes on without it.")]
+
+
+def _software(usual: str) -> Option:
+    return Option(f"This profile for all rows [{usual}].", "NAME|FILE", values=software_profiles)
 
 
 def training(
     sample: Sample = False,
-    source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
-    software: Annotated[str | None, Option("This profile for all rows [each source's own].")] = None,
+    sources: Sources = None,
+    software: Annotated[str | None, _software("each source's own")] = None,
     blind: Blind = False,
-    rows: Annotated[int | None, Option("At most so many rows of each source [all of them].")] = None,
+    most_rows: Annotated[
+        int | None, Option("At most so many rows of each source [all of them].", names=("--rows",))
+    ] = None,
     report: Annotated[
         str | None, Option("Write the page, of the layouts too, with its pictures; needs trine[plot].", "DIR", OUTPUT)
     ] = None,
@@ -102,38 +108,28 @@ def training(
 
     Example: trine validate training --sample
     """
-    from trine.studies.replay_rows import Answers, user_answers
+    from trine.errors import InputError
     from trine.studies.validate_training import validate_training
 
-    with RowsLine() as progress:
-        found = validate_training(
-            sample=sample, sources=source, software=software, blind=blind, most_rows=rows,
-            answers=Answers(None) if again else user_answers(), jobs=jobs,
-            progress=lambda done, total: progress(done, total, 0),
-        )  # fmt: skip
+    if report is not None and sources:
+        raise InputError("the report is about all sources: leave out --source", field="report")
+    asked: dict[str, Any] = {"software": software, "blind": blind, "jobs": jobs}
+    found = _replayed(validate_training, again, sample=sample, sources=sources, most_rows=most_rows, **asked)
     show_answer(found, json, brief)
     write_json(found, json, "validate training")
     if report is not None:
-        _write_page(found, report, sample or rows is not None, jobs)
+        from trine.studies.training_page import write_page
+        from trine.studies.validate_layouts import validate_layouts
 
-
-def _write_page(found: TrainingValidation, folder: str, sample: bool, jobs: int | None) -> None:
-    from trine.studies.replay_rows import user_answers
-    from trine.studies.training_page import write_page
-    from trine.studies.validate_layouts import validate_layouts
-
-    with RowsLine() as progress:
-        layouts = validate_layouts(
-            sample=sample, answers=user_answers(), jobs=jobs, progress=lambda done, total: progress(done, total, 0)
-        )
-    with writes():
-        for path in write_page(found, layouts, folder):
-            say(f"wrote {path}")
+        on_layouts = _replayed(validate_layouts, again, sample=sample or most_rows is not None, **asked)
+        with writes():
+            for path in write_page(found, on_layouts, report):
+                say(f"wrote {path}")
 
 
 def layouts(
     sample: Sample = False,
-    software: Annotated[str | None, Option("This profile for all rows [nanotron-2024].")] = None,
+    software: Annotated[str | None, _software("nanotron-2024")] = None,
     blind: Blind = False,
     jobs: Jobs = None,
     again: Again = False,
@@ -144,21 +140,24 @@ def layouts(
 
     Example: trine validate layouts --sample
     """
-    from trine.studies.replay_rows import Answers, user_answers
     from trine.studies.validate_layouts import validate_layouts
 
-    with RowsLine() as progress:
-        found = validate_layouts(
-            sample=sample, software=software, blind=blind, answers=Answers(None) if again else user_answers(),
-            jobs=jobs, progress=lambda done, total: progress(done, total, 0),
-        )  # fmt: skip
+    found = _replayed(validate_layouts, again, sample=sample, software=software, blind=blind, jobs=jobs)
     show_answer(found, json, brief)
     write_json(found, json, "validate layouts")
 
 
+def _replayed(validate: Callable[..., Found], again: bool, **asked: Any) -> Found:
+    """What ``validate`` finds, with progress and the answers that the user's cache keeps."""
+    from trine.studies.replay_rows import Answers, user_answers
+
+    with RowsLine() as progress:
+        return validate(**asked, answers=Answers(None) if again else user_answers(), progress=progress.rows)
+
+
 def memory(
     sample: Annotated[bool, Option("Some rows of each source, in some seconds.")] = False,
-    source: Annotated[list[str] | None, Option("Only this source of rows; may be repeated.")] = None,
+    sources: Sources = None,
     brief: Brief = False,
     json: Json = None,
 ) -> None:
@@ -166,17 +165,10 @@ def memory(
 
     Example: trine validate memory --sample
     """
-    from trine.errors import InputError, nearest
-    from trine.studies.memory_rows import SOURCES
     from trine.studies.validate_memory import validate_memory
 
-    for name in source or ():
-        if name not in SOURCES:
-            raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], SOURCES)}", field="--source")
     with RowsLine() as progress:
-        found = validate_memory(
-            sample=sample, sources=source, progress=lambda done, total: progress(done, total, 0)
-        )  # fmt: skip
+        found = validate_memory(sample=sample, sources=sources, progress=progress.rows)
     show_answer(found, json, brief)
     write_json(found, json, "validate memory")
 

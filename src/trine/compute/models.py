@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from trine.cluster.presets import GpuSpec
+from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing
 from trine.compute.law import FitReport
 from trine.compute.linear import LinearTimes
 from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Split
-from trine.compute.roofline import ROOFLINE, TABLES, Duration, make_roofline, roofline_of
+from trine.compute.roofline import ROOFLINE, TABLES, Duration, Roofline
 from trine.errors import InputError, PlanError, nearest
 from trine.evidence import ASSUMED, MEASURED
 from trine.graph.workload import SYNTHESISED, Operator, Workload
@@ -130,14 +130,11 @@ ComputeMaker: TypeAlias = "Callable[[Workload, Transfer | None, Calibration | No
 
 def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
     """The recorded time where sizes are the trace's, and the linear model elsewhere; of times that came from a data
-    sheet, the data sheet's at all sizes.
+    sheet or tables, theirs at all sizes.
     """
-    if is_synthesised(workload) and workload.metadata.get("times") == ROOFLINE:
-        return make_roofline(workload, transfer, calibration)
-    if is_synthesised(workload) and workload.metadata.get("times") == TABLES:
-        from trine.compute.tables.times import make_tables
-
-        return make_tables(workload, transfer, calibration)
+    times = workload.metadata.get("times", "")
+    if is_synthesised(workload) and times in FROM_SHAPES:
+        return from_shapes(times, workload, None if transfer is None else transfer.target, calibration)
     return Linear(workload, transfer, calibration, name="auto")
 
 
@@ -148,8 +145,37 @@ def make_recorded(workload: Workload, transfer: Transfer | None, calibration: Ca
     return Recorded(workload, transfer)
 
 
-#: Models that predict from shapes and a data sheet, and look at no recorded time.
+def make_roofline(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
+    """The roofline of the GPU that is asked for; raises as :func:`from_shapes`."""
+    return from_shapes(ROOFLINE, workload, None if transfer is None else transfer.target, calibration)
+
+
+def make_tables(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
+    """The tables of the GPU that is asked for; raises as :func:`from_shapes`."""
+    return from_shapes(TABLES, workload, None if transfer is None else transfer.target, calibration)
+
+
+#: Models that predict from shapes and a data sheet or tables, and look at no recorded time.
 FROM_SHAPES = frozenset({ROOFLINE, TABLES})
+
+
+def from_shapes(
+    name: str, workload: Workload, target: GpuSpec | None, calibration: Calibration | None = None
+) -> ComputeModel:
+    """The model ``name`` of :data:`FROM_SHAPES` of the GPU that is asked for, else of the trace's.
+
+    Raises InputError for a calibration, which it has no use for, and where neither GPU is known.
+    """
+    if calibration is not None:
+        raise InputError(f"the model {name!r} uses no calibration; use 'auto' or 'linear'", field="compute")
+    if target is None and workload.gpu is None:
+        raise InputError(f"the {name} of which GPU? The trace does not say: --gpu NAME does", field="gpu")
+    gpu = target if target is not None else load_gpu(workload.gpu or "")
+    if name == ROOFLINE:
+        return Roofline(workload, gpu)
+    from trine.compute.tables.times import TableTimes
+
+    return TableTimes(workload, gpu)
 
 
 def uses_recorded_times(name: str) -> bool:
@@ -173,8 +199,8 @@ COMPUTE_MODELS: Registry[ComputeMaker] = Registry(
         "auto": "trine.compute.models:make_auto",
         "linear": "trine.compute.models:Linear",
         "recorded": "trine.compute.models:make_recorded",
-        "roofline": "trine.compute.roofline:make_roofline",
-        "tables": "trine.compute.tables.times:make_tables",
+        "roofline": "trine.compute.models:make_roofline",
+        "tables": "trine.compute.models:make_tables",
     },
 )
 
@@ -198,13 +224,9 @@ def make_compute(
     """
     if name not in COMPUTE_MODELS:
         raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")
-    if name == ROOFLINE and target is not None:
-        return roofline_of(workload, target, calibration)
-    if name == TABLES and target is not None:
-        from trine.compute.tables.times import tables_of
-
-        return tables_of(workload, target, calibration)
-    if uses_recorded_times(name) and not workload.has_gpu_times:
+    if name in FROM_SHAPES:
+        return from_shapes(name, workload, target, calibration)
+    if not workload.has_gpu_times:
         raise InputError(no_gpu_times(workload), field="compute")
     transfer = None
     if target is not None:

@@ -12,11 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
 from trine.compute.alike import Alike
-from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
 from trine.compute.data_sheet import check_peaks, dtype_of, peak, stated_precision
 from trine.compute.kinds import family_of, kind_of
@@ -25,9 +23,6 @@ from trine.compute.resize import Split
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Workload
 from trine.units import PS_PER_S
-
-if TYPE_CHECKING:
-    from trine.compute.transfer import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,22 +152,3 @@ class Roofline:
         if key not in self._rates:
             self._rates[key] = peak(self._gpu, precision) * float(getattr(self._shares, share))
         return self._rates[key]
-
-
-def make_roofline(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> Roofline:
-    """The roofline of the GPU that is asked for, else of the trace's.
-
-    Raises InputError for a calibration, which it has no use for, and where neither GPU is known.
-    """
-    from trine.cluster import load_gpu
-
-    if transfer is None and workload.gpu is None:
-        raise InputError("the roofline of which GPU? The trace does not say: --gpu NAME does", field="gpu")
-    return roofline_of(workload, transfer.target if transfer is not None else load_gpu(workload.gpu or ""), calibration)
-
-
-def roofline_of(workload: Workload, gpu: GpuSpec, calibration: Calibration | None = None) -> Roofline:
-    """The roofline of ``gpu``, whatever the trace was recorded on. Raises InputError for a calibration."""
-    if calibration is not None:
-        raise InputError("the model 'roofline' uses no calibration; use 'auto' or 'linear'", field="compute")
-    return Roofline(workload, gpu)

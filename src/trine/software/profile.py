@@ -8,13 +8,14 @@ gives.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trine.errors import SpecError, nearest
+from trine.errors import InputError, SpecError, nearest
 from trine.spec import Spec, read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
@@ -184,6 +185,22 @@ class Software(Spec):
         """Factors that are not 1, by name."""
         return [(name, getattr(self.factors, name)) for name in FACTORS if getattr(self.factors, name).value != 1]
 
+    def scaled(self, by: Mapping[str, float], fitted_on: str, left_out_error: float | None = None) -> Software:
+        """The profile with the factors that ``by`` names multiplied; these are then fitted on what ``fitted_on`` says.
+
+        Raises InputError for an unknown factor.
+        """
+        for name in by:
+            if name not in FACTORS:
+                raise InputError(f"unknown factor {name[:40]!r}{nearest(name[:80], FACTORS)}", field="factors")
+        own = {
+            name: Factor(
+                value=getattr(self.factors, name).value * value, fitted_on=fitted_on, left_out_error=left_out_error
+            )
+            for name, value in by.items()
+        }
+        return self.model_copy(update={"factors": self.factors.model_copy(update=own)})
+
 
 _FOLDER = Path(__file__).parents[1] / "presets" / "software"
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -203,6 +220,10 @@ def load_software(name_or_path: str | os.PathLike[str]) -> Software:
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
         return _read(Path(text))
+    if text == NO_SOFTWARE:
+        raise SpecError(
+            f"{NO_SOFTWARE!r} stands for no profile: name one of {', '.join(known_software())}", field="software"
+        )
     if text not in known_software():
         hint = nearest(text.lower()[:80], (*known_software(), NO_SOFTWARE))
         raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", field="software")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trine.results.report import Row
+from trine.results.report import Report, Row
 from trine.studies.replay_rows import Predicted
 from trine.studies.training_rows import TrainingRow
 
@@ -42,6 +42,29 @@ class ComparedStep:
             "software": self.row.source.software,
             "scale": self.row.scale,
         }[by]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StepValidation(Report):
+    """Rows and their predictions; ``is_sample``: of some rows of each source only."""
+
+    steps: tuple[ComparedStep, ...]
+    is_sample: bool = False
+
+    @property
+    def compared(self) -> tuple[ComparedStep, ...]:
+        """Rows that have an answer."""
+        return tuple(step for step in self.steps if not step.answer.why_not)
+
+    @property
+    def counted(self) -> tuple[ComparedStep, ...]:
+        """Those that count."""
+        return tuple(step for step in self.compared if not step.row.apart)
+
+    @property
+    def failed(self) -> tuple[ComparedStep, ...]:
+        """Rows that have none."""
+        return tuple(step for step in self.steps if step.answer.why_not)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +105,10 @@ def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, share - 1e-9)))])
+
+
+#: Heads of the columns that :func:`cells` fills.
+HEAD = ("rows", "bias", "mean", "median", "p90", "<=10%")
 
 
 def cells(errors: Errors) -> tuple[str, ...]:

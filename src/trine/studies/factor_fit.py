@@ -3,12 +3,15 @@
 The factors multiply what they are named after (:data:`trine.software.FACTORS`); the fit makes the mean square of
 log(predicted / measured) least, by Gauss-Newton with finite differences (each factor times 1.05), from where the
 profile is. A factor that no step feels, or that cannot be told from another, is refused rather than guessed.
+
+This is the fit of ``trine calibrate --step``: a few steps of one user, each simulated anew, which he can measure again
+where one is doubtful. ``trine validate`` has another (:mod:`trine.studies.step_factors`), for published rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,10 +155,15 @@ def _cost(asked: _Asked, logs: Float64, steps: Sequence[int]) -> float:
 def _left_out(asked: _Asked, groups: Sequence[object]) -> tuple[float, ...]:
     """Errors of each group with factors of the others; empty where the others are fewer than the factors."""
     found: dict[int, float] = {}
-    for group in dict.fromkeys(groups):
-        others = [step for step, own in enumerate(groups) if own != group]
+    for members, others in folds(groups):
         if len(others) < len(asked.names):
             return ()
         best = _minimum(asked, others)
-        found |= {step: asked.error(best, step) for step, own in enumerate(groups) if own == group}
+        found |= {step: asked.error(best, step) for step in members}
     return tuple(found[step] for step in sorted(found))
+
+
+def folds(groups: Sequence[object]) -> Iterator[tuple[list[int], list[int]]]:
+    """Numbers of the members of each group, and of all that are in others; groups as they first come."""
+    for group in dict.fromkeys(groups):
+        yield [n for n, own in enumerate(groups) if own == group], [n for n, own in enumerate(groups) if own != group]

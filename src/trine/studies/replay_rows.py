@@ -14,16 +14,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from trine._version import __version__
-from trine.errors import TrineError
+from trine.errors import InputError, TrineError
 from trine.results import Result
 from trine.results.waits import RANK_REASONS
+from trine.simulation.software import as_software
+from trine.software.profile import FACTORS, NO_SOFTWARE, Software, known_software
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
-#: Multipliers of compute, of the launching thread, of communication.
-FACTORS = ("gpu", "cpu", "communication")
 #: A critical path is taken for whole that covers so much of the step.
 LEAST_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
@@ -32,13 +31,24 @@ _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 _SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "results", "__pycache__")
 _NOT_ASKED = ("bands.yaml", "headline.py", "sources.yaml", "steps.csv.gz", "layouts.csv.gz", "README.md")
 
+#: Multipliers of what :data:`trine.software.profile.FACTORS` names, in its order.
+Triple = tuple[float, float, float]
+ONES: Triple = (1.0, 1.0, 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of each row. software: None for the row's own profile, else a name (``none``: no profile)."""
+    """What is asked of each row. software: None for the row's own profile, else one or its name (``none``: without)."""
 
-    software: str | None = None
-    factors: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    software: Software | str | None = None
+    factors: Triple = ONES
+
+    @staticmethod
+    def of(software: Software | str | None) -> Ask:
+        """Of a profile, by its name or file too, before any row is simulated. Raises SpecError for an unknown one."""
+        if software is None or software in (NO_SOFTWARE, *known_software()):
+            return Ask(software)
+        return Ask(as_software(software))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +61,7 @@ class Predicted:
 
     row: str
     step_s: float = 0.0
-    shares: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    shares: Triple = (1.0, 0.0, 0.0)
     simulated: int = 0
     micro_batches: int = 0
     memory_bytes: int = 0
@@ -61,7 +71,7 @@ class Predicted:
     wall_s: float = 0.0
     why_not: str = ""
 
-    def scaled(self, factors: Sequence[float], asked: Sequence[float] = (1.0, 1.0, 1.0)) -> float:
+    def scaled(self, factors: Sequence[float], asked: Sequence[float] = ONES) -> float:
         """The step in seconds under other factors than those it was asked with, along the same critical path."""
         rest = 1 - sum(self.shares)
         moved = sum(s * f / a for s, f, a in zip(self.shares, factors, asked, strict=True))
@@ -97,7 +107,7 @@ def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     )  # fmt: skip
 
 
-def _shares(result: Result) -> tuple[float, float, float]:
+def _shares(result: Result) -> Triple:
     """Parts of the critical path by factor; where the path is not whole, of the slowest rank's time."""
     step = max(1, result.step_time_ps)
     path = result.critical_path_times
@@ -109,23 +119,13 @@ def _shares(result: Result) -> tuple[float, float, float]:
     return found[0], found[1], found[2]
 
 
-def _software(row: TrainingRow, ask: Ask) -> Any:
-    """The profile, with its factors; None where there is none of that name."""
-    from trine.software.profile import NO_SOFTWARE, Factors, known_software, load_software
-
-    name = ask.software or row.source.software
-    if name == NO_SOFTWARE:
-        return name
-    if name not in known_software():
-        return None  # the usual one of the layout
-    profile = load_software(name)
-    if ask.factors == (1.0, 1.0, 1.0):
-        return profile
-    known = {
-        key: {"value": getattr(profile.factors, key).value * by, "fitted_on": "trine validate"}
-        for key, by in zip(FACTORS, ask.factors, strict=True)
-    }
-    return profile.model_copy(update={"factors": Factors.model_validate(known)})
+def _software(row: TrainingRow, ask: Ask) -> Software | str:
+    """The profile, with its factors; ``none`` where none is asked for."""
+    profile = as_software(ask.software or row.source.software)
+    if profile is None:
+        return NO_SOFTWARE
+    by = dict(zip(FACTORS, ask.factors, strict=True))
+    return profile if ask.factors == ONES else profile.scaled(by, "trine validate")
 
 
 class Answers:
@@ -174,7 +174,8 @@ def user_answers() -> Answers:
 
 def _key(row: TrainingRow, ask: Ask) -> str:
     source = {name: str(getattr(row.source, name)) for name in ("cluster", "software", "model", "plan", "fill")}
-    text = json.dumps([_state(), dict(row.facts), source, asdict(ask)], sort_keys=True)
+    asked = [_state(), dict(row.facts), source, asdict(ask)]
+    text = json.dumps(asked, sort_keys=True, default=Software.model_dump_json)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -203,8 +204,10 @@ def replay(
 ) -> list[Predicted]:
     """Predict rows, ``jobs`` at a time (None: one a core), and keep each answer.
 
-    progress: called with (rows that are done, rows in all).
+    progress: called with (rows that are done, rows in all). Raises InputError for less than one at a time.
     """
+    if jobs is not None and jobs < 1:
+        raise InputError(f"must be at least 1, got {jobs}", field="jobs")
     ask, answers = ask or Ask(), answers or Answers(None)
     found = {row.name: known for row in rows if (known := answers.get(row, ask)) is not None}
     left = [row for row in rows if row.name not in found]

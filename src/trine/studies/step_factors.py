@@ -3,6 +3,11 @@
 Rows are predicted once as they are and once with factors fitted on all of them; around the second prediction a step
 follows the factors along its critical path (:meth:`trine.studies.replay_rows.Predicted.scaled`), so that fits which
 leave a group out cost no simulation. A group is a model of the source, or, where it has one model, a number of GPUs.
+
+This is the fit of ``trine validate``. Unlike that of ``trine calibrate --step`` (:mod:`trine.studies.factor_fit`) it
+must give factors for every source, however few its rows are and whatever they tell apart, of rows that nobody can
+measure again. So each factor has a prior around 1, which holds one that no row shows, where the other fit refuses it;
+and errors far beyond the noise count in proportion, not squared, so that a row with a wrong fact moves no factor far.
 """
 
 from __future__ import annotations
@@ -13,18 +18,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.arrays import Float64
+from trine.software.profile import FACTORS
 from trine.studies.compared_steps import ComparedStep
-from trine.studies.replay_rows import FACTORS, Ask, Predicted
+from trine.studies.factor_fit import folds
+from trine.studies.replay_rows import ONES, Ask, Predicted, Triple
 from trine.studies.training_rows import TrainingRow
 
-Triple = tuple[float, float, float]
-ONES: Triple = (1.0, 1.0, 1.0)
 #: A source with fewer rows fits one factor: that of compute.
 LEAST_FOR_THREE = 8
 #: Standard deviations of the log errors of rows, and of the log factors before anything is known of them.
-_NOISE, _PRIOR = 0.06, (0.4, 0.7, 0.7)
+NOISE, PRIORS = 0.06, (0.4, 0.7, 0.7)
 #: Errors beyond so many standard deviations count in proportion, not squared: an outlier moves no factor far.
-_HUBER = 1.5
+HUBER = 1.5
 _STEPS = 12
 
 
@@ -49,14 +54,17 @@ class AskedStep:
 
 
 def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
-    """The factors (the first so many of :data:`FACTORS`) that make the errors of ``steps`` least."""
+    """The factors (the first so many of :data:`FACTORS`) that make the errors of ``steps`` and the priors' least.
+
+    Gauss-Newton on log(predicted / measured) / noise, with Huber's weights, and log factor / prior.
+    """
     logs = np.zeros(num_factors)
-    prior = 1 / np.array(_PRIOR[:num_factors])
+    prior = 1 / np.array(PRIORS[:num_factors])
     for _ in range(_STEPS):
         here = _triple(logs)
-        errors = np.array([step.log_error(here) for step in steps]) / _NOISE
-        slopes = np.array([step.slopes(here)[:num_factors] for step in steps]) / _NOISE
-        weight = np.sqrt(np.minimum(1, _HUBER / np.maximum(np.abs(errors), 1e-9)))
+        errors = np.array([step.log_error(here) for step in steps]) / NOISE
+        slopes = np.array([step.slopes(here)[:num_factors] for step in steps]) / NOISE
+        weight = np.sqrt(np.minimum(1, HUBER / np.maximum(np.abs(errors), 1e-9)))
         left = np.vstack([slopes * weight[:, None], np.diag(prior)])
         right = np.concatenate([-errors * weight, -logs * prior])
         move = np.clip(np.linalg.lstsq(left, right, rcond=None)[0], -0.5, 0.5)
@@ -112,13 +120,10 @@ def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]
     """Seconds of each row by factors of the other groups; None where there is no other group."""
     groups = _groups([step.row for step in steps])
     found: list[float | None] = [None] * len(steps)
-    for group in dict.fromkeys(groups):
-        others = [step for step, own in zip(steps, groups, strict=True) if own != group]
-        if not others:
-            continue
-        factors = fit(others, num_factors)
-        for place, own in enumerate(groups):
-            if own == group:
+    for members, others in folds(groups):
+        if others:
+            factors = fit([steps[place] for place in others], num_factors)
+            for place in members:
                 found[place] = steps[place].answer.scaled(factors, steps[place].asked)
     return found
 

@@ -125,26 +125,16 @@ def calibrate_step(
     asked = _Asked(base, steps, progress)
     times = [one.measured_s for one in steps]
     found = fit_factors(asked.seconds, times, _chosen(file, path, asked, len(steps)))
-    fitted = with_factors(base, found, name or path.stem, f"{len(steps)} measured steps of {path.name}")
+    fitted_on = f"{len(steps)} measured step{'s' if len(steps) > 1 else ''} of {path.name}"
+    said = {"name": name or path.stem, "description": f"{base.description}; factors fitted on {fitted_on}"}
     ones = dict.fromkeys(found.factors, 1.0)
     return StepFit(
-        software=fitted,
+        software=base.scaled(found.factors, fitted_on, found.left_out_error).model_copy(update=said),
         fit=found,
         names=tuple(one.name for one in steps),
         measured_s=tuple(times),
         before_s=tuple(asked.seconds(ones, number) for number in range(len(steps))),
         after_s=tuple(asked.seconds(found.factors, number) for number in range(len(steps))),
-    )
-
-
-def with_factors(base: Software, fit: FactorFit, name: str, fitted_on: str) -> Software:
-    """``base`` with the factors of ``fit``, each times what it was."""
-    data = base.model_dump()
-    for factor, value in fit.factors.items():
-        own = data["factors"][factor]["value"] * value
-        data["factors"][factor] = {"value": own, "fitted_on": fitted_on, "left_out_error": fit.left_out_error}
-    return Software.model_validate(
-        data | {"name": name, "description": f"{base.description}; factors fitted on {fitted_on}"}
     )
 
 
@@ -211,20 +201,9 @@ class _Asked:
             runs, count = len(self._known), len(self._steps)
             self._progress(runs, max(runs + count, 8 * count * min(count, MAX_FACTORS + 1)), 0)
         given: dict[str, Any] = {} if one.gpu is None else {"gpu": one.gpu}
-        result = simulate(
-            one.workload, one.plan, cluster=one.cluster, software=scaled(self._base, factors), compare=False, **given
-        )
+        software = self._base.scaled(factors, "a fit under way")
+        result = simulate(one.workload, one.plan, cluster=one.cluster, software=software, compare=False, **given)
         return result.step_time_s
-
-
-def scaled(base: Software, factors: Mapping[str, float]) -> Software:
-    """``base`` with its factors multiplied."""
-    data = base.model_dump()
-    for name, value in factors.items():
-        data["factors"][name]["value"] *= value
-        if data["factors"][name]["fitted_on"] is None:
-            data["factors"][name]["fitted_on"] = "a fit under way"
-    return Software.model_validate(data)
 
 
 def _check_factors(file: MeasuredSteps, path: Path) -> None:

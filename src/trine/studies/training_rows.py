@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from trine.cluster import Cluster, load_cluster
-from trine.errors import InputError
+from trine.errors import InputError, nearest
 from trine.inputs import read_bytes
 from trine.parallel.plan import Plan
 from trine.results.headline import scale_of
@@ -200,6 +200,13 @@ def even_layers(layers: int, parts: int) -> list[int]:
         each = (layers + 2) // parts
         return [each - 1, *[each] * (parts - 2), each - 1]
     return [layers // parts + (part < layers % parts) for part in range(parts)]
+
+
+def check_sources(asked: Sequence[str] | None, known: Sequence[str]) -> None:
+    """Raises InputError for a source that no bundled row is of."""
+    for name in asked or ():
+        if name not in known:
+            raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
 
 
 def load_sources() -> Mapping[str, TrainingSource]:

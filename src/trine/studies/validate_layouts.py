@@ -13,11 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from trine.results.report import Report, Row, Table
+from trine.results.report import Row, Table
 from trine.results.text import aligned
-from trine.studies.compared_steps import ComparedStep, Errors, cells
-from trine.studies.replay_rows import FACTORS, Answers, Ask, Predicted, replay
-from trine.studies.step_factors import ONES, AskedStep, Triple, asked_factors, fit, refined, words
+from trine.software.profile import FACTORS, Software
+from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells
+from trine.studies.replay_rows import ONES, Answers, Ask, Predicted, Triple, replay
+from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import drawn
 
@@ -71,29 +72,18 @@ def _error(step: ComparedStep) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LayoutValidation(Report):
-    """Layouts with a result and their predictions; ``blind``: those on one node, nothing fitted.
+class LayoutValidation(StepValidation):
+    """Layouts with a result; those count that are clean and have at most 8-way tensor parallelism.
 
-    factors: fitted on ``num_fitted`` rows that are not among ``steps``.
+    blind: those on one node, nothing fitted. factors: fitted on ``num_fitted`` rows that are not among ``steps``.
     """
 
     SCHEMA: ClassVar[str] = "validate-layouts"
 
-    steps: tuple[ComparedStep, ...]
     blind: tuple[ComparedStep, ...] = ()
     factors: Triple = ONES
     num_fitted: int = 0
-    is_sample: bool = False
     least: int = LEAST
-
-    @property
-    def compared(self) -> tuple[ComparedStep, ...]:
-        return tuple(step for step in self.steps if not step.answer.why_not)
-
-    @property
-    def counted(self) -> tuple[ComparedStep, ...]:
-        """Clean ones with at most 8-way tensor parallelism."""
-        return tuple(step for step in self.compared if not step.row.apart)
 
     def groups(self) -> list[LayoutGroup]:
         """Of at least ``least`` layouts, by nodes and model."""
@@ -138,20 +128,19 @@ class LayoutValidation(Report):
 
     def summary(self) -> str:
         """Return errors by nodes, then each group, then what is apart."""
-        head = ("rows", "bias", "mean", "median", "p90", "<=10%")
         said = [f"{words(self.factors)}, fitted on {self.num_fitted} rows of the 1B model"] if self.num_fitted else []
         if self.blind:
             alone = Errors.of([step.measured_s / step.answer.step_s - 1 for step in self.blind])
             said.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
-        rows = [("error of tokens/s", *head), *((name, *cells(e)) for name, e in self.by_nodes())]
-        groups: list[tuple[str, ...]] = [("group", *head, "Spearman", "regret", "of three")]
+        rows = [("error of tokens/s", *HEAD), *((name, *cells(e)) for name, e in self.by_nodes())]
+        groups: list[tuple[str, ...]] = [("group", *HEAD, "Spearman", "regret", "of three")]
         groups += [
             (f"{g.model} on {g.nodes} nodes", *cells(g.errors), f"{g.spearman:.2f}", f"{g.regret:.1%}",
              f"{g.best_of_three:.1%}")
             for g in self.groups()
         ]  # fmt: skip
-        apart = [("apart, counted nowhere", *head), *((why, *cells(e)) for why, e in self.apart())]
-        failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.steps if s.answer.why_not]
+        apart = [("apart, counted nowhere", *HEAD), *((why, *cells(e)) for why, e in self.apart())]
+        failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed]
         blocks = [[self.headline, *said], aligned(rows, 30), aligned(groups, 30) if len(groups) > 1 else [],
                   aligned(apart, 30) if len(apart) > 1 else [], failed[:8]]  # fmt: skip
         return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -194,7 +183,7 @@ def band(row: TrainingRow) -> str:
 def validate_layouts(
     *,
     sample: bool = False,
-    software: str | None = None,
+    software: Software | str | None = None,
     blind: bool = False,
     answers: Answers | None = None,
     jobs: int | None = None,
@@ -203,10 +192,11 @@ def validate_layouts(
     """Predict the layouts that have a result: with factors fitted on clean ones of the 1B model on up to 4 nodes, which
     are not judged; or ``blind``, all of them with nothing fitted.
 
-    sample: a few cheap ones of each model and number of nodes, blind.
+    sample: a few cheap ones of each model and number of nodes, blind. The others are as those of
+    :func:`trine.studies.validate_training.validate_training`.
     """
     rows = [row for row in load_layouts() if row.step_s is not None]
-    usual = Ask(software=software)
+    usual = Ask.of(software)
 
     def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
         return replay(chosen, asked, answers=answers, jobs=jobs, progress=progress)

@@ -19,8 +19,9 @@ from trine.results.report import Report, Row, Table
 from trine.results.text import aligned
 from trine.simulation.memory import rank_memory, shortened
 from trine.software import Software
-from trine.studies.compared_steps import Errors
+from trine.studies.compared_steps import HEAD, Errors, cells
 from trine.studies.memory_rows import ALLOCATED, GOLDEN, SOURCES, ULTRASCALE, MemoryRow, load_memory_rows
+from trine.studies.training_rows import check_sources
 from trine.units import format_bytes
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer
@@ -112,11 +113,10 @@ class MemoryValidation(Report):
 
     def summary(self) -> str:
         """Return errors by source, the confusion of verdicts, and the worst rows."""
-        head = ("rows", "bias", "mean", "median", "p90", "<=10%")
-        rows = [("error of peak memory", *head), *((name, *_cells(e)) for name, e in self.errors())]
+        rows = [("error of peak memory", *HEAD), *((name, *cells(e)) for name, e in self.errors())]
         spread = self.spread()
         if spread is not None:
-            rows.append(("one test on two platforms", *_cells(spread)))
+            rows.append(("one test on two platforms", *cells(spread)))
         blocks = [[self.headline], aligned(rows, 30), self._verdicts(), self._worst()]
         failed = [f"not predicted: {a.row.name}: {a.why_not}" for a in self.answers if a.why_not]
         return "\n\n".join("\n".join(block) for block in (*blocks, failed[:8]) if block)
@@ -169,7 +169,11 @@ class MemoryValidation(Report):
 def validate_memory(
     *, sample: bool = False, sources: Sequence[str] | None = None, progress: Callable[[int, int], None] | None = None
 ) -> MemoryValidation:
-    """Model the peak memory of all bundled rows; ``sample``: of some of each source."""
+    """Model the peak memory of all bundled rows; ``sample``: of some of each source.
+
+    Raises InputError for an unknown source.
+    """
+    check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
     asked, found = _Asked(), []
     for row in rows:
@@ -184,11 +188,6 @@ def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
         return rows
     near = [row for row in rows if not row.structural and (row.source != ULTRASCALE or row.nodes <= COUNTED_NODES)]
     return near[:: max(len(near) // SAMPLE_ROWS, 1)]
-
-
-def _cells(errors: Errors) -> tuple[str, ...]:
-    return (str(errors.count), f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.median:.1%}", f"{errors.p90:.1%}",
-            f"{errors.within:.0%}")  # fmt: skip
 
 
 class _Asked:

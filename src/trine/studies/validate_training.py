@@ -14,13 +14,14 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from trine.errors import InputError, nearest
-from trine.results.report import Report, Row, Table
+from trine.errors import InputError
+from trine.results.report import Row, Table
 from trine.results.text import aligned
-from trine.studies.compared_steps import ComparedStep, Errors, cells
+from trine.software.profile import Software
+from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells
 from trine.studies.replay_rows import Answers, Ask, Predicted, cost, replay
 from trine.studies.step_factors import calibrated
-from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
+from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 
 #: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
 SAMPLE_ROWS, SAMPLE_COST = 5, 200
@@ -30,28 +31,15 @@ BLIND = (0.15, 0.30, 0.08)
 CALIBRATED = (0.08, 0.18, 1.0)
 GROUPS = ("source", "gpu", "software", "scale")
 NUM_WORST = 12
-_HEAD = ("rows", "bias", "mean", "median", "p90", "<=10%")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrainingValidation(Report):
-    """All rows and their predictions, worst first where shown; ``is_sample``: of some rows of each source only."""
+class TrainingValidation(StepValidation):
+    """Published steps of all sources, the worst first where rows are shown."""
 
     SCHEMA: ClassVar[str] = "validate-training"
 
-    steps: tuple[ComparedStep, ...]
-    is_sample: bool = False
     finished: bool = True
-
-    @property
-    def compared(self) -> tuple[ComparedStep, ...]:
-        """Rows that have an answer."""
-        return tuple(step for step in self.steps if not step.answer.why_not)
-
-    @property
-    def counted(self) -> tuple[ComparedStep, ...]:
-        """Those that count."""
-        return tuple(step for step in self.compared if not step.row.apart)
 
     def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
         """Over sources, each weighing the same; None of nothing."""
@@ -91,9 +79,8 @@ class TrainingValidation(Report):
     @property
     def notes(self) -> tuple[str, ...]:
         apart = [step for step in self.compared if step.row.apart]
-        failed = [step for step in self.steps if step.answer.why_not]
         found = [f"{len(apart)} rows are shown apart and count nowhere"] if apart else []
-        return (*found, *([f"{len(failed)} rows were not predicted"] if failed else []))
+        return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
 
     def summary(self) -> str:
         """Return errors by source, GPU, software and scale, then the worst rows, then what is apart."""
@@ -113,7 +100,7 @@ class TrainingValidation(Report):
             "calibrated_errors": None if fitted is None else fitted.row(),
             **self.tables(),
             "apart": [_step_row(step) for step in self.compared if step.row.apart],
-            "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.steps if s.answer.why_not],
+            "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.failed],
         }
 
     def tables(self) -> dict[str, Table]:
@@ -152,7 +139,7 @@ def validate_training(
     *,
     sample: bool = False,
     sources: Sequence[str] | None = None,
-    software: str | None = None,
+    software: Software | str | None = None,
     blind: bool = False,
     most_rows: int | None = None,
     answers: Answers | None = None,
@@ -161,13 +148,16 @@ def validate_training(
 ) -> TrainingValidation:
     """Predict the bundled steps (of some sources) and compare.
 
-    sample: a few cheap rows of each source. software: another profile for all rows, ``none`` for no profile. blind:
-    fit no factors either; a sample fits none. most_rows: of those of each source
-    that count, drawn by the hash of their names.
+    sample: a few cheap rows of each source. software: another profile for all rows, by name or file; ``none`` for no
+    profile. blind: fit no factors either; a sample fits none. most_rows: of those of each source that count, drawn by
+    the hash of their names. answers: kept ones (None: nothing is kept). jobs, progress: as
+    :func:`trine.studies.replay_rows.replay` takes them.
 
-    Raises InputError for an unknown source.
+    Raises InputError for an unknown source or profile, and for less than one row or one at a time.
     """
-    rows, usual = chosen_rows(sources, sample), Ask(software=software)
+    if most_rows is not None and most_rows < 1:
+        raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
+    rows, usual = chosen_rows(sources, sample), Ask.of(software)
     rows = rows if most_rows is None else _thinned(rows, most_rows)
 
     def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
@@ -184,10 +174,7 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
     """Rows with a measured step: of all sources, with the layouts of Ultra-Scale on one node."""
     one_node = [row for row in load_layouts() if row.num_nodes == 1 and row.apart == ""]
     rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None]
-    known = list(dict.fromkeys(row.source.key for row in rows))
-    for name in sources or ():
-        if name not in known:
-            raise InputError(f"unknown source {name!r}{nearest(name, known)}", field="--source")
+    check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
     rows = [row for row in rows if not sources or row.source.key in sources]
     return _sample(rows) if sample else rows
 
@@ -223,7 +210,7 @@ def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
     blocks = [found.headline]
     for by in GROUPS:
         fitted = dict(found.grouped(by, True))
-        head = (f"by {by}", *_HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
+        head = (f"by {by}", *HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
         rows = [(name, *cells(errors), *_fitted_cells(fitted, name)) for name, errors in found.grouped(by)]
         blocks.append("\n".join(aligned([head, *rows], 20)))
     shown = found.worst()[:worst]
@@ -234,7 +221,7 @@ def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
         if apart
         else []
     )
-    failed = Counter((s.row.source.key, s.answer.why_not) for s in found.steps if s.answer.why_not)
+    failed = Counter((s.row.source.key, s.answer.why_not) for s in found.failed)
     blocks += (
         ["\n".join(["not predicted", *(f"  {count:4d}  {key}: {why}" for (key, why), count in failed.items())])]
         if failed

@@ -8,22 +8,16 @@ the time of the roofline, and is 'assumed'.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
 from trine.compute.alike import Alike
-from trine.compute.calibration import Calibration
 from trine.compute.cost import uneven_notes
 from trine.compute.law import FitReport
 from trine.compute.resize import Split, resized
 from trine.compute.roofline import TABLES, Duration, Roofline, Shares
 from trine.compute.tables.machine import left_out_error
 from trine.compute.tables.sized import SizedTimes
-from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
-
-if TYPE_CHECKING:
-    from trine.compute.transfer import Transfer
 
 _PS_PER_US = 1e6
 
@@ -75,22 +69,3 @@ class TableTimes:
         if found.us:
             self._sources[found.source] = None
         return Duration(math.ceil(found.us * _PS_PER_US), found.evidence)
-
-
-def make_tables(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> TableTimes:
-    """The tables of the GPU that is asked for, else of the trace's.
-
-    Raises InputError for a calibration, which it has no use for, and where neither GPU is known.
-    """
-    from trine.cluster import load_gpu
-
-    if transfer is None and workload.gpu is None:
-        raise InputError("the tables of which GPU? The trace does not say: --gpu NAME does", field="gpu")
-    return tables_of(workload, transfer.target if transfer is not None else load_gpu(workload.gpu or ""), calibration)
-
-
-def tables_of(workload: Workload, gpu: GpuSpec, calibration: Calibration | None = None) -> TableTimes:
-    """The tables of ``gpu``, whatever the trace was recorded on. Raises InputError for a calibration."""
-    if calibration is not None:
-        raise InputError("the model 'tables' uses no calibration; use 'auto' or 'linear'", field="compute")
-    return TableTimes(workload, gpu)

@@ -101,14 +101,7 @@ def _first_token(graph: Graph, x: Tensor, layer: str) -> Tensor:
     shape = x.shape[0], 1, x.shape[2]
     out = graph.tensor(shape)
     op = graph.forward("aten::clone", (graph.view(x, shape),), (out,), layer)
-
-    def backward() -> None:
-        made = graph.like(x)
-        graph.backward("aten::select_backward", (graph.gradient(out),), (made,), op)
-        graph.give(x, made, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, "aten::select_backward")
 
 
 # -- T5 ----------------------------------------------------------------------------------------------------------------
@@ -198,15 +191,7 @@ def relative_bias(graph: Graph, spec: EncoderDecoder, length: int, layer: str) -
 def _scaled(graph: Graph, x: Tensor, layer: str) -> Tensor:
     """x times a number, as T5 does before a head that is the table of the tokens."""
     out = graph.like(x)
-    op = graph.forward("aten::mul", (x,), (out,), layer)
-
-    def backward() -> None:
-        made = graph.like(x)
-        graph.backward("mul_backward", (graph.gradient(out),), (made,), op)
-        graph.give(x, made, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(graph.forward("aten::mul", (x,), (out,), layer), x, out, "mul_backward")
 
 
 # -- both --------------------------------------------------------------------------------------------------------------

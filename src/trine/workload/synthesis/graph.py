@@ -151,6 +151,17 @@ class Graph:
         """Leave the rule that adds the backward operators of operator ``forward``."""
         self._tape.append((forward, rule))
 
+    def gives_back(self, forward: int, x: Tensor, out: Tensor, name: str) -> Tensor:
+        """``out`` of operator ``forward``; the backward operator ``name`` makes x's gradient of its gradient alone."""
+
+        def backward() -> None:
+            made = self.like(x)
+            self.backward(name, (self.gradient(out),), (made,), forward)
+            self.give(x, made, forward)
+
+        self.on_backward(forward, backward)
+        return out
+
     def gradient(self, tensor: Tensor) -> Tensor:
         """The gradient of ``tensor``, which is complete; afterwards there is none, so that another can be given."""
         found = self._flowing.pop(tensor.storage)

@@ -157,12 +157,7 @@ def unfused_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: 
     copy = graph.tensor(logits.shape, dtype="float32")
     cast = graph.forward("aten::_to_copy", (logits,), (copy,), f"{layer}.copy")
 
-    def backward_of_copy() -> None:
-        made = graph.like(logits)
-        graph.backward("to_copy_backward", (graph.gradient(copy),), (made,), cast)
-        graph.give(logits, made, cast)
-
-    graph.on_backward(cast, backward_of_copy)
+    graph.gives_back(cast, logits, copy, "to_copy_backward")
     loss, chances = graph.tensor(targets.shape, dtype="float32"), graph.like(copy)
     op = graph.forward("aten::cross_entropy_loss", (copy, targets), (loss, chances), layer, {"vocab_parallel": True})
 
