@@ -177,10 +177,3 @@ def format_energy(joules: float) -> str:
 def format_power(watts: float) -> str:
     """Watts for people: ``"5.6 kW"``."""
     return _scaled(watts, ((1e9, "GW"), (1e6, "MW"), (1e3, "kW"), (1, "W")))
-
-
-def format_rate(flop_per_s: float) -> str:
-    """Floating-point operations per second for people: ``"989 TFLOP/s"``."""
-    return _scaled(
-        flop_per_s, ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1, "FLOP/s"))
-    )

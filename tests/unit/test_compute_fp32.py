@@ -12,7 +12,7 @@ from trine.cluster import load_gpu
 from trine.compute import Split, kind_of, make_compute
 from trine.compute.resize import resized
 from trine.compute.tables.convolutions import FORWARD, INPUT, WEIGHT, Convolution, bench, bench_rows
-from trine.compute.tables.fp32 import convolution, linear_backward, moving, on_rows, product, table_of
+from trine.compute.tables.fp32 import convolution, moving, on_rows, product, table_of
 from trine.compute.tables.fp32_operators import convolution_of
 from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, coded, decoded, folds, measured, planes, whole
 from trine.compute.tables.fp32_surface import surface
@@ -113,9 +113,6 @@ def test_evidence_says_whose_times_they_are() -> None:
     assert product(V100, 3001, 777, 1234).evidence == "interpolated"  # type: ignore[union-attr]
     assert product(load_gpu("v100"), 3001, 777, 1234).evidence == "transferred"  # type: ignore[union-attr]
     assert product(H100, 3001, 777, 1234).evidence == "transferred"  # type: ignore[union-attr]
-    both = linear_backward(V100, 4096, 1024, 512)
-    assert both is not None
-    assert both.us == pytest.approx(product(V100, 4096, 512, 1024).us + product(V100, 512, 1024, 4096).us)  # type: ignore[union-attr]
 
 
 def test_a_sibling_is_faster_by_what_the_data_sheets_say() -> None:

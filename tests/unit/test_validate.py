@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +16,13 @@ from typer.testing import CliRunner
 from trine.cli.main import app
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError
-from trine.studies.measured import COUNTED, FIT, MeasuredPoint, Series, load_measurements
+from trine.studies.measured import COUNTED, MeasuredPoint, Series, load_measurements
 from trine.studies.report import summary_text, verdicts, write_report
 from trine.studies.validate import (
     BELOW,
     FROM,
     Predictor,
     Validation,
-    leave_one_out,
     left_out,
     quantile,
     select,
@@ -106,25 +104,6 @@ def test_a_weight_is_as_good_as_repeats(pairs: list[tuple[int, int]]) -> None:
     values, weights = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     repeated = [value for value, weight in pairs for _ in range(weight)]
     assert quantile(values, weights, 0.5) == statistics.median_low(repeated)
-
-
-def test_leave_one_out_never_shows_a_family_its_own_machines() -> None:
-    shown: list[set[str]] = []
-
-    def fit(training: Sequence[Series]) -> Predictor:
-        shown.append({each.machine.family for each in training})
-        assert all(each.machine.split == FIT for each in training)
-        return off_by(float(len(shown)))
-
-    found = leave_one_out(fit)
-    families = sorted({each.machine.family for each in load_measurements()})
-    assert len(shown) == len(families)
-    for number, (family, training) in enumerate(zip(families, shown, strict=True), start=1):
-        assert family not in training
-        mine = [x for x in found.compared if x.series.machine.family == family]
-        assert mine
-        assert all(x.error == pytest.approx(number - 1, abs=1e-4) for x in mine)
-    assert len(found.compared) == sum(len(each.points) for each in load_measurements())
 
 
 def test_what_cannot_be_predicted_is_listed() -> None:

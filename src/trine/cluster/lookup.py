@@ -11,6 +11,8 @@ import numpy as np
 from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock
 from trine.units import whole_number
 
+#: More names take too long to compare.
+MOST_COMPARED = 20_000
 _NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
 
 
@@ -86,7 +88,8 @@ def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
     return [pair for pair in found if pair is not None]
 
 
-def likely_names(names: Sequence[str], shown: int = 20_000) -> list[str]:
-    """Names among which the nearest is looked for: all, or ``shown`` of them spread evenly."""
-    chosen = np.unique(np.linspace(0, len(names) - 1, shown).astype(np.int64)) if len(names) > shown else None
-    return list(names) if chosen is None else [names[i] for i in chosen.tolist()]
+def likely_names(names: Sequence[str]) -> list[str]:
+    """Names among which the nearest is looked for: all, or :data:`MOST_COMPARED` of them spread evenly."""
+    if len(names) <= MOST_COMPARED:
+        return list(names)
+    return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, MOST_COMPARED).astype(np.int64)).tolist()]

@@ -12,13 +12,13 @@ from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.units import transfer_ps
 
 
-def critical_path_ps(graph: TaskGraph, *, engine: str = "compiled") -> int:
+def critical_path_ps(graph: TaskGraph) -> int:
     """Lower bound of the end of the run in ps: every transfer has its links to itself.
 
     A valid bound because no task can end later when another one ends earlier: order in streams is fixed, and the k-th
     of n arrivals is monotone in each of them.
     """
-    return int(uncontended(graph, engine=engine).max(initial=0))
+    return int(uncontended(graph).max(initial=0))
 
 
 def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:

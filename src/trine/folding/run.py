@@ -237,27 +237,27 @@ def _why_queues(folder: Folder) -> str:
     return f"{why}, and link {folder.shared_link} carries those of several routes"
 
 
-def representative_ranks(folded: FoldedRun, limit: int = SHOWN) -> list[int]:
-    """The ranks to show, at most ``limit``: the one that ends last of all, and of each pattern; and of each pattern the
-    one that holds most memory.
+def representative_ranks(folded: FoldedRun) -> list[int]:
+    """The ranks to show, at most :data:`SHOWN`: the one that ends last of all, and of each pattern; and of each pattern
+    the one that holds most memory.
     """
     ends = folded.rank_ends()
     last = int(np.argmax(ends))
     found = {last}
     last_of_each = [int(pattern.ranks[np.argmax(ends[pattern.ranks])]) for pattern in folded.job.patterns]
     for rank in (*last_of_each, *peak_memory_ranks(folded)):
-        if len(found) >= limit:
+        if len(found) >= SHOWN:
             break
         found.add(rank)
     return sorted(found)
 
 
-def spread_ranks(folded: FoldedRun, limit: int = SHOWN) -> dict[int, float]:
+def spread_ranks(folded: FoldedRun) -> dict[int, float]:
     """Rank -> how many it stands for: of each pattern those that end at evenly spaced places of its order."""
     ends = folded.rank_ends()
     found: dict[int, float] = {}
     for pattern in folded.job.patterns:
-        count = min(len(pattern.ranks), max(1, limit // len(folded.job.patterns)))
+        count = min(len(pattern.ranks), max(1, SHOWN // len(folded.job.patterns)))
         order = pattern.ranks[np.argsort(ends[pattern.ranks], kind="stable")]
         places = (2 * np.arange(count) + 1) * len(order) // (2 * count)
         found.update(dict.fromkeys(order[places].tolist(), len(order) / count))

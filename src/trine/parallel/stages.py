@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trine.compute import kind_of
 from trine.compute.kinds import COMPUTE_FAMILIES, family_of
 from trine.errors import PlanError
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Parameter, Tensor, Workload
 from trine.parallel.cuts import STARTS, balanced_starts, named_starts, sendable
 
 #: What a pass of the backward phase computes, where a schedule splits it (:attr:`trine.parallel.chunks.Place.part`).
@@ -309,8 +309,3 @@ def needs_gradient(
     if any(out.role == "activation" and out.size_bytes == tensor.size_bytes for out in outputs):
         return True
     return not any(out.size_bytes == 0 for out in outputs)
-
-
-def optimizer_operators(workload: Workload) -> tuple[Operator, ...]:
-    """The operators of the optimizer step, in order."""
-    return tuple(op for op in workload.operators if op.phase == OPTIMIZER)

@@ -137,17 +137,15 @@ class _Programs:
         return max(range(len(uses)), key=lambda i: (uses[i].needed_bytes, -i))
 
 
-def programs_of(
-    workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions, *, whole: bool = False
-) -> _Programs:
-    """Write the programs as a simulation would; without ``whole`` with as many micro-batches as memory can tell apart.
+def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> _Programs:
+    """Write the programs as a simulation would, with as many micro-batches as memory can tell apart.
 
     Raises InputError and its subclasses as :func:`trine.simulate` does.
     """
     from trine.parallel.build import build_job
 
     setup = setup_of(workload, plan, options)
-    asked = setup.plan if whole else shortened(setup.plan, setup.workload.batch)
+    asked = shortened(setup.plan, setup.workload.batch)
     job, _ = build_job(
         setup.workload, asked, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
         software=setup.software.profile,

@@ -158,23 +158,23 @@ class FineCompared:
 
 
 @cache
-def load_fine_grained(path: Path = FILE) -> tuple[FinePoint, ...]:
+def load_fine_grained() -> tuple[FinePoint, ...]:
     """The measured points that can be predicted; rows without a size cannot and are left out.
 
     Raises SpecError for a row that names no series of STANDS or holds no number.
     """
-    with path.open(newline="", encoding="utf-8") as file:
+    with FILE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    return tuple(_point(row, number, path) for number, row in enumerate(rows, 2) if row["size_bytes"])
+    return tuple(_point(row, number) for number, row in enumerate(rows, 2) if row["size_bytes"])
 
 
-def _point(row: dict[str, str], number: int, path: Path) -> FinePoint:
+def _point(row: dict[str, str], number: int) -> FinePoint:
     if row["series"] not in STANDS:
-        raise SpecError(f"{path}:{number}: unknown series {row['series']!r}{nearest(row['series'], STANDS)}")
+        raise SpecError(f"{FILE}:{number}: unknown series {row['series']!r}{nearest(row['series'], STANDS)}")
     try:
         gpus, size_bytes, time_ps = int(row["gpus"]), int(row["size_bytes"]), round(float(row["time_us"]) * 1e6)
     except ValueError as error:
-        raise SpecError(f"{path}:{number}: {error}") from None
+        raise SpecError(f"{FILE}:{number}: {error}") from None
     words = {name: row[name] for name in ("series", "machine", "library", "kernel", "kind", "source", "note")}
     return FinePoint(gpus=gpus, size_bytes=size_bytes, time_ps=time_ps, **words)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, cast
@@ -23,7 +23,6 @@ import numpy as np
 from trine._version import __version__
 from trine.cluster import Cluster
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.parameters import Library
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError, nearest
 from trine.results.report import Report, Row, Table
@@ -225,13 +224,24 @@ def _point_json(each: Compared) -> Row:
     }
 
 
-def validate_collectives(series: Sequence[Series] | None = None, predictor: Predictor | None = None) -> Validation:
+def by_library(series: Series) -> list[CollectiveTime]:
+    """The library model, with its own parameters. Raises InputError where it or a cluster of the machine is missing."""
+    machine = series.machine
+    if machine.library not in LIBRARIES:
+        raise InputError(f"{machine.library} is not modelled")
+    cluster = series.load_cluster()
+    if cluster is None:
+        raise InputError(f"no cluster stands for it: {machine.reason}")
+    library = Collectives(cluster, _group(series, cluster), series.options)
+    return [library.predict(series.op, point.size_bytes) for point in series.points]
+
+
+def validate_collectives(series: Sequence[Series] | None = None, predictor: Predictor = by_library) -> Validation:
     """Predict every series and compare; what cannot be predicted is listed with the reason, never left out silently.
 
-    ``predictor``: another model, such as :func:`library_predictor` with other parameters.
+    ``predictor``: another model than the library's.
     """
     series = load_measurements() if series is None else series
-    predictor = predictor or library_predictor()
     runs = Counter(each.weight_key for each in series)
     compared: list[Compared] = []
     skipped = []
@@ -246,41 +256,6 @@ def validate_collectives(series: Sequence[Series] | None = None, predictor: Pred
             Compared(series=each, point=point, predicted=time, weight=weight)
             for point, time in zip(each.points, times, strict=True)
         ]
-    return Validation(compared=tuple(compared), skipped=tuple(skipped))
-
-
-def library_predictor(parameters: Mapping[str, Library] | None = None) -> Predictor:
-    """The library model, with its own parameters, or with others by the library's name (``nccl``, ``rccl``)."""
-
-    def predict(series: Series) -> list[CollectiveTime]:
-        machine = series.machine
-        if machine.library not in LIBRARIES:
-            raise InputError(f"{machine.library} is not modelled")
-        cluster = series.load_cluster()
-        if cluster is None:
-            raise InputError(f"no cluster stands for it: {machine.reason}")
-        own = (parameters or {}).get(machine.library)
-        library = Collectives(cluster, _group(series, cluster), series.options, own)
-        return [library.predict(series.op, point.size_bytes) for point in series.points]
-
-    return predict
-
-
-def leave_one_out(fit: Callable[[Sequence[Series]], Predictor], series: Sequence[Series] | None = None) -> Validation:
-    """Predict each machine family by a model fitted without it (and without the held-out machines).
-
-    ``fit`` takes the series that may be used and returns a predictor. Held-out families are predicted by a model
-    fitted on all that may be fitted on.
-    """
-    series = load_measurements() if series is None else series
-    compared: list[Compared] = []
-    skipped: list[tuple[Series, str]] = []
-    for family in sorted({each.machine.family for each in series}):
-        training = [x for x in series if x.machine.split == FIT and x.machine.family != family]
-        mine = [each for each in series if each.machine.family == family]
-        found = validate_collectives(mine, fit(training))
-        compared += found.compared
-        skipped += found.skipped
     return Validation(compared=tuple(compared), skipped=tuple(skipped))
 
 

@@ -154,8 +154,6 @@ class LoadStoreCosts(StepCosts):
         return None
 
 
-def kept_costs(
-    cluster: Cluster, options: LoadStoreOptions | None = None, callbacks: Callbacks | None = None
-) -> LoadStoreCosts:
+def kept_costs(cluster: Cluster, callbacks: Callbacks | None = None) -> LoadStoreCosts:
     """With durations kept in the user's cache."""
-    return LoadStoreCosts(cluster, options, folder=user_folder(), callbacks=callbacks)
+    return LoadStoreCosts(cluster, folder=user_folder(), callbacks=callbacks)

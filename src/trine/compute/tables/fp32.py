@@ -77,14 +77,6 @@ def product(gpu: GpuSpec, m: int, n: int, k: int, batch: int = 1) -> KernelTime 
     return _by_table(gpu, table, shape, amount)
 
 
-def linear_backward(gpu: GpuSpec, m: int, n: int, k: int) -> KernelTime | None:
-    """Gradients of x (m x k) and of the weight (k x n): two products; None without a table."""
-    both = product(gpu, m, k, n), product(gpu, k, n, m)
-    if both[0] is None or both[1] is None:
-        return None
-    return KernelTime(both[0].us + both[1].us, less_sure(both[0].evidence, both[1].evidence))
-
-
 def on_rows(gpu: GpuSpec, table: str, rows: int, width: int) -> KernelTime | None:
     """``layer_norm`` or ``softmax`` over ``rows`` rows of ``width`` float32 numbers; None without a table."""
     if table not in ("layer_norm", "softmax"):

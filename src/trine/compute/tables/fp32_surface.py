@@ -11,7 +11,6 @@ over bytes begins. :meth:`Fp32Surface.kernel_us` is without it.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -75,21 +74,21 @@ class Fp32Surface:
 
 
 @cache
-def surface(gpu: str, table: str, *, without: int | None = None, path: Path = NEUSIGHT) -> Fp32Surface:
+def surface(gpu: str, table: str, *, without: int | None = None) -> Fp32Surface:
     """The surface of a GPU that has this table. ``without``: of the shapes in other folds only."""
-    rows = measured(path, table)
+    rows = measured(NEUSIGHT, table)
     times = rows.times_us[gpu]
     chosen = np.isfinite(times)
     if without is not None:
-        chosen &= folds(path, table) != without
-    return Fp32Surface(load_gpu(gpu), table, rows.shapes[chosen], times[chosen], _launch_us(gpu, table, path))
+        chosen &= folds(NEUSIGHT, table) != without
+    return Fp32Surface(load_gpu(gpu), table, rows.shapes[chosen], times[chosen], _launch_us(gpu, table))
 
 
 @cache
-def _launch_us(gpu: str, table: str, path: Path) -> float:
+def _launch_us(gpu: str, table: str) -> float:
     """Microseconds of every time of this table that are not the kernel's."""
     like = _LAUNCH.get(table, "elementwise")
-    rows = measured(path, like)
+    rows = measured(NEUSIGHT, like)
     times = rows.times_us[gpu]
     if like != "elementwise":
         return float(np.nanquantile(times, _SHORTEST))

@@ -15,7 +15,6 @@ import numpy as np
 from trine.arrays import Float64, Int64
 from trine.cluster.presets import load_gpu
 from trine.compute.tables.attention import AttentionTable, load_attention
-from trine.compute.tables.files import known_tables, read_arrays
 from trine.compute.tables.gemm import GemmTable, load_gemm
 from trine.compute.tables.machine import Machine, sustained_ratio
 
@@ -116,20 +115,6 @@ def gemm_gpu_left_out(gpu: str, source: str, what: str, *, dtype: str = "bfloat1
     ratio = sustained_ratio(spec, donor, dtype) if what != "one rate" else _rate(own, other)
     predicted = other.estimate_us(shapes.astype(float), Machine.of(spec, dtype, ratio, source))
     return scored(predicted, measured, operator="gemm", gpu=gpu, dtype=dtype, source=source, what=what)
-
-
-def operators_left_out(*, every: int = 1) -> list[LeftOut]:
-    """All of the above, for every GPU and dtype that has measurements."""
-    found = []
-    for gpu in sorted(known_tables()):
-        names = read_arrays(gpu)
-        found += [
-            gemm_shapes_left_out(gpu, d, every=every) for d in ("bfloat16", "float8", "float4") if f"gemm_{d}" in names
-        ]
-        if "attention" in names:
-            found.append(attention_shapes_left_out(gpu, every=every))
-    found += [gemm_gpu_left_out(*names, every=every) for names in GPUS_LEFT_OUT]
-    return found
 
 
 def _rate(own: GemmTable, other: GemmTable) -> float:

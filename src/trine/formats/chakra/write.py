@@ -39,7 +39,6 @@ from trine.units import format_bytes
 TARGETS = ("astra-sim", "chakra")
 #: Collectives that ASTRA-sim simulates; a broadcast it replays, at others it stops (Workload::issue_coll_comm).
 _SIMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_LARGEST_INT32 = 2**31 - 1
 
 
 def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:

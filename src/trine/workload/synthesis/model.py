@@ -121,11 +121,6 @@ def synthesize(
     return ModelRecipe(spec, asked, calibration, profile, software is not None).write()
 
 
-def model_name(text: str) -> bool:
-    """Whether ``text`` names a model and not a trace: ``model:NAME``."""
-    return text.startswith(PREFIX)
-
-
 def from_text(text: str, gpu: str | None = None, software: Software | str | None = None) -> Workload:
     """The workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
 
