@@ -174,8 +174,7 @@ def _layout_errors(found: LayoutValidation) -> str:
 
 def _layout_groups(found: LayoutValidation) -> str:
     rows = [
-        f"{g.model} on {g.nodes} nodes | {_joined(g.errors)} | {g.spearman:.3f} | {g.regret:.1%} | "
-        f"{g.best_of_three:.1%}"
+        f"{g.name} | {_joined(g.errors)} | {g.spearman:.3f} | {g.regret:.1%} | {g.best_of_three:.1%}"
         for g in found.groups()
     ]
     return _table(f"| group | {_HEAD} Spearman | regret | of three |", rows)

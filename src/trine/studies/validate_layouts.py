@@ -41,6 +41,11 @@ class LayoutGroup:
     regret: float
     best_of_three: float
 
+    @property
+    def name(self) -> str:
+        """Such as ``1B on 2 nodes``."""
+        return f"{self.model} on {self.nodes} node{'s' if self.nodes > 1 else ''}"
+
     @staticmethod
     def of(model: str, nodes: int, steps: Sequence[ComparedStep]) -> LayoutGroup:
         """Of at least two layouts; throughput and time rank alike, since all have the same tokens a step but few."""
@@ -121,8 +126,8 @@ class LayoutValidation(StepValidation):
         if groups:
             regret = np.median([group.regret for group in groups])
             found += (
-                f"; Spearman at least {min(g.spearman for g in groups):.2f} in {len(groups)} groups, regret "
-                f"{regret:.1%} median, {max(g.regret for g in groups):.1%} at most"
+                f"; Spearman at least {min(g.spearman for g in groups):.2f} in {len(groups)} groups of {self.least} "
+                f"layouts or more, regret {regret:.1%} median, {max(g.regret for g in groups):.1%} at most"
             )
         return found
 
@@ -135,7 +140,7 @@ class LayoutValidation(StepValidation):
         rows = [("error of tokens/s", *HEAD), *((name, *cells(e)) for name, e in self.by_nodes())]
         groups: list[tuple[str, ...]] = [("group", *HEAD, "Spearman", "regret", "of three")]
         groups += [
-            (f"{g.model} on {g.nodes} nodes", *cells(g.errors), f"{g.spearman:.2f}", f"{g.regret:.1%}",
+            (g.name, *cells(g.errors), f"{g.spearman:.2f}", f"{g.regret:.1%}",
              f"{g.best_of_three:.1%}")
             for g in self.groups()
         ]  # fmt: skip

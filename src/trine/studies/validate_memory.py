@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from textwrap import shorten
 from typing import ClassVar
 
-from trine.errors import TrineError
+from trine.errors import TrineError, one_line
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
@@ -135,8 +136,8 @@ class MemoryValidation(Report):
         worst = sorted((a for a in self.answers if a.counts), key=lambda a: -abs(a.error))[:SHOWN]
         rows = [("worst rows", "counter", "measured", "predicted", "error", "open")]
         rows += [
-            (a.row.name[:60], a.row.counter, format_bytes(a.row.measured_bytes or 0), format_bytes(a.predicted_bytes),
-             f"{a.error:+.1%}", "; ".join(a.row.open)[:50])
+            (one_line(a.row.name, 60), a.row.counter, format_bytes(a.row.measured_bytes or 0),
+             format_bytes(a.predicted_bytes), f"{a.error:+.1%}", shorten("; ".join(a.row.open), 60, placeholder=" ..."))
             for a in worst
         ]  # fmt: skip
         return aligned(rows, 60) if worst else []
