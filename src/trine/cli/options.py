@@ -195,6 +195,16 @@ def _calibration(path: str) -> Any:
     return Calibration.load(path)
 
 
+def _share(text: str) -> float:
+    """``1.5%`` or ``0.015``."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise InputError(
+            f"takes a part of the average speed such as 1.5%, got {text[:80]!r}", field="--gpu-spread"
+        ) from None
+
+
 def _tile(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,9}(x\d{1,9}){0,2}", text):
         raise InputError(f"--tile is like 64x256, or 128x128x32 for a GEMM, got {text[:80]!r}")
@@ -266,6 +276,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "network": Option(metavar=NETWORK_WORDS, panel=NETWORK, values=networks, kind=str),
         "collective_costs": Option(metavar="links|library|loadstore", panel=NETWORK, kind=str),
         "placement": Option(metavar="packed|round-robin|random:SEED|FILE", panel=RANKS, kind=str),
+        "gpu_spread": Option(metavar="1.48%", panel=CHANCE, read=_share, kind=str),
     }),
     "MachineOptions": (MACHINE, {
         "cluster": Option(values=clusters),

@@ -16,6 +16,7 @@ from trine.graph.program import Collective, Job, RankProgram, Send
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.contention import in_sequence
 from trine.parallel.cuts import has_layers, layer_starts
+from trine.parallel.data import BUFFERS
 from trine.parallel.data_parallel import build_data_parallel
 from trine.parallel.job import JobContext
 from trine.parallel.local_sgd import local_sgd
@@ -112,8 +113,9 @@ def build_job(
 
 
 def _one_operation_bytes(job: Job) -> int:
+    """Bytes of buffers that are broadcast so, in the first step."""
     steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
-    found = [step for step in steps if step.algorithm == ONE_OPERATION]
+    found = [step for step in steps if step.algorithm == ONE_OPERATION and step.key[0] == BUFFERS]
     first = min((step.label.step for step in found), default=0)
     return sum({step.key: step.size_bytes for step in found if step.label.step == first}.values())
 

@@ -13,6 +13,9 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.plan import Plan
 from trine.parallel.stages import OwnedWeight
 
+#: Begins the key of a broadcast of buffers.
+BUFFERS = "buffers"
+
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
@@ -96,7 +99,7 @@ class BucketReductions(Extension):
         if size and self.context.workload.is_training and broadcasts_buffers(self.context.plan):
             label = Label(phase=Phase.FORWARD, stage=program.stage, step=step)
             after = (*writer.last_compute(), *list(program.copies.values())[:1])
-            key = ("buffers", program.stage, step)
+            key = (BUFFERS, program.stage, step)
             algorithm = ONE_OPERATION if self.context.plan.buffers == "auto" else None
             writer.wait(
                 writer.collective("broadcast", self.groups.data, key, size, after, label, root=0, algorithm=algorithm)
@@ -154,16 +157,17 @@ def broadcasts_buffers(plan: Plan) -> bool:
     return plan.sharding == "none" and plan.buffers != "none"
 
 
-def buckets_of(program: StageProgram) -> tuple[Bucket, ...]:
-    """The buckets of a stage's gradients, in the order in which they fill up."""
+def buckets_of(program: StageProgram, cap: int | None = None) -> tuple[Bucket, ...]:
+    """The buckets of a stage's gradients, in the order in which they fill up. cap: bytes, in place of the plan's."""
     plan, found = program.context.plan, list[Bucket]()
+    first_cap, cap = (plan.first_bucket_bytes, plan.bucket_bytes) if cap is None else (cap, cap)
     gradients = ready_gradients(program, program.weights)
     experts = program.context.token_partition.expert_weights
     for is_expert in (False, True):
         # Experts' gradients are reduced by fewer ranks, or by none, and have buckets of their own.
         own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
         if own and (not is_expert or plan.groups.expert):
-            found += fill_buckets(own, plan.first_bucket_bytes, plan.bucket_bytes, is_expert)
+            found += fill_buckets(own, first_cap, cap, is_expert)
     return in_order(program, found)
 
 

@@ -38,7 +38,7 @@ from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
-    from trine.software.profile import MemoryStyle, Software
+    from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 #: Sums of some thousand tensors of this size still fit into an int64.
 MAX_TENSOR_BYTES = 2**50
@@ -116,6 +116,13 @@ class JobContext:
         from trine.software import MemoryStyle
 
         return MemoryStyle() if self.software is None else self.software.memory
+
+    @cached_property
+    def zero_style(self) -> ZeroStyle:
+        """What the profile says of ZeRO 1 and 2; what holds without one."""
+        from trine.software import ZeroStyle
+
+        return ZeroStyle() if self.software is None else self.software.zero
 
     def _cut(self) -> Stages:
         """Cut the model; what is run again counts twice, but where it depends on the cuts (``recompute_layers``)."""

@@ -4,9 +4,9 @@ Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Paramete
 FSDP, VLDB 2023. Gradients are reduce-scattered over the ranks that share one copy of what is spread, and with hybrid
 sharding the parts all-reduced over the copies.
 
-zero1, zero2: each rank updates its part of the parameters, and an all-gather behind the optimizer makes them whole (as
-DeepSpeed and Megatron-LM's distributed optimizer do). zero3, fsdp: parameters are gathered unit by
-unit before they are needed, and given up behind it.
+zero1, zero2: each rank updates its part of the parameters, which are exchanged behind the optimizer
+(:mod:`trine.parallel.updates`). zero3, fsdp: parameters are gathered unit by unit before they are needed, and given up
+behind it.
 
 Gradients are model states, as in the ZeRO paper: with zero1 they have one buffer for all of them that lasts
 (Megatron-Core's ``grad_data``), with zero2 and zero3 one for the rank's share (DeepSpeed's flat partition), to which
@@ -92,46 +92,6 @@ class ShardedReductions(BucketReductions):
         sizes["optimizer_state"] = -(-sizes["optimizer_state"] * part.numerator // part.denominator)
         if self.context.memory_style.buckets != "always":
             sizes["buckets"] = 0
-
-
-class ParameterUpdates(ShardedReductions):
-    """ZeRO 1 and 2: all-gathers of the updated parameters, bucket by bucket, first layers first."""
-
-    def __init__(self, program: StageProgram) -> None:
-        super().__init__(program)
-        self._overlaps = bool(self.context.plan.prefetch)
-        self._pending: dict[int, int] = {}  # storage of a weight -> step that makes it whole
-
-    def after_optimizer(self, step: int) -> None:
-        after = self.writer.last_compute_and_waits()
-        tensors, gathers = self.context.workload.tensors, list[int]()
-        for number in reversed(range(len(self.buckets))):
-            bucket = self.buckets[number]
-            axis = self.groups.expert_shard if bucket.is_expert else self.groups.shard
-            if not axis:
-                continue
-            label = Label(phase=Phase.OPTIMIZER, stage=self.program.stage, step=step)
-            key = ("parameters", self.program.stage, number, step)
-            size = sum(self.context.local_bytes[weight] for weight in bucket.weights)
-            done = self.writer.collective("all_gather", axis, key, size, after, label)
-            gathers.append(done)
-            if self._overlaps:
-                self._pending.update({tensors[w].storage: done for w in bucket.weights})
-            else:
-                self.writer.wait(done)
-        if gathers and self.context.memory_style.parameter_gather == "copy":
-            whole = sum(self.context.local_bytes[weight] for bucket in self.buckets for weight in bucket.weights)
-            self.program.memory.temporary(whole, gathers[-1], gathers[-1], "workspaces")
-
-    def before(self, op: Operator, place: Place) -> None:
-        """The first operator that reads a parameter waits until it is whole."""
-        if not self._pending or op.phase != FORWARD:
-            return
-        tensors = self.context.workload.tensors
-        steps = [self._pending.pop(tensors[t].storage, -1) for t in op.inputs]
-        for step in dict.fromkeys(steps):
-            if step >= 0:
-                self.writer.wait(step)
 
 
 def shard_degrees(program: StageProgram) -> tuple[int, int]:

@@ -89,6 +89,8 @@ def evidence(
         for kind in EVIDENCE
         if report.evidence_ps.get(kind)
     ]
+    if setup.slower:
+        rows.append(Evidence("slowest GPU", "assumed", _slowest(setup)))
     if setup.software.profile is not None:
         rows.append(_software(setup))
     rows.extend(Evidence("tensor parallelism", "assumed", text) for text in report.tp_notes)
@@ -130,6 +132,15 @@ def _software(setup: Setup) -> Evidence:
     fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
     detail = f"{profile.name}, {setup.software.reason}: {profile.description.rstrip('.')}"
     return Evidence("software", ASSUMED, "; ".join([detail, *fitted]))
+
+
+def _slowest(setup: Setup) -> str:
+    """By how much operators are longer than an average GPU's, and why."""
+    from trine.compute.spread import SPREAD_SOURCE
+
+    asked = setup.options.gpu_spread
+    why = SPREAD_SOURCE if asked is None else f"GPUs vary by a standard deviation of {asked:.2%}, as asked for"
+    return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} longer than an average one: {why}"
 
 
 def _broadcast_detail(setup: Setup, report: BuildReport, costs: StepCosts | None) -> str:

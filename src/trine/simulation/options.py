@@ -53,6 +53,9 @@ class SimulateOptions:
     placement: which GPU each rank is on: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
         ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one a line.
     stragglers: slow ranks and jitter of compute durations.
+    gpu_spread: standard deviation of the speed of GPUs of one kind, as a part of one: a step takes as long as the
+        slowest of its GPUs needs (:mod:`trine.compute.spread`). None: 1.48 % where operator times come from tables and
+        no stragglers are given, which say how ranks differ; else 0.
     progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
         of ranks have been found. on_job: called with the rank programs before they run, for example to write them
         (:mod:`trine.formats.chakra`).
@@ -77,6 +80,7 @@ class SimulateOptions:
     engine: str = "compiled"
     fold: str = "on"
     stragglers: Stragglers | None = None
+    gpu_spread: float | None = option(None, "How much GPUs differ; all wait for the slowest [1.48% with tables].")
     progress: Progress | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None

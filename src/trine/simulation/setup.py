@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.compute.origin import known_gpu
+from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
+from trine.compute.tables.times import TABLES
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
@@ -74,6 +76,7 @@ class Setup:
     times: Timing
     places: Int64
     software: ChosenSoftware
+    slower: float = 0.0
 
     @property
     def network_name(self) -> str:
@@ -174,13 +177,16 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
 
     compute = meant(options.compute, workload, target)
     times = timing(workload, compute, gpu, here)
+    model = compute_for(workload, compute, times.predicted_for, options.calibration)
+    slower = slower_than_average(options, model.name, plan.num_ranks)
     return Setup(
         workload=workload,
         plan=plan,
         machine=machine,
         options=options,
         compute=compute,
-        model=compute_for(workload, compute, times.predicted_for, options.calibration),
+        model=OnSlowestGpu(model, slower) if slower else model,
+        slower=slower,
         launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
         or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
@@ -189,6 +195,18 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
         times=times,
         places=places,
     )
+
+
+def slower_than_average(options: SimulateOptions, model: str, gpus: int) -> float:
+    """By how much operators of ``gpus`` that wait for each other take longer than on an average one.
+
+    Raises InputError for a spread that there cannot be.
+    """
+    spread = options.gpu_spread
+    if spread is None:
+        spread = GPU_SPREAD if model == TABLES and options.stragglers is None else 0.0
+    spread = checked_spread(spread)
+    return slowest_of(gpus, spread) if gpus > 1 and spread else 0.0
 
 
 def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool:

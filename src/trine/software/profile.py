@@ -102,6 +102,21 @@ class FixedCost(Spec):
     whole: bool = False
 
 
+class ZeroStyle(Spec):
+    """How ZeRO 1 and 2 exchange.
+
+    gradients: ``scatter``: each rank gets the sum of its part alone; ``all-reduce``: every rank that of all, also where
+    it needs a part (ZeRO 1). parameters: each bucket's are gathered behind the optimizer (``gather``), or each rank
+    broadcasts those that it updates, one rank after the other (``broadcast``): whole weights, each given to the rank
+    with the fewest bytes so far, the largest first. bucket_bytes: cap of a bucket of gradients, where the plan has that
+    of DDP.
+    """
+
+    gradients: Literal["scatter", "all-reduce"] = "scatter"
+    parameters: Literal["gather", "broadcast"] = "gather"
+    bucket_bytes: Annotated[int, Field(ge=1, le=2**40)] | None = None
+
+
 class MemoryStyle(Spec):
     """What memory holds besides tensors, and what this software's autograd keeps.
 
@@ -173,6 +188,7 @@ class Software(Spec):
     step: list[FixedCost] = Field(default_factory=list)
     stages: Literal["time", "layers", "blocks", "nanotron"] = "time"
     plan: dict[str, bool | int | str] = Field(default_factory=dict)
+    zero: ZeroStyle = ZeroStyle()
     memory: MemoryStyle = MemoryStyle()
     factors: Factors = Factors()
     sources: dict[str, str] = Field(default_factory=dict)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trine.compute.spread import GPU_SPREAD, slowest_of
 from trine.errors import InputError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
@@ -188,7 +189,7 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
         raise InputError(
             f"what processes lose to each other is known of {known}, not of {pair.cluster}", field="cluster"
         )
-    slowest = slowest_of(pair.gpus, numbers.gpu_spread)
+    slowest = slowest_of(pair.gpus, GPU_SPREAD)
     workload = measured_workload(pair, pair.step_s * (1 + slowest))
     horovod = None if pair.framework == PYTORCH else numbers.horovod
     bucket = 25 * MIB if horovod is None else horovod.fusion_mib * MIB
@@ -234,17 +235,6 @@ def measured_workload(pair: Pair, step_s: float) -> Workload:
 
 def _gpu(pair: Pair) -> str:
     return "a100-80gb" if pair.cluster == "dgx-a100" else "v100"
-
-
-@cache
-def slowest_of(gpus: int, spread: float) -> float:
-    """By how much the slowest of ``gpus`` is expected to be slower than their average: ``spread`` times the expected
-    largest of so many standard normal numbers."""
-    x = np.linspace(-8.0, 8.0, 4001)
-    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    width = x[1] - x[0]
-    below = (np.cumsum(density) - density / 2) * width
-    return spread * float(gpus * np.sum(x * density * below ** (gpus - 1)) * width)
 
 
 def _host_s(host: HostFile, pair: Pair) -> float:
@@ -298,7 +288,7 @@ def host_rows(pairs: Iterable[Pair] | None = None) -> list[Pair]:
 
 def _without_collectives(pair: Pair, numbers: ScalingFile, host: HostFile) -> Scaled:
     return Scaled(
-        pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, numbers.gpu_spread),
+        pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, GPU_SPREAD),
         software_s=_host_s(host, pair),
     )  # fmt: skip
 

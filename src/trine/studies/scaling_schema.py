@@ -35,7 +35,6 @@ class HostFile(Spec):
 class ScalingFile(Spec):
     """What more GPUs cost beside collectives."""
 
-    gpu_spread: Annotated[float, Field(ge=0, lt=1)]
     horovod: HorovodFile
     host: HostFile
     sources: dict[str, str]
