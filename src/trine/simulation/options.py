@@ -55,7 +55,7 @@ class SimulateOptions:
     stragglers: slow ranks and jitter of compute durations.
     gpu_spread: standard deviation of the speed of GPUs of one kind, as a part of one: a step takes as long as the
         slowest of its GPUs needs (:mod:`trine.compute.spread`). None: 1.48 % where operator times come from tables and
-        no stragglers are given, which say how ranks differ; else 0.
+        no jitter is given, which says how ranks differ; else 0.
     progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
         of ranks have been found. on_job: called with the rank programs before they run, for example to write them
         (:mod:`trine.formats.chakra`).

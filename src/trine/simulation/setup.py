@@ -204,7 +204,8 @@ def slower_than_average(options: SimulateOptions, model: str, gpus: int) -> floa
     """
     spread = options.gpu_spread
     if spread is None:
-        spread = GPU_SPREAD if model == TABLES and options.stragglers is None else 0.0
+        varies = options.stragglers is not None and options.stragglers.jitter is not None
+        spread = GPU_SPREAD if model == TABLES and not varies else 0.0
     spread = checked_spread(spread)
     return slowest_of(gpus, spread) if gpus > 1 and spread else 0.0
 

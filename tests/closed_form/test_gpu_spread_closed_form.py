@@ -1,0 +1,76 @@
+"""Does a step of tables wait for the slowest of its GPUs, by as much as order statistics say, and nothing else?"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import trine
+from trine.compute.spread import GPU_SPREAD, MOST_SPREAD, slowest_of
+from trine.errors import InputError
+from trine.parallel.plan import Plan
+from trine.parallel.stragglers import Stragglers, parse_jitter
+
+TEXT = "model:gpt-2,layers=2,sequence=128"
+
+
+def step(text=TEXT, gpus=2, **options):
+    plan = Plan(tp=gpus, inputs="none")
+    return trine.simulate(text, plan, cluster="dgx-h100", software="none", compare=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "largest"),
+    [
+        (1, 0.0),
+        (2, 1 / math.sqrt(math.pi)),
+        (3, 3 / (2 * math.sqrt(math.pi))),
+        # Harter, Expected values of normal order statistics, Biometrika 48 (1961), table 1
+        (8, 1.42360),
+        (100, 2.50759),
+    ],
+)
+def test_the_largest_of_normal_numbers(gpus, largest):
+    assert slowest_of(gpus, 0.1) == pytest.approx(0.1 * largest, abs=2e-6)
+
+
+def test_more_gpus_have_a_slower_one():
+    found = [slowest_of(gpus, GPU_SPREAD) for gpus in (1, 2, 8, 64, 1024, 131072)]
+    assert found == sorted(found)
+    assert len(set(found)) == len(found)
+
+
+def test_all_operators_take_longer_by_it_and_messages_do_not():
+    without, by_default = step(gpu_spread=0.0), step()
+    ratio = by_default.rank_times.compute[0] / without.rank_times.compute[0]
+    assert ratio == pytest.approx(1 + slowest_of(2, GPU_SPREAD), rel=1e-6)
+    assert by_default.collectives[0].time_ps == without.collectives[0].time_ps
+    assert [row.what for row in by_default.evidence].count("slowest GPU") == 1
+    assert "slowest GPU" not in [row.what for row in without.evidence]
+
+
+@pytest.mark.parametrize("fold", ["verify", "off"])
+def test_ranks_go_on_behaving_alike(fold):
+    assert step(gpus=4, fold=fold).step_time_ps == step(gpus=4).step_time_ps
+
+
+def test_one_gpu_and_a_recorded_step_wait_for_nobody():
+    assert step(gpus=1).step_time_ps == step(gpus=1, gpu_spread=0.2).step_time_ps
+    trace, plan = "vgg13-h100-b128", Plan(dp=4, data="ddp")
+    recorded = trine.simulate(trace, plan, cluster="dgx-h100")
+    assert recorded.step_time_ps == trine.simulate(trace, plan, cluster="dgx-h100", gpu_spread=0.0).step_time_ps
+    assert recorded.step_time_ps < trine.simulate(trace, plan, cluster="dgx-h100", gpu_spread=0.05).step_time_ps
+
+
+def test_jitter_says_itself_how_ranks_differ():
+    jitter = Stragglers(jitter=parse_jitter("normal:1%"), per="step")
+    assert step(stragglers=jitter).step_time_ps == step(stragglers=jitter, gpu_spread=0.0).step_time_ps
+    slow = Stragglers(slow=((0, 1.5),))
+    assert step(stragglers=slow).step_time_ps > step(stragglers=slow, gpu_spread=0.0).step_time_ps
+
+
+@pytest.mark.parametrize("spread", [-0.01, MOST_SPREAD + 0.01, math.nan, math.inf, True, "1%"])
+def test_what_is_no_spread_is_refused(spread):
+    with pytest.raises(InputError, match="gpu_spread"):
+        step(gpu_spread=spread)
