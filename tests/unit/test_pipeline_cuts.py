@@ -16,8 +16,12 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import build_topology
+from trine.errors import PlanError
 from trine.graph.workload import Operator, Workload
+from trine.parallel.cuts import nanotron_starts
 from trine.results import Result
+from trine.software import Software
+from trine.studies.training_rows import load_layouts
 
 
 @cache
@@ -239,3 +243,42 @@ def test_cuts_by_name_may_lie_inside_layers():
     names = tuple(f"layers.{i}.{part}" for i in range(2) for part in ("ln1", "ln2"))
     assert cuts(Transformer(2).workload(), pp=5, cuts=names, batch=8 * B) == list(names)
     assert set(TIMES) >= {"ln1", "ln2"}
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_stage_without_weights_enters_the_reductions_of_the_others(pp):
+    """The loss alone on the last stage: the norm of all gradients is reduced over all stages nevertheless."""
+    cost = {"gradient_passes": 1, "all_reduces": 1, "axis": "model"}
+    costs = [{"name": "norm", **cost}, {"name": "each", "when": "micro-batch", **cost}]
+    profile = Software(name="s", description="a test", step=costs, operators={"loss": "unfused"})
+    starts = ("layers.1.attention.norm", "loss.copy")[-pp:]
+    plan = trine.Plan(pp=1 + pp, batch=4, micro_batch=1, inputs="none", cuts=starts)
+    result = trine.simulate(
+        "model:gpt-2,layers=2,sequence=64,times=roofline", plan, cluster="dgx-h100", software=profile, fold="verify"
+    )
+    reduced = [row for row in result.collectives if row.kind == "all_reduce"]
+    assert sum(row.count for row in reduced) == 1 + 4
+    assert {row.group_size for row in reduced} == {1 + pp}
+
+
+def test_nanotrons_rule_gives_the_stages_of_its_benchmark():
+    """Of every measured layout with a pipeline: the layers of each stage, as the source's note derives them."""
+    seen = {}
+    for row in load_layouts():
+        if row.step_s is not None and row.whole("pp") > 1:
+            seen.setdefault((row.facts["model"], row.whole("pp")), row)
+    judged = 0
+    for (_, pp), row in seen.items():
+        workload = trine.synthesize(row.transformer(), gpu=row.gpu, dtype=row.dtype, software="nanotron-2024")
+        forward = [op for op in workload.operators if op.phase == "forward"]
+        stated = [int(count) for count in row.facts["stage_layers"].split("|")]
+        try:
+            starts = nanotron_starts(workload, forward, pp)
+        except PlanError:  # an empty stage behind the loss
+            assert stated[-3:] == [0, 0, 0]
+            continue
+        stages = [forward[a:b] for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]
+        layers = [len({op.layer.split(".")[1] for op in stage if op.layer.startswith("layers.")}) for stage in stages]
+        assert layers == stated
+        judged += 1
+    assert judged >= 10

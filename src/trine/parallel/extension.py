@@ -84,6 +84,9 @@ class Extension:
     def before_optimizer(self, step: int) -> None:
         """After all passes of a step."""
 
+    def optimizer_elsewhere(self, place: Place) -> None:
+        """In place of the optimizer's operators, on a rank without weights."""
+
     def optimizer_share(self, share: Fraction) -> Fraction:
         """The part of the recorded optimizer step that this rank does, given what it would be otherwise."""
         return share

@@ -43,9 +43,19 @@ class FixedCosts(Extension):
         if self.context.plan.splits_gradients:
             for extension in self.program.extensions:
                 part = extension.optimizer_share(part)
-        for op in self._each if part else ():
+        behind = Place(Phase.OPTIMIZER, place.microbatch, place.step)
+        for op in self._each:
             share = whole if op.attributes.get("whole") is True else part
-            self.program.run(OperatorRun(op), Place(Phase.OPTIMIZER, place.microbatch, place.step), share)
+            if part:
+                self.program.run(OperatorRun(op), behind, share)
+            elif not whole:
+                self.after(op, -1, 0, behind)
+
+    def optimizer_elsewhere(self, place: Place) -> None:
+        """A rank without weights still enters the reductions of the others."""
+        for op in self.program.optimizer:
+            if not is_each_microbatch(op):
+                self.after(op, -1, 0, place)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         number = op.attributes.get("all_reduces", 0)

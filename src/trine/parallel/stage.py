@@ -101,11 +101,13 @@ class StageBuilder(StageProgram):
         for extension in self.extensions:
             extension.before_optimizer(step)
         self._add_up_shared_gradients(step)
-        share = self.context.optimizer_share(self.stage)
+        share, place = self.context.optimizer_share(self.stage), Place(Phase.OPTIMIZER, -1, step)
+        if not share:
+            for extension in self.extensions:
+                extension.optimizer_elsewhere(place)
         for extension in self.extensions:
             share = extension.optimizer_share(share)
         if share:
-            place = Place(Phase.OPTIMIZER, -1, step)
             for op in self.optimizer:
                 self.run(OperatorRun(op), place, share)
         for extension in self.extensions:

@@ -12,6 +12,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -178,16 +179,12 @@ class TrainingRow:
         return -(-plan.batch // plan.micro_batch)
 
     def _cuts(self, parts: int) -> tuple[str, ...]:
-        """Names of the layers that begin later stages: as stated, else evenly as :func:`even_layers` does."""
-        stated = self.facts.get("stage_layers")
-        counts = [int(text) for text in stated.split("|")] if stated else even_layers(self.whole("layers"), parts)
-        starts, at = [], 0
-        for count in counts[:-1]:
-            at += count
-            starts.append(at)
-        layers = self.whole("layers")
-        behind = iter(("final_norm", "head", "loss"))  # stages without layers hold what follows the last one
-        return tuple(next(behind, "loss") if start >= layers else f"layers.{start}.attention.norm" for start in starts)
+        """Names of the layers that begin later stages, even as :func:`even_layers` says; none where the source tells
+        the software's own rule, which the profile has."""
+        if self.facts.get("stage_layers"):
+            return ()
+        starts = accumulate(even_layers(self.whole("layers"), parts)[:-1])
+        return tuple(f"layers.{start}.attention.norm" for start in starts)
 
     def load_cluster(self) -> Cluster:
         """The machine, with the bandwidth between nodes that its source shows, where it does."""
