@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.compute.origin import known_gpu
-from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
-from trine.compute.tables.times import TABLES
+from trine.compute.roofline import TABLES
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
@@ -178,14 +177,14 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     compute = meant(options.compute, workload, target)
     times = timing(workload, compute, gpu, here)
     model = compute_for(workload, compute, times.predicted_for, options.calibration)
-    slower = slower_than_average(options, model.name, plan.num_ranks)
+    slower = slower_than_average(options, model, plan.num_ranks)
     return Setup(
         workload=workload,
         plan=plan,
         machine=machine,
         options=options,
         compute=compute,
-        model=OnSlowestGpu(model, slower) if slower else model,
+        model=_slowed(model, slower),
         slower=slower,
         launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
         or launch_for(workload, options.cpu, options.launch_cost_ps),
@@ -197,17 +196,26 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     )
 
 
-def slower_than_average(options: SimulateOptions, model: str, gpus: int) -> float:
+def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int) -> float:
     """By how much operators of ``gpus`` that wait for each other take longer than on an average one.
 
     Raises InputError for a spread that there cannot be.
     """
-    spread = options.gpu_spread
-    if spread is None:
-        varies = options.stragglers is not None and options.stragglers.jitter is not None
-        spread = GPU_SPREAD if model == TABLES and not varies else 0.0
-    spread = checked_spread(spread)
-    return slowest_of(gpus, spread) if gpus > 1 and spread else 0.0
+    varies = options.stragglers is not None and options.stragglers.jitter is not None
+    if options.gpu_spread is None and (varies or model.name != TABLES):
+        return 0.0
+    from trine.compute.spread import GPU_SPREAD, checked_spread, slowest_of
+
+    spread = GPU_SPREAD if options.gpu_spread is None else checked_spread(options.gpu_spread)
+    return slowest_of(gpus, spread) if gpus > 1 else 0.0
+
+
+def _slowed(model: ComputeModel, slower: float) -> ComputeModel:
+    if not slower:
+        return model
+    from trine.compute.spread import OnSlowestGpu
+
+    return OnSlowestGpu(model, slower)
 
 
 def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool:
