@@ -121,7 +121,7 @@ def training(
         from trine.studies.training_page import write_page
         from trine.studies.validate_layouts import validate_layouts
 
-        on_layouts = _replayed(validate_layouts, again, sample=sample or most_rows is not None, **asked)
+        on_layouts = _replayed(validate_layouts, again, sample=sample, most_rows=most_rows, **asked)
         with writes():
             for path in write_page(found, on_layouts, report):
                 say(f"wrote {path}")

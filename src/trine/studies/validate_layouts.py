@@ -20,7 +20,7 @@ from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidat
 from trine.studies.replay_rows import ONES, Answers, Ask, Predicted, Triple, replay
 from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
 from trine.studies.training_rows import TrainingRow, load_layouts
-from trine.studies.validate_training import drawn
+from trine.studies.validate_training import drawn, thinned
 
 LEAST = 20
 #: Factors are fitted on clean layouts of this model on at most so many nodes.
@@ -190,6 +190,7 @@ def validate_layouts(
     sample: bool = False,
     software: Software | str | None = None,
     blind: bool = False,
+    most_rows: int | None = None,
     answers: Answers | None = None,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -197,10 +198,13 @@ def validate_layouts(
     """Predict the layouts that have a result: with factors fitted on clean ones of the 1B model on up to 4 nodes, which
     are not judged; or ``blind``, all of them with nothing fitted.
 
-    sample: a few cheap ones of each model and number of nodes, blind. The others are as those of
+    sample: a few cheap ones of each model and number of nodes, blind. most_rows: of those of each model and number of
+    nodes that count, drawn by the hash of their names. The others are as those of
     :func:`trine.studies.validate_training.validate_training`.
     """
     rows = [row for row in load_layouts() if row.step_s is not None]
+    if most_rows is not None:
+        rows = thinned(rows, most_rows, lambda row: f"{row.model} on {row.num_nodes}")
     usual = Ask.of(software)
 
     def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:

@@ -158,7 +158,7 @@ def validate_training(
     if most_rows is not None and most_rows < 1:
         raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
-    rows = rows if most_rows is None else _thinned(rows, most_rows)
+    rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
 
     def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
         return replay(chosen, asked, answers=answers, jobs=jobs, progress=progress)
@@ -188,13 +188,13 @@ def _sample(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
     return [row for group in by_source.values() for row in drawn(group, SAMPLE_ROWS)]
 
 
-def _thinned(rows: Sequence[TrainingRow], most: int) -> list[TrainingRow]:
-    """The first ``most`` by hash of each source's rows that count."""
+def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
+    """The first ``most`` by hash of each group's rows that count."""
     groups: dict[str, list[TrainingRow]] = {}
     for row in sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest()):
         if not row.apart:
-            groups.setdefault(row.source.key, []).append(row)
-    return [row for group in groups.values() for row in group[:most]]
+            groups.setdefault(group(row), []).append(row)
+    return [row for members in groups.values() for row in members[:most]]
 
 
 def drawn(rows: Sequence[TrainingRow], count: int) -> list[TrainingRow]:
