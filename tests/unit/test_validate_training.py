@@ -17,7 +17,7 @@ from trine.studies.step_factors import AskedStep, calibrated, fit
 from trine.studies.training_page import write_page
 from trine.studies.training_rows import even_layers, fabric_bandwidth, load_layouts, load_rows
 from trine.studies.validate_layouts import LayoutValidation, spearman
-from trine.studies.validate_training import TrainingValidation, chosen_rows, validate_training
+from trine.studies.validate_training import TrainingValidation, chosen_rows, thinned, validate_training
 
 
 def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:
@@ -49,6 +49,18 @@ def test_layers_are_spread_as_frameworks_do() -> None:
     assert even_layers(96, 8) == [12] * 8
     assert even_layers(70, 12) == [5, *[6] * 10, 5]
     assert sum(even_layers(78, 12)) == 78
+
+
+@pytest.mark.parametrize("most", [1, 3, 10_000])
+def test_rows_are_thinned_by_group_and_those_apart_left_out(most) -> None:  # type: ignore[no-untyped-def]
+    rows = [row for row in load_layouts() if row.step_s is not None]
+    chosen = thinned(rows, most, lambda row: row.model)
+    counted = [row for row in rows if not row.apart]
+    sizes = {name: sum(row.model == name for row in counted) for name in {row.model for row in counted}}
+    assert {row.name for row in chosen} <= {row.name for row in counted}
+    assert {name: sum(row.model == name for row in chosen) for name in sizes} == {
+        name: min(most, size) for name, size in sizes.items()
+    }
 
 
 def test_the_fabric_is_as_slow_as_its_all_reduce() -> None:
