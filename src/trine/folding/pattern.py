@@ -50,7 +50,8 @@ class Together:
     def signals(self) -> Int64:
         """int64[k, 2 x num_signals]: the others."""
         at = np.arange(self.num_signals)
-        return self.first[:, None] + np.concatenate([at, self.num_sends - self.num_signals + at])
+        signals: Int64 = self.first[:, None] + np.concatenate([at, self.num_sends - self.num_signals + at])
+        return signals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
