@@ -116,15 +116,12 @@ def block_starts(workload: Workload, forward: Sequence[Operator], num_stages: in
 def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
     """As nanotron cuts (models/base.py, build_model): by the elements of the matrices of blocks and head.
 
-    Blocks, and what follows them one by one (norm, head, copy of the logits, loss), are put on a stage until their sum
-    is above its even share of the whole; the embedding costs nothing.
+    Blocks are put on a stage until their sum is above its even share of the whole; the embedding costs nothing.
 
     Raises PlanError where that leaves a stage empty, or names tell no blocks.
     """
     blocks = _blocks(workload, forward, num_stages)
-    last = layer_of(forward[blocks[-1]].layer)
-    behind = [place for place in range(blocks[-1], len(forward)) if layer_of(forward[place].layer) != last]
-    units = [*blocks, *(p for p in behind if forward[p].layer != forward[p - 1].layer)]
+    units = [*blocks, *(place for place in places_of(workload, forward) if place > blocks[-1])]
     ends = [*units[1:], len(forward)]
     total = list(accumulate(_matrix_elements(workload, forward[a:b]) for a, b in zip(units, ends, strict=True)))
     starts, stage = [0], 0

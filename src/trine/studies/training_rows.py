@@ -34,6 +34,8 @@ _LAYOUT_NAMES = {
     "tied_embeddings": "tied",
 }  # fmt: skip
 CLEAN, SLOW = "clean", "slow"
+#: What follows the last layer: the head stays with the loss.
+_BEHIND = ("final_norm", "head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,16 +181,28 @@ class TrainingRow:
         return -(-plan.batch // plan.micro_batch)
 
     def _cuts(self, parts: int) -> tuple[str, ...]:
-        """Names of the layers that begin later stages, even as :func:`even_layers` says; none where the source tells
-        the software's own rule, which the profile has."""
-        if self.facts.get("stage_layers"):
+        """Names of the layers that begin later stages: as stated, else evenly as :func:`even_layers` does.
+
+        Of stages without layers the last has head and loss, and those before it pass on what they get.
+        """
+        stated, layers = self.facts.get("stage_layers"), self.whole("layers")
+        counts = [int(text) for text in stated.split("|")] if stated else even_layers(layers, parts)
+        starts = list(accumulate(counts[:-1]))
+        empty = sum(start >= layers for start in starts)
+        behind = {0: (), 1: _BEHIND[:1], 2: _BEHIND, 3: (f"layers.{layers - 1}.mlp.add", *_BEHIND)}
+        if empty not in behind:  # the software's rule has the last word
             return ()
-        starts = accumulate(even_layers(self.whole("layers"), parts)[:-1])
-        return tuple(f"layers.{start}.attention.norm" for start in starts)
+        return (*(f"layers.{start}.attention.norm" for start in starts[: parts - 1 - empty]), *behind[empty])
 
     def load_cluster(self) -> Cluster:
         """The machine, with the bandwidth between nodes that its source shows, where it does."""
-        return _cluster(self.source.cluster_of(self.facts["gpu"]), self.num_gpus, self.source.key == ULTRASCALE)
+        name, has_fabric = self.source.cluster_of(self.facts["gpu"]), self.source.key == ULTRASCALE
+        return _cluster(name, self.num_gpus, self.replica_nodes if has_fabric else 0)
+
+    @property
+    def replica_nodes(self) -> int:
+        """Nodes that the ranks of one stage lie on: replicas, and the tensor-parallel ranks of each."""
+        return max(1, self.whole("tp", 1) * self.whole("dp", 1) // GPUS_PER_NODE)
 
 
 def even_layers(layers: int, parts: int) -> list[int]:
@@ -280,7 +294,7 @@ def _machine(name: str) -> Cluster:
 
 
 @cache
-def _cluster(name: str, gpus: int, has_fabric: bool) -> Cluster:
+def _cluster(name: str, gpus: int, fabric_nodes: int) -> Cluster:
     own = FOLDER / "clusters" / f"{name}.yaml"
     path = str(own) if own.exists() else name
     if gpus <= GPUS_PER_NODE:
@@ -288,11 +302,15 @@ def _cluster(name: str, gpus: int, has_fabric: bool) -> Cluster:
     if gpus % GPUS_PER_NODE:
         return load_cluster(path, gpus=gpus)
     cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
-    return _with_fabric(cluster, gpus // GPUS_PER_NODE) if has_fabric else cluster
+    return _with_fabric(cluster, fabric_nodes) if fabric_nodes else cluster
 
 
 def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
-    """Ports as slow as the all-reduce of 1 GiB over so many nodes was, at most: the mean that the page shows."""
+    """Ports as slow as the all-reduce of 1 GiB over so many nodes was, at most: the mean that the page shows.
+
+    Over as many nodes as a stage has: its replicas reduce gradients over them. What stages send to each other goes from
+    one node to another, which is faster still.
+    """
     reached = fabric_bandwidth(nodes) / GPUS_PER_NODE
     links = cluster.link_table
     numbers = tuple(
