@@ -47,10 +47,17 @@ class RelativeCase(RandomCase):
 
     def case(self):
         one = super().case().program
-        cluster, grid = relative_cluster(self.rng, self.all_ranks)
-        self.grid = grid
+        cluster, grid = self._machine()
+        self.grid, self.cluster = grid, cluster
         program = self.turned(one)
         return Turned(Case(program, self.model, cluster, list(cluster.gpus)[: self.all_ranks]), grid, self.step)
+
+    def _machine(self):
+        return relative_cluster(self.rng, self.all_ranks)
+
+    def _rows(self, rank, op, i, kind, row, shift):
+        """What operand ``i`` of operation ``op`` of the one program is on ``rank``: a row, or several."""
+        return [row]
 
     def _kernels(self):
         """One phase; its kernels begin together."""
@@ -120,7 +127,8 @@ class RelativeCase(RandomCase):
                     address += int(own.integers(0, 8)) * self.model.line_bytes
                 if semaphore < 0:
                     address += shift * (peer if i % 2 else rank)
-                operands.append((int(one.operand_role[i]), peer, address, int(one.operand_step[i]), semaphore))
+                row = (int(one.operand_role[i]), peer, address, int(one.operand_step[i]), semaphore)
+                operands += self._rows(rank, op, i, kind, row, shift)
             out.add(kind, amount, *operands, unroll=unroll, group=number)
 
 

@@ -10,14 +10,19 @@ from collections.abc import Iterator
 
 from trine.collectives.kernels.lower.memory import line_layout, payload_of_line
 from trine.collectives.kernels.lower.plan import lower_plan
+from trine.collectives.mscclpp import plan_switches
 from trine.collectives.mscclpp.cells import PlanMemory, Value, add, goals, input_range, single
 from trine.collectives.mscclpp.plan import KernelPlan
 from trine.gpu.program import (
     ACQUIRE,
     DATA_OPS,
     DMA,
+    MEMBER_ROLES,
+    MULTIMEM_ROLES,
     READ,
     READ_FLAGGED,
+    READ_ROLES,
+    READ_SUM,
     RELEASE,
     WRITE,
     WRITE_FLAGGED,
@@ -30,8 +35,8 @@ Operand = tuple[int, int, int, int, int]
 class Interpreter:
     """``memory[rank][address]``: the value of the ``unit`` bytes of data from there on."""
 
-    def __init__(self, program: GpuProgram, unit: int) -> None:
-        self.program, self.unit = program, unit
+    def __init__(self, program: GpuProgram, unit: int, switches: dict[tuple[int, ...], int]) -> None:
+        self.program, self.unit, self.switches = program, unit, switches
         self.memory: list[dict[int, Value]] = [{} for _ in range(program.num_ranks)]
         self.semaphores = program.semaphores.tolist()
         self.moved: dict[tuple[int, int], int] = {}
@@ -96,8 +101,8 @@ class Interpreter:
             self.semaphores[target[1]][target[4]] += 1
 
     def _data(self, rank: int, lines: int, operands: list[Operand]) -> bool:
-        reads = [o for o in operands if o[0] in (READ, READ_FLAGGED)]
-        writes = [o for o in operands if o[0] in (WRITE, WRITE_FLAGGED)]
+        reads = [o for o in operands if o[0] in READ_ROLES]
+        writes = [o for o in operands if o[0] not in READ_ROLES]
         polled = [(o[1], o[4] + i) for o in reads if o[0] == READ_FLAGGED for i in range(lines)]
         if any(self.semaphores[owner][number] < 1 for owner, number in polled):
             return False
@@ -114,7 +119,12 @@ class Interpreter:
             if role == WRITE_FLAGGED:
                 for line in range(lines):
                     self.semaphores[owner][first + line] += 1
-        for o in operands:
+        for members in _multimem(operands):
+            switch = self.switches[tuple(sorted(o[1] for o in members))]
+            gathers = members[0][0] == READ_SUM
+            for ends in [(rank, switch), *((switch, o[1]) for o in members)]:
+                self._count(*(reversed(ends) if gathers else ends), lines * width)
+        for o in (o for o in operands if o[0] < READ_SUM):
             ends = (o[1], rank) if o in reads else (rank, o[1])
             packet = o[2] in self.packed or o[0] in (READ_FLAGGED, WRITE_FLAGGED)
             self._count(*ends, lines * (self.program.line_bytes if packet else width))
@@ -125,12 +135,24 @@ class Interpreter:
             self.moved[source, target] = self.moved.get((source, target), 0) + size
 
 
+def _multimem(operands: list[Operand]) -> list[list[Operand]]:
+    """The rows of each multimem operand."""
+    found: list[list[Operand]] = []
+    for operand in operands:
+        if operand[0] in MULTIMEM_ROLES:
+            found.append([operand])
+        elif operand[0] in MEMBER_ROLES:
+            found[-1].append(operand)
+    return found
+
+
 def prove(plan: KernelPlan, size_bytes: int, seed: int = 0, line_bytes: int = 128) -> Interpreter:
     """Lower, run, and compare all results of all ranks."""
     program = lower_plan(plan, size_bytes, line_bytes=line_bytes)
     unit = payload_of_line(plan, line_bytes)
     memory = PlanMemory(plan, line_layout(plan, size_bytes, unit))
-    machine = Interpreter(program, unit)
+    switches = {ranks: plan.num_ranks + number for number, ranks in enumerate(plan_switches(plan))}
+    machine = Interpreter(program, unit, switches)
     bases = {buffer.name: buffer.base for buffer in program.buffers}
 
     def addresses(rank: int, cells: range) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,7 @@ from trine.gpu._state import (
     IS_RELEASE,
     IS_STORE,
     PACKET,
+    POLL,
     SEGMENT_FABRIC,
     SHIFT_LABEL,
     STAGE_ARRIVED,
@@ -49,7 +50,7 @@ def cross(
         left_ps = clock.now
         _leave(entities, program, paths, machine, clock, model, number)
     elif stage == STAGE_EGRESS and model.is_fair == 1 and machine.lane_queues[U(lane.resource)].is_busy == 1:
-        _wait(entities, machine, lane.resource, number)
+        _wait(entities, machine, clock, lane.resource, number)
         return
     else:
         control = np.int64(event.form) & 1
@@ -121,10 +122,12 @@ def _leave(
 
 
 @inlined
-def _wait(entities: Entities, machine: MachineTables, resource: Int, number: Int) -> None:
+def _wait(entities: Entities, machine: MachineTables, clock: Record, resource: Int, number: Int) -> None:
     """The message waits for the lane, behind others of its kind."""
     event, queue = entities.events[U(number)], machine.lane_queues[U(resource)]
     control = np.int64(event.form) & 1
+    if event.form >= POLL:
+        clock.num_queued_polls += 1
     event.next = -1
     if queue.first[U(control)] < 0:
         queue.first[U(control)] = number
@@ -145,6 +148,8 @@ def _serve_next(entities: Entities, paths: PathTable, machine: MachineTables, cl
         queue.is_busy = 0
         return
     event = entities.events[U(number)]
+    if event.form >= POLL:
+        clock.num_queued_polls -= 1
     queue.turn = 1 - control
     queue.first[U(control)] = event.next
     event.stage = STAGE_LEFT

@@ -16,7 +16,16 @@ from trine.gpu._dispatch import begin, begin_ready, dispatch, end_task, far_even
 from trine.gpu._fabric import cross
 from trine.gpu._packets import deliver, flow_event, inject
 from trine.gpu._peers import arrive
-from trine.gpu._requests import HAS_LEFT, answer, hop, leave_memory, next_segment, reach_memory, wake
+from trine.gpu._requests import (
+    HAS_LEFT,
+    answer,
+    copy_for_member,
+    hop,
+    leave_memory,
+    next_segment,
+    reach_memory,
+    wake,
+)
 from trine.gpu._scheduler import give_request
 from trine.gpu._state import (
     FINISHED,
@@ -76,6 +85,8 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                 wake(entities, program, machine, counters, clock, model)
             elif clock.inject >= 0:
                 inject(entities, program, paths, machine, counters, clock, model)
+            elif clock.copy >= 0:
+                copy_for_member(entities, program, paths, clock, model)
             elif clock.deliver >= 0:
                 deliver(entities, program, paths, machine, clock, model)
             elif clock.begin >= 0:
@@ -139,7 +150,6 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                 follows = True
                 if answer(entities, program, machine, counters, clock, model, number):
                     status = np.int64(STUCK)
-                    break
             else:
                 follows = True
                 if stage == STAGE_ALU:
@@ -171,10 +181,13 @@ def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) 
         scheduled = clock.onward
         clock.onward = -1
         label = next_segment(tables, clock, model, scheduled)
-        if label == HAS_LEFT:
-            give_request(entities, clock, scheduled)
-            scheduled = clock.other
-            clock.other = -1
+        if label < 0:
+            if label == HAS_LEFT:
+                give_request(entities, clock, scheduled)
+            scheduled = clock.scheduled  # a multimem request that goes on, or none
+            if scheduled < 0:
+                scheduled = clock.other
+                clock.other = -1
         else:
             event = entities.events[U(scheduled)]
             event.key = event.own_key | (label << SHIFT_LABEL)

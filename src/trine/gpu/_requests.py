@@ -11,12 +11,23 @@ from trine._jit import Int, inlined
 from trine._records import Record
 from trine.gpu._memory import DIRTY, HIT, look_up, monitor_arm, monitor_sleep, monitor_wake
 from trine.gpu._peers import choose_path, is_uncached, note, number_answer, stay_away
-from trine.gpu._scheduler import enter_fabric, enter_gpu, give_request, go_later, own_key, post, serve, wait_key
+from trine.gpu._scheduler import (
+    enter_fabric,
+    enter_gpu,
+    give_request,
+    go_later,
+    own_key,
+    post,
+    serve,
+    take_request,
+    wait_key,
+)
 from trine.gpu._state import (
     AGAIN,
     ARMED,
     HAS_COME,
     IS_ACQUIRE,
+    IS_ADD,
     IS_BACK,
     IS_LOAD,
     IS_RELEASE,
@@ -33,12 +44,16 @@ from trine.gpu._state import (
     SEGMENT_OVER,
     SEGMENT_THERE,
     SETS_OUT,
+    SHIFT_LABEL,
     STAGE_ALU,
     STAGE_ANSWER,
     STAGE_CHANNEL,
     STAGE_DONE,
+    STAGE_LANE,
     STAGE_MEMORY,
     STAGE_RETRY,
+    TO_SWITCH,
+    TO_SWITCH_ADDS,
     WOKEN,
     Entities,
     LoopTables,
@@ -52,8 +67,8 @@ from trine.gpu.program import READ_FLAGGED, REDUCE
 
 U = np.uint64
 
-#: What :func:`next_segment` returns of a request that ends here.
-HAS_LEFT = -1
+#: What :func:`next_segment` returns of a request that ends here; of one that stays at a switch while its copies go on.
+HAS_LEFT, AT_SWITCH = -1, -2
 
 
 # Issued
@@ -159,7 +174,7 @@ def hop(entities: Entities, paths: PathTable, machine: MachineTables, clock: Rec
 def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) -> Int:
     """Let a request at the end of a segment begin the next one that has something in it; returns its key's label.
 
-    HAS_LEFT: it was of a GPU that is not simulated, and has left.
+    HAS_LEFT: it was of a GPU that is not simulated, or a member's copy, and has left. AT_SWITCH: its copies go on.
     """
     entities, paths, machine = tables.entities, tables.paths, tables.machine
     event, request = entities.events[U(number)], entities.requests[U(number)]
@@ -181,6 +196,11 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
             noc_path = model.port_channel + port * model.channels + channel
             if enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
                 return label
+        elif gpu <= TO_SWITCH:
+            event.copies = 0
+            request.latest_ps = 0
+            clock.copy = number
+            return np.int64(AT_SWITCH)
         else:
             stay_away(entities, paths, tables.peers, clock, model, number)
             segment = np.int64(SEGMENT_BACK)
@@ -204,6 +224,8 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         event.stage = STAGE_ANSWER
         return np.int64(0)
     if event.wave < 0:
+        if event.line >= 0:
+            _answer_of_member(entities, paths, clock, model, number)
         return np.int64(HAS_LEFT)
     cu = np.int64(machine.waves[U(event.wave)].cu)
     gpu = np.int64(tables.program.cu_gpu[U(cu)])
@@ -216,6 +238,62 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         event.first_resource = gpu * model.resources
     enter_gpu(entities, paths, number, np.int64(SEGMENT_HOME), first + cu - gpu * model.cus)
     return np.int64(0)
+
+
+@inlined
+def copy_for_member(
+    entities: Entities, program: ProgramTable, paths: PathTable, clock: Record, model: Record
+) -> None:
+    """The switch copies the multimem request ``clock.copy`` for its next member, when the request is there."""
+    number = clock.copy
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    pair = paths.pairs[U(event.pair)]
+    member = np.int64(pair.first_member) + np.int64(event.copies)
+    event.copies += 1
+    if member + 1 == pair.end_member:
+        clock.copy = -1
+    copy_number = take_request(entities, clock)
+    copy, copied = entities.events[U(copy_number)], entities.requests[U(copy_number)]
+    pair_number = np.int64(program.member_pair[U(member)])
+    to_member = paths.pairs[U(pair_number)]
+    # lines lie behind each other alike, from where each member's operand begins
+    line = request.address - program.member_address[U(pair.first_member)]
+    address = program.member_address[U(member)] + line
+    spoke = request.path_out - np.int64(pair.first_out)
+    copied.address = address
+    copied.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else request.kind
+    copied.channel = (address // model.memory_interleave_bytes) % model.channels
+    copied.semaphore = np.int64(program.member_semaphore[U(member)])
+    copied.amount = request.amount
+    copied.path_out = np.int64(to_member.first_out) + spoke
+    copied.path_back = np.int64(to_member.first_back) + spoke
+    copy.pair = pair_number
+    copy.wave = -1
+    copy.line = number
+    copy.form = event.form
+    copy.own_key = event.own_key
+    label = enter_fabric(entities, paths, copy_number, np.int64(SEGMENT_FABRIC), copied.path_out)
+    copy.stage = STAGE_LANE
+    give_event(entities, clock, copy_number, event.time_ps, copy.own_key | (label << SHIFT_LABEL))
+
+
+@inlined
+def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model: Record, copy_number: Int) -> None:
+    """The answer of a member will be at the switch; with the last one the multimem request goes on."""
+    number = np.int64(entities.events[U(copy_number)].line)
+    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event.copies -= 1
+    request.latest_ps = max(request.latest_ps, entities.events[U(copy_number)].time_ps)
+    if event.copies > 0:
+        return
+    there_ps = request.latest_ps
+    event.form = 1
+    if request.kind == IS_LOAD:
+        event.form = 0
+        there_ps += model.sum_ps
+    label = enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), request.path_back)
+    event.stage = STAGE_LANE
+    give_event(entities, clock, number, there_ps, event.own_key | (label << SHIFT_LABEL))
 
 
 # At the memory
@@ -243,14 +321,14 @@ def reach_memory(
         found = np.int64(HIT)
         if control == 0:
             gpu = event.first_resource // model.resources
-            found = look_up(machine, counters, clock, model, gpu, request.channel, request.address, kind)
+            found = look_up(machine, counters, clock, model, gpu, request.channel, request.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
         if found & DIRTY:
             channel = machine.resources[U(channel_number)]
             channel.free_ps = max(now, channel.free_ps) + model.channel_ps[U(0)]
             channel.busy_ps += model.channel_ps[U(0)]
-        if found & HIT == 0 and kind == IS_LOAD:
+        if found & HIT == 0 and kind <= IS_LOAD:
             event.stage = STAGE_CHANNEL
             give_event(entities, clock, number, done_ps, event.key)
             return
@@ -339,7 +417,7 @@ def answer(
     model: Record,
     number: Int,
 ) -> bool:
-    """The answer is back at the CU; returns whether nothing will ever happen but polls."""
+    """The answer is back at the CU; returns whether nothing has happened for long, and nothing is to come, but polls."""
     event, request = entities.events[U(number)], entities.requests[U(number)]
     place = np.int64(event.wave)
     kind = request.kind
@@ -356,8 +434,7 @@ def answer(
             if not was_poll:
                 clock.num_pollers += 1
                 event.form |= POLL
-            if clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock):
-                return True
+            may_be_stuck = clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock)
             event.stage = STAGE_RETRY
             pause_ps = model.poll_ps
             if waits == WOKEN:
@@ -365,7 +442,7 @@ def answer(
                 pause_ps = model.wakeup_ps
             key = wait_key(entities, program, machine, model, number)
             give_event(entities, clock, number, clock.now + pause_ps, key)
-            return False
+            return may_be_stuck
         if was_poll:
             clock.num_pollers -= 1
         if kind == IS_LOAD:

@@ -44,7 +44,10 @@ EVENT = record_dtype(
     ("segment", "i4"),  # SEGMENT_OUT, ...: which part of its travel
     ("pair", "i4"),  # of its GPU and the other; -1: to its own GPU
     ("wave", "i4"),  # place of its wavefront; -1: of a GPU that is replayed, or a transfer
-    ("line", "i4"),  # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one
+    # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one, of a member's copy
+    # the multimem request
+    ("line", "i4"),
+    ("copies", "i4", "position"),  # of a multimem request at its switch: on their way
 )
 PACKET, POLL = 2, 4
 
@@ -67,7 +70,10 @@ REQUEST = record_dtype(
     ("first_path", "i8", "path_back"),  # of a flow
     ("flow", "i8", "address"),  # of a packet
     ("number", "i8", "channel"),  # of a packet: which of its flow
+    ("latest_ps", "i8", "channel"),  # of a multimem request at its switch: when the last answer is there
 )
+#: IS_ADD: a member's copy of a multimem store that adds; it must be below IS_LOAD, and odd as IS_STORE.
+IS_ADD = -1
 IS_LOAD, IS_STORE, IS_ACQUIRE, IS_RELEASE, IS_PACKET, IS_FLOW = range(6)
 
 #: How an acquire waits: not asleep (it polls), armed (its answer is on the way), asleep, woken before its answer was
@@ -177,7 +183,7 @@ PATH = record_dtype(
     ("port_in", "i4"),
 )
 
-#: A simulated GPU and another rank, or the other way round.
+#: A simulated GPU and another rank, or the other way round; or a multimem operand: up to its switch, and down again.
 PAIR = record_dtype(
     32,
     ("gpu", "i4"),  # the simulated GPU that the requests go to; -1: none
@@ -187,7 +193,11 @@ PAIR = record_dtype(
     ("first_back", "i4"),
     ("end_back", "i4"),
     ("latency_ps", "i8"),  # of the links back
+    ("first_member", "i4", "label"),  # of a multimem operand
+    ("end_member", "i8", "latency_ps"),
 )
+#: In place of the simulated GPU: a multimem operand, which goes to a switch; one that adds to its members' memory.
+TO_SWITCH, TO_SWITCH_ADDS = -2, -3
 
 SEMAPHORE = record_dtype(
     16,
@@ -305,7 +315,7 @@ CLOCK = record_dtype(
     ("stop_ps", "i8"),  # the instant to stop at
     ("tick", "i8"),  # accesses of L2s
     ("num_pollers", "i8"),  # polls that were refused and will be repeated
-    ("num_queued_polls", "i8"),  # those of them that wait for their CU
+    ("num_queued_polls", "i8"),  # those of them that wait for their CU, or in the queue of a fair lane
     ("num_cu_events", "i8"),
     ("idle", "i8"),  # events of refused polls, one after the other
     ("next_write", "i8"),  # of the write tracking table
@@ -318,6 +328,7 @@ CLOCK = record_dtype(
     ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
     ("inject_number", "i8"),
     ("inject_end", "i8"),
+    ("copy", "i8"),  # a multimem request that its switch copies for its members
     ("deliver", "i8"),  # a pair whose first dma may have arrived
     ("begin", "i8"),  # a task that begins
     ("ended", "i8"),  # a task that has ended
@@ -385,6 +396,7 @@ MODEL = record_dtype(
     ("uncached_end", "i8"),
     ("monitors", "i8"),  # room of a GPU's monitor table; -1: it has none
     ("wakeup_ps", "i8"),
+    ("sum_ps", "i8"),  # that a switch takes to add up
 )
 #: Where what comes from outside begins: at the memory, at the first link, out of the port.
 AT_MEMORY, AT_LINK, AT_PORT = range(3)
@@ -395,7 +407,8 @@ class ProgramTable(NamedTuple):
 
     op_reads: operands of each operation that are sources. operand_pair: -1: the own GPU. operand_semaphore: of all
     GPUs, -1: none. rank_bits: of each GPU, the rank as part of keys. flag_line: of each semaphore, the line that it
-    lies in, numbered; -1: nobody sleeps on it.
+    lies in, numbered; -1: nobody sleeps on it. Operands are those of :class:`trine.gpu.multimem.OperandHeads`;
+    member_pair, member_address, member_semaphore: of the members of multimem ones (PAIR has which).
     """
 
     op_kind: Int8
@@ -421,6 +434,9 @@ class ProgramTable(NamedTuple):
     route_latency_ps: Int64
     rank_bits: Int64
     flag_line: Int32
+    member_pair: Int32
+    member_address: Int64
+    member_semaphore: Int32
 
 
 class PathTable(NamedTuple):

@@ -20,6 +20,7 @@ from trine.gpu.record import answer_fault, arrivals_of
 from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
 from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
 from trine.gpu.system import GpuSystem
+from trine.gpu.stuck import has_use
 from trine.gpu.tables import requests_in_all
 from trine.graph.taskgraph import Progress, Records
 
@@ -101,8 +102,10 @@ def _drive(state: GpuState, system: GpuSystem, progress: Progress | None) -> boo
     reported = monotonic()
     while True:
         status = int(advance(for_kernel(state.tables), _clock(state), one_for_kernel(state.models)[0], BUDGET))
-        if status in (S.FINISHED, S.STUCK):
+        if status == S.FINISHED or (status == S.STUCK and not has_use(state)):
             return True
+        if status == S.STUCK:
+            clock.idle = 0
         if status == S.STOPPED:
             clock.now = clock.stop_ps
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -66,12 +66,22 @@ class FabricPath(NamedTuple):
     hops: tuple[LaneHop, ...]
 
 
+class Spoke(NamedTuple):
+    """Between a GPU and one lane of a switch that adds up and multicasts: out of a port, up; down, into a port."""
+
+    port_out: int
+    port_in: int
+    up: LaneHop
+    down: LaneHop
+
+
 class GpuFabric:
     """Paths between the ranks of ``group`` (their devices in ``cluster``), all of one GPU model."""
 
     def __init__(self, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
         self.cluster, self.group, self.model = cluster, tuple(group), model
         self._known: dict[tuple[int, int], tuple[FabricPath, ...]] = {}
+        self._spokes: dict[tuple[int, ...], dict[int, tuple[Spoke, ...]]] = {}
 
     @cached_property
     def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
@@ -160,6 +170,18 @@ class GpuFabric:
                 return link
         return None
 
+    def spokes(self, members: Sequence[int]) -> dict[int, tuple[Spoke, ...]]:
+        """Of each of these ranks, those to the switches that all routes between them go over; as many, in one order.
+
+        Raises
+        ------
+        InputError: some route does not go over exactly one switch that adds up and multicasts, or not over the same.
+        """
+        ranks = tuple(sorted(members))
+        if ranks not in self._spokes:
+            self._spokes[ranks] = find_spokes(self, ranks)
+        return self._spokes[ranks]
+
     def dma_paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
         """The paths of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
         paths = self.cluster.paths(self.group[source], self.group[target])
@@ -193,6 +215,65 @@ class GpuFabric:
             port_in = (into.get(last, 0) * num_lanes + lane) % ports.count
             paths.append(FabricPath(port_out, port_in, tuple(hops)))
         return paths
+
+
+def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spoke, ...]]:
+    """As :meth:`GpuFabric.spokes`."""
+    ups: dict[int, tuple[int, ...]] = {}
+    downs: dict[int, tuple[int, ...]] = {}
+    switches: tuple[int, ...] | None = None
+    for here in ranks:
+        for there in ranks:
+            if here == there:
+                continue
+            routes = _over_one_switch(fabric, here, there)
+            over = tuple(int(fabric.cluster.link_table.target[up]) for up, _ in routes)
+            switches = over if switches is None else switches
+            up, down = tuple(route[0] for route in routes), tuple(route[1] for route in routes)
+            if over != switches or ups.setdefault(here, up) != up or downs.setdefault(there, down) != down:
+                raise InputError(
+                    f"routes between ranks {ranks[0]} to {ranks[-1]} go over several switches or links, each over "
+                    f"another (routing {fabric.cluster.routing!r}): multimem operations need the same for all, as on one "
+                    "switch, or with routing 'ecmp-split'"
+                )
+    found = {rank: tuple(_spokes(fabric, rank, ranks, ups, downs)) for rank in ranks}
+    if len({len(spokes) for spokes in found.values()}) > 1:
+        raise InputError("multimem operations need GPUs with equally many lanes to their switch, and these have not")
+    return found
+
+
+def _over_one_switch(fabric: GpuFabric, here: int, there: int) -> list[tuple[int, int]]:
+    """The two links of each route, by switch."""
+    cluster = fabric.cluster
+    routes = [route for route, _ in cluster.paths(fabric.group[here], fabric.group[there])]
+    for route in routes:
+        middle = int(cluster.link_table.target[route[0]])
+        if len(route) != 2 or not cluster.devices[middle].reduces:
+            raise InputError(
+                f"rank {here} reaches rank {there} over {cluster.links[route[0]].name!r}: multimem operations (NVLS) need "
+                "one switch between the ranks that adds up and multicasts (NVSwitches from Hopper on; in cluster files "
+                f"'reduces: true'), and {cluster.name!r} has none there; take another algorithm"
+            )
+        fabric.paths(here, there)  # or loads and stores do not go this way at all
+    target = cluster.link_table.target
+    return sorted(((route[0], route[1]) for route in routes), key=lambda route: (int(target[route[0]]), route))
+
+
+def _spokes(
+    fabric: GpuFabric,
+    rank: int,
+    ranks: Sequence[int],
+    ups: dict[int, tuple[int, ...]],
+    downs: dict[int, tuple[int, ...]],
+) -> Iterator[Spoke]:
+    other = ranks[1] if rank == ranks[0] else ranks[0]
+    for switch, up in enumerate(ups[rank]):
+        out = fabric.lanes((up, downs[other][switch]))
+        into = fabric.lanes((ups[other][switch], downs[rank][switch]))
+        if len(out) != len(into):
+            raise InputError("multimem operations need GPUs with equally many lanes to their switch, and these have not")
+        for there, here in zip(out, into, strict=True):
+            yield Spoke(there.port_out, here.port_in, there.hops[0], here.hops[1])
 
 
 def path_of_address(address: int, interleave_bytes: int, choice: str, num_paths: int) -> int:

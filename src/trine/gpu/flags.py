@@ -8,7 +8,7 @@ from trine.arrays import Int32, Int64
 from trine.errors import InputError
 from trine.gpu.peers import RELEASE as ARRIVED_RELEASE
 from trine.gpu.peers import PeerWrites
-from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, RELEASE, WRITE, WRITE_FLAGGED
+from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, RELEASE, is_read
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of
 
@@ -31,7 +31,7 @@ def flag_lines(system: GpuSystem) -> Int32:
     is_own = system.gpu_of[system.operand_peer] >= 0
     acquires = kind == ACQUIRE
     of_acquires = _line_of(semaphore[acquires], line[acquires], system.num_gpus * count)
-    adds = np.isin(kind, (RELEASE, DMA)) & np.isin(program.operand_role, (WRITE, WRITE_FLAGGED))
+    adds = np.isin(kind, (RELEASE, DMA)) & ~is_read(program)
     releases = adds & is_own & (program.operand_semaphore >= 0)
     others, other_lines = semaphore[releases], line[releases]
     if isinstance(system.outside, PeerWrites):
@@ -68,7 +68,7 @@ def _refuse_data(system: GpuSystem, flags: Int64) -> None:
     program, line_bytes = system.program, system.model.line_bytes
     op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     lines = np.where(np.isin(program.op_kind[op], DATA_OPS), program.op_amount[op], 0)
-    stores = np.isin(program.operand_role, (WRITE, WRITE_FLAGGED)) & (lines > 0)
+    stores = ~is_read(program) & (lines > 0)
     stores &= system.gpu_of[system.operand_peer] >= 0
     first = program.operand_address
     last = first + (lines - 1) * program.operand_step

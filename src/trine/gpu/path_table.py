@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from trine._records import RecordArray, new_records
 from trine.arrays import Int32, Int64
-from trine.gpu._state import LANE, PAIR, PATH, PathTable
-from trine.gpu.fabric import FabricPath
+from trine.gpu._state import LANE, PAIR, PATH, TO_SWITCH, TO_SWITCH_ADDS, PathTable
+from trine.gpu.fabric import FabricPath, Spoke
 from trine.gpu.layout import CHANNEL, CU, PORT
+from trine.gpu.multimem import OperandHeads, operand_heads
 from trine.gpu.peers import PeerWrites
-from trine.gpu.program import DMA
+from trine.gpu.program import ADD_ALL, DMA, MULTIMEM_ROLES, READ_SUM, has_multimem
 from trine.gpu.system import GpuSystem
 from trine.units import transfer_ps
 
@@ -32,16 +34,28 @@ class Lanes:
 PATHS = ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
 
 
-def make_paths(system: GpuSystem) -> tuple[PathTable, Int32, FabricPaths]:
-    """All paths; the pair of each operand, int32[operands], -1: the own GPU; and those over the fabric."""
+class OperandPairs(NamedTuple):
+    """The pair of each operand of :class:`OperandHeads`, int32, -1: the own GPU; of each row of members, int32."""
+
+    heads: OperandHeads
+    of_operand: Int32
+    member_rows: Int64
+    of_member: Int32
+
+
+def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]:
+    """All paths; which of them operands take; and those over the fabric."""
     paths = [system.layout.paths(*kind) for kind in PATHS]
     begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
     fabric = FabricPaths(system, Lanes(system.num_gpus * system.layout.num_resources))
+    heads = operand_heads(system.program)
     pair_of, pairs = operand_pairs(system)
     for gpu, peer, is_dma in pairs:
         fabric.add_pair(int(system.ranks[gpu]), peer, is_dma)
     for peer in outside_ranks(system):
         fabric.add_pair(peer, int(system.ranks[0]), False)
+    operand_pair = pair_of[heads.rows]
+    member_rows, of_member = add_multimem(system, heads, fabric, operand_pair)
     route_path = [fabric.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
     path_ptr = [ptr[:-1] + first for (_, ptr), first in zip(paths, begins, strict=False)]
     table = PathTable(
@@ -52,7 +66,7 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, Int32, FabricPaths]:
         pairs=_records(PAIR, fabric.pairs()),
         route_path=np.array(route_path, np.int32),
     )
-    return table, pair_of, fabric
+    return table, OperandPairs(heads, operand_pair, member_rows, of_member), fabric
 
 
 def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> RecordArray:
@@ -81,6 +95,9 @@ class FabricPaths:
         self.out: list[tuple[int, int, int, int]] = []
         self.back: list[tuple[int, int, int, int]] = []
         self.routes: list[tuple[int, int, int, int]] = []
+        #: of each multimem operand: TO_SWITCH or TO_SWITCH_ADDS, its first member, the pair whose paths are its own,
+        #: the end of its members
+        self.multimem: list[tuple[int, int, int, int]] = []
         self._out_ps: list[tuple[int, int]] = []
         self._back_ps: list[tuple[int, int]] = []
         self.out_ptr, self._back_ptr = [0], [0]
@@ -105,6 +122,32 @@ class FabricPaths:
             self._add(self.back, self._back_ps, path, rank, peer, simulated)
         self._back_ptr.append(len(self.back))
         self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
+
+    def add_spokes(self, gpu: int, rank: int, peer: int, spokes: Sequence[Spoke]) -> int:
+        """The pair of copies that a switch makes of requests of ``rank`` for ``peer``, whose spokes are given."""
+        self.pair_gpu.append(gpu)
+        self.pair_label.append(0 if rank == peer else 1 + self.system.distance(rank, peer))
+        for spoke in spokes:
+            self._add(self.out, self._out_ps, FabricPath(0, spoke.port_in, (spoke.down,)), rank, peer, 1)
+        for spoke in spokes:
+            self._add(self.back, self._back_ps, FabricPath(spoke.port_out, 0, (spoke.up,)), rank, peer, 1)
+        return self._end_pair()
+
+    def add_hub(self, rank: int, spokes: Sequence[Spoke]) -> int:
+        """The pair of multimem requests of ``rank``: up to a switch, and the answer down."""
+        self.pair_gpu.append(TO_SWITCH)
+        self.pair_label.append(0)
+        for spoke in spokes:
+            self._add(self.out, self._out_ps, FabricPath(spoke.port_out, 0, (spoke.up,)), rank, rank, 1)
+        for spoke in spokes:
+            self._add(self.back, self._back_ps, FabricPath(0, spoke.port_in, (spoke.down,)), rank, rank, 1)
+        return self._end_pair()
+
+    def _end_pair(self) -> int:
+        self.out_ptr.append(len(self.out))
+        self._back_ptr.append(len(self.back))
+        self.pair_latency.append(0)
+        return len(self.pair_gpu) - 1
 
     def _add(
         self,
@@ -160,8 +203,45 @@ class FabricPaths:
     def pairs(self) -> list[tuple[int, ...]]:
         """As the fields of PAIR; paths back come behind all paths out."""
         back_ptr = [len(self.out) + at for at in self._back_ptr]
-        ends = (self.out_ptr[:-1], self.out_ptr[1:], back_ptr[:-1], back_ptr[1:])
-        return list(zip(self.pair_gpu, self.pair_label, *ends, self.pair_latency, strict=True))
+        ends = list(zip(self.out_ptr[:-1], self.out_ptr[1:], back_ptr[:-1], back_ptr[1:], strict=True))
+        plain = zip(self.pair_gpu, self.pair_label, ends, self.pair_latency, strict=True)
+        multimem = ((to, first, ends[hub], end) for to, first, hub, end in self.multimem)
+        return [(one, two, *own, last) for one, two, own, last in (*plain, *multimem)]
+
+
+def add_multimem(
+    system: GpuSystem, heads: OperandHeads, fabric: FabricPaths, operand_pair: Int32
+) -> tuple[Int64, Int32]:
+    """Pairs of multimem operands, written to ``operand_pair``; all rows of their members, and the pair of each."""
+    program = system.program
+    if not has_multimem(program):
+        return np.zeros(0, np.int64), np.zeros(0, np.int32)
+    gpu_of_row, peer = operand_gpus(system)[0], system.operand_peer.tolist()
+    pairs: dict[tuple[int, tuple[int, ...]], tuple[int, dict[int, int]]] = {}
+    rows: list[int] = []
+    of_row: list[int] = []
+    asked: list[tuple[int, int, int, int, int]] = []
+    role = program.operand_role[heads.rows]
+    for operand in np.flatnonzero(np.isin(role, MULTIMEM_ROLES)).tolist():
+        own = range(int(heads.rows[operand]), int(heads.end[operand]))
+        members, gpu = tuple(peer[row] for row in own), int(gpu_of_row[own.start])
+        key = gpu, tuple(sorted(members))
+        if key not in pairs:
+            rank, spokes = int(system.ranks[gpu]), system.fabric.spokes(members)
+            of_member = {
+                member: fabric.add_spokes(int(system.gpu_of[member]), rank, member, spokes[member])
+                for member in key[1]
+            }
+            pairs[key] = fabric.add_hub(rank, spokes[rank]), of_member
+        hub, of_member = pairs[key]
+        to = TO_SWITCH_ADDS if role[operand] == ADD_ALL else TO_SWITCH
+        asked.append((operand, to, len(rows), hub, len(rows) + len(members)))
+        rows += own
+        of_row += [of_member[member] for member in members]
+    for number, (operand, *pair) in enumerate(asked):
+        operand_pair[operand] = len(fabric.pair_gpu) + number
+        fabric.multimem.append((pair[0], pair[1], pair[2], pair[3]))
+    return np.array(rows, np.int64), np.array(of_row, np.int32)
 
 
 def outside_ranks(system: GpuSystem) -> list[int]:
@@ -183,13 +263,14 @@ def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
 
 
 def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:
-    """The pair of each operand (-1: the own GPU), and what the pairs are: (simulated GPU, rank, whether for dma)."""
+    """The pair of each row (-1: the own GPU, or of a multimem operand), and what the pairs are: (simulated GPU, rank,
+    whether for dma)."""
     program = system.program
     gpu, op = operand_gpus(system)
     peer = system.operand_peer.astype(np.int64)
     is_dma = (program.op_kind[op] == DMA).astype(np.int64)
     key = (gpu * np.int64(system.num_ranks) + peer) * 2 + is_dma
-    foreign = peer != system.ranks[gpu]
+    foreign = (peer != system.ranks[gpu]) & (program.operand_role < READ_SUM)
     found, inverse = np.unique(key[foreign], return_inverse=True)
     pair = np.full(len(gpu), -1, np.int32)
     pair[foreign] = inverse

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int8, Int32, Int64
+from trine.arrays import Bool, Int8, Int32, Int64
 from trine.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
@@ -23,9 +23,16 @@ OP_NAMES = ("load", "store", "copy", "reduce", "dma", "acquire", "release", "wai
 DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 
 #: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
-#: line i of the operand has semaphore ``operand_semaphore + i``.
-READ, WRITE, READ_FLAGGED, WRITE_FLAGGED = range(4)
-ROLE_NAMES = ("read", "write", "read flagged", "write flagged")
+#: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (a switch does it, one request a line): READ_SUM
+#: reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st); ADD_ALL adds one to each
+#: (red). Such a row is the operand's first member; those of the other members follow it (READ_MEMBER, WRITE_MEMBER).
+(READ, WRITE, READ_FLAGGED, WRITE_FLAGGED, READ_SUM, WRITE_ALL, ADD_ALL, READ_MEMBER, WRITE_MEMBER) = range(9)
+ROLE_NAMES = (
+    "read", "write", "read flagged", "write flagged", "read sum", "write all", "add all", "read member", "write member",
+)  # fmt: skip
+READ_ROLES = (READ, READ_FLAGGED, READ_SUM, READ_MEMBER)
+MULTIMEM_ROLES = (READ_SUM, WRITE_ALL, ADD_ALL)
+MEMBER_ROLES = (READ_MEMBER, WRITE_MEMBER)
 
 #: The columns of a program and their types; each level's members are found by its pointer.
 KERNEL_COLUMNS: Mapping[str, npt.DTypeLike] = {"kernel_rank": np.int32, "kernel_wavefronts": np.int32}
@@ -70,7 +77,8 @@ class GpuProgram(OneLine):
         its bytes have arrived (-1: none), of the first line of a flagged operand; else -1.
         LOAD: READs. STORE: WRITEs. COPY: one READ, WRITEs. REDUCE: READs, then none or several WRITEs (none: the result
         stays in registers). DMA: a READ and a WRITE, or a WRITE alone (of 0 bytes: it only releases). ACQUIRE: a READ
-        of the own rank. RELEASE: WRITEs. READs of DMA are of the own rank.
+        of the own rank. RELEASE: WRITEs. READs of DMA are of the own rank. Data operations and RELEASEs may have
+        multimem operands in place of READs and WRITEs: a row for each member, the own rank among them, each once.
     semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
         what it takes.
     payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
@@ -111,6 +119,21 @@ class GpuProgram(OneLine):
     @property
     def num_ops(self) -> int:
         return len(self.op_kind)
+
+
+def is_member(program: GpuProgram) -> Bool:
+    """bool[operands]: rows of further members of the multimem operand before them, which are no operands themselves."""
+    return np.isin(program.operand_role, MEMBER_ROLES)
+
+
+def is_read(program: GpuProgram) -> Bool:
+    """bool[operands]: rows that are read, not written."""
+    return np.isin(program.operand_role, READ_ROLES)
+
+
+def has_multimem(program: GpuProgram) -> bool:
+    """Whether a switch adds up or multicasts for any of its operands."""
+    return bool((program.operand_role >= READ_SUM).any())
 
 
 def same_program(one: GpuProgram, other: GpuProgram) -> bool:

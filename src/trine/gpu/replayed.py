@@ -22,7 +22,7 @@ from trine.gpu.layout import layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.path_table import outside_ranks
 from trine.gpu.peers import FABRICS, Arrivals, PeerWrites
-from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, kernels_of_rank, members
+from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, has_multimem, kernels_of_rank, members
 from trine.gpu.records import GpuOutcome
 from trine.gpu.run import (
     AS_USUAL,
@@ -128,6 +128,8 @@ def check_replayable(system: GpuSystem, target: int) -> None:
     dma = np.flatnonzero(program.op_kind == DMA)
     if len(dma):
         raise InputError(f"{program.name!r}, {place_of(program, int(dma[0]))}: dma operations are not replayed")
+    if has_multimem(program):
+        raise InputError(f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed")
     if isinstance(outside, Arrivals):
         check_replayable_model(system, "outside")
         if (outside.target, outside.num_ranks) != (target, system.num_ranks):

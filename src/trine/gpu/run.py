@@ -16,7 +16,7 @@ from trine.gpu.model import FAIR, GpuModel
 from trine.gpu.model.check import check_numbers
 from trine.gpu.path_table import operand_gpus
 from trine.gpu.peers import Arrivals
-from trine.gpu.program import DMA, GpuProgram
+from trine.gpu.program import DMA, GpuProgram, has_multimem
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
@@ -273,6 +273,8 @@ def check_recordable(system: GpuSystem, target: int) -> None:
     dma = np.flatnonzero(program.op_kind == DMA)
     if len(dma):
         raise InputError(f"{place_of(program, int(dma[0]))}: copies by copy engines are not recorded", field="record")
+    if has_multimem(program):
+        raise InputError("multimem operations, which switches copy for all members, are not recorded", field="record")
     if (system.graph.kind != COMPUTE).any():
         raise InputError("task graphs with transfers or joins are not recorded", field="record")
     _check_routes(system, target)

@@ -50,8 +50,8 @@ class GpuState:
 
 def new_state(system: GpuSystem) -> GpuState:
     """The state at 0, before anything has happened; what comes from outside is still to begin."""
-    paths, operand_pair, fabric = make_paths(system)
-    program = make_program(system, operand_pair)
+    paths, pairs, fabric = make_paths(system)
+    program = make_program(system, pairs)
     models = make_model(system)
     peers = make_peers(system, fabric, models.view(np.recarray)[0], program.flag_line)
     work, num_ready = new_work(system.graph, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 import trine.gpu._state as S
 from trine._records import Record
@@ -36,16 +37,31 @@ def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
     return gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
 
 
-def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
-    """Of each wavefront the requests that wait for semaphores: parked at the memory, or asked again and again."""
+def has_use(state: GpuState) -> bool:
+    """Whether one of those that ask again and again has its answer under way, or will find enough."""
+    entities, asks = state.tables.entities, _asking(state)
+    requests = entities.requests[asks]
+    enough = state.tables.machine.semaphores["amount"][requests["semaphore"]] >= requests["amount"]
+    polls = entities.events["form"][asks] >= S.POLL
+    return bool((polls & (enough | (requests["amount"] == 0))).any())
+
+
+def _asking(state: GpuState) -> npt.NDArray[np.int64]:
+    """The requests at work that want something of a semaphore, or have got it and are on their way back."""
     entities, first = state.tables.entities, int(state.model.first_request)
     asks = np.isin(entities.requests["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
     asks[:first] = False
     asks[entities.free_requests[: state.clock.num_free_requests]] = False
-    asks &= (entities.requests["semaphore"] >= 0) & (entities.requests["amount"] > 0)
+    return np.flatnonzero(asks & (entities.requests["semaphore"] >= 0))
+
+
+def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
+    """Of each wavefront the requests that wait for semaphores: parked at the memory, or asked again and again."""
+    entities = state.tables.entities
     found: dict[int, list[int]] = {}
-    for number in np.flatnonzero(asks).tolist():
-        found.setdefault(int(entities.events["wave"][number]), []).append(number)
+    for number in _asking(state).tolist():
+        if entities.requests["amount"][number] > 0:
+            found.setdefault(int(entities.events["wave"][number]), []).append(number)
     return found
 
 

@@ -11,9 +11,10 @@ from trine.engine.validate import software_latency_ps
 from trine.gpu._state import ProgramTable
 from trine.gpu.flags import flag_lines
 from trine.gpu.model import FAIR, HASHED
-from trine.gpu.path_table import PATHS
+from trine.gpu.multimem import operand_heads
+from trine.gpu.path_table import PATHS, OperandPairs
 from trine.gpu.peers import IDEAL, Arrivals, PeerWrites
-from trine.gpu.program import ACQUIRE, DMA, READ, READ_FLAGGED
+from trine.gpu.program import ACQUIRE, DMA
 from trine.gpu.system import GpuSystem
 from trine.units import transfer_ps
 
@@ -27,12 +28,10 @@ def service_columns(system: GpuSystem) -> Int64:
     return np.column_stack([np.array([of_rate[rate] for rate in rates], np.int64), layout.after_ps()])
 
 
-def make_program(system: GpuSystem, operand_pair: Int32) -> ProgramTable:
+def make_program(system: GpuSystem, pairs: OperandPairs) -> ProgramTable:
     """The program as the loop reads it."""
-    program, graph = system.program, system.graph
+    program, graph, heads = system.program, system.graph, pairs.heads
     num_semaphores = program.semaphores.shape[1]
-    is_read = np.isin(program.operand_role, (READ, READ_FLAGGED))
-    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     semaphore = program.operand_semaphore.astype(np.int64)
     semaphore = np.where(semaphore >= 0, semaphore + np.maximum(program.operand_rank, 0) * np.int64(num_semaphores), -1)
     kernel_task = np.full(program.num_kernels, -1, np.int32)
@@ -42,13 +41,13 @@ def make_program(system: GpuSystem, operand_pair: Int32) -> ProgramTable:
         op_kind=_plain(program.op_kind, np.int8),
         op_amount=_plain(program.op_amount, np.int64),
         op_unroll=_plain(program.op_unroll, np.int32),
-        operand_ptr=_plain(program.operand_ptr, np.int64),
-        op_reads=np.bincount(operand_op[is_read], minlength=program.num_ops).astype(np.int32),
-        operand_role=_plain(program.operand_role, np.int8),
-        operand_address=_plain(program.operand_address, np.int64),
-        operand_step=_plain(program.operand_step, np.int32),
-        operand_pair=operand_pair,
-        operand_semaphore=semaphore.astype(np.int32),
+        operand_ptr=_plain(heads.ptr, np.int64),
+        op_reads=heads.num_reads.astype(np.int32),
+        operand_role=_plain(heads.role, np.int8),
+        operand_address=_plain(program.operand_address[heads.rows], np.int64),
+        operand_step=_plain(program.operand_step[heads.rows], np.int32),
+        operand_pair=pairs.of_operand,
+        operand_semaphore=semaphore[heads.rows].astype(np.int32),
         workgroup_ptr=_plain(program.workgroup_ptr, np.int64),
         kernel_ptr=_plain(program.kernel_ptr, np.int64),
         kernel_gpu=_plain(program.kernel_rank, np.int32),
@@ -62,6 +61,9 @@ def make_program(system: GpuSystem, operand_pair: Int32) -> ProgramTable:
         route_latency_ps=_plain(graph.route_latency_ps, np.int64),
         rank_bits=system.ranks.astype(np.int64),
         flag_line=flag_lines(system),
+        member_pair=pairs.of_member,
+        member_address=program.operand_address[pairs.member_rows],
+        member_semaphore=semaphore[pairs.member_rows].astype(np.int32),
     )
 
 
@@ -85,7 +87,7 @@ def make_model(system: GpuSystem) -> RecordArray:
         "is_hashed": int(model.ports.choice == HASHED), "is_fair": int(model.ports.arbitration == FAIR),
         "launch_ps": model.launch_ps, "dispatch_ps": model.dispatch_ps, "barrier_ps": model.barrier_ps,
         "poll_ps": -1 if model.poll_ps is None else model.poll_ps, "dma_ps": model.dma_ps,
-        "packet_bytes": model.packet_bytes, "packet_header_bytes": model.packet_header_bytes,
+        "sum_ps": model.ports.sum_ps, "packet_bytes": model.packet_bytes, "packet_header_bytes": model.packet_header_bytes,
         "cycle_ps": model.cycle_ps, "reduce_bytes_per_cycle": model.reduce_bytes_per_cycle,
         "max_groups": model.workgroups_per_cu, "tasks": system.graph.num_tasks, "first_wave": num_cus,
         "first_dispatcher": num_cus * (1 + waves), "first_request": num_cus * (1 + waves) + system.num_gpus,
@@ -140,6 +142,6 @@ def places_of(system: GpuSystem) -> int:
 def requests_in_all(system: GpuSystem) -> int:
     """Requests that the program issues: an estimate of the work, for progress."""
     program = system.program
-    operands = np.diff(program.operand_ptr)
+    operands = np.diff(operand_heads(program).ptr)
     lines = np.where(program.op_kind < DMA, program.op_amount, 1)
     return int((lines * operands)[program.op_kind <= ACQUIRE + 1].sum())

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int64
 from trine.errors import InputError
 from trine.gpu.model import GpuModel
+from trine.gpu.multimem import multimem_checks
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
@@ -27,7 +28,6 @@ from trine.gpu.program import (
     OP_NAMES,
     OPERAND_COLUMNS,
     POINTERS,
-    READ,
     READ_FLAGGED,
     REDUCE,
     RELEASE,
@@ -37,6 +37,9 @@ from trine.gpu.program import (
     WRITE,
     WRITE_FLAGGED,
     GpuProgram,
+    has_multimem,
+    is_member,
+    is_read,
 )
 
 #: So that an address, and lines times a step, stay within int64.
@@ -226,16 +229,17 @@ def _operations(program: GpuProgram) -> ProgramFault | None:
     if fault is not None:
         return fault
     roles = program.operand_role
+    own = ~is_member(program)
     fault = first_operand_fault(
         program, (roles < 0) | (roles >= len(ROLE_NAMES)), lambda at: f"there is no role of an operand {roles[at]}"
     )
     if fault is not None:
         return fault
-    reads = (roles == READ) | (roles == READ_FLAGGED)
+    reads = is_read(program)
     return (
         _within(program.op_amount, _AMOUNTS, kind, "the amount")
-        or _within(_count(program, reads), _READS, kind, "operands read")
-        or _within(_count(program, ~reads), _WRITES, kind, "operands written")
+        or _within(_count(program, reads & own), _READS, kind, "operands read")
+        or _within(_count(program, ~reads & own), _WRITES, kind, "operands written")
         or first_fault(
             (program.op_unroll < 0) | ((program.op_unroll > 0) & ~has_lines(program)),
             lambda op: f"unroll is of operations with lines, and not negative; got {program.op_unroll[op]}",
@@ -277,7 +281,7 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     kind = program.op_kind[op_of]
     flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
-    reads = (role == READ) | (role == READ_FLAGGED)
+    reads = is_read(program)
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
     own = _rank_of_operations(program)[op_of]
@@ -288,6 +292,7 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
         ((rank < 0) | (rank >= program.num_ranks), lambda at: f"there is no rank {rank[at]}"),
         (stays & (rank != own), lambda at: f"must be of the own rank {own[at]}, not of rank {rank[at]}"),
         ((address < 0) | (address > MAX_ADDRESS), lambda at: f"{address[at]} is no address"),
+        *(multimem_checks(program, op_of, own) if has_multimem(program) else ()),
     ]
     for wrong, say in checks:
         fault = first_operand_fault(program, wrong, say)

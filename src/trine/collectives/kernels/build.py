@@ -26,10 +26,12 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_gather/ring-get": f"{_HERE}.ring:all_gather_get",
         "all_gather/peer-put": f"{_HERE}.peers:all_gather_put",
         "all_gather/peer-get": f"{_HERE}.peers:all_gather_get",
+        "all_gather/nvls": f"{_HERE}.switched:all_gather_nvls",
         "reduce_scatter/get": f"{_HERE}.direct:reduce_scatter_get",
         "reduce_scatter/put": f"{_HERE}.direct:reduce_scatter_put",
         "reduce_scatter/ring": f"{_HERE}.ring:reduce_scatter",
         "reduce_scatter/ring-get": f"{_HERE}.ring:reduce_scatter_get",
+        "reduce_scatter/nvls": f"{_HERE}.switched:reduce_scatter_nvls",
         "all_reduce/oneshot": f"{_HERE}.direct:all_reduce_oneshot",
         "all_reduce/oneshot-get": f"{_HERE}.direct:all_reduce_oneshot_get",
         "all_reduce/twoshot": f"{_HERE}.direct:all_reduce_twoshot",
@@ -37,6 +39,7 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_reduce/twoshot-get": f"{_HERE}.direct:all_reduce_twoshot_get",
         "all_reduce/ring": f"{_HERE}.ring:all_reduce",
         "all_reduce/ring-get": f"{_HERE}.ring:all_reduce_get",
+        "all_reduce/nvls": f"{_HERE}.switched:all_reduce_nvls",
         "all_to_all/put": f"{_HERE}.direct:all_to_all_put",
         "all_to_all/get": f"{_HERE}.direct:all_to_all_get",
         "all_to_all/peer-put": f"{_HERE}.peers:all_to_all_put",
@@ -49,6 +52,8 @@ READING = frozenset(
     name for name in KERNELS.built_in if name.endswith(("/get", "-get")) or name == "all_reduce/twoshot"
 )
 
+#: Those in which switches add up and multicast: a line with flags of its own would be taken by one of its readers only.
+SWITCHED = frozenset(name for name in KERNELS.built_in if name.endswith("/nvls"))
 
 #: Names of several programs, of which the fastest is meant; the one that is never hopeless first.
 FAMILIES = {
@@ -114,6 +119,12 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
     """
     chosen = KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options)
     name = kernel_name(op, automatic(chosen) if algorithm == AUTO else algorithm)
+    if chosen.flagged and name in SWITCHED:
+        raise InputError(
+            f"{name} goes through switches that add up and multicast whole lines, without flags of their own: "
+            f"protocol {chosen.protocol!r} needs another algorithm, or take protocol 'simple'",
+            field="protocol",
+        )
     if chosen.flagged and name in READING:
         raise InputError(
             f"{name} reads from other ranks, and flags can only be waited for in the own memory: protocol "

@@ -20,11 +20,15 @@ from trine.gpu.program import (
     DATA_OPS,
     READ,
     READ_FLAGGED,
+    READ_MEMBER,
+    READ_SUM,
     REDUCE,
     RELEASE,
     WAITCNT,
     WRITE,
+    WRITE_ALL,
     WRITE_FLAGGED,
+    WRITE_MEMBER,
     GpuProgram,
 )
 
@@ -155,8 +159,24 @@ class Workgroup:
         """The slice of a chunk in the memory of rank + distance, as a target."""
         return region.operand((WRITE, WRITE_FLAGGED), distance, chunk, self.first)
 
-    def copy(self, source: Operand, *targets: Operand, label: str) -> None:
-        self.add(COPY, self.lines, (source, *targets), label)
+    def read_sum(self, region: Region, chunk: int = 0) -> list[Operand]:
+        """The slice of a chunk of this rank (``chunk`` further) in the memories of all, which the switch adds up."""
+        return self._multimem((READ_SUM, READ_MEMBER), region, chunk)
+
+    def write_all(self, region: Region, chunk: int = 0) -> list[Operand]:
+        """The same slice in the memories of all, as a target that the switch multicasts to."""
+        return self._multimem((WRITE_ALL, WRITE_MEMBER), region, chunk)
+
+    def _multimem(self, roles: tuple[int, int], region: Region, chunk: int) -> list[Operand]:
+        """As rows of a multimem operand: the own rank first, then the others by distance."""
+        distances = range(self.builder.num_ranks)
+        rows = (region.operand((roles[0], roles[0]), distance, chunk, self.first) for distance in distances)
+        return [row._replace(role=roles[min(distance, 1)]) for distance, row in enumerate(rows)]
+
+    def copy(self, source: Operand | Sequence[Operand], *targets: Operand, label: str) -> None:
+        """``source``: one operand, or the rows of a multimem one."""
+        rows = (source,) if isinstance(source, Operand) else source
+        self.add(COPY, self.lines, (*rows, *targets), label)
 
     def reduce(self, sources: Iterable[Operand], *targets: Operand, label: str) -> None:
         self.add(REDUCE, self.lines, (*sources, *targets), label)

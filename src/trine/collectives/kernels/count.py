@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
-from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED, GpuProgram
+from trine.gpu.program import DATA_OPS, GpuProgram, is_read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ def count_lines(program: GpuProgram) -> LineCounts:
     ranks = program.num_ranks
     op = operand_ops(program)
     data = np.isin(program.op_kind[op], DATA_OPS)
-    reads = np.isin(program.operand_role, (READ, READ_FLAGGED))
+    reads = is_read(program)
     pair = op_ranks(program)[op].astype(np.int64) * ranks + program.operand_rank
     lines = program.op_amount[op]
 

@@ -16,7 +16,8 @@ from trine.gpu.program import (
     DATA_OPS,
     DMA,
     READ,
-    READ_FLAGGED,
+    READ_ROLES,
+    READ_SUM,
     RELEASE,
     STORE,
     WAITCNT,
@@ -94,9 +95,11 @@ class _NicRewriter:
         return operand.rank != rank and self._crosses(rank, operand.rank)
 
     def _rewritten(self, rank: int, operation: Operation) -> Iterator[Operation]:
-        reads = tuple(operand for operand in operation.operands if operand.role in (READ, READ_FLAGGED))
+        reads = tuple(operand for operand in operation.operands if operand.role in READ_ROLES)
         writes = operation.operands[len(reads) :]
         away = tuple(operand for operand in writes if self._leaves(rank, operand))
+        if any(operand.role >= READ_SUM and self._leaves(rank, operand) for operand in operation.operands):
+            raise self._refused("has multimem operations with ranks behind a NIC, and no switch adds up over one")
         if any(self._leaves(rank, operand) for operand in reads):
             raise self._refused("reads from behind a NIC, and loads do not cross one: take an algorithm that puts")
         if not away or operation.kind == DMA:

@@ -31,7 +31,8 @@ class Request:
 
     kind: LOAD, STORE, ACQUIRE or RELEASE. rank: that asks, as it is simulated; peer: whose memory is meant; gpu,
     target: the simulated GPUs of both, -1: replayed. wave_slot: of the wavefront in its GPU; number: of the request
-    there. semaphore: of an ACQUIRE, RELEASE or flagged line, else -1; amount: what it takes or adds.
+    there. semaphore: of an ACQUIRE, RELEASE or flagged line, else -1; amount: what it takes or adds. adds: a STORE that
+    adds its line to what is there.
     """
 
     kind: int
@@ -45,6 +46,7 @@ class Request:
     semaphore: int
     amount: int
     number: int
+    adds: bool = False
     is_answered: bool = True
     is_again: bool = False
     was_enough: bool = True
@@ -56,6 +58,10 @@ class Request:
     @property
     def is_flagged_load(self) -> bool:
         return self.kind == LOAD and self.semaphore >= 0
+
+    def go_back(self, messages: Messages) -> None:
+        """The answer leaves the memory now; to a replayed peer, up to its first lane."""
+        MessageTrip(messages, self, is_answer=True).go(0, messages.agenda.now, None)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -73,6 +79,14 @@ class OwnRequest(Request):
     is_armed: bool = False
     is_woken: bool = False
     is_back: bool = False
+
+    def set_out(self, messages: Messages) -> None:
+        """The CU issues it now."""
+        then = messages.memories[self.target].reached if self.target >= 0 else messages.crossed
+        MessageTrip(messages, self, is_answer=False).go(0, messages.agenda.now, partial(then, self))
+
+    def go_back(self, messages: Messages) -> None:
+        MessageTrip(messages, self, is_answer=True).go(0, messages.agenda.now, self.answered)
 
     @abstractmethod
     def answered(self) -> None:
@@ -172,13 +186,13 @@ class Interconnect:
         memory = PathEnd(request.target, request.peer, CHANNEL, self.channel(request.address))
         source, target = (memory, cu) if is_answer else (cu, memory)
         if source.rank == target.rank:
-            return MessagePath(self._within(source, target))
+            return MessagePath(self.within(source, target))
         number, path = self.fabric_path(source.rank, target.rank, request.address)
         key = source, target, number
         if key not in self._known:
             hops = path.hops if target.gpu >= 0 else path.hops[:1]  # nothing is simulated behind
-            out = self._within(source, source._replace(kind=PORT, number=path.port_out))
-            into = self._within(target._replace(kind=PORT, number=path.port_in), target)
+            out = self.within(source, source._replace(kind=PORT, number=path.port_out))
+            into = self.within(target._replace(kind=PORT, number=path.port_in), target)
             stops = (*out, *(self.lane(hop) for hop in hops), *into)
             self._known[key] = MessagePath(stops, len(out), len(out) + len(hops))
         return self._known[key]
@@ -207,7 +221,7 @@ class Interconnect:
         is_out = int(fabric.cluster.link_table.source[link]) in fabric.group
         return self.model.ports.arbitration == FAIR and is_out
 
-    def _within(self, source: PathEnd, target: PathEnd) -> tuple[PathStop, ...]:
+    def within(self, source: PathEnd, target: PathEnd) -> tuple[PathStop, ...]:
         """Between two ends of one GPU."""
         if source.gpu < 0:
             return ()
@@ -235,41 +249,37 @@ class Messages:
         self.request_came: Callable[[Request], None]
         self.answer_came: Callable[[Request], None]
 
-    def send(self, request: OwnRequest) -> None:
-        """The CU issues it now."""
-        then = self.memories[request.target].reached if request.target >= 0 else self.crossed
-        _Trip(self, request, is_answer=False).go(0, self.agenda.now, partial(then, request))
-
     def enter(self, request: Request, at_port: bool) -> None:
         """A request of a replayed peer: now at the port of the GPU, or at the first lane to it."""
-        trip = _Trip(self, request, is_answer=False)
+        trip = MessageTrip(self, request, is_answer=False)
         then = partial(self.memories[request.target].reached, request)
         trip.go(trip.path.port if at_port else 0, self.agenda.now, then)
 
     def answer(self, request: Request) -> None:
-        """It leaves the memory now; to a replayed peer, up to its first lane."""
+        """It leaves the memory now, if there is to be one."""
         if request.is_answered:
-            then = request.answered if isinstance(request, OwnRequest) else None
-            _Trip(self, request, is_answer=True).go(0, self.agenda.now, then)
+            request.go_back(self)
 
     def answer_from_outside(self, request: OwnRequest, time_ps: int) -> None:
         """The answer of a replayed peer will be at the port of the GPU."""
-        trip = _Trip(self, request, is_answer=True)
+        trip = MessageTrip(self, request, is_answer=True)
         trip.go(trip.path.port, time_ps, request.answered)
 
     def at(self, time_ps: int, request: Request, home: int, do: Action) -> None:
         self.agenda.at(time_ps, self.interconnect.key(request, home), do, is_poll=request.is_again)
 
 
-class _Trip:
+class MessageTrip:
     """A request on its way to the memory, or its answer on its way back: one event for each server, and the end.
 
     home: the rank of the end. posts_at: the stop at which a store or release has left its GPU when it has been served.
     """
 
-    def __init__(self, messages: Messages, request: Request, *, is_answer: bool) -> None:
+    def __init__(
+        self, messages: Messages, request: Request, *, is_answer: bool, path: MessagePath | None = None
+    ) -> None:
         self.messages, self.request, self.model = messages, request, messages.model
-        self.path = messages.interconnect.path(request, is_answer=is_answer)
+        self.path = messages.interconnect.path(request, is_answer=is_answer) if path is None else path
         self.home = request.rank if is_answer else request.peer
         self.has_data = request.kind == (LOAD if is_answer else STORE)
         self.came = partial(messages.answer_came if is_answer else messages.request_came, request)
@@ -282,7 +292,12 @@ class _Trip:
         stops = self.path.stops
         if i < len(stops):
             self.messages.at(time_ps, self.request, stops[i].home, partial(self._visit, i, then))
-        elif then is not None:
+        else:
+            self.at_end(time_ps, then)
+
+    def at_end(self, time_ps: int, then: Action | None) -> None:
+        """It will be at the end of its path."""
+        if then is not None:
             self.messages.at(time_ps, self.request, self.home, partial(self._end, then))
 
     def _visit(self, i: int, then: Action | None) -> None:
@@ -339,7 +354,7 @@ class GpuMemory:
                 resource = layout.first_channel + channel
                 line_ps = transfer_ps(self.model.line_bytes, self.interconnect.rates[resource])
                 self.interconnect.inside[self.gpu][resource].occupy(line_ps)
-        if request.kind == LOAD and not is_hit:
+        if (request.kind == LOAD or request.adds) and not is_hit:
             done = partial(self._at_channel, channel, request, done)
         self._serve(layout.first_slice + channel, request, l2.latency_ps, done)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trine.gpu.program import DATA_OPS, READ_FLAGGED, WRITE, WRITE_FLAGGED
+from trine.gpu.program import ADD_ALL, DATA_OPS, MEMBER_ROLES, READ_FLAGGED, READ_ROLES, WRITE_FLAGGED
 from trine.gpu.reference.packets import CopyEngines
 from trine.gpu.reference.requests import Messages, RequestCounters
 from trine.gpu.system import GpuSystem
@@ -15,7 +15,10 @@ NO_LIMIT = 1 << 30
 
 
 class TwinOperand(NamedTuple):
-    """As in GpuProgram; ``rank``: the simulated GPU, ``peer``: the rank that is meant."""
+    """As in GpuProgram; ``rank``: the simulated GPU, ``peer``: the rank that is meant.
+
+    members: of a multimem operand, all of them, this one included; else none. adds: they add up what is written.
+    """
 
     rank: int
     peer: int
@@ -23,6 +26,8 @@ class TwinOperand(NamedTuple):
     step: int
     semaphore: int
     is_flagged: bool
+    members: tuple[TwinOperand, ...] = ()
+    adds: bool = False
 
 
 class TwinOperation(NamedTuple):
@@ -43,10 +48,11 @@ class TwinOperation(NamedTuple):
 
 def _operations(system: GpuSystem) -> list[TwinOperation]:
     program = system.program
-    operands = [
-        (role in (WRITE, WRITE_FLAGGED), TwinOperand(rank, peer, address, step, semaphore, role >= READ_FLAGGED))
+    roles = program.operand_role.tolist()
+    rows = [
+        TwinOperand(rank, peer, address, step, semaphore, role in (READ_FLAGGED, WRITE_FLAGGED))
         for role, rank, peer, address, step, semaphore in zip(
-            program.operand_role.tolist(),
+            roles,
             program.operand_rank.tolist(),
             system.operand_peer.tolist(),
             program.operand_address.tolist(),
@@ -57,7 +63,7 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
     ]
     found = []
     for i, kind in enumerate(program.op_kind.tolist()):
-        own = operands[program.operand_ptr[i] : program.operand_ptr[i + 1]]
+        own = range(*program.operand_ptr[i : i + 2].tolist())
         unroll = int(program.op_unroll[i]) or system.model.unroll
         found.append(
             TwinOperation(
@@ -65,11 +71,27 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
                 kind=kind,
                 amount=int(program.op_amount[i]),
                 unroll=unroll if kind in DATA_OPS else NO_LIMIT,
-                reads=tuple(operand for is_write, operand in own if not is_write),
-                writes=tuple(operand for is_write, operand in own if is_write),
+                reads=_operands(rows, roles, [row for row in own if roles[row] in READ_ROLES]),
+                writes=_operands(rows, roles, [row for row in own if roles[row] not in READ_ROLES]),
             )
         )
     return found
+
+
+def _operands(rows: list[TwinOperand], roles: list[int], own: list[int]) -> tuple[TwinOperand, ...]:
+    """The operands of which ``own`` are the rows: members of a multimem one come behind its first."""
+    found: list[list[int]] = []
+    for row in own:
+        if roles[row] in MEMBER_ROLES:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return tuple(
+        rows[first]._replace(members=tuple(rows[row] for row in (first, *others)), adds=roles[first] == ADD_ALL)
+        if others
+        else rows[first]
+        for first, *others in found
+    )
 
 
 class SharedState:

@@ -29,6 +29,7 @@ from trine.gpu.reference.events import CUS, WAVEFRONTS, Agenda
 from trine.gpu.reference.packets import DmaRequest
 from trine.gpu.reference.requests import NUMBERS, OwnRequest
 from trine.gpu.reference.shared import SharedState, TwinOperand, TwinOperation
+from trine.gpu.reference.switches import send_to_members
 
 CONTROL_OPS = (ACQUIRE, RELEASE, DMA)
 
@@ -356,7 +357,10 @@ class ComputeUnit:
         )
         self.shared.requests_done += 1
         self.shared.counters[self.gpu].count(request)
-        self.shared.messages.send(request)
+        if operand.members:
+            send_to_members(request, operand, self.shared.messages)
+        else:
+            request.set_out(self.shared.messages)
 
     def _send_again(self, request: WavefrontRequest) -> None:
         request.is_again = True
@@ -364,7 +368,7 @@ class ComputeUnit:
         request.ordinal = self._next_ordinal(request.wavefront.slot, request.peer)
         request.issued_ps = self.agenda.now
         self.shared.counters[self.gpu].count(request)
-        self.shared.messages.send(request)
+        request.set_out(self.shared.messages)
 
     def next_number(self, slot: int) -> int:
         number = self.numbers[slot]

@@ -8,15 +8,32 @@ over ranks x workgroups x turns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.gpu.builder import Operations, ProgramBuilder
-from trine.gpu.program import DATA_OPS, OP_COLUMNS, OPERAND_COLUMNS, GpuProgram
-from trine.gpu.text.line import MAX_VALUE, SourceLine, Value, constant, work_out
+from trine.gpu.program import (
+    DATA_OPS,
+    OP_COLUMNS,
+    OPERAND_COLUMNS,
+    READ_MEMBER,
+    READ_SUM,
+    WRITE_MEMBER,
+    GpuProgram,
+)
+from trine.gpu.text.line import (
+    MAX_VALUE,
+    BinaryExpression,
+    Name,
+    Number,
+    SourceLine,
+    Value,
+    constant,
+    work_out,
+)
 from trine.gpu.text.operations import OperandText, OperationText
 from trine.gpu.text.parse import KernelText, Loop, ProgramHeader, Statement, Workgroups
 
@@ -152,7 +169,7 @@ class TextCompiler:
         done = 0
         for statement in body:
             if isinstance(statement, OperationText):
-                yield _Placed(statement, at + done, counters)
+                yield _Placed(self._with_members(statement), at + done, counters)
                 done += 1
                 continue
             turns, size = self._turns(statement, names), self._size(statement.body, names)
@@ -162,6 +179,19 @@ class TextCompiler:
                 inside |= {statement.name: np.tile(np.array(turns, np.int64), len(at))} if statement.name else {}
                 yield from self._place(statement.body, starts, inside, names)
             done += size * len(turns)
+
+    def _with_members(self, operation: OperationText) -> OperationText:
+        """With a row for each rank of operands of all."""
+        if not any(operand.everyone for operand in operation.operands):
+            return operation
+        rows: list[OperandText] = []
+        for operand in operation.operands:
+            rows.append(operand)
+            for distance in range(1, self._head.num_ranks) if operand.everyone else ():
+                rank = BinaryExpression("+", Name("rank"), Number(distance))
+                role = READ_MEMBER if operand.role == READ_SUM else WRITE_MEMBER
+                rows.append(replace(operand, role=role, rank=rank, relative=True, everyone=False))
+        return replace(operation, operands=tuple(rows))
 
     def _fill(
         self, placed: _Placed, names: dict[str, Value], ops: dict[str, Int64], operands: dict[str, Int64], starts: Int64

@@ -17,14 +17,16 @@ from trine.arrays import Int64
 from trine.errors import InputError
 from trine.gpu.program import (
     ACQUIRE,
+    ADD_ALL,
     BARRIER,
     COMPUTE,
     DATA_OPS,
     DMA,
+    MEMBER_ROLES,
     NOP,
     OP_NAMES,
-    READ,
     READ_FLAGGED,
+    READ_ROLES,
     RELEASE,
     WAITCNT,
     WRITE_FLAGGED,
@@ -396,12 +398,12 @@ class _TextPrinter:
         words = [OP_NAMES[kind]]
         if kind in DATA_OPS:
             words.append(f"{amount} lines")
-            words.append(self._sides(at, roles, lambda i: self._line_operand(i, rule, first)))
+            words.append(self._sides(at, roles, rule, lambda i: self._line_operand(i, rule, first)))
         elif kind == DMA:
             words += [size_text(amount)] if len(at) > 1 else []
-            words.append(self._sides(at, roles, lambda i: self._dma_operand(i, rule, len(at) > 1)))
+            words.append(self._sides(at, roles, rule, lambda i: self._dma_operand(i, rule, len(at) > 1)))
         elif kind in (ACQUIRE, RELEASE):
-            words.append(", ".join(self._semaphore_operand(i, rule, kind == RELEASE) for i in at))
+            words.append(self._list(at, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == RELEASE)))
             words += [f"by {amount}"] if amount != 1 else []
         elif kind in (WAITCNT, COMPUTE):
             words.append(f"{amount} cycles" if kind == COMPUTE else f"{amount}")
@@ -411,10 +413,35 @@ class _TextPrinter:
         words += [f"label {in_quotes(program.labels[program.op_label[op]])}"] if program.op_label[op] >= 0 else []
         return " ".join(words)
 
-    def _sides(self, at: Sequence[int], roles: npt.NDArray[np.int8], say: Callable[[int], str]) -> str:
-        sources = [say(i) for i in at if roles[i] in (READ, READ_FLAGGED)]
-        targets = [say(i) for i in at if roles[i] not in (READ, READ_FLAGGED)]
-        return " ".join([*([", ".join(sources)] if sources else []), *(["->", ", ".join(targets)] if targets else [])])
+    def _sides(
+        self, at: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+    ) -> str:
+        sources = self._list([i for i in at if roles[i] in READ_ROLES], roles, rule, say)
+        targets = self._list([i for i in at if roles[i] not in READ_ROLES], roles, rule, say)
+        return " ".join([*([sources] if sources else []), *(["->", targets] if targets else [])])
+
+    def _list(
+        self, at: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+    ) -> str:
+        """Operands, of which multimem ones have a row for each member."""
+        rows: list[list[int]] = []
+        for i in at:
+            if roles[i] in MEMBER_ROLES:
+                rows[-1].append(i)
+            else:
+                rows.append([i])
+        return ", ".join(say(own[0]) if len(own) == 1 else self._members(own, roles, rule, say) for own in rows)
+
+    def _members(
+        self, own: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
+    ) -> str:
+        word = "multimem add" if roles[own[0]] == ADD_ALL else "multimem"
+        peers = [peer_text(rule.peers, i) for i in own]
+        places = {say(i)[len(peer) :] for i, peer in zip(own, peers, strict=True)}
+        everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_ranks))]
+        if peers == everyone and len(places) == 1:
+            return f"{word} all{places.pop()}"
+        return f"{word} {' & '.join(say(i) for i in own)}"
 
     def _line_operand(self, i: int, rule: _OperandRules, first: int) -> str:
         program = self._program

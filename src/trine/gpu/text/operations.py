@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trine.errors import nearest
 from trine.gpu.program import (
     ACQUIRE,
+    ADD_ALL,
     BARRIER,
     COMPUTE,
     COPY,
     DMA,
     LOAD,
+    MEMBER_ROLES,
+    MULTIMEM_ROLES,
     NOP,
     READ,
     READ_FLAGGED,
+    READ_MEMBER,
+    READ_SUM,
     REDUCE,
     RELEASE,
     STORE,
     WAITCNT,
     WRITE,
+    WRITE_ALL,
     WRITE_FLAGGED,
+    WRITE_MEMBER,
 )
 from trine.gpu.text.line import NAME, NUMBER, WORD, Expression, Number, SourceLine, has_unit, read_factor, read_value
 from trine.spec import show
@@ -30,7 +37,10 @@ from trine.spec import show
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperandText:
-    """``rank``: None is the own one; ``relative``: it is ``rank`` modulo ranks. ``address`` None: of the semaphore."""
+    """``rank``: None is the own one; ``relative``: it is ``rank`` modulo ranks. ``address`` None: of the semaphore.
+
+    everyone: it stands for the rows of a multimem operand of all ranks, from the own one on.
+    """
 
     role: int
     rank: Expression | None
@@ -38,6 +48,7 @@ class OperandText:
     address: Expression | None = None
     step: Expression | None = None
     semaphore: Expression | None = None
+    everyone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,9 +123,10 @@ def _data(line: SourceLine, form: _DataForm) -> OperationText:
     sources = [] if line.peek().text == "->" else _operands(line, READ)
     targets = _operands(line, WRITE) if line.accept("->") else []
     for found, (least, most), side in ((sources, form.sources, "before"), (targets, form.targets, "after")):
-        if not least <= len(found) <= most:
+        count = sum(operand.role not in MEMBER_ROLES for operand in found)
+        if not least <= count <= most:
             needed = f"{least}" if least == most else f"at least {least}"
-            raise line.fail(f"has {len(found)} operands {side} '->', and needs {needed}")
+            raise line.fail(f"has {count} operands {side} '->', and needs {needed}")
     return OperationText(
         line=line,
         kind=form.kind,
@@ -127,27 +139,38 @@ def _data(line: SourceLine, form: _DataForm) -> OperationText:
 
 
 def _operands(line: SourceLine, role: int) -> list[OperandText]:
-    found = [_operand(line, role)]
-    while line.accept(","):
-        found.append(_operand(line, role))
+    found: list[OperandText] = []
+    while not found or line.accept(","):
+        found += _members(line, role, _operand) if line.accept("multimem") else [_operand(line, role)]
+    return found
+
+
+def _members(line: SourceLine, role: int, read: Callable[[SourceLine, int], OperandText]) -> list[OperandText]:
+    """The rows of ``multimem all:out`` or ``multimem own:out & rank+1:out``; ``add``: to what is there."""
+    first = READ_SUM if role == READ else ADD_ALL if line.accept("add") else WRITE_ALL
+    if line.peek().text == "all":
+        return [replace(read(line, first), everyone=True)]
+    found = [read(line, first)]
+    while line.accept("&"):
+        found.append(read(line, READ_MEMBER if role == READ else WRITE_MEMBER))
     return found
 
 
 def _operand(line: SourceLine, role: int) -> OperandText:
-    rank, relative = _rank(line)
+    rank, relative = _rank(line, role in MULTIMEM_ROLES)
     line.expect(":", "':' and an address")
     address = read_value(line, "an address")
     step = read_value(line, "a step in bytes") if line.accept("step") else None
     semaphore = None
-    if line.accept("flagged"):
+    if role in (READ, WRITE) and line.accept("flagged"):
         semaphore = _semaphore(line)
         role = READ_FLAGGED if role == READ else WRITE_FLAGGED
     return OperandText(role=role, rank=rank, relative=relative, address=address, step=step, semaphore=semaphore)
 
 
-def _rank(line: SourceLine) -> tuple[Expression | None, bool]:
-    """``own``, ``rank 2`` or ``rank + 1``; the last is relative."""
-    if line.accept("own"):
+def _rank(line: SourceLine, multimem: bool = False) -> tuple[Expression | None, bool]:
+    """``own``, ``rank 2`` or ``rank + 1``; the last is relative. ``all``: of multimem operands."""
+    if line.accept("own") or (multimem and line.accept("all")):
         return None, False
     token, behind = line.peek(), line.peek(1)
     if token.text != "rank" or token.kind != WORD:
@@ -185,11 +208,11 @@ def _dma_operand(line: SourceLine, role: int) -> OperandText:
     return OperandText(role=role, rank=rank, relative=relative, address=address, semaphore=semaphore)
 
 
-def _target(line: SourceLine) -> OperandText:
+def _target(line: SourceLine, role: int = WRITE) -> OperandText:
     """``rank+1 sem 3 at 0x1000``: a semaphore of a rank, in the memory at an address."""
-    rank, relative = _rank(line)
+    rank, relative = _rank(line, role in MULTIMEM_ROLES)
     semaphore = _semaphore(line)
-    return OperandText(role=WRITE, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
+    return OperandText(role=role, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
 
 
 def _at(line: SourceLine) -> Expression | None:
@@ -201,9 +224,9 @@ def _control(line: SourceLine, word: str) -> dict[str, Any]:
         operand = OperandText(role=READ, rank=None, semaphore=_semaphore(line), address=_at(line))
         return {"kind": ACQUIRE, "amount": _by(line), "operands": (operand,)}
     if word == "release":
-        targets = [_target(line)]
-        while line.accept(","):
-            targets.append(_target(line))
+        targets: list[OperandText] = []
+        while not targets or line.accept(","):
+            targets += _members(line, WRITE, _target) if line.accept("multimem") else [_target(line)]
         return {"kind": RELEASE, "amount": _by(line), "operands": tuple(targets)}
     if word == "waitcnt":
         return {"kind": WAITCNT, "amount": read_value(line, "how many may be unfinished, such as 0,")}
@@ -227,5 +250,5 @@ def _options(line: SourceLine, known: tuple[str, ...]) -> dict[str, Any]:
         if option in found:
             raise line.fail(f"{option!r} is given twice")
         found[option] = line.name("a label") if option == "label" else read_value(line, "how many requests")
-    line.done((*known, "step", "flagged", "sem", "by", "at", "lines"))
+    line.done((*known, "step", "flagged", "sem", "by", "at", "lines", "multimem"))
     return found

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
-from trine.gpu.program import COMPUTE, DATA_OPS, DMA, OP_NAMES, READ, READ_FLAGGED, GpuProgram
+from trine.gpu.program import (
+    ADD_ALL,
+    COMPUTE,
+    DATA_OPS,
+    DMA,
+    OP_NAMES,
+    READ,
+    READ_FLAGGED,
+    READ_SUM,
+    WRITE,
+    WRITE_ALL,
+    WRITE_FLAGGED,
+    GpuProgram,
+    has_multimem,
+)
 from trine.units import format_bytes
 
 
 class Counts(TypedDict):
-    """JSON of ``trine kernel show``. Bytes are of all ranks, whole lines, of the own memory and of other ranks'."""
+    """JSON of ``trine kernel show``. Bytes are of all ranks, whole lines, of the own memory and of other ranks'.
+
+    multimem: what switches add up and multicast, as it is asked for; only of programs that have such operations.
+    """
 
     name: str
     ranks: int
@@ -29,6 +46,8 @@ class Counts(TypedDict):
     compute_cycles: int
     semaphores: int
     flagged_lines: int
+    multimem_load_bytes: NotRequired[int]
+    multimem_store_bytes: NotRequired[int]
     buffers: dict[str, int]
     uncached_buffers: list[str]
     notes: list[str]
@@ -40,10 +59,11 @@ def count_program(program: GpuProgram) -> Counts:
     own = np.repeat(np.repeat(program.kernel_rank, groups), np.diff(program.workgroup_ptr))
     op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     lines = np.where(np.isin(program.op_kind, DATA_OPS), program.op_amount, 0)[op_of]
-    loads = np.isin(program.operand_role, (READ, READ_FLAGGED))
+    role = program.operand_role
+    loads, stores = np.isin(role, (READ, READ_FLAGGED)), np.isin(role, (WRITE, WRITE_FLAGGED))
     stays = program.operand_rank == own[op_of]
     size = program.line_bytes
-    return {
+    counts: Counts = {
         "name": program.name,
         "ranks": program.num_ranks,
         "line_bytes": size,
@@ -57,17 +77,21 @@ def count_program(program: GpuProgram) -> Counts:
             if count
         },
         "own_load_bytes": int(lines[loads & stays].sum()) * size,
-        "own_store_bytes": int(lines[~loads & stays].sum()) * size,
+        "own_store_bytes": int(lines[stores & stays].sum()) * size,
         "remote_load_bytes": int(lines[loads & ~stays].sum()) * size,
-        "remote_store_bytes": int(lines[~loads & ~stays].sum()) * size,
+        "remote_store_bytes": int(lines[stores & ~stays].sum()) * size,
         "dma_bytes": int(program.op_amount[program.op_kind == DMA].sum()),
         "compute_cycles": int(program.op_amount[program.op_kind == COMPUTE].sum()),
         "semaphores": program.semaphores.shape[1],
-        "flagged_lines": int(lines[program.operand_role >= READ_FLAGGED].sum()),
+        "flagged_lines": int(lines[np.isin(role, (READ_FLAGGED, WRITE_FLAGGED))].sum()),
         "buffers": {buffer.name: buffer.size_bytes for buffer in program.buffers},
         "uncached_buffers": [buffer.name for buffer in program.buffers if buffer.uncached],
         "notes": list(program.notes),
     }
+    if has_multimem(program):
+        counts["multimem_load_bytes"] = int(lines[role == READ_SUM].sum()) * size
+        counts["multimem_store_bytes"] = int(lines[np.isin(role, (WRITE_ALL, ADD_ALL))].sum()) * size
+    return counts
 
 
 def summary_text(counts: Counts) -> str:
@@ -81,6 +105,8 @@ def summary_text(counts: Counts) -> str:
             (counts["remote_load_bytes"], "loaded from other ranks"),
             (counts["remote_store_bytes"], "stored at other ranks"),
             (counts["dma_bytes"], "by copy engines"),
+            (counts.get("multimem_load_bytes", 0), "added up by switches"),
+            (counts.get("multimem_store_bytes", 0), "multicast by switches"),
         )
         if size
     )

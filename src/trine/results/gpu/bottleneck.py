@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED
+from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED, READ_SUM
 from trine.results.gpu import run
 from trine.results.gpu.resources import KIND_NAMES, KindUse, ResourceUses
 from trine.results.gpu.run import members
@@ -156,8 +156,11 @@ def load_wires_ps(result: ResourceUses) -> float:
     program, ops = result.program, result.shown.op
     own = program.kernel_rank[result.shown.workgroup_kernel[result.shown.op_row]].astype(np.int64)
     operand, row = members(program.operand_ptr, ops)
-    loads = np.isin(program.operand_role[operand], (READ, READ_FLAGGED)) & np.isin(program.op_kind[ops[row]], DATA_OPS)
-    operand, row = operand[loads], row[loads]
+    role = program.operand_role[operand]
+    loads = np.isin(role, (READ, READ_FLAGGED, READ_SUM)) & np.isin(program.op_kind[ops[row]], DATA_OPS)
+    operand, row, is_sum = operand[loads], row[loads], role[loads] == READ_SUM
+    # what a switch adds up comes from all members, as far away as another one
+    operand += is_sum & (program.operand_rank[operand] == own[row])
     lines = program.op_amount[ops[row]]
     key = own[row] * program.num_ranks + program.operand_rank[operand]
     pairs, group = np.unique(key, return_inverse=True)

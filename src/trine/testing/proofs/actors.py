@@ -9,7 +9,7 @@ import numpy as np
 
 from trine.collectives.kernels.count import op_ranks
 from trine.gpu.builder import Operand, operations_of
-from trine.gpu.program import DMA, READ, READ_FLAGGED, WRITE, WRITE_FLAGGED, GpuProgram
+from trine.gpu.program import ADD_ALL, DMA, MEMBER_ROLES, READ_FLAGGED, READ_ROLES, WRITE_FLAGGED, GpuProgram
 from trine.testing.proofs.memory import Clock, Values, line_widths
 
 
@@ -37,11 +37,21 @@ INITIAL = ReleaseToken(None)
 
 @dataclass(frozen=True, slots=True)
 class DecodedOp:
+    """``reads``, ``writes``: rows; a multimem operand has one for each member, the first of which says what it is."""
+
     kind: int
     amount: int
     width: int
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
+
+    @property
+    def adds(self) -> tuple[bool, ...]:
+        """Of each row that is written, whether what is written is added to what is there."""
+        found: list[bool] = []
+        for row in self.writes:
+            found.append(found[-1] if row.role in MEMBER_ROLES else row.role == ADD_ALL)
+        return tuple(found)
 
     @property
     def flagged_reads(self) -> tuple[Operand, ...]:
@@ -130,8 +140,8 @@ def decode(program: GpuProgram) -> list[DecodedOp]:
     """The operations as objects."""
     ops = []
     for (kind, amount, operands, *_), width in zip(operations_of(program), line_widths(program).tolist(), strict=True):
-        reads = tuple(operand for operand in operands if operand.role in (READ, READ_FLAGGED))
-        writes = tuple(operand for operand in operands if operand.role in (WRITE, WRITE_FLAGGED))
+        reads = tuple(operand for operand in operands if operand.role in READ_ROLES)
+        writes = tuple(operand for operand in operands if operand.role not in READ_ROLES)
         ops.append(DecodedOp(kind, amount, width, reads, writes))
     return ops
 

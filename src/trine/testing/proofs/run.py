@@ -21,6 +21,7 @@ from trine.gpu.program import (
     DMA,
     LOAD,
     READ_FLAGGED,
+    READ_MEMBER,
     RELEASE,
     STORE,
     WAITCNT,
@@ -243,10 +244,10 @@ class ProofRun:
         try:
             for cells, clock in reads:
                 memory.check_read(cells, clock, self.blank)
-            values = self._values(wave, op, [memory.values[cells] for cells, _ in reads])
-            for cells in writes:
+            values = self._values(wave, op, _operands_read(op, [memory.values[cells] for cells, _ in reads]))
+            for cells, adds in zip(writes, op.adds, strict=True):
                 memory.check_write(cells, knows)
-                memory.write(cells, values, actor, epoch)
+                memory.write(cells, memory.values[cells] + values if adds else values, actor, epoch)
         except Race as race:
             raise InputError(self.words.race(wave, race)) from None
         for cells, _ in reads:
@@ -325,3 +326,14 @@ class ProofRun:
             f"{place} waits for semaphore {number} of rank {rank}, which has {self.semaphore(rank, number).count} of "
             f"{needs}: {self.words.releaser(rank, number, self.ops, pending)}"
         )
+
+
+def _operands_read(op: DecodedOp, rows: list[Values]) -> list[Values]:
+    """What each operand has brought: of a multimem one, the sum of its members."""
+    found: list[Values] = []
+    for operand, values in zip(op.reads, rows, strict=True):
+        if operand.role == READ_MEMBER:
+            found[-1] = found[-1] + values
+        else:
+            found.append(values)
+    return found

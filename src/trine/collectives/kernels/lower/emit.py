@@ -23,13 +23,14 @@ from trine.gpu.program import (
     COPY,
     DMA,
     LOAD,
+    MEMBER_ROLES,
     READ,
     READ_FLAGGED,
+    READ_ROLES,
     REDUCE,
     RELEASE,
     WAITCNT,
     WRITE,
-    WRITE_FLAGGED,
 )
 
 MAX_OPERATIONS = 2_000_000
@@ -100,10 +101,11 @@ class Emitter:
     # -- data ----------------------------------------------------------------------------------------------------
 
     def data(self, lines: int, sources: Sequence[Operand], targets: Sequence[Operand]) -> None:
-        """A copy, or a sum of several sources; a load where there are no targets."""
+        """A copy, or a sum of several sources; a load where there are no targets. Multimem ones have several rows."""
         self._before(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
-        kind = REDUCE if len(sources) > 1 else COPY if targets else LOAD
+        several = sum(operand.role not in MEMBER_ROLES for operand in sources) > 1
+        kind = REDUCE if several else COPY if targets else LOAD
         self._add(kind, lines, (*sources, *targets))
 
     def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:
@@ -133,7 +135,7 @@ class Emitter:
 
     def _before(self, lines: int, operands: Iterable[Operand]) -> None:
         """Operations before this one may still be under way, where they do not touch the same bytes."""
-        accesses = [(p.rank, p.address, p.address + lines * p.step, p.role in (WRITE, WRITE_FLAGGED)) for p in operands]
+        accesses = [(p.rank, p.address, p.address + lines * p.step, p.role not in READ_ROLES) for p in operands]
         if self._conflict(accesses):
             self.settle()
         self.meet()

@@ -102,13 +102,13 @@ def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: ChunkLayout, payload
 
 
 def data_range(
-    plan: KernelPlan, layout: ChunkLayout, step: LoweredStep, operand: KernelOperand
+    plan: KernelPlan, layout: ChunkLayout, step: LoweredStep, operand: KernelOperand, rank: int | None = None
 ) -> tuple[str, int, int]:
-    """Buffer, start and length of an operand, in bytes of data; packets lie in PACKETS."""
+    """Buffer, start and length of an operand, in bytes of data; packets lie in PACKETS. rank: of a group's member."""
     start, length = layout.span(step.op, operand, step.offset, step.unit)
     if operand.packet:
         return PACKETS, start, length
-    return *in_place(plan, layout, operand.rank, operand.buffer, start), length
+    return *in_place(plan, layout, operand.rank if rank is None else rank, operand.buffer, start), length
 
 
 def num_rounds(pipeline: KernelOp, layout: ChunkLayout, payload: int) -> int:
@@ -170,12 +170,20 @@ class Addresses:
         window = self.layout.window
         return chunks * window if window is not None and window < self.layout.at(1) else self.layout.at(chunks)
 
-    def span(self, step: LoweredStep, operand: KernelOperand) -> AddressSpan:
-        """Where an operand lies."""
-        buffer, start, length = data_range(self.plan, self.layout, step, operand)
+    def span(self, step: LoweredStep, operand: KernelOperand, member: int | None = None) -> AddressSpan:
+        """Where an operand lies; of one of a multicast group, where it does on a member."""
+        buffer, start, length = data_range(self.plan, self.layout, step, operand, member)
         if operand.packet:
             start = start // self.payload * self.line_bytes
-        return AddressSpan(operand.rank, self.base[buffer] + start, length)
+        return AddressSpan(operand.rank if member is None else member, self.base[buffer] + start, length)
+
+    def spans(self, step: LoweredStep, operand: KernelOperand) -> list[AddressSpan]:
+        """Where an operand lies; of one of a multicast group, on each member: the own rank, then those behind it."""
+        if operand.group is None:
+            return [self.span(step, operand)]
+        own, ranks = step.gpu.rank, self.plan.num_ranks
+        members = sorted(self.plan.groups[operand.group].ranks, key=lambda rank: (rank - own) % ranks)
+        return [self.span(step, operand, member) for member in members]
 
     def semaphore(self, number: int) -> int:
         """The address of a semaphore: a line of its own."""

@@ -23,7 +23,16 @@ from trine.collectives.mscclpp.plan import (
 )
 from trine.errors import InputError
 from trine.gpu.builder import Operand
-from trine.gpu.program import READ, READ_FLAGGED, WRITE, WRITE_FLAGGED
+from trine.gpu.program import (
+    READ,
+    READ_FLAGGED,
+    READ_MEMBER,
+    READ_SUM,
+    WRITE,
+    WRITE_ALL,
+    WRITE_FLAGGED,
+    WRITE_MEMBER,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +148,8 @@ class BlockLowering:
     def _data(self, turn: Turn, step: LoweredStep, sources: list[int], targets: list[int]) -> None:
         op = step.op
         operands = [op.sources[n] for n in sources] + [op.targets[n] for n in targets]
-        spans = [self.addresses.span(step, operand) for operand in operands]
-        length = self._length(step, operands, spans)
+        spans = [self.addresses.spans(step, operand) for operand in operands]
+        length = self._length(step, [span for each in spans for span in each])
         if length == 0:
             return
         payload, line = self.addresses.payload, self.addresses.line_bytes
@@ -148,18 +157,20 @@ class BlockLowering:
         step_bytes = payload if small else line
         packets = self.wiring.packets
         reads = [
-            self._place(READ_FLAGGED if (turn, n) in packets.flagged_reads else READ, op.sources[n], span, step_bytes)
-            for n, span in zip(sources, spans, strict=False)
+            row
+            for n, each in zip(sources, spans, strict=False)
+            for row in self._rows(READ_FLAGGED if (turn, n) in packets.flagged_reads else READ, op.sources[n], each, step_bytes)
         ]
         writes = [
-            self._place(
-                WRITE_FLAGGED if (turn, n) in packets.flagged_writes else WRITE, op.targets[n], span, step_bytes
+            row
+            for n, each in zip(targets, spans[len(sources) :], strict=True)
+            for row in self._rows(
+                WRITE_FLAGGED if (turn, n) in packets.flagged_writes else WRITE, op.targets[n], each, step_bytes
             )
-            for n, span in zip(targets, spans[len(sources) :], strict=True)
         ]
         self.out.data(length // step_bytes, reads, writes)
 
-    def _length(self, step: LoweredStep, operands: list[KernelOperand], spans: list[AddressSpan]) -> int:
+    def _length(self, step: LoweredStep, spans: list[AddressSpan]) -> int:
         lengths = {span.length for span in spans}
         if len(lengths) > 1:
             raise InputError(
@@ -168,6 +179,15 @@ class BlockLowering:
                 field=where(step),
             )
         return lengths.pop()
+
+    def _rows(self, role: int, operand: KernelOperand, spans: list[AddressSpan], step_bytes: int) -> list[Operand]:
+        """An operand; one of a multicast group has a row for each member."""
+        if operand.group is None:
+            return [self._place(role, operand, spans[0], step_bytes)]
+        roles = (READ_SUM, READ_MEMBER) if role == READ else (WRITE_ALL, WRITE_MEMBER)
+        return [
+            Operand(roles[min(number, 1)], span.rank, span.address, step_bytes) for number, span in enumerate(spans)
+        ]
 
     def _place(self, role: int, operand: KernelOperand, span: AddressSpan, step_bytes: int) -> Operand:
         """``step_bytes`` of data a line; a packet takes a whole line for them."""
@@ -207,7 +227,7 @@ class BlockLowering:
         if step.op.signals:
             given.append(wiring.signals.gives[turn, number])
         here, there = self.addresses.span(step, source), self.addresses.span(step, target)
-        length = self._length(step, [source, target], [here, there])
+        length = self._length(step, [here, there])
         if length:
             size = length // self.addresses.payload * self.addresses.line_bytes if source.packet else length
             write = Operand(WRITE, there.rank, there.address, semaphore=given[0] if given else -1)

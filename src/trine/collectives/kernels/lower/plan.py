@@ -15,7 +15,7 @@ from trine.collectives.kernels.lower.msccl import Cutting, Fifos, FifoWiring, St
 from trine.collectives.kernels.lower.mscclpp import BlockLowering, BlockWiring
 from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Semaphores, Signals
 from trine.collectives.mscclpp.layout import ChunkLayout, operations
-from trine.collectives.mscclpp.plan import PIPELINE, SWITCH, KernelGpu, KernelPlan
+from trine.collectives.mscclpp.plan import PIPELINE, KernelGpu, KernelPlan
 from trine.collectives.mscclpp.reading import walk
 from trine.errors import InputError
 from trine.gpu.builder import ProgramBuilder
@@ -41,11 +41,11 @@ def lower_plan(
 
     Raises
     ------
-    InputError: the plan does not allow this size, uses multicast (NVLS), or becomes too large; or it cannot be right:
+    InputError: the plan does not allow this size, multicasts packets, or becomes too large; or it cannot be right:
         packets that nobody writes, a barrier whose thread blocks change, messages that do not fit what is received.
     """
     _check_options(line_bytes, wavefronts)
-    _refuse_multicast(plan)
+    _refuse_packets_to_all(plan)
     payload = payload_of_line(plan, line_bytes)
     layout = line_layout(plan, size_bytes, payload)
     if wavefronts is None:
@@ -72,14 +72,14 @@ def _check_options(line_bytes: int, wavefronts: int | None) -> None:
         raise InputError(f"a workgroup needs at least one wavefront, got {wavefronts}")
 
 
-def _refuse_multicast(plan: KernelPlan) -> None:
+def _refuse_packets_to_all(plan: KernelPlan) -> None:
     for gpu in plan.gpus:
         for block in gpu.blocks:
             for place, op in walk(block):
-                if any(o.via == SWITCH or o.group is not None for o in (*op.sources, *op.targets)):
+                if any(o.packet and o.group is not None for o in (*op.sources, *op.targets)):
                     raise InputError(
-                        f"{op.name!r} goes through a multicast switch (NVLS, multimem), which is not modelled load by "
-                        "load and store by store; use --fidelity operator for this plan",
+                        f"{op.name!r} multicasts packets, and a line with flags of its own is taken by one reader only; "
+                        "use --fidelity operator for this plan",
                         file=plan.file,
                         field=f"gpus[{gpu.rank}].threadblocks[{block.id}].{place}",
                     )

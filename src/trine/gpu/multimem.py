@@ -1,0 +1,87 @@
+"""Multimem operands: which rows of a program are one operand, whether they are well formed, and the heads alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from trine.arrays import Bool, Int8, Int64
+from trine.gpu.program import (
+    DATA_OPS,
+    MULTIMEM_ROLES,
+    READ,
+    READ_MEMBER,
+    READ_SUM,
+    RELEASE,
+    WRITE,
+    WRITE_ALL,
+    WRITE_MEMBER,
+    GpuProgram,
+    is_member,
+    is_read,
+)
+
+#: What is wrong with which rows: bool[rows], and the words for one of them.
+Check = tuple[Bool, Callable[[int], str]]
+
+
+class OperandHeads(NamedTuple):
+    """The operands of a program with one row each, as loops go through them.
+
+    ptr: int64[operations + 1]. rows: int64[m], the first row of each in the program. role: int8[m], multimem ones as
+    READ or WRITE. end: int64[m], behind the last row of each. num_reads: int64[operations].
+    """
+
+    ptr: Int64
+    rows: Int64
+    role: Int8
+    end: Int64
+    num_reads: Int64
+
+
+def operand_heads(program: GpuProgram) -> OperandHeads:
+    """The operands of ``program``, which is well formed."""
+    rows = np.flatnonzero(~is_member(program))
+    before = np.concatenate([[0], np.cumsum(~is_member(program))]).astype(np.int64)
+    role = program.operand_role[rows]
+    plain = np.where(role == READ_SUM, READ, np.where(np.isin(role, MULTIMEM_ROLES), WRITE, role)).astype(np.int8)
+    ptr = before[program.operand_ptr]
+    reads = np.concatenate([[0], np.cumsum(is_read(program)[rows])])
+    return OperandHeads(ptr, rows, plain, np.append(rows[1:], len(before) - 1), np.diff(reads[ptr]))
+
+
+def first_rows(program: GpuProgram) -> Int64:
+    """int64[rows]: the first row of the operand that each row belongs to."""
+    rows = np.arange(len(program.operand_role))
+    return np.maximum.accumulate(np.where(is_member(program), 0, rows)) if len(rows) else rows
+
+
+def multimem_checks(program: GpuProgram, op_of: Int64, own: Int64) -> Iterator[Check]:
+    """What may be wrong with multimem operands. op_of, own: the operation of each row, and the rank that runs it."""
+    role, rank, step = program.operand_role, program.operand_rank, program.operand_step
+    member, kind = is_member(program), program.op_kind[op_of]
+    heads = np.isin(role, MULTIMEM_ROLES)
+    before = np.concatenate([[-1], role[:-1]])
+    same_op = np.concatenate([[False], op_of[1:] == op_of[:-1]])
+    fits = np.where(role == READ_MEMBER, np.isin(before, (READ_SUM, READ_MEMBER)), before >= WRITE_ALL)
+    fits &= ~((role == WRITE_MEMBER) & (before == READ_MEMBER))
+    yield member & ~(fits & same_op), lambda at: "a member that stands behind no multimem operand"
+    may = np.isin(kind, DATA_OPS) | ((kind == RELEASE) & np.isin(role, (WRITE_ALL, WRITE_MEMBER)))
+    yield (
+        (heads | member) & ~may,
+        lambda at: "only operations with lines read sums, and only those and releases write to all members",
+    )
+    first = first_rows(program)
+    grouped = heads | member
+    yield grouped & (step != step[first]), lambda at: "the members of a multimem operand have the same step"
+    owns, count = np.zeros(len(role), bool), np.zeros(len(role), np.int64)
+    np.logical_or.at(owns, first[grouped], (rank == own)[grouped])
+    np.add.at(count, first[grouped], 1)
+    yield heads & (count < 2), lambda at: "a multimem operand has at least two members"
+    yield heads & ~owns, lambda at: f"the own rank {own[at]} is no member of this multimem operand"
+    order = np.lexsort((rank, first))
+    twice = np.zeros(len(role), bool)
+    twice[order[1:]] = (rank[order[1:]] == rank[order[:-1]]) & (first[order[1:]] == first[order[:-1]])
+    yield grouped & twice, lambda at: f"rank {rank[at]} is a member of this multimem operand twice"

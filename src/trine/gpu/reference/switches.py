@@ -1,0 +1,130 @@
+"""The plain-Python twin: a multimem request, which a switch copies for each member, and whose answers it adds up.
+
+The request goes up to the switch; a copy goes down to each member, its memory, and up again; when the last one is there
+(and the sum is made), the answer goes down. All on one spoke of each GPU (gpu/fabric.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from trine.gpu.fabric import Spoke, path_of_address
+from trine.gpu.layout import CHANNEL, CU, PORT
+from trine.gpu.program import LOAD
+from trine.gpu.reference.events import Action
+from trine.gpu.reference.requests import (
+    Interconnect,
+    MessagePath,
+    Messages,
+    MessageTrip,
+    OwnRequest,
+    PathEnd,
+    Request,
+)
+from trine.gpu.reference.shared import TwinOperand
+
+
+def send_to_members(request: OwnRequest, operand: TwinOperand, messages: Messages) -> None:
+    """The CU issues a request of a multimem operand now."""
+    SwitchedRequest(request, operand, messages).set_out()
+
+
+class SwitchedRequest:
+    """A request at work in a switch. left: members whose answers are not there; latest_ps: when the last one is."""
+
+    def __init__(self, request: OwnRequest, operand: TwinOperand, messages: Messages) -> None:
+        self.request, self.operand, self.messages = request, operand, messages
+        ports, fabric = messages.model.ports, messages.interconnect.system.fabric
+        of_rank = fabric.spokes([member.peer for member in operand.members])
+        own = of_rank[request.rank]
+        number = path_of_address(request.address, ports.interleave_bytes, ports.choice, len(own))
+        self.own = own[number]
+        self.spokes = {rank: spokes[number] for rank, spokes in of_rank.items()}
+        self.left, self.latest_ps = len(operand.members), 0
+
+    def set_out(self) -> None:
+        """From the CU up to the switch."""
+        request, interconnect = self.request, self.messages.interconnect
+        cu = PathEnd(request.gpu, request.rank, CU, request.cu)
+        port = cu._replace(kind=PORT, number=self.own.port_out)
+        path = _up(interconnect, cu, port, self.own)
+        trip = _SwitchTrip(self.messages, request, is_answer=False, path=path)
+        trip.arrives = self._copy
+        trip.go(0, self.messages.agenda.now, None)
+
+    def _copy(self, time_ps: int) -> None:
+        """A copy sets out for each member."""
+        request = self.request
+        for member in self.operand.members:
+            copy = MemberRequest(
+                kind=request.kind,
+                wave_slot=request.wave_slot,
+                rank=request.rank,
+                peer=member.peer,
+                gpu=request.gpu,
+                target=member.rank,
+                cu=request.cu,
+                address=member.address + request.address - self.operand.address,
+                semaphore=member.semaphore,
+                amount=request.amount,
+                number=request.number,
+                adds=self.operand.adds,
+                of=self,
+            )
+            copy.go_down(self.messages, time_ps)
+
+    def answered_by(self, time_ps: int) -> None:
+        """The answer of one more member will be at the switch."""
+        self.left -= 1
+        self.latest_ps = max(self.latest_ps, time_ps)
+        if self.left == 0:
+            sum_ps = self.messages.model.ports.sum_ps if self.request.kind == LOAD else 0
+            cu = PathEnd(self.request.gpu, self.request.rank, CU, self.request.cu)
+            port = cu._replace(kind=PORT, number=self.own.port_in)
+            path = _down(self.messages.interconnect, port, cu, self.own)
+            trip = MessageTrip(self.messages, self.request, is_answer=True, path=path)
+            trip.go(0, self.latest_ps + sum_ps, self.request.answered)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class MemberRequest(Request):
+    """The copy of a request for one member."""
+
+    of: SwitchedRequest = field(repr=False)
+
+    def go_down(self, messages: Messages, time_ps: int) -> None:
+        """From the switch to the member's memory; it is at the switch at ``time_ps``."""
+        spoke, memory = self.of.spokes[self.peer], self._memory(messages)
+        path = _down(messages.interconnect, memory._replace(kind=PORT, number=spoke.port_in), memory, spoke)
+        trip = MessageTrip(messages, self, is_answer=False, path=path)
+        trip.go(0, time_ps, partial(messages.memories[self.target].reached, self))
+
+    def go_back(self, messages: Messages) -> None:
+        """The answer leaves the member's memory now."""
+        spoke, memory = self.of.spokes[self.peer], self._memory(messages)
+        path = _up(messages.interconnect, memory, memory._replace(kind=PORT, number=spoke.port_out), spoke)
+        trip = _SwitchTrip(messages, self, is_answer=True, path=path)
+        trip.arrives = self.of.answered_by
+        trip.go(0, messages.agenda.now, None)
+
+    def _memory(self, messages: Messages) -> PathEnd:
+        return PathEnd(self.target, self.peer, CHANNEL, messages.interconnect.channel(self.address))
+
+
+class _SwitchTrip(MessageTrip):
+    """A trip that ends at a switch, which knows at once when that will be: nothing happens there but what follows."""
+
+    def at_end(self, time_ps: int, then: Action | None) -> None:
+        self.arrives(time_ps)
+
+
+def _up(interconnect: Interconnect, source: PathEnd, port: PathEnd, spoke: Spoke) -> MessagePath:
+    """From inside a GPU to the switch."""
+    inside = interconnect.within(source, port)
+    return MessagePath((*inside, interconnect.lane(spoke.up)), len(inside))
+
+
+def _down(interconnect: Interconnect, port: PathEnd, target: PathEnd, spoke: Spoke) -> MessagePath:
+    """From the switch to inside a GPU."""
+    return MessagePath((interconnect.lane(spoke.down), *interconnect.within(port, target)), 0)
