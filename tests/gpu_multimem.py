@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from gpu_cases import GB, NS, Programmer
 from gpu_random import RandomCase
@@ -63,13 +61,11 @@ class SwitchedCase(RandomCase):
     A release of more semaphores than there were lets nobody wait longer: what ends without, ends with it.
     """
 
-    def __init__(self, seed, size=6, without=()):
-        super().__init__(seed, size, without)
+    def __init__(self, seed, size=6, without=(), monitored=False):
+        super().__init__(seed, size, without, monitored)
         self.num_ranks = int(self.rng.choice([2, 3, 4, 5]))
         self.next_semaphore = [0] * self.num_ranks
         self.programmer = _SwitchedProgrammer(self.num_ranks, self.model.line_bytes, np.random.default_rng([seed, 8]))
-        sum_ps = int(self.rng.choice([0, 1000, 70_000]))
-        self.model = replace(self.model, ports=replace(self.model.ports, sum_ps=sum_ps))
 
     def _cluster(self):
         switches = int(self.rng.choice([1, 1, 2, 3]))

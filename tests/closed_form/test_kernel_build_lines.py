@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import READING, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import READING, SWITCHED, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import count_lines
 from trine.gpu.program import DATA_OPS
 
@@ -29,6 +29,9 @@ CHUNKS = {
     ("all_reduce", "ring-get"): (2, 0),
     ("all_to_all", "put"): (0, 1),
     ("all_to_all", "get"): (1, 0),
+    ("all_gather", "nvls"): (0, 1),
+    ("reduce_scatter", "nvls"): (1, 0),
+    ("all_reduce", "nvls"): (1, 1),
     ("all_gather", "peer-put"): (0, 1),
     ("all_gather", "peer-get"): (1, 0),
     ("all_to_all", "peer-put"): (0, 1),
@@ -39,7 +42,7 @@ BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op
 
 
 def protocols(op, algorithm):
-    return ("simple",) if f"{op}/{algorithm}" in READING else tuple(PAYLOAD)
+    return ("simple",) if f"{op}/{algorithm}" in READING | SWITCHED else tuple(PAYLOAD)
 
 
 @pytest.mark.parametrize(("op", "algorithm"), BUILT)

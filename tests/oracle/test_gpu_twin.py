@@ -2,10 +2,12 @@
 
 import pytest
 from gpu_cases import Programmer, assert_same, case, read, small_model, write
+from gpu_multimem import relative_switched_case, switched_case
 from gpu_random import REMOTE, RandomCase, random_case
 
 from trine.errors import DeadlockError
 from trine.gpu import compiled, start
+from trine.gpu.program import ROLE_NAMES
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
@@ -21,6 +23,27 @@ def test_short_programs(seed):
     for s in range(seed, seed + 30):
         random = random_case(s, size=2)
         assert_same(random.simulate("compiled"), random.simulate())
+
+
+@pytest.mark.parametrize("first", range(2000, 2060, 20))
+def test_switches_that_add_up(first):
+    """Multimem loads, stores, adds and releases of several ranks, over one to three switches."""
+    for seed in range(first, first + 20):
+        switched = switched_case(seed, size=6 if seed % 2 else 2)
+        assert_same(switched.simulate("compiled"), switched.simulate())
+
+
+def test_monitors_of_members_see_what_a_switch_multicasts():
+    for seed in range(12):
+        switched = switched_case(seed, size=5, monitored=True)
+        assert_same(switched.simulate("compiled"), switched.simulate())
+
+
+@pytest.mark.parametrize("seed", [4673, 5505])
+def test_polls_that_will_find_enough_are_no_deadlock(seed):
+    """Many short polls pass while one over a long link is on its way, or the answer to one that has found enough."""
+    case = relative_switched_case(seed)
+    assert_same(case.simulate("compiled"), case.simulate())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -151,3 +174,5 @@ def test_generated_programs_use_everything():
     programs = [random_case(seed).program for seed in range(60)]
     assert {int(kind) for program in programs for kind in program.op_kind} == set(range(11))
     assert {int(role) for program in programs for role in program.operand_role} == set(range(4))
+    switched = [switched_case(seed).program for seed in range(20)]
+    assert {int(role) for program in switched for role in program.operand_role} == set(range(len(ROLE_NAMES)))

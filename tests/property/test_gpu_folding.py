@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gpu_cases import GB, NS, Case, Programmer, case, read, small_model, write
+from gpu_multimem import multimem, relative_switched_case, star
 from gpu_relative import perturbed, relative_case
 
 from trine.cluster.cluster import Cluster
@@ -14,6 +15,7 @@ from trine.cluster.tables import LinkTable
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.folding import fold_system
 from trine.gpu.model import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
+from trine.gpu.program import READ_SUM, has_multimem
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks, kernel_tasks, unfolded
 from trine.gpu.verify import same_outcome
@@ -164,6 +166,36 @@ def test_random_relative_programs(seed):
     turned = relative_case(seed)
     assert_exact(turned, ("compiled", "reference") if seed < 12 else ("compiled",))
     assert_exact(perturbed(turned, seed)[0])
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TRINE_GPU_FOLD_EXAMPLES", "60"))))
+def test_random_relative_programs_with_switches_that_add_up(seed):
+    """Multimem operands whose members are by distance: one switch folds, several do not; and with one thing changed."""
+    turned = relative_switched_case(seed)
+    _, folded = assert_exact(turned, ("compiled", "reference") if seed < 8 else ("compiled",))
+    if turned.cluster.routing == "ecmp-split":
+        assert folded is None
+    assert_exact(perturbed(turned, seed)[0])
+
+
+def test_most_of_those_on_one_switch_fold():
+    cases = [relative_switched_case(seed, step=1) for seed in range(40)]
+    cases = [case for case in cases if case.cluster.routing != "ecmp-split" and has_multimem(case.program)]
+    found = [fold_system(system_of(case))[0] for case in cases]
+    assert len(found) >= 20
+    assert sum(folded is not None and folded.num_gpus == 1 for folded in found) >= 0.7 * len(found)
+
+
+def test_members_by_absolute_rank_are_refused():
+    """The same two GPUs hold the sum of all: what is one's own member is another's neighbour."""
+    programmer = Programmer(4)
+    for rank in range(4):
+        programmer.kernel(rank, workgroups=1)
+        members = [rank, *(other for other in range(4) if other != rank)]
+        programmer.load(2, *multimem(READ_SUM, members))
+    cluster = star(4)
+    why, _ = assert_exact(Case(programmer.build(), small_model(), cluster, list(cluster.gpus)))
+    assert why.startswith("peers depend on the absolute rank")
 
 
 def test_most_of_them_fold():

@@ -136,7 +136,7 @@ def test_a_deadlock_names_the_wavefronts(tmp_path):
         (["run", "FILE", *MACHINE, "--arbitration", "fare"], "did you mean 'fair'?"),
         (["run", "FILE", "--topology", "ring", "--bandwidth", "10 GB/s"], "--gpu-model"),
         (["run", str(PLAN), *MACHINE], "--size is needed"),
-        (["run", str(NVLS), "--size", "1M", "--cluster", "dgx-h100"], "multicast switch"),
+        (["run", str(NVLS), "--size", "1M", "--cluster", "dgx-a100"], "one switch between the ranks that adds up"),
         (["show", "FILE", "--gpus", 4], "says itself that it is for 4 ranks"),
         (["show", "ANY"], "says not how many ranks it is for: --gpus N"),
         (["show", "FILE", "--line", "64 B"], "--line is about plans"),

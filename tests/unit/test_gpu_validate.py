@@ -60,7 +60,7 @@ def test_what_is_right_passes():
         ("op_label", 1, 1, "there is no label 1"),
         ("op_label", 1, -2, "there is no label -2"),
         ("operand_role", 0, 1, "operands read: 0"),
-        ("operand_role", 0, 7, "there is no role of an operand 7"),
+        ("operand_role", 0, 9, "there is no role of an operand 9"),
         ("operand_role", 5, 2, "(acquire): only operations with lines have flagged operands"),
         ("operand_rank", 1, 2, COPY_AT + "there is no rank 2"),
         ("operand_rank", 5, 0, "must be of the own rank 1, not of rank 0"),

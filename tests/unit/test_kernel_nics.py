@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import READING, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import READING, SWITCHED, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.collectives.kernels.nics import through_nics
 from trine.errors import InputError
@@ -18,7 +18,7 @@ from trine.gpu.validate import validate_program
 from trine.testing.proofs import check_program
 
 RANKS, SIZE = 4, 1 << 14
-PUTTING = [(op, name) for op in known_ops() for name in known_kernels(op) if f"{op}/{name}" not in READING]
+PUTTING = [(op, name) for op in known_ops() for name in known_kernels(op) if f"{op}/{name}" not in READING | SWITCHED]
 
 
 def everywhere(_, __):
@@ -58,6 +58,12 @@ def test_without_nics_nothing_changes():
 def test_those_that_read_are_refused(op, algorithm):
     with pytest.raises(InputError, match="an algorithm that puts"):
         through_nics(kernel(op, algorithm), everywhere)
+
+
+@pytest.mark.parametrize("name", sorted(SWITCHED))
+def test_switches_between_nodes_are_refused(name):
+    with pytest.raises(InputError, match="no switch adds up over one"):
+        through_nics(kernel(*name.split("/")), between_pairs)
 
 
 def test_flags_are_refused():

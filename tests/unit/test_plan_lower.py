@@ -15,7 +15,20 @@ from trine.collectives.kernels.lower.plan import lower_plan, padded_bytes
 from trine.collectives.mscclpp import load_plan
 from trine.collectives.mscclpp.plan import PAIRS, KernelPlan
 from trine.errors import InputError
-from trine.gpu.program import ACQUIRE, BARRIER, DATA_OPS, DMA, OP_NAMES, RELEASE, WAITCNT, GpuProgram
+from trine.gpu.program import (
+    ACQUIRE,
+    BARRIER,
+    DATA_OPS,
+    DMA,
+    OP_NAMES,
+    READ_MEMBER,
+    READ_SUM,
+    RELEASE,
+    WAITCNT,
+    WRITE_ALL,
+    WRITE_MEMBER,
+    GpuProgram,
+)
 from trine.gpu.validate import validate_program
 
 MIB = 2**20
@@ -28,9 +41,28 @@ def operations(program: GpuProgram, workgroup: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", NVLS)
-def test_multicast_is_refused_by_name(name: str) -> None:
-    with pytest.raises(InputError, match=r"gpus\[0\]\.threadblocks\[\d\]\.ops\[\d\].*'glres'.*NVLS.*--fidelity oper"):
-        lower_plan(bundled(name), MIB)
+def test_sums_and_stores_of_a_group_have_a_row_for_each_member(name: str) -> None:
+    """The own rank first, then those behind it, so that the rows of all ranks are alike."""
+    plan = bundled(name)
+    program = lower_plan(plan, MIB)
+    for op in np.flatnonzero(np.isin(program.op_kind, DATA_OPS)).tolist():
+        rows = range(*program.operand_ptr[op : op + 2].tolist())
+        roles = program.operand_role[rows].tolist()
+        if READ_SUM not in roles:
+            continue
+        n = plan.num_ranks
+        assert roles == [READ_SUM, *[READ_MEMBER] * (n - 1), WRITE_ALL, *[WRITE_MEMBER] * (n - 1)]
+        ranks = program.operand_rank[rows].tolist()
+        assert ranks == 2 * [(ranks[0] + distance) % n for distance in range(n)]
+        assert len(set(program.operand_address[rows].tolist())) == 1
+
+
+def test_packets_to_all_are_refused_by_name() -> None:
+    plan = bundled(NVLS[0])
+    number = next(n for n, op in enumerate(plan.gpus[0].blocks[0].operations) if op.name == "glres")
+    source = dataclasses.replace(plan.gpus[0].blocks[0].operations[number].sources[0], packet=True)
+    with pytest.raises(InputError, match=r"gpus\[0\]\.threadblocks\[\d\]\.ops\[\d\].*'glres' multicasts packets.*oper"):
+        lower_plan(_changed(plan, 0, number, sources=(source,)), MIB)
 
 
 @pytest.mark.parametrize("name", LOWERED)

@@ -159,7 +159,9 @@ def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
     for name, value in others.items():
         if value in (None, False, "auto"):
             if name == "nvls" and value is False and not comparing:
-                raise InputError("--no-nvls is not known to the load-store level, where no switch reduces")
+                raise InputError(
+                    "--no-nvls is not known to the load-store level: there only --algorithm nvls and plans use switches"
+                )
             continue
         if not comparing or name in ("matrix", "explain"):
             raise InputError(f"{_option(name)} is not known to the load-store level")

@@ -225,7 +225,7 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         return np.int64(0)
     if event.wave < 0:
         if event.line >= 0:
-            _answer_of_member(entities, paths, clock, model, number)
+            _answer_of_member(entities, paths, clock, number)
         return np.int64(HAS_LEFT)
     cu = np.int64(machine.waves[U(event.wave)].cu)
     gpu = np.int64(tables.program.cu_gpu[U(cu)])
@@ -241,9 +241,7 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
 
 
 @inlined
-def copy_for_member(
-    entities: Entities, program: ProgramTable, paths: PathTable, clock: Record, model: Record
-) -> None:
+def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record, model: Record) -> None:
     """The switch copies the multimem request ``clock.copy`` for its next member, when the request is there."""
     number = clock.copy
     event, request = entities.events[U(number)], entities.requests[U(number)]
@@ -278,7 +276,7 @@ def copy_for_member(
 
 
 @inlined
-def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model: Record, copy_number: Int) -> None:
+def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, copy_number: Int) -> None:
     """The answer of a member will be at the switch; with the last one the multimem request goes on."""
     number = np.int64(entities.events[U(copy_number)].line)
     event, request = entities.events[U(number)], entities.requests[U(number)]
@@ -286,14 +284,10 @@ def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model
     request.latest_ps = max(request.latest_ps, entities.events[U(copy_number)].time_ps)
     if event.copies > 0:
         return
-    there_ps = request.latest_ps
-    event.form = 1
-    if request.kind == IS_LOAD:
-        event.form = 0
-        there_ps += model.sum_ps
+    event.form = 0 if request.kind == IS_LOAD else 1
     label = enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), request.path_back)
     event.stage = STAGE_LANE
-    give_event(entities, clock, number, there_ps, event.own_key | (label << SHIFT_LABEL))
+    give_event(entities, clock, number, request.latest_ps, event.own_key | (label << SHIFT_LABEL))
 
 
 # At the memory
@@ -417,7 +411,7 @@ def answer(
     model: Record,
     number: Int,
 ) -> bool:
-    """The answer is back at the CU; returns whether nothing has happened for long, and nothing is to come, but polls."""
+    """The answer is back at the CU; returns whether for long nothing has happened but polls, nor is to come."""
     event, request = entities.events[U(number)], entities.requests[U(number)]
     place = np.int64(event.wave)
     kind = request.kind

@@ -44,8 +44,8 @@ EVENT = record_dtype(
     ("segment", "i4"),  # SEGMENT_OUT, ...: which part of its travel
     ("pair", "i4"),  # of its GPU and the other; -1: to its own GPU
     ("wave", "i4"),  # place of its wavefront; -1: of a GPU that is replayed, or a transfer
-    # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one, of a member's copy
-    # the multimem request
+    # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one, of a copy for a
+    # member the multimem request
     ("line", "i4"),
     ("copies", "i4", "position"),  # of a multimem request at its switch: on their way
 )
@@ -396,7 +396,6 @@ MODEL = record_dtype(
     ("uncached_end", "i8"),
     ("monitors", "i8"),  # room of a GPU's monitor table; -1: it has none
     ("wakeup_ps", "i8"),
-    ("sum_ps", "i8"),  # that a switch takes to add up
 )
 #: Where what comes from outside begins: at the memory, at the first link, out of the port.
 AT_MEMORY, AT_LINK, AT_PORT = range(3)

@@ -19,8 +19,8 @@ from trine.gpu.path_table import lane_columns
 from trine.gpu.record import answer_fault, arrivals_of
 from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
 from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
-from trine.gpu.system import GpuSystem
 from trine.gpu.stuck import has_use
+from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.graph.taskgraph import Progress, Records
 

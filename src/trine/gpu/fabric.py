@@ -233,8 +233,8 @@ def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spok
             if over != switches or ups.setdefault(here, up) != up or downs.setdefault(there, down) != down:
                 raise InputError(
                     f"routes between ranks {ranks[0]} to {ranks[-1]} go over several switches or links, each over "
-                    f"another (routing {fabric.cluster.routing!r}): multimem operations need the same for all, as on one "
-                    "switch, or with routing 'ecmp-split'"
+                    f"another (routing {fabric.cluster.routing!r}): multimem operations need the same for all, as on "
+                    "one switch, or with routing 'ecmp-split'"
                 )
     found = {rank: tuple(_spokes(fabric, rank, ranks, ups, downs)) for rank in ranks}
     if len({len(spokes) for spokes in found.values()}) > 1:
@@ -250,9 +250,9 @@ def _over_one_switch(fabric: GpuFabric, here: int, there: int) -> list[tuple[int
         middle = int(cluster.link_table.target[route[0]])
         if len(route) != 2 or not cluster.devices[middle].reduces:
             raise InputError(
-                f"rank {here} reaches rank {there} over {cluster.links[route[0]].name!r}: multimem operations (NVLS) need "
-                "one switch between the ranks that adds up and multicasts (NVSwitches from Hopper on; in cluster files "
-                f"'reduces: true'), and {cluster.name!r} has none there; take another algorithm"
+                f"rank {here} reaches rank {there} over {cluster.links[route[0]].name!r}: multimem operations (NVLS) "
+                "need one switch between the ranks that adds up and multicasts (NVSwitches from Hopper on; in cluster "
+                f"files 'reduces: true'), and {cluster.name!r} has none there; take another algorithm"
             )
         fabric.paths(here, there)  # or loads and stores do not go this way at all
     target = cluster.link_table.target
@@ -271,7 +271,9 @@ def _spokes(
         out = fabric.lanes((up, downs[other][switch]))
         into = fabric.lanes((ups[other][switch], downs[rank][switch]))
         if len(out) != len(into):
-            raise InputError("multimem operations need GPUs with equally many lanes to their switch, and these have not")
+            raise InputError(
+                "multimem operations need GPUs with equally many lanes to their switch, and these have not"
+            )
         for there, here in zip(out, into, strict=True):
             yield Spoke(there.port_out, here.port_in, there.hops[0], here.hops[1])
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int8, Int64
+from trine.arrays import Bool, Int8, Int32, Int64
 from trine.gpu.program import (
     DATA_OPS,
     MULTIMEM_ROLES,
@@ -58,7 +58,7 @@ def first_rows(program: GpuProgram) -> Int64:
     return np.maximum.accumulate(np.where(is_member(program), 0, rows)) if len(rows) else rows
 
 
-def multimem_checks(program: GpuProgram, op_of: Int64, own: Int64) -> Iterator[Check]:
+def multimem_checks(program: GpuProgram, op_of: Int64, own: Int32) -> Iterator[Check]:
     """What may be wrong with multimem operands. op_of, own: the operation of each row, and the rank that runs it."""
     role, rank, step = program.operand_role, program.operand_rank, program.operand_step
     member, kind = is_member(program), program.op_kind[op_of]

@@ -229,8 +229,7 @@ def add_multimem(
         if key not in pairs:
             rank, spokes = int(system.ranks[gpu]), system.fabric.spokes(members)
             of_member = {
-                member: fabric.add_spokes(int(system.gpu_of[member]), rank, member, spokes[member])
-                for member in key[1]
+                member: fabric.add_spokes(int(system.gpu_of[member]), rank, member, spokes[member]) for member in key[1]
             }
             pairs[key] = fabric.add_hub(rank, spokes[rank]), of_member
         hub, of_member = pairs[key]

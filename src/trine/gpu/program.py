@@ -23,9 +23,9 @@ OP_NAMES = ("load", "store", "copy", "reduce", "dma", "acquire", "release", "wai
 DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 
 #: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
-#: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (a switch does it, one request a line): READ_SUM
-#: reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st); ADD_ALL adds one to each
-#: (red). Such a row is the operand's first member; those of the other members follow it (READ_MEMBER, WRITE_MEMBER).
+#: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (a switch does it, one request a line):
+#: READ_SUM reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st); ADD_ALL adds one to
+#: each (red). Such a row is the operand's first member; those of the others follow it (READ_MEMBER, WRITE_MEMBER).
 (READ, WRITE, READ_FLAGGED, WRITE_FLAGGED, READ_SUM, WRITE_ALL, ADD_ALL, READ_MEMBER, WRITE_MEMBER) = range(9)
 ROLE_NAMES = (
     "read", "write", "read flagged", "write flagged", "read sum", "write all", "add all", "read member", "write member",

@@ -129,7 +129,9 @@ def check_replayable(system: GpuSystem, target: int) -> None:
     if len(dma):
         raise InputError(f"{program.name!r}, {place_of(program, int(dma[0]))}: dma operations are not replayed")
     if has_multimem(program):
-        raise InputError(f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed")
+        raise InputError(
+            f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed"
+        )
     if isinstance(outside, Arrivals):
         check_replayable_model(system, "outside")
         if (outside.target, outside.num_ranks) != (target, system.num_ranks):

@@ -6,7 +6,7 @@ import numpy as np
 
 import trine.gpu._state as S
 from trine._records import RecordArray, new_records
-from trine.arrays import Int32, Int64
+from trine.arrays import Int64
 from trine.engine.validate import software_latency_ps
 from trine.gpu._state import ProgramTable
 from trine.gpu.flags import flag_lines
@@ -87,7 +87,7 @@ def make_model(system: GpuSystem) -> RecordArray:
         "is_hashed": int(model.ports.choice == HASHED), "is_fair": int(model.ports.arbitration == FAIR),
         "launch_ps": model.launch_ps, "dispatch_ps": model.dispatch_ps, "barrier_ps": model.barrier_ps,
         "poll_ps": -1 if model.poll_ps is None else model.poll_ps, "dma_ps": model.dma_ps,
-        "sum_ps": model.ports.sum_ps, "packet_bytes": model.packet_bytes, "packet_header_bytes": model.packet_header_bytes,
+        "packet_bytes": model.packet_bytes, "packet_header_bytes": model.packet_header_bytes,
         "cycle_ps": model.cycle_ps, "reduce_bytes_per_cycle": model.reduce_bytes_per_cycle,
         "max_groups": model.workgroups_per_cu, "tasks": system.graph.num_tasks, "first_wave": num_cus,
         "first_dispatcher": num_cus * (1 + waves), "first_request": num_cus * (1 + waves) + system.num_gpus,

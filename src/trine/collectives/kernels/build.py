@@ -115,7 +115,7 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
     Raises
     ------
     InputError: unknown op, algorithm, protocol, sync or waits, a number out of range, or a protocol with flags for an
-        algorithm that reads from other ranks.
+        algorithm that reads from other ranks or goes through switches that add up.
     """
     chosen = KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options)
     name = kernel_name(op, automatic(chosen) if algorithm == AUTO else algorithm)
@@ -126,9 +126,10 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
             field="protocol",
         )
     if chosen.flagged and name in READING:
+        others = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in READING | SWITCHED)
         raise InputError(
             f"{name} reads from other ranks, and flags can only be waited for in the own memory: protocol "
-            f"{chosen.protocol!r} needs one of {', '.join(a for a in known_kernels(op) if f'{op}/{a}' not in READING)}",
+            f"{chosen.protocol!r} needs one of {others}",
             field="protocol",
         )
     return KERNELS.get(name)(chosen)

@@ -13,7 +13,7 @@ from trine.gpu.program import GpuProgram
 
 
 def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank loads its chunk, added up by the switch, and stores the sum to all; then signals."""
+    """When all are ready, each rank loads its chunk, added up by the switch, and stores the sum to all; signals."""
     builder, ranks = CollectiveBuilder("all_reduce/nvls", options), options.num_ranks
     lines = options.lines(ranks)
     source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)

@@ -69,7 +69,6 @@ class Ports:
     """I/O ports to the fabric. ``latency_ps``: each passage, out or in. ``interleave_bytes``: how often consecutive
     addresses change port. ``choice``: ``interleaved`` (address / interleave_bytes modulo ports) or ``hashed``.
     ``arbitration``: of requests that wait for a port out of the GPU, ``fifo``, or ``fair``: control and data in turns.
-    ``sum_ps``: what the switch takes to add up the lines of a multimem load, once the last is there.
     """
 
     count: int
@@ -77,7 +76,6 @@ class Ports:
     interleave_bytes: int
     choice: str = INTERLEAVED
     arbitration: str = FIFO
-    sum_ps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +176,6 @@ FIELDS = (
     ModelField("ports.interleave", "ports.interleave_bytes", "bytes", "then the next port"),
     ModelField("ports.choice", "ports.choice", "", "of the port, from the address"),
     ModelField("ports.arbitration", "ports.arbitration", "", "between control and data that wait for a port"),
-    ModelField("ports.sum", "ports.sum_ps", "time", "a switch adds up the lines of a multimem load"),
     ModelField("kernels.launch", "launch_ps", "time", "until the first workgroup of a kernel"),
     ModelField("kernels.dispatch", "dispatch_ps", "time", "between workgroups that the GPU starts"),
     ModelField("kernels.barrier", "barrier_ps", "time", "of the wavefronts of a workgroup"),

@@ -46,7 +46,6 @@ _KINDS: dict[str, Any] = {
 }
 _DEFAULTS = {
     "noc.rows": None, "noc.cols": None, "kernels.poll": None, "ports.choice": INTERLEAVED, "ports.arbitration": FIFO,
-    "ports.sum": 0,
 }  # fmt: skip
 
 

@@ -1,17 +1,17 @@
 """The plain-Python twin: a multimem request, which a switch copies for each member, and whose answers it adds up.
 
-The request goes up to the switch; a copy goes down to each member, its memory, and up again; when the last one is there
-(and the sum is made), the answer goes down. All on one spoke of each GPU (gpu/fabric.py).
+The request goes up to the switch; a copy goes down to each member, its memory, and up again; when the last one is
+there, the answer goes down. All on one spoke of each GPU (gpu/fabric.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from trine.gpu.fabric import Spoke, path_of_address
 from trine.gpu.layout import CHANNEL, CU, PORT
-from trine.gpu.program import LOAD
 from trine.gpu.reference.events import Action
 from trine.gpu.reference.requests import (
     Interconnect,
@@ -79,12 +79,11 @@ class SwitchedRequest:
         self.left -= 1
         self.latest_ps = max(self.latest_ps, time_ps)
         if self.left == 0:
-            sum_ps = self.messages.model.ports.sum_ps if self.request.kind == LOAD else 0
             cu = PathEnd(self.request.gpu, self.request.rank, CU, self.request.cu)
             port = cu._replace(kind=PORT, number=self.own.port_in)
             path = _down(self.messages.interconnect, port, cu, self.own)
             trip = MessageTrip(self.messages, self.request, is_answer=True, path=path)
-            trip.go(0, self.latest_ps + sum_ps, self.request.answered)
+            trip.go(0, self.latest_ps, self.request.answered)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -113,7 +112,9 @@ class MemberRequest(Request):
 
 
 class _SwitchTrip(MessageTrip):
-    """A trip that ends at a switch, which knows at once when that will be: nothing happens there but what follows."""
+    """A trip that ends at a switch; ``arrives`` is told at once when that will be: nothing else happens there."""
+
+    arrives: Callable[[int], None]
 
     def at_end(self, time_ps: int, then: Action | None) -> None:
         self.arrives(time_ps)

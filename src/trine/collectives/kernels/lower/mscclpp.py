@@ -159,7 +159,9 @@ class BlockLowering:
         reads = [
             row
             for n, each in zip(sources, spans, strict=False)
-            for row in self._rows(READ_FLAGGED if (turn, n) in packets.flagged_reads else READ, op.sources[n], each, step_bytes)
+            for row in self._rows(
+                READ_FLAGGED if (turn, n) in packets.flagged_reads else READ, op.sources[n], each, step_bytes
+            )
         ]
         writes = [
             row
