@@ -43,7 +43,7 @@ _PUBLIC = {
     "calibrate_step": "trine.studies.step_fit",
     "capture": "trine.workload",
     "cite": "trine.results.citations",
-    "collective": "trine.collectives.query",
+    "collective": "trine.simulation.collective",
     "collective_time": "trine.collectives.nccl",
     "compare_fidelity": "trine.collectives.loadstore",
     "hop": "trine.studies.hop",
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     )
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
-    from trine.collectives.query import collective
     from trine.compute import Calibration, calibrate
     from trine.engine.run import run
     from trine.errors import (
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.results.citations import cite
     from trine.simulation import simulate
+    from trine.simulation.collective import collective
     from trine.studies.hop import hop
     from trine.studies.overlap import overlap_range
     from trine.studies.step_fit import calibrate_step

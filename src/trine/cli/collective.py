@@ -44,7 +44,7 @@ def collective(
 
     Example: trine collective all_reduce --size 1K:1G --cluster dgx-h100
     """
-    wanted = inside.is_wanted(given)
+    wanted = inside.is_wanted(given, network is not None)
     kind = alias(op)
     sizes, table = _sizes(kind, size, matrix)
     if plot is not None:
@@ -62,7 +62,7 @@ def collective(
             json=json, plot=plot, brief=brief,
         ).answer()  # fmt: skip
         return
-    answer, warnings = _Question(kind, sizes, asked, network, table, explain).answer(machine)
+    answer, warnings = _Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)
     show(answer.headline if brief else answer.table(), json)
     for warning in () if brief else warnings:
         say(f"note: {warning}")
@@ -99,6 +99,7 @@ class _Question:
     network: str | None
     matrix: Matrix | None
     explain: bool
+    fold: str
 
     def answer(self, described: MachineOptions) -> tuple[CollectiveResult, list[str]]:
         """The answer, and what was assumed about the machine."""
@@ -118,11 +119,11 @@ class _Question:
     def _asked(
         self, cluster: Cluster, options: CollectiveOptions, explain: bool, progress: ProgressLine
     ) -> CollectiveResult:
-        from trine.collectives.query import collective as ask
+        from trine.simulation.collective import collective as ask
 
         return ask(
             self.op, self.sizes, cluster, options=options, network=self.network, explain=explain, matrix=self.matrix,
-            progress=progress, on_compile=progress.compiling,
+            fold=self.fold, progress=progress, on_compile=progress.compiling,
         )  # fmt: skip
 
 

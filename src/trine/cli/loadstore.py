@@ -45,18 +45,28 @@ class Inside:
 
     fidelity: str | None = option(None, "How closely it is looked at [operator].")
     compare_fidelity: bool = option(False, "Both levels, and where they differ.")
-    no_fold: bool = option(False, "Simulate every GPU by itself.")
+    no_fold: bool = option(False, "Simulate every GPU by itself; with --network: every message.")
     verify_fold: bool = option(False, "Run both ways and compare everything.")
     plot_noc: str | None = option(None, "Draw how busy the NoC is (PNG, SVG); needs trine[plot].")
     perfetto: str | None = option(None, "Write a timeline for https://ui.perfetto.dev.")
 
-    def is_wanted(self, given: Given[LoadStoreOptions]) -> bool:
-        """Whether the load-store level is asked. Raises InputError for options that contradict each other."""
+    @property
+    def fold(self) -> str:
+        """How messages are simulated at the other level."""
+        return "off" if self.no_fold else "verify" if self.verify_fold else "on"
+
+    def is_wanted(self, given: Given[LoadStoreOptions], simulates_messages: bool) -> bool:
+        """Whether the load-store level is asked. Raises InputError for options that contradict each other.
+
+        simulates_messages: the operator level was asked for messages on links, where folding is chosen too.
+        """
         check_level(self.fidelity)
         if self.compare_fidelity and self.fidelity is not None:
             raise InputError(f"{_COMPARE} asks both levels: leave out --fidelity")
         wanted = self.compare_fidelity or self.fidelity == "loadstore"
-        own = (field.name for field in fields(self) if getattr(self, field.name) not in (None, False))
+        own = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
+        if simulates_messages:
+            own = [name for name in own if name not in ("no_fold", "verify_fold")]
         for name in () if wanted else (*given.values, *own):
             if name != "fidelity":
                 raise InputError(f"{_option(name)} belongs to --fidelity loadstore")

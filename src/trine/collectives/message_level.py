@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import CostContext, ll128_allowed
@@ -18,7 +17,7 @@ from trine.collectives.nccl.parameters import LL, LL128
 from trine.collectives.nccl.predict import OPS
 from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, TimePart, is_plan
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
-from trine.collectives.run import ScheduleRun, StepCost, run_schedule
+from trine.collectives.run import DomainSteps, MessageTotals, run_schedule
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.collectives.schedules.direct import to_the_next
 from trine.collectives.sizes import bus_factor, sent_bytes
@@ -37,6 +36,24 @@ SCHEDULE_OF = {"collnet": "sharp"}
 MAX_MESSAGES = 3_000_000
 
 
+class ScheduleRunner(Protocol):
+    """What simulates a schedule: :func:`trine.collectives.run.run_schedule`, or what gives the same totals sooner."""
+
+    def __call__(
+        self,
+        schedule: Schedule | ExpandedSchedule,
+        cluster: Cluster,
+        group: Sequence[int],
+        *,
+        network: str,
+        step_ps: int | DomainSteps,
+        byte_factor: Fraction,
+        reducing_switches: Sequence[int],
+        progress: Progress | None,
+        on_compile: Callable[[], None] | None,
+    ) -> MessageTotals: ...
+
+
 class MessageLevelRuns:
     """Simulates the collectives of one group. ``load``: bytes over each link in the last run: int64[links]."""
 
@@ -49,6 +66,7 @@ class MessageLevelRuns:
         progress: Progress | None = None,
         on_compile: Callable[[], None] | None = None,
         matrix: Matrix | None = None,
+        runner: ScheduleRunner = run_schedule,
     ) -> None:
         if len(ranks) < 2:
             raise InputError(f"a collective needs at least 2 ranks, got {len(ranks)}")
@@ -57,7 +75,7 @@ class MessageLevelRuns:
                 f"unknown protocol {options.protocol!r}{nearest(options.protocol, PROTOCOLS)}", field="protocol"
             )
         self.cluster, self.ranks, self.options, self.network = cluster, ranks, options, network
-        self.progress, self.on_compile, self.matrix = progress, on_compile, matrix
+        self.progress, self.on_compile, self.matrix, self.runner = progress, on_compile, matrix, runner
         self.group = [cluster.gpus[rank] for rank in ranks]
         self.load = np.zeros(len(cluster.links), np.int64)
         self.notes: tuple[str, ...] = ()
@@ -161,14 +179,14 @@ class MessageLevelRuns:
 
     def _simulate(
         self, op: str, size: int, algorithm: str, protocol: str, most: int | None = None
-    ) -> tuple[ScheduleRun, CollectiveTime]:
+    ) -> tuple[MessageTotals, CollectiveTime]:
         """``most``: refuse more messages than this before they are simulated."""
         n = len(self.ranks)
         sent = size if self.matrix is not None else sent_bytes(op, size, n)
         schedule, name = self._schedule(op, sent, algorithm)
         if most is not None and isinstance(schedule, Schedule) and _num_messages(schedule) > most:
             raise InputError(f"more than {most} messages")
-        done = run_schedule(
+        done = self.runner(
             schedule,
             self.cluster,
             self.group,
@@ -250,30 +268,23 @@ class MessageLevelRuns:
         assert self.library is not None
         return self.library.context
 
-    def _steps(self, protocol: str) -> StepCost:
+    def _steps(self, protocol: str) -> DomainSteps:
         """The software's part of a message: by whether it leaves the domain."""
+        inner, outer = (round(medium.step_us[protocol] * 1e6) for medium in (self._context.inner, self._context.outer))
+        return DomainSteps(self.cluster, inner, outer)
 
-        def step_ps(source: int, target: int) -> int:
-            route, _ = self.cluster.paths(source, target)[0]
-            out = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
-            medium = self._context.outer if out else self._context.inner
-            return round(medium.step_us[protocol] * 1e6)
-
-        return step_ps
-
-    def _answer(self, op: str, size: int, sent: int, pair: tuple[str, str], done: ScheduleRun) -> CollectiveTime:
+    def _answer(self, op: str, size: int, sent: int, pair: tuple[str, str], done: MessageTotals) -> CollectiveTime:
         parts = []
         if self.library is not None:
             context = self._context
             parts.append(TimePart(name="launch", time_ps=round(context.launch_us * 1e6), why="starting the kernels"))
-        parts.append(
-            TimePart(name="messages", time_ps=done.end_ps, why=f"{done.graph.num_tasks} messages on the links")
-        )
+        parts.append(TimePart(name="messages", time_ps=done.end_ps, why=f"{done.num_messages} messages on the links"))
         time_ps = sum(part.time_ps for part in parts)
         low = high = 1.0
         if self.library is not None:
             _, low, high = self.library.library.bands["assumed"][0 if sent < 1 << 20 else -1]
-        busiest = done.link_busy_ps.argmax() if done.link_busy_ps.any() else None
+        busy_ps = done.link_busy_ps(self.cluster.link_bytes_per_s)
+        busiest = busy_ps.argmax() if busy_ps.any() else None
         return CollectiveTime(
             op=op,
             size_bytes=size,

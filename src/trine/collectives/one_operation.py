@@ -89,8 +89,12 @@ def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) ->
     )  # fmt: skip
 
 
-def schedule_of(kind: str, num_ranks: int, size_bytes: int, algorithm: str | FlowPlan | None, root: int) -> Schedule:
-    """The schedule of a collective of a job: of the registry, one operation of the group, or a library's flows."""
+def schedule_of(
+    kind: str, num_ranks: int, size_bytes: int, algorithm: str | FlowPlan | Schedule | None, root: int
+) -> Schedule:
+    """The schedule of a collective of a job: of the registry, one operation, a library's flows, or itself."""
+    if isinstance(algorithm, Schedule):
+        return algorithm
     if isinstance(algorithm, FlowPlan):
         return algorithm.schedule(kind, num_ranks, size_bytes, root)
     if algorithm is not None and algorithm.startswith(ONE_OPERATION):

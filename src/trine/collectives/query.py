@@ -14,13 +14,14 @@ from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
 from trine.cluster.uplinks import busiest, crowded_warning
-from trine.collectives.message_level import MessageLevelRuns, is_bare
+from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner, is_bare
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
 from trine.collectives.nccl.load import link_load
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
+from trine.collectives.run import run_schedule
 from trine.collectives.sizes import check_sizes, format_size
 from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
@@ -42,6 +43,7 @@ def collective(
     matrix: Matrix | None = None,
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
+    runner: ScheduleRunner = run_schedule,
 ) -> CollectiveResult:
     """Predict a collective for several sizes.
 
@@ -53,7 +55,7 @@ def collective(
     network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
     explain: also work out the alternatives.
     matrix: of all_to_all_v, bytes from each rank (row) to each rank; the size is the largest sum of a row.
-    progress, on_compile: as of :func:`trine.engine.run`.
+    progress, on_compile: as of :func:`trine.engine.run`. runner: what simulates every message.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def collective(
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
         runs = MessageLevelRuns(
-            cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix
+            cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix, runner
         )
         return _message_level(op, sizes, runs, explain)
     rows = tuple(asked.predict(op, size) for size in sizes)

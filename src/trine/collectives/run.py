@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.engine.bounds import link_bytes
@@ -31,21 +32,51 @@ MAX_PAIR_TABLE = 4096 * 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ScheduleRun:
-    """What happened when all ranks entered at 0.
+class MessageTotals:
+    """What happened when all ranks entered at 0, without single messages.
 
     end_ps: when the last rank was through. rank_end_ps: int64[ranks], when each was; 0 for one that neither sends nor
-    receives. link_bytes: int64[links of the cluster], bytes that crossed each. link_busy_ps: int64[links], how long it
-    takes at its full bandwidth to carry them. graph, records: transfers in the order of the expanded schedule (joins in
-    place of those that are split over several paths, whose parts follow at the end).
+    receives. link_bytes: int64[links of the cluster], bytes that crossed each. num_messages: transfers, and joins in
+    place of those that are split over several paths.
     """
 
     end_ps: int
     rank_end_ps: Int64
     link_bytes: Int64
-    link_busy_ps: Int64
+    num_messages: int
+
+    def link_busy_ps(self, bytes_per_s: Int64) -> Int64:
+        """How long each link takes at its full bandwidth to carry what crossed it: int64[links]."""
+        busy = np.zeros(len(self.link_bytes), np.int64)
+        used = np.flatnonzero(self.link_bytes)
+        kinds = np.stack([self.link_bytes[used], bytes_per_s[used]])
+        pairs, which = np.unique(kinds, axis=1, return_inverse=True)
+        busy[used] = np.array([transfer_ps(*pair) for pair in pairs.T.tolist()], np.int64)[which.ravel()]
+        return busy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScheduleRun(MessageTotals):
+    """With every message. graph, records: transfers in the order of the expanded schedule (joins in place of those that
+    are split over several paths, whose parts follow at the end).
+    """
+
     graph: TaskGraph
     records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSteps:
+    """Software before each message, ps: ``inner_ps``, or ``outer_ps`` where its route crosses a scale-out link."""
+
+    cluster: Cluster
+    inner_ps: int
+    outer_ps: int
+
+    def __call__(self, source: int, target: int) -> int:
+        route, _ = self.cluster.paths(source, target)[0]
+        leaves = any(self.cluster.links[link].link_class == SCALE_OUT for link in route)
+        return self.outer_ps if leaves else self.inner_ps
 
 
 class _PairRoutes(NamedTuple):
@@ -92,15 +123,11 @@ def run_schedule(
         schedule, cluster, group, step_ps=step_ps, byte_factor=byte_factor, reducing_switches=reducing_switches
     )
     records = run(graph, network=network, engine=engine, progress=progress, on_compile=on_compile)
-    carried = link_bytes(graph)
-    busy = np.zeros(len(carried), np.int64)
-    for link in np.flatnonzero(carried).tolist():
-        busy[link] = transfer_ps(int(carried[link]), int(cluster.link_bytes_per_s[link]))
     return ScheduleRun(
         end_ps=int(records.end_ps.max(initial=0)),
         rank_end_ps=_rank_ends(expanded, records.end_ps),
-        link_bytes=carried,
-        link_busy_ps=busy,
+        link_bytes=link_bytes(graph),
+        num_messages=graph.num_tasks,
         graph=graph,
         records=records,
     )
@@ -122,7 +149,7 @@ def schedule_graph(
     routes = _routes(cluster, devices, pairs, step_ps)
     columns = _TransferColumns(
         kind=np.full(expanded.num_transfers, TRANSFER, np.int8),
-        size_bytes=_wire_bytes(expanded.size_bytes, byte_factor),
+        size_bytes=wire_bytes(expanded.size_bytes, byte_factor),
         route=routes.first[pair].astype(np.int32),
         rank=expanded.src,
         peer=expanded.dst,
@@ -216,7 +243,7 @@ def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | S
     return _PairRoutes(links, latency_ps, np.array(first, np.int64), np.array(share))
 
 
-def _wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
+def wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
     """Bytes on the wire, rounded up; a factor that is no fraction is taken to the nearest one of up to 1/10000."""
     exact = Fraction(factor).limit_denominator(10_000)
     if exact < 1:

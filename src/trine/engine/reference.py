@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from time import monotonic
+from typing import cast
 
 import numpy as np
 
@@ -226,17 +227,15 @@ class Reference:
         """Ask the model for the rates, and predict the end of each flow whose rate has changed."""
         self.flows_changed = False
         flows = [self.flows[task] for task in sorted(self.flows)]
-        assert isinstance(self.model, NetworkModel)
         routes, counts, capacity = self._with_caps(flows)
         if self.left_to_share is not None:
             self.left_to_share -= sum(map(len, routes))
             if self.left_to_share < 0:
                 raise SharingLimit
         if self.graph.route_counts is None:
-            rates = self.model.rates(routes, capacity)
+            rates = cast(NetworkModel, self.model).rates(routes, capacity)
         else:
-            assert isinstance(self.model, WeightedModel)
-            rates = self.model.weighted_rates(routes, counts, capacity)
+            rates = cast(WeightedModel, self.model).weighted_rates(routes, counts, capacity)
         if len(rates) != len(flows) or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
             raise SimulationError(f"network model {self.model.name!r} must return one rate >= 0 a flow")
         for flow, rate in zip(flows, rates, strict=True):

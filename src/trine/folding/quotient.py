@@ -239,6 +239,8 @@ class QuotientBuilder:
                 raise SimulationError("flows of a class do not spread evenly over links: please report this as a bug")
             counts.append(count)
         latency_ps = int(self.placement.link_latency_ps[links].sum()) + software_ps
+        if self.placement.software is not None:
+            latency_ps += self.placement.software.on(links)
         return self.assembler.route(tuple(crossed), latency_ps, counts=tuple(counts), cap=cap)
 
 

@@ -246,6 +246,8 @@ class Folder:
         columns = [self.placement.link_bytes_per_s, self.placement.link_latency_ps]
         if self.places is not None:  # a message that crosses two links waits for both
             columns.append(self.places)
+        if self.placement.software is not None:
+            columns.append(self.placement.software.is_outer.astype(np.int64))
         real = neighbourhood.real_links
         colors = np.zeros(len(real), np.int64)
         for column in columns:

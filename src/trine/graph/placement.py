@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Bool, Int32, Int64
 from trine.errors import PlanError
 
 #: What a collective is: the algorithm to simulate (a name, None for the default, or a plan of
@@ -18,6 +18,19 @@ CollectiveAnswer = tuple[Any, int]
 CollectiveCosts = Callable[[str, int, Sequence[int], str | None], CollectiveAnswer]
 #: (kind, bytes, groups [groups, ranks], algorithm or None) -> the class of each group, and the answer of each class
 GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[CollectiveAnswer]]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RouteSoftware:
+    """What software adds before a message by its route: ``outer_ps`` where it crosses a link of ``is_outer``
+    (bool[links]), else ``inner_ps``."""
+
+    is_outer: Bool
+    inner_ps: int
+    outer_ps: int
+
+    def on(self, links: Int32) -> int:
+        return self.outer_ps if self.is_outer[links].any() else self.inner_ps
 
 
 class ClusterRoutes(Protocol):
@@ -41,13 +54,15 @@ class Placement:
     """devices: int64[ranks], the device of each. cluster: None for one rank on a device of its own.
 
     costs: chooses the algorithm of a group's collective, and says what software adds to its messages (None: the
-    algorithm asked for, and nothing). group_costs: the same for many groups at once.
+    algorithm asked for, and nothing). group_costs: the same for many groups at once. software: what is added to that
+    before each message by its route, of jobs that are a single collective.
     """
 
     devices: Int64
     cluster: ClusterRoutes | None = None
     costs: CollectiveCosts | None = None
     group_costs: GroupCosts | None = None
+    software: RouteSoftware | None = None
 
     @property
     def num_ranks(self) -> int:

@@ -1,0 +1,128 @@
+"""One collective by itself, folded: a job of one program that does nothing else, of which each class runs once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from trine.arrays import Int64
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_OUT
+from trine.collectives.run import DomainSteps, MessageTotals, run_schedule, wire_bytes
+from trine.collectives.schedule import ExpandedSchedule, Schedule, symmetry_of
+from trine.engine.circuit_model import network_on
+from trine.engine.models import network_model, why_unfolded
+from trine.errors import SimulationError, TrineError
+from trine.folding.extract import extract_patterns
+from trine.folding.stages import Folder
+from trine.folding.traffic import link_bytes
+from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.placement import Placement, RouteSoftware
+from trine.graph.program import Collective, Job, Label, RankProgram
+from trine.graph.taskgraph import TRANSFER, Progress
+
+#: Fewer messages are simulated one by one: classes of ranks take longer to find.
+FEW_MESSAGES = 20_000
+
+
+def run_folded(
+    schedule: Schedule | ExpandedSchedule,
+    cluster: Cluster,
+    group: Sequence[int],
+    *,
+    network: str,
+    step_ps: int | DomainSteps,
+    byte_factor: Fraction,
+    reducing_switches: Sequence[int],
+    progress: Progress | None,
+    on_compile: Callable[[], None] | None,
+) -> MessageTotals:
+    """What :func:`trine.collectives.run.run_schedule` gives, but for single messages; folded where that may be.
+
+    Schedules fold that state a symmetry, on networks that tell one flow from many. Parameters and errors: as there.
+    """
+    if isinstance(schedule, Schedule) and _may_fold(schedule, cluster, group, network):
+        try:
+            return _folded(schedule, cluster, group, network, step_ps, byte_factor, progress, on_compile)
+        except SimulationError:
+            raise
+        except (
+            TrineError
+        ):  # no route, one of several paths, too many classes: said by the run of all messages, if at all
+            pass
+    return run_schedule(
+        schedule, cluster, group, network=network, step_ps=step_ps, byte_factor=byte_factor,
+        reducing_switches=reducing_switches, progress=progress, on_compile=on_compile,
+    )  # fmt: skip
+
+
+def run_both(
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: object
+) -> MessageTotals:
+    """Fold and simulate every message. Raises SimulationError where the two differ."""
+    folded, whole = run_folded(schedule, cluster, group, **how), run_schedule(schedule, cluster, group, **how)  # type: ignore[arg-type]
+    for name in ("end_ps", "rank_end_ps", "link_bytes", "num_messages"):
+        if not np.array_equal(getattr(folded, name), getattr(whole, name)):
+            raise SimulationError(f"folded and unfolded runs differ in {name}: please report this as a bug of trine")
+    return whole
+
+
+def _may_fold(schedule: Schedule, cluster: Cluster, group: Sequence[int], network: str) -> bool:
+    if symmetry_of(schedule) is None or schedule.num_switches or schedule.num_ranks != len(group):
+        return False
+    if len(set(group)) < len(group) or why_unfolded(network_model(network_on(cluster, network))) is not None:
+        return False
+    first = schedule.sends_of(0, schedule.num_ranks, schedule.num_chunks, schedule.root)
+    return len(first.step) * len(group) >= FEW_MESSAGES
+
+
+def _folded(
+    schedule: Schedule,
+    cluster: Cluster,
+    group: Sequence[int],
+    network: str,
+    step_ps: int | DomainSteps,
+    byte_factor: Fraction,
+    progress: Progress | None,
+    on_compile: Callable[[], None] | None,
+) -> MessageTotals:
+    placement = _placement(schedule, cluster, group, step_ps)
+    job = extract_patterns(_job(schedule), placement.group_costs)
+    patterns = [replace(pattern, size_bytes=wire_bytes(pattern.size_bytes, byte_factor)) for pattern in job.patterns]
+    job = replace(job, patterns=tuple(patterns))
+    run = Folder(job=job, placement=placement, network=network, progress=progress, on_compile=on_compile).run()
+    ends = run.rank_ends()
+    return MessageTotals(
+        end_ps=int(ends.max(initial=0)),
+        rank_end_ps=ends,
+        link_bytes=link_bytes(job, placement, run.table, None),
+        num_messages=sum(int((pattern.kind == TRANSFER).sum()) * len(pattern.ranks) for pattern in patterns),
+    )
+
+
+def _placement(schedule: Schedule, cluster: Cluster, group: Sequence[int], step_ps: int | DomainSteps) -> Placement:
+    software = None
+    if isinstance(step_ps, DomainSteps):
+        software = RouteSoftware(cluster.link_table.of_class(SCALE_OUT), step_ps.inner_ps, step_ps.outer_ps)
+    own_ps = step_ps if isinstance(step_ps, int) else 0
+
+    def costs(
+        kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+    ) -> tuple[np.ndarray, list[tuple[Schedule, int]]]:
+        return np.zeros(len(groups), np.int32), [(schedule, own_ps)]
+
+    return Placement(devices=np.array(group, np.int64), cluster=cluster, group_costs=costs, software=software)
+
+
+def _job(schedule: Schedule) -> Job:
+    step = Collective(schedule.kind, "group", ("c",), schedule.size_bytes, schedule.root, None, (), Label())
+    program = RankProgram(
+        name="rank", steps=(step,), memory=(), resident_bytes=(0,) * len(MEMORY_CATEGORIES)
+    )  # fmt: skip
+    return Job(
+        axes=(("group", schedule.num_ranks),), programs=(program,), program_of=(0,) * schedule.num_ranks,
+        operator_names=(), layer_names=(),
+    )  # fmt: skip
