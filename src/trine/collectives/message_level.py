@@ -283,7 +283,7 @@ class MessageLevelRuns:
         low = high = 1.0
         if self.library is not None:
             _, low, high = self.library.library.bands["assumed"][0 if sent < 1 << 20 else -1]
-        busy_ps = done.link_busy_ps(self.cluster.link_bytes_per_s)
+        busy_ps = done.link_busy_ps
         busiest = busy_ps.argmax() if busy_ps.any() else None
         return CollectiveTime(
             op=op,

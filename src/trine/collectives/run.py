@@ -36,20 +36,22 @@ class MessageTotals:
     """What happened when all ranks entered at 0, without single messages.
 
     end_ps: when the last rank was through. rank_end_ps: int64[ranks], when each was; 0 for one that neither sends nor
-    receives. link_bytes: int64[links of the cluster], bytes that crossed each. num_messages: transfers, and joins in
-    place of those that are split over several paths.
+    receives. link_bytes: int64[links of the cluster], bytes that crossed each; link_bytes_per_s: their bandwidth.
+    num_messages: transfers, and joins in place of those that are split over several paths.
     """
 
     end_ps: int
     rank_end_ps: Int64
     link_bytes: Int64
+    link_bytes_per_s: Int64
     num_messages: int
 
-    def link_busy_ps(self, bytes_per_s: Int64) -> Int64:
+    @property
+    def link_busy_ps(self) -> Int64:
         """How long each link takes at its full bandwidth to carry what crossed it: int64[links]."""
         busy = np.zeros(len(self.link_bytes), np.int64)
         used = np.flatnonzero(self.link_bytes)
-        kinds = np.stack([self.link_bytes[used], bytes_per_s[used]])
+        kinds = np.stack([self.link_bytes[used], self.link_bytes_per_s[used]])
         pairs, which = np.unique(kinds, axis=1, return_inverse=True)
         busy[used] = np.array([transfer_ps(*pair) for pair in pairs.T.tolist()], np.int64)[which.ravel()]
         return busy
@@ -127,6 +129,7 @@ def run_schedule(
         end_ps=int(records.end_ps.max(initial=0)),
         rank_end_ps=_rank_ends(expanded, records.end_ps),
         link_bytes=link_bytes(graph),
+        link_bytes_per_s=cluster.link_bytes_per_s,
         num_messages=graph.num_tasks,
         graph=graph,
         records=records,

@@ -99,6 +99,7 @@ def _folded(
         end_ps=int(ends.max(initial=0)),
         rank_end_ps=ends,
         link_bytes=link_bytes(job, placement, run.table, None),
+        link_bytes_per_s=cluster.link_bytes_per_s,
         num_messages=sum(int((pattern.kind == TRANSFER).sum()) * len(pattern.ranks) for pattern in patterns),
     )
 

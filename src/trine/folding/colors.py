@@ -79,10 +79,15 @@ def mixed(value: UInt64) -> UInt64:
     return value ^ (value >> THIRTY_ONE)
 
 
+def distinct(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """The different values, rising."""
+    rising = np.sort(values)
+    return rising[np.concatenate(([True], rising[1:] != rising[:-1]))] if len(rising) else rising
+
+
 def count_distinct(values: UInt64) -> int:
     """How many different values there are."""
-    rising = np.sort(values)
-    return int(np.count_nonzero(rising[1:] != rising[:-1])) + min(len(rising), 1)
+    return len(distinct(values))
 
 
 def join_components(ptr: Int64, items: Int32, num_links: int) -> Int32:

@@ -29,6 +29,7 @@ from trine.folding.pattern import (
     Pattern,
     Together,
 )
+from trine.folding.refine import numbered
 from trine.graph.grid import RankGrid
 from trine.graph.placement import GroupCosts
 from trine.graph.program import Collective, Job, Peer
@@ -274,10 +275,10 @@ def _combined(columns: Sequence[Int64], num_rows: int) -> Int64:
     varying = [column for column in columns if (column != column[0]).any()]
     if not varying:
         return np.zeros(num_rows, np.int64)
-    _, first, inverse = np.unique(np.stack(varying, axis=1), axis=0, return_index=True, return_inverse=True)
-    number = np.empty(len(first), np.int64)
-    number[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return number[inverse.ravel()]
+    key = np.zeros(num_rows, np.int64)
+    for column in varying:
+        key = numbered(key * (int(column.max()) + 1) + column)[0].astype(np.int64)
+    return key
 
 
 @dataclass(slots=True)

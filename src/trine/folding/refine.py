@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64, UInt64
 from trine.errors import SimulationError
-from trine.folding.colors import ColorRounds, count_distinct, mixed, ranks_agree
+from trine.folding.colors import ColorRounds, count_distinct, distinct, mixed, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood
 
 #: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
@@ -127,11 +127,14 @@ def _partition(ranks: UInt64, links: UInt64, rounds: tuple[int, ...]) -> Partiti
 
 def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
     """Equal values as classes, numbered by their first members: int32 class of each, first members, sizes."""
-    _, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True)
+    inverse = np.searchsorted(distinct(values), values)  # few are distinct, as a rule: faster than sorting with indices
+    first = np.empty(int(inverse.max(initial=-1)) + 1, np.int64)
+    first[inverse[::-1]] = np.arange(len(values) - 1, -1, -1)
     order = np.argsort(first, kind="stable")
     number = np.empty(len(order), np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
-    return number[inverse.ravel()], first[order].astype(np.int64), counts[order].astype(np.int64)
+    class_of = number[inverse]
+    return class_of, first[order], np.bincount(class_of, minlength=len(order))
 
 
 # -- the proof ---------------------------------------------------------------------------------------------------------

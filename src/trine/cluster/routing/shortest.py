@@ -54,6 +54,7 @@ class ShortestRoutes:
                 self._onward[source].append(target)
         self._searches: dict[int, _RouteSearch] = {}
         self._ports: dict[int, dict[int, int]] = {}
+        self._least_latency_ps = min((latency_ps for _, _, _, latency_ps in links), default=0)
 
     def _add(self, source: int, target: int, wire: tuple[int, int]) -> None:
         """Keep the best of parallel links, and which others are as fast."""
@@ -85,6 +86,9 @@ class ShortestRoutes:
 
     def route(self, source: int, target: int) -> tuple[int, ...] | None:
         """Links from ``source`` to ``target``; None where no path leads there."""
+        direct = self._wires.get((source, target))
+        if direct is not None and direct[0] <= 2 * self._least_latency_ps:  # any other path has two links or more
+            return (direct[1],)
         found = self._path(source, target)
         return None if found is None else found[2]
 

@@ -249,14 +249,22 @@ class StepCosts:
             return f"hierarchical:{topology.num_domains}x{topology.min_per_domain}"
         return None
 
+    def _apart(self, gpus: npt.NDArray[np.int64], width: int) -> list[int]:
+        """Where those runs of ``width`` GPUs begin that are not seen at a glance to be one domain of scale-up links."""
+        firsts = np.arange(0, len(gpus), width)
+        island = self.cluster.scale_up_components[gpus]
+        last = np.minimum(firsts + width, len(gpus)) - 1
+        changes = np.concatenate(([0], np.cumsum(island[1:] != island[:-1])))
+        is_fast = np.logical_and.reduceat(self.cluster.node_classes.has_scale_up[gpus], firsts)
+        left: list[int] = firsts[(changes[last] != changes[firsts]) | ~is_fast].tolist()
+        return left
+
     def _in_order(self, group: tuple[int, ...], width: int) -> bool:
         """Whether each run of ``width`` ranks is one domain."""
         if (group, width) not in self._ordered:
-            gpus = self.cluster.gpus
-            runs = (group[first : first + width] for first in range(0, len(group), width))
-            self._ordered[group, width] = all(
-                len(domains_of(self.cluster, sorted(gpus[rank] for rank in run))) == 1 for run in runs
-            )
+            gpus = np.asarray(self.cluster.gpus, np.int64)[list(group)]
+            runs = [gpus[first : first + width] for first in self._apart(gpus, width)]
+            self._ordered[group, width] = all(len(domains_of(self.cluster, np.sort(run).tolist())) == 1 for run in runs)
         return self._ordered[group, width]
 
     def _hop(self, group: tuple[int, ...]) -> tuple[int, int]:
