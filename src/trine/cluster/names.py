@@ -113,6 +113,11 @@ class EndNames(Lazy[str]):
     def __len__(self) -> int:
         return len(self._source)
 
+    def are_of(self, devices: Sequence[str], source: Int32, target: Int32) -> bool:
+        """Whether these are the ends: then all links have the names that links without one get."""
+        same = np.array_equal(self._source, source) and np.array_equal(self._target, target)
+        return same and (self._devices is devices or list(self._devices) == list(devices))
+
     def item(self, index: int) -> str:
         if self._ordinals is None:
             self._ordinals = ordinals(self._source, self._target)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.data import SHORTEST, ClusterData
+from trine.cluster.names import EndNames
 from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Circuits, Device, Fabric, Link
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
@@ -101,13 +102,8 @@ def _link_mappings(cluster: ClusterData) -> list[dict[str, object]]:
 
 def plain_names(cluster: LinkedDevices) -> list[str]:
     """The names that reading gives links without one: numbered between the same ends."""
-    seen: dict[tuple[int, int], int] = {}
-    names = []
-    for link in cluster.links:
-        count = seen[link.source, link.target] = seen.get((link.source, link.target), 0) + 1
-        name = f"{cluster.devices[link.source].name}->{cluster.devices[link.target].name}"
-        names.append(name if count == 1 else f"{name}#{count}")
-    return names
+    links = cluster.link_table
+    return list(EndNames(cluster.device_table.names, links.source, links.target))
 
 
 def _link_mapping(cluster: ClusterData, link: Link) -> dict[str, object]:
@@ -201,6 +197,8 @@ def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
 def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:
     """(number, name) of the links that are not named after their ends."""
     layout = devices.layout
+    if isinstance(links.names, EndNames) and links.names.are_of(devices.names, links.source, links.target):
+        return
     if layout is None or layout is not links.layout or layout.trimmed:
         plain = plain_names(cluster)
         yield from ((i, name) for i, name in enumerate(links.names) if name != plain[i])

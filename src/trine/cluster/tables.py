@@ -176,6 +176,11 @@ class LinkTable(_Made[Link]):
         """int64[links]."""
         return np.array([numbers.latency_ps for numbers in self.numbers], np.int64)[self.number]
 
+    @cached_property
+    def has_media(self) -> bool:
+        """Whether any link says of what kind it is."""
+        return bool(np.array([bool(numbers.medium) for numbers in self.numbers], np.bool_)[self.number].any())
+
     def of_class(self, *classes: str) -> npt.NDArray[np.bool_]:
         """bool[links]: which are of one of these classes."""
         return np.array([numbers.link_class in classes for numbers in self.numbers], np.bool_)[self.number]

@@ -136,7 +136,8 @@ class _Uplinks:
     def _brought_to(self, device: int) -> list[int]:
         """Bytes of the links from below that bring some."""
         links, level = self._cluster.link_table, self._level
-        first, last = np.searchsorted(self._targets, (device, device + 1))
+        ends = np.array((device, device + 1), self._targets.dtype)  # of another type all targets would be copied
+        first, last = np.searchsorted(self._targets, ends)
         into = self._into[first:last]
         into = into[level[links.source[into]] < level[device]]
         return [size for size in self._carried[into].tolist() if size]

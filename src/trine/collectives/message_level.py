@@ -316,7 +316,7 @@ def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
         if cluster.circuits is not None and options.protocol != "none" and options.protocol in PROTOCOLS:
             raise InputError("what a library's protocols cost is known on links only", field="protocol")
         return options.protocol == "none"
-    return cluster.circuits is not None or not any(link.medium for link in cluster.links)
+    return cluster.circuits is not None or not cluster.link_table.has_media
 
 
 def _num_messages(schedule: Schedule) -> int:

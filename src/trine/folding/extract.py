@@ -171,7 +171,7 @@ class _Extraction:
         for axis in dict.fromkeys(call.axis for calls in self.calls for call in calls.values()):
             groups = self.program_of[self.grid.members(axis)]
             mixed = groups[(groups != groups[:, :1]).any(axis=1)]
-            for programs in np.unique(np.sort(mixed, axis=1), axis=0):
+            for programs in np.unique(np.sort(mixed, axis=1), axis=0) if len(mixed) else ():
                 self._check_group(axis, sorted(set(programs.tolist())))
 
     def _check_group(self, axis: str, programs: Sequence[int]) -> None:

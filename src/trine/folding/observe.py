@@ -270,32 +270,39 @@ class _Observer:
     def _numbers(self, pattern: Pattern, rank: int) -> Int32:
         """The label of each collective for a rank; the last entry, of no collective, is -1."""
         numbers = np.full(len(self.job.keys) + 1, -1, np.int32)
-        groups: dict[str, tuple[int, ...]] = {}
+        firsts: dict[str, int] = {}
         for key in pattern.algorithm_of:
             axis = pattern.key_axes[key]
-            if axis not in groups:
-                groups[axis] = self.job.grid.group(rank, axis)
-            name = (key, groups[axis][0])
+            if axis not in firsts:
+                firsts[axis] = int(self.job.grid.firsts(np.array([rank], np.int64), axis)[0])
+            name = (key, firsts[axis])
             if name not in self._labels:
                 self._labels[name] = len(self._collectives)
-                self._collectives.append(self._label(pattern, groups[axis], key))
+                self._collectives.append(self._label(pattern, firsts[axis], key))
             numbers[key] = self._labels[name]
         return numbers
 
-    def _label(self, pattern: Pattern, group: tuple[int, ...], key: int) -> CollectiveLabel:
+    def _label(self, pattern: Pattern, first: int, key: int) -> CollectiveLabel:
         axis, name = self.job.keys[key]
         _, step = self.job.templates[pattern.program].collectives[name]
-        if (axis, group[0]) not in self._rows:
-            self._rows[axis, group[0]] = tuple(self.row_of[member] for member in group if member in self.row_of)
+        if (axis, first) not in self._rows:
+            self._rows[axis, first] = self._rows_of_group(axis, first)
         return CollectiveLabel(
             kind=step.kind,
             algorithm=pattern.algorithm_of[key],
             size_bytes=step.size_bytes,
-            ranks=self._rows[axis, group[0]],
+            ranks=self._rows[axis, first],
             axis=axis,
             step=step.label.step,
-            group_size=len(group),
+            group_size=self.job.grid.size(axis),
         )
+
+    def _rows_of_group(self, axis: str, first: int) -> tuple[int, ...]:
+        """The rows of the observed ranks of the group that begins with rank ``first``, by position."""
+        ranks = np.array(list(self.row_of), np.int64)
+        ranks = ranks[self.job.grid.firsts(ranks, axis) == first]
+        order = np.argsort(self.job.grid.coordinates(ranks, axis), kind="stable")
+        return tuple(self.row_of[rank] for rank in ranks[order].tolist())
 
     def _memory(self) -> MemoryEvents:
         return rank_memory(self.run, self.patterns, self.base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,7 +38,7 @@ class RankGrid:
 
     def size(self, axis: str) -> int:
         """Ranks of a group along ``axis``."""
-        return int(np.prod([self.sizes[name] for name in self.parts(axis)], dtype=np.int64))
+        return math.prod(self.sizes[name] for name in self.parts(axis))
 
     def coordinate(self, rank: int, axis: str) -> int:
         """Position of ``rank`` along ``axis``."""

@@ -368,7 +368,7 @@ def costs_on(
         )
     if asked == "loadstore":
         return _loadstore_costs(machine, on_stage)
-    known = machine is not None and machine.circuits is None and any(link.medium for link in machine.links)
+    known = machine is not None and machine.circuits is None and machine.link_table.has_media
     if asked == "library" and not known:
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
     if machine is None or asked == "links" or not known:
