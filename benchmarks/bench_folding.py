@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 GPUS = (8, 64, 512, 4096, 32_768)
+SLOW_NIC = ("node5.pcie0->node5.nic0", 0.5)
+#: What is wrong with the machine of :func:`degraded_llama`.
+DEGRADED: dict[str, dict[str, object]] = {
+    "a slow NIC": {"slow_links": [SLOW_NIC]},
+    "three slow NICs": {
+        "slow_links": [SLOW_NIC, ("node77.pcie1->node77.nic3", 0.5), ("node900.nic6->node900.pcie3", 0.7)]
+    },
+    "a dead NIC": {"links_down": [SLOW_NIC[0]]},
+}
 #: The last of GPUS takes at most so many times as long as the first.
 MOST_GROWTH = 3.0
 
@@ -49,13 +59,36 @@ class Measured(NamedTuple):
 
 def llama(dp: int, **options: object) -> trine.Result:
     """Llama 3 405B on 128 * ``dp`` GPUs, as in example 18."""
+    result: trine.Result = example().run(dp, **options)
+    return result
+
+
+def example() -> ModuleType:
+    """Example 18."""
     spec = importlib.util.spec_from_file_location("llama", EXAMPLES / "18_llama_405b_at_scale.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    result: trine.Result = module.run(dp, **options)
-    return result
+    return module
+
+
+def degraded_llama(**links: object) -> trine.Result:
+    """Llama 3 405B on 16 384 GPUs with reductions beside the backward pass, on a machine with slow or dead links."""
+    import trine
+
+    cluster = trine.load_cluster("dgx-h100", nodes=2048, fabric="switch", **links)  # type: ignore[arg-type]
+    plan = trine.Plan(**example().BASE, dp=128)
+    return trine.simulate(example().llama(), plan, cluster=cluster)
+
+
+def fully_sharded() -> trine.Result:
+    """Llama 3 8B, all of it sharded over 16 384 GPUs on rails, one slow NIC."""
+    import trine
+
+    cluster = trine.load_cluster("dgx-h100", nodes=2048, slow_links=[SLOW_NIC])
+    workload = trine.synthesize("llama-3-8b", gpu="h100-sxm", sequence=4096, batch=1)
+    return trine.simulate(workload, trine.Plan(dp=16_384, sharding="fsdp", inputs="none"), cluster=cluster)
 
 
 def resnet(gpus: int, fabric: str | None, **options: object) -> trine.Result:
@@ -84,6 +117,11 @@ CASES: dict[str, Case] = {
     "llama 405B, 16 384 GPUs": Case(lambda: llama(128), 10, 2),
     "llama 405B, 131 072 GPUs": Case(lambda: llama(1024), 20, 3),
     "llama 405B, 16 384 GPUs, a slow NIC": Case(lambda: llama(128, slow_nic=True), 120, 8),
+    **{
+        f"llama 405B, 16 384 GPUs, default buckets, {name}": Case(lambda links=links: degraded_llama(**links), 60, 4)
+        for name, links in DEGRADED.items()
+    },
+    "llama 8B FSDP, 16 384 GPUs, a slow NIC": Case(fully_sharded, 60, 4),
     "verify-fold: resnet50 DDP, 1024 GPUs": Case(lambda: resnet(1024, None, fold="verify")),
     "verify-fold: llama 8B, 1024 GPUs, slow NIC": Case(lambda: pipelines(fold="verify")),
     **{

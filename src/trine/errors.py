@@ -8,6 +8,7 @@
     │   ├── TraceError        a trace file that cannot be read
     │   ├── SpecError         a cluster, graph or preset file that cannot be read
     │   ├── PlanError         a parallel layout that cannot run
+    │   │   └── TooManyTasksError one that makes more tasks than fit into memory
     │   └── MissingExtraError a feature whose optional dependency is absent
     └── SimulationError       the input is well formed, but the run cannot finish (exit code 1)
         └── DeadlockError     tasks wait for each other
@@ -95,6 +96,26 @@ class SpecError(InputError):
 
 class PlanError(InputError):
     """A parallel layout, batch or schedule that cannot run; says why."""
+
+
+class TooManyTasksError(PlanError):
+    """A job of ranks that behave so differently that more tasks would be simulated than fit into memory.
+
+    num_classes: in how many ways; num_ranks, num_tasks: of these, the tasks of one rank of each.
+    """
+
+    num_classes, num_ranks, num_tasks = 0, 0, 0
+
+    @classmethod
+    def of(cls, num_classes: int, num_ranks: int, num_tasks: int, most: int) -> TooManyTasksError:
+        """More than ``most`` tasks."""
+        error = cls(
+            f"{num_classes} of {num_ranks} ranks behave differently, which makes {num_tasks:,} tasks, more than the "
+            f"{most:,} that fit into memory: take fewer GPUs, larger buckets "
+            '(--bucket "1 GiB"), or reductions behind the backward pass (--no-dp-overlap)'
+        )
+        error.num_classes, error.num_ranks, error.num_tasks = num_classes, num_ranks, num_tasks
+        return error
 
 
 class MissingExtraError(InputError):

@@ -124,5 +124,8 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch
     monkeypatch.setattr(stages, "MAX_TASKS", 100)
     plan = Plan(dp=8, batch=8, inputs="none")
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
+    bound = trine.simulate(chain(8), plan, cluster=slow, cpu=False)
+    assert bound.scope is not None
+    assert bound.scope.bound_ps is not None
     with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):
         verified(chain(4), plan, slow)

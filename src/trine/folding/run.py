@@ -30,7 +30,7 @@ from trine.results.records import Ends
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
 
-FOLDING = ("on", "off", "verify")
+FOLDING = ("on", "exact", "off", "verify")
 #: Results of up to so many ranks show all of them.
 SHOW_ALL = 64
 #: Results of more ranks show so many of them: of each kind of program the one that ends last.
@@ -115,7 +115,7 @@ class JobRun:
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter."""
+    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_bound: as of :class:`Folder`."""
 
     job: Job
     placement: Placement
@@ -126,6 +126,7 @@ class JobRunner:
     progress: Callable[[int, int, int], None] | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
+    has_bound: Callable[[], bool] | None = None
 
     def run(self) -> JobRun:
         """Simulate; raises SimulationError where ``verify`` finds a difference."""
@@ -157,6 +158,7 @@ class JobRunner:
             progress=self.progress,
             on_compile=self.on_compile,
             on_stage=self.on_stage,
+            has_bound=self.has_bound,
         )
 
     def _scaling(self, patterns: JobPatterns) -> StragglerScaling | None:

@@ -16,7 +16,7 @@ import numpy as np
 from trine.arrays import Bool, Int32, Int64
 from trine.engine import advance, run
 from trine.engine.models import Network, QueueModel, network_model
-from trine.errors import PlanError
+from trine.errors import TooManyTasksError
 from trine.folding.colors import join_components
 from trine.folding.neighbourhood import (
     SHARED,
@@ -32,7 +32,7 @@ from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
 from trine.folding.quotient import DurationScaling, Quotient, QuotientBuilder
 from trine.folding.refine import Partition, among, identity, refine
 from trine.graph.placement import Placement
-from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot
+from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot
 from trine.units import format_time
 
 #: With more classes than this share of the ranks, every rank is simulated by itself.
@@ -50,6 +50,8 @@ WORTH_WAITING = 0.9
 RUN_TASKS = 6_000_000
 #: More tasks at a time (about 10 GB) are refused before they are built.
 MAX_TASKS = 60_000_000
+#: ... and so many (about 3 GB) where there is a bound in their place: :mod:`trine.simulation.bounded`.
+BOUND_TASKS = 24_000_000
 #: After so many stops all axes are activated.
 MAX_STOPS = 64
 
@@ -162,7 +164,8 @@ class Folder:
     """Runs one job.
 
     initial_colors: int64[ranks], what else tells ranks apart from the beginning. scaling: durations by rank.
-    places: see :func:`trine.folding.neighbourhood.link_places`; None on networks of flows.
+    places: see :func:`trine.folding.neighbourhood.link_places`; None on networks of flows. has_bound: says, when
+    it is of interest, whether there is a bound to give in place of more than BOUND_TASKS tasks.
     """
 
     job: JobPatterns
@@ -174,6 +177,7 @@ class Folder:
     progress: Progress | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
+    has_bound: Callable[[], bool] | None = None
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
@@ -267,14 +271,20 @@ class Folder:
     def _deferred(
         self, parts: list[PatternPart], partition: Partition, neighbourhood: Neighbourhood
     ) -> tuple[list[PatternPart], Partition, Neighbourhood]:
-        """Defer axes to begin with, as long as there are many tasks and that at least halves them."""
+        """Defer axes to begin with, as long as there are many tasks and that at least halves them.
+
+        Of axes that leave few tasks the one that is used last, else the one that leaves fewest.
+        """
         axes = sorted({axis for part in parts for axis in part.pattern.role_axes})
         while partition.num_classes > len(parts) and (tasks := _num_tasks(parts, partition)) > MANY_TASKS:
             deferred = parts[0].deferred
             tried = {axis: _deferring(parts, deferred | {axis}) for axis in axes if axis not in deferred}
             found = {axis: self._classes(fewer) for axis, fewer in tried.items()}
             num_tasks = {axis: _num_tasks(parts, classes) for axis, (classes, _) in found.items()}
-            best = min(num_tasks, key=lambda axis: (num_tasks[axis], axis), default=None)
+            few = {axis: -_first_use_ps(tried[axis], axis) for axis, left in num_tasks.items() if left <= MANY_TASKS}
+            best = min(
+                few or num_tasks, key=lambda axis: ((few or num_tasks)[axis], num_tasks[axis], axis), default=None
+            )
             if best is None or num_tasks[best] > WORTH_A_STOP * tasks:
                 break
             parts, (partition, neighbourhood) = tried[best], found[best]
@@ -282,12 +292,11 @@ class Folder:
 
     def _quotient(self, parts: Sequence[PatternPart], partition: Partition, neighbourhood: Neighbourhood) -> Quotient:
         placement, tasks = self.placement, _num_tasks(parts, partition)
-        if tasks > MAX_TASKS:
-            raise PlanError(
-                f"{partition.num_classes} of {placement.num_ranks} ranks behave differently, which makes {tasks:,} "
-                f"tasks, more than the {MAX_TASKS:,} that fit into memory: take fewer GPUs, larger buckets "
-                '(--bucket "1 GiB"), or reductions behind the backward pass (--no-dp-overlap)'
-            )
+        most = MAX_TASKS
+        if tasks > BOUND_TASKS and self.has_bound is not None and self.has_bound():
+            most = BOUND_TASKS
+        if tasks > most:
+            raise TooManyTasksError.of(partition.num_classes, placement.num_ranks, tasks, most)
         builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, placement, self.scaling)
         return builder.build()
 
@@ -490,6 +499,18 @@ def _begins(part: PatternPart) -> Bool:
             if pattern.key_axes[key] in deferred:
                 begins[pattern.entered[key]] = True
     return begins[part.tasks]
+
+
+def _first_use_ps(parts: Sequence[PatternPart], axis: str) -> int:
+    """How long ranks compute, at least, before they begin an exchange along ``axis``."""
+    first_ps = []
+    for part in parts:
+        begins = np.flatnonzero(_begins(replace(part, deferred=frozenset({axis}))))
+        if len(begins):
+            before = part.tasks[: begins[0]]
+            is_compute = part.pattern.kind[before] == COMPUTE
+            first_ps.append(int(part.pattern.duration_ps[before[is_compute]].sum()))
+    return min(first_ps, default=0)
 
 
 def _axis_of(job: JobPatterns, pattern: Pattern, task: int) -> str:

@@ -86,6 +86,10 @@ def rank_rows(result: TaskRun) -> list[Row]:
     ]
 
 
+#: Keys of :func:`folding_row` where the result is one end of a bound.
+BOUND_KEYS = ("step_at_least_s", "step_at_most_s")
+
+
 def folding_row(result: TaskRun) -> Row | None:
     """Return how ranks were folded; None where each was simulated by itself without a try."""
     scope = result.scope
@@ -107,6 +111,7 @@ def folding_row(result: TaskRun) -> Row | None:
             for stage in scope.stages
         ],
         "notes": list(scope.notes),
+        **({} if scope.bound_ps is None else dict(zip(BOUND_KEYS, map(seconds, scope.bound_ps), strict=True))),
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.arguments import takes
+from trine.errors import TooManyTasksError
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.simulation.facts import (
@@ -59,7 +60,17 @@ def simulate(
     """
     began = time.perf_counter()
     setup = setup_of(workload, plan, options)
-    run = _Run.of(setup)
+    refused: TooManyTasksError | None = None
+    try:
+        run = _Run.of(setup)
+    except TooManyTasksError as error:
+        refused = error.with_traceback(None)  # which holds what has been made so far
+    if refused is not None:
+        if options.fold == "exact":
+            raise refused
+        from trine.simulation.bounded import bounded
+
+        return bounded(setup, refused, lambda other: simulate(setup.workload, setup.plan, options=other))
     result = run.result(began)
     if not options.compare:
         return result
@@ -99,6 +110,7 @@ class _Run:
         from trine.folding.run import JobRunner
         from trine.parallel.build import build_job
         from trine.parallel.contention import under_pressure
+        from trine.simulation.bounded import has_bound
 
         options = setup.options
         job, report = build_job(
@@ -127,6 +139,7 @@ class _Run:
             progress=options.progress,
             on_compile=options.on_compile,
             on_stage=options.on_stage,
+            has_bound=(lambda: has_bound(setup)) if options.fold == "on" else None,
         )
         return _Run(setup=setup, report=report, costs=costs, kernels=kernels, done=runner.run())
 

@@ -1,0 +1,94 @@
+"""A machine in which a few links are slower than all others of their place, made even: all as fast, or all as slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trine.arrays import Int64
+from trine.cluster.cluster import Cluster
+from trine.cluster.tables import LinkTable
+
+#: Links of one place are slow, and not another kind of node, where the others are so many times as many.
+RARE = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Evened:
+    """``fast``: no link is slow. ``slow``: all links of the places of slow links are as slow as the slowest of these.
+
+    links: int64[slow links], their numbers. num_slowed: how many links are slow in ``slow``.
+    """
+
+    fast: Cluster
+    slow: Cluster
+    links: Int64
+    num_slowed: int
+
+
+def evened(cluster: Cluster) -> Evened | None:
+    """The machine made even in both ways; None where no link is slower than the many others of its place.
+
+    The place of a link is which devices of its nodes it joins (``pcie0->nic0`` of any node), or of which kind they are
+    outside nodes.
+    """
+    links = cluster.link_table
+    fast, slow = links.number.astype(np.int64), links.number.astype(np.int64)
+    places = _places(cluster, links)
+    for place in _uneven(places, fast):
+        of_place = np.flatnonzero(places == place)
+        numbers, counts = np.unique(links.number[of_place], return_counts=True)
+        usual = int(numbers[np.argmax(counts)])
+        rare = [
+            number
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+            if RARE * count <= int(counts.max()) and _is_slower(links, number, usual)
+        ]
+        if rare:
+            slowest = min(rare, key=lambda number: links.numbers[number].bytes_per_s)
+            fast[of_place[np.isin(fast[of_place], rare)]] = usual
+            slow[of_place[np.isin(slow[of_place], [usual, *rare])]] = slowest
+    changed = np.flatnonzero(fast != links.number)
+    if not len(changed):
+        return None
+    return Evened(
+        fast=_numbered(cluster, fast),
+        slow=_numbered(cluster, slow),
+        links=changed,
+        num_slowed=int((slow != fast).sum()),
+    )
+
+
+def _places(cluster: Cluster, links: LinkTable) -> Int64:
+    """int64[links]: equal numbers for links of one place."""
+    devices = cluster.device_table
+    node = np.asarray(devices.node, np.int64)
+    what = -1 - np.asarray(devices.kind, np.int64)
+    inside = np.flatnonzero(node >= 0)
+    inside = inside[np.argsort(node[inside], kind="stable")]
+    begins = np.flatnonzero(np.diff(node[inside], prepend=-1))
+    what[inside] = np.arange(len(inside)) - np.repeat(begins, np.diff(np.append(begins, len(inside))))
+    what -= what.min(initial=0)
+    key = what[links.source] * (int(what.max(initial=0)) + 1) + what[links.target]
+    places: Int64 = np.unique(key, return_inverse=True)[1].ravel().astype(np.int64)
+    return places
+
+
+def _uneven(places: Int64, number: Int64) -> list[int]:
+    """Places whose links are not all alike."""
+    most, least = np.full((2, int(places.max(initial=-1)) + 1), -1, np.int64)
+    np.maximum.at(most, places, number)
+    np.maximum.at(least, places, int(number.max(initial=0)) - number)
+    uneven: list[int] = np.flatnonzero(most != int(number.max(initial=0)) - least).tolist()
+    return uneven
+
+
+def _is_slower(links: LinkTable, number: int, usual: int) -> bool:
+    """Whether a kind of link is the usual one at a lower rate."""
+    one, other = links.numbers[number], links.numbers[usual]
+    return one.bytes_per_s < other.bytes_per_s and replace(one, bytes_per_s=other.bytes_per_s) == other
+
+
+def _numbered(cluster: Cluster, number: Int64) -> Cluster:
+    return replace(cluster, links=replace(cluster.link_table, number=number.astype(np.int32)))
