@@ -66,7 +66,7 @@ def simulate(
     except TooManyTasksError as error:
         refused = error.with_traceback(None)  # which holds what has been made so far
     if refused is not None:
-        if options.fold == "exact":
+        if options.fold != "on":
             raise refused
         from trine.simulation.bounded import bounded
 
