@@ -13,7 +13,9 @@ from trine.gpu.program import (
     BARRIER,
     COMPUTE,
     COPY,
+    DELAY,
     DMA,
+    FENCE,
     LOAD,
     READ,
     READ_FLAGGED,
@@ -54,6 +56,7 @@ def small_model(**changes):
         launch_ps=2000 * NS,
         dispatch_ps=7 * NS,
         barrier_ps=11 * NS,
+        fence_ps=230 * NS,
         dma_ps=500 * NS,
         packet_bytes=4096,
         packet_header_bytes=64,
@@ -111,6 +114,12 @@ class Programmer:
 
     def compute(self, cycles, **how):
         return self.add(COMPUTE, cycles, **how)
+
+    def fence(self, **how):
+        return self.add(FENCE, **how)
+
+    def delay(self, cycles, **how):
+        return self.add(DELAY, cycles, **how)
 
     def build(self):
         flat = [operation for group in self.workgroups for operation in group]
@@ -240,3 +249,13 @@ def by_link(gpu):
     """Lanes that carried something, by link."""
     order = np.lexsort((gpu.lane_number, gpu.lane_link))
     return order[(gpu.lane_data + gpu.lane_control)[order] > 0]
+
+
+def counting_words(program: GpuProgram) -> GpuProgram:
+    """Reads of counters and handles, which nobody writes in the program, become writes: the checker follows data."""
+    role = program.operand_role.copy()
+    first = np.minimum(program.operand_ptr[:-1], len(role) - 1)
+    loads = (program.op_kind == LOAD) & (role[first] == READ)
+    assert loads.any()
+    role[first[loads]] = WRITE
+    return replace(program, op_kind=np.where(loads, STORE, program.op_kind).astype(np.int8), operand_role=role)

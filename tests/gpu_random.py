@@ -27,7 +27,9 @@ from trine.gpu.program import (
     BARRIER,
     COMPUTE,
     COPY,
+    DELAY,
     DMA,
+    FENCE,
     LOAD,
     NOP,
     READ,
@@ -209,7 +211,8 @@ class RandomCase:
         return builder.build(), [*task_kernel, -1]
 
     def _operation(self, rank, group, groups):
-        kinds = [LOAD, STORE, COPY, REDUCE, REDUCE, COPY, WAITCNT, BARRIER, COMPUTE, NOP, RELEASE, DMA]
+        kinds = [LOAD, STORE, COPY, REDUCE, REDUCE, COPY, WAITCNT, BARRIER, COMPUTE, NOP, RELEASE, DMA,
+                 FENCE, DELAY]  # fmt: skip
         kinds = [kind for kind in kinds if kind not in self.without]
         waits = [ACQUIRE] * 12 + [RELEASE] * 4 if self.monitored else [ACQUIRE] * 4 if self.waits else []
         kind = self._choose(*kinds, *waits)
@@ -226,7 +229,8 @@ class RandomCase:
             num_bytes = self._choose(0, 0, 1, 3000, 9001)
             add(num_bytes, *([(READ, rank, 0, 0, -1)] if num_bytes else []), operand)
         else:
-            add({WAITCNT: self._choose(0, 0, 1, 5), COMPUTE: self._choose(1, 7, 100)}.get(kind, 0))
+            amounts = {WAITCNT: (0, 0, 1, 5), COMPUTE: (1, 7, 100), DELAY: (0, 3, 90)}
+            add(self._choose(*amounts.get(kind, (0,))))
 
     def _address(self):
         return int(self.rng.integers(0, 64)) * self.model.line_bytes

@@ -13,6 +13,7 @@ from trine.gpu.program import (
     COPY,
     DATA_OPS,
     DMA,
+    FENCE,
     LOAD,
     NOP,
     READ,
@@ -83,13 +84,14 @@ def offsets(sizes):
 
 
 def _operation(rng, ranks, own, num_semaphores, columns, operands):
-    kind = int(rng.integers(11))
+    kind = int(rng.integers(13))
     counts = {LOAD: (rng.integers(1, 3), 0), STORE: (0, rng.integers(1, 3)), COPY: (1, rng.integers(1, 3)),
               REDUCE: (rng.integers(1, 4), rng.integers(0, 3)), DMA: (rng.integers(2), 1), ACQUIRE: (1, 0),
               RELEASE: (0, rng.integers(1, 4))}  # fmt: skip
     reads, writes = (int(count) for count in counts.get(kind, (0, 0)))
-    amounts = {WAITCNT: rng.integers(4), COMPUTE: rng.integers(1000), BARRIER: 0, NOP: 0, ACQUIRE: rng.integers(1, 3),
-               RELEASE: rng.integers(1, 3), DMA: rng.integers(1, 5000) * reads}  # fmt: skip
+    amounts = {WAITCNT: rng.integers(4), COMPUTE: rng.integers(1000), BARRIER: 0, NOP: 0, FENCE: 0,
+               ACQUIRE: rng.integers(1, 3), RELEASE: rng.integers(1, 3),
+               DMA: rng.integers(1, 5000) * reads}  # fmt: skip
     columns["kind"].append(kind)
     columns["amount"].append(int(amounts.get(kind, rng.integers(0, 33))))
     columns["unroll"].append(int(rng.integers(3)) if kind in DATA_OPS else 0)

@@ -243,3 +243,24 @@ def test_barriers_and_computing(engine):
     computing = 5000 + 10_000 + 15_000 + 20_000 + 1500 + 3000 + 4500 + 6000
     barrier = 4 * 31_000 - 50_000
     assert outcome.gpu.state_ps[0, 0].tolist() == [computing, 0, 0, 0, barrier]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fence_takes_its_time_behind_the_answers(engine):
+    stored = there_and_back(REMOTE[0][1], LINE, CHANNEL, HEADER)
+    program = one().store(1, write(1, 0)).fence().load(1, read(0, 0)).build()
+    loaded = mesh(1, HEADER) + CHANNEL + mesh(1, LINE)
+    assert ends(program, engine) == [stored + MODEL.fence_ps + loaded]
+    assert ends(one().fence().build(), engine) == [MODEL.fence_ps]
+    assert ends(one().fence().build(), engine, replace(MODEL, fence_ps=0)) == [0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_delays_take_their_cycles_beside_each_other(engine):
+    """Unlike computing, which the wavefronts of a CU do one after the other."""
+    programmer = Programmer(1, 1)
+    programmer.kernel(0, 3, 1)
+    assert ends(programmer.delay(40).build(), engine, num_gpus=2) == [40 * MODEL.cycle_ps]
+    programmer = Programmer(1, 1)
+    programmer.kernel(0, 3, 1)
+    assert ends(programmer.compute(40).build(), engine, num_gpus=2) == [3 * 40 * MODEL.cycle_ps]

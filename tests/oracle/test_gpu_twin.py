@@ -172,7 +172,7 @@ def test_generated_programs_use_everything():
     assert {model.poll_ps is None for model in models} == {True, False}
     assert {model.posted_stores for model in models} == {True, False}
     programs = [random_case(seed).program for seed in range(60)]
-    assert {int(kind) for program in programs for kind in program.op_kind} == set(range(11))
+    assert {int(kind) for program in programs for kind in program.op_kind} == set(range(13))
     assert {int(role) for program in programs for role in program.operand_role} == set(range(4))
     switched = [switched_case(seed).program for seed in range(20)]
     assert {int(role) for program in switched for role in program.operand_role} == set(range(len(ROLE_NAMES)))

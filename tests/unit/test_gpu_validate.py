@@ -46,7 +46,7 @@ def test_what_is_right_passes():
 @pytest.mark.parametrize(
     ("name", "at", "value", "message"),
     [
-        ("op_kind", 1, 11, "(kind 11): there is no kind of operation 11"),
+        ("op_kind", 1, 13, "(kind 13): there is no kind of operation 13"),
         ("op_kind", 1, 2, None),
         ("op_kind", 1, 0, "operands written: 1, must be at least 0 and at most 0"),
         ("op_kind", 1, 1, "operands read: 1, must be at least 0 and at most 0"),

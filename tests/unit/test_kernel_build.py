@@ -6,11 +6,13 @@ import time
 
 import numpy as np
 import pytest
+from gpu_cases import counting_words
 
 from trine.collectives.kernels.build import KERNELS, automatic, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
-from trine.gpu.program import ACQUIRE, DATA_OPS, RELEASE
+from trine.gpu.program import ACQUIRE, DATA_OPS, DELAY, FENCE, RELEASE
+from trine.testing.proofs import check_program
 
 
 def test_every_collective_has_both_directions():
@@ -101,6 +103,18 @@ def test_waits():
 def test_flags_need_no_semaphores_behind_the_data():
     program = build_kernel("all_reduce", 4, 4000, algorithm="oneshot", protocol="ll")
     assert not np.isin(program.op_kind, (ACQUIRE, RELEASE)).any()
+
+
+@pytest.mark.parametrize("algorithm", ["oneshot", "twoshot", "ring", "twoshot-get"])
+def test_bookkeeping_comes_beside_the_data(algorithm):
+    bare = build_kernel("all_reduce", 4, 8192, algorithm=algorithm, workgroups=2)
+    books = build_kernel("all_reduce", 4, 8192, algorithm=algorithm, workgroups=2, bookkeeping=True)
+    assert not np.isin(bare.op_kind, (FENCE, DELAY)).any()
+    signals = int((books.op_kind == RELEASE).sum())
+    assert 0 < (books.op_kind == FENCE).sum() <= signals == (bare.op_kind == RELEASE).sum()
+    # Two loads of handles, one store of the next launch's flag, and delays before them.
+    assert np.isin(books.op_kind, DATA_OPS).sum() == np.isin(bare.op_kind, DATA_OPS).sum() + 8 * 3
+    check_program(counting_words(books), "all_reduce", 8192)
 
 
 def test_a_builder_of_ones_own():

@@ -165,7 +165,7 @@ def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, no
         was = np.int64(SEMAPHORE)
     elif before == WAVE_AT_BARRIER:
         was = np.int64(BARRIER)
-    elif before == WAVE_COMPUTING:
+    elif before == WAVE_COMPUTING:  # of fences and delays: memory
         was = np.int64(COMPUTING)
     counters.state[U(_NUM_STATES * cu_number + was)] += spent_ps
     wave.doing = doing

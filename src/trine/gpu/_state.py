@@ -105,9 +105,10 @@ WAVE = record_dtype(
     ("sibling", "i4"),  # the next of its workgroup; -1: none
     ("current_line", "i4"),  # the line at work that it issues reads of
 )
-#: What a wavefront is doing; WAVE_GONE: the place is free; WAVE_ENDED: the wavefront has ended, its workgroup has not.
+#: What a wavefront is doing; WAVE_GONE: the place is free; WAVE_ENDED: the wavefront has ended, its workgroup has not;
+#: WAVE_PAUSED: in a fence or delay.
 (WAVE_GONE, WAVE_NEW, WAVE_QUEUED, WAVE_FULL, WAVE_COUNTING, WAVE_DRAINING, WAVE_ACQUIRING, WAVE_AT_BARRIER,
- WAVE_COMPUTING, WAVE_ENDED) = range(10)  # fmt: skip
+ WAVE_COMPUTING, WAVE_ENDED, WAVE_PAUSED) = range(11)  # fmt: skip
 
 WAVE_TIME = record_dtype(
     16,
@@ -372,6 +373,7 @@ MODEL = record_dtype(
     ("launch_ps", "i8"),
     ("dispatch_ps", "i8"),
     ("barrier_ps", "i8"),
+    ("fence_ps", "i8"),
     ("poll_ps", "i8"),  # -1: the memory keeps what it cannot answer
     ("dma_ps", "i8"),
     ("packet_bytes", "i8"),

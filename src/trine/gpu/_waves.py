@@ -27,6 +27,7 @@ from trine.gpu._state import (
     WAVE_ENDED,
     WAVE_FULL,
     WAVE_GONE,
+    WAVE_PAUSED,
     WAVE_QUEUED,
     Entities,
     LoopTables,
@@ -35,7 +36,7 @@ from trine.gpu._state import (
     RunCounters,
 )
 from trine.gpu._wheel import give_event
-from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DMA, NOP, REDUCE, RELEASE, STORE, WAITCNT
+from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DELAY, DMA, FENCE, NOP, REDUCE, RELEASE, STORE, WAITCNT
 
 U = np.uint64
 
@@ -68,6 +69,12 @@ def go_on(
         cu.alu_ps = done_ps
         key = wave_key(program, model, cu_number, place)
         give_event(entities, clock, model.first_wave + place, done_ps, key)
+    elif doing == WAVE_PAUSED:
+        pause_ps = model.fence_ps
+        if program.op_kind[U(wave.op)] == DELAY:
+            pause_ps = program.op_amount[U(wave.op)] * model.cycle_ps
+        key = wave_key(program, model, cu_number, place)
+        give_event(entities, clock, model.first_wave + place, clock.now + pause_ps, key)
     elif doing == WAVE_AT_BARRIER:
         _come_to_barrier(entities, program, machine, clock, model, place)
     elif doing == WAVE_ENDED:
@@ -76,7 +83,7 @@ def go_on(
 
 @inlined
 def wave_event(machine: MachineTables, clock: Record, place: Int) -> None:
-    """A wavefront goes on: from the ALU, or with all others from a barrier."""
+    """A wavefront goes on: from the ALU, a fence or a delay, or with all others from a barrier."""
     wave = machine.waves[U(place)]
     if wave.doing == WAVE_AT_BARRIER:
         wake_group(machine, clock, np.int64(machine.groups[U(wave.group)].first_wave))
@@ -137,8 +144,13 @@ def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record,
         return WAVE_QUEUED if issued < program.operand_ptr[U(op + 1)] - program.operand_ptr[U(op)] else -1
     if kind == WAITCNT:
         return WAVE_COUNTING if wave.unfinished > program.op_amount[U(op)] else -1
+    if kind == FENCE and wave.unfinished > 0:
+        return WAVE_COUNTING
     if issued > 0 or kind == NOP:
         return -1
+    if kind in (FENCE, DELAY):
+        wave.operand = 1
+        return WAVE_PAUSED
     if kind in (BARRIER, COMPUTE):
         wave.operand = 1
         return WAVE_AT_BARRIER if kind == BARRIER else WAVE_COMPUTING

@@ -17,9 +17,11 @@ from trine.arrays import Bool, Int8, Int32, Int64
 from trine.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
-#: moves bytes. Control (wavefront 0 alone): ACQUIRE, RELEASE. All wavefronts: WAITCNT, BARRIER, COMPUTE, NOP.
-LOAD, STORE, COPY, REDUCE, DMA, ACQUIRE, RELEASE, WAITCNT, BARRIER, COMPUTE, NOP = range(11)
-OP_NAMES = ("load", "store", "copy", "reduce", "dma", "acquire", "release", "waitcnt", "barrier", "compute", "nop")
+#: moves bytes. Control (wavefront 0 alone): ACQUIRE, RELEASE. All wavefronts: WAITCNT, FENCE, BARRIER, COMPUTE,
+#: DELAY, NOP.
+LOAD, STORE, COPY, REDUCE, DMA, ACQUIRE, RELEASE, WAITCNT, BARRIER, COMPUTE, NOP, FENCE, DELAY = range(13)
+OP_NAMES = ("load", "store", "copy", "reduce", "dma", "acquire", "release", "waitcnt", "barrier", "compute", "nop",
+            "fence", "delay")  # fmt: skip
 DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 
 #: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
@@ -68,9 +70,9 @@ class GpuProgram(OneLine):
         has workgroups kernel_ptr[i] to kernel_ptr[i + 1]; kernel_names.
     Workgroups: workgroup_ptr int64[w + 1]: the operations of each.
     Operations: op_kind int8[n]; op_amount int64[n]: lines (data operations: cache lines in all, shared by the
-        wavefronts), bytes (DMA), cycles (COMPUTE), what an ACQUIRE takes and a RELEASE adds, requests that may be left
-        (WAITCNT); 0 for BARRIER and NOP. op_unroll int32[n]: requests of one wavefront in flight, of data operations;
-        0: what the GPU model says. op_label int32[n]: index into labels, -1: none.
+        wavefronts), bytes (DMA), cycles (COMPUTE, DELAY), what an ACQUIRE takes and a RELEASE adds, requests that may
+        be left (WAITCNT); 0 for BARRIER, FENCE and NOP. op_unroll int32[n]: requests of one wavefront in flight, of
+        data operations; 0: what the GPU model says. op_label int32[n]: index into labels, -1: none.
     Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, whose
         memory it is; operand_address int64, bytes; operand_step int32: line i of a data operation is at address
         + i * step; operand_semaphore int32: the semaphore of an ACQUIRE or RELEASE, of a DMA that releases one when

@@ -86,6 +86,7 @@ def make_model(system: GpuSystem) -> RecordArray:
         "memory_interleave_bytes": memory.interleave_bytes, "port_interleave_bytes": model.ports.interleave_bytes,
         "is_hashed": int(model.ports.choice == HASHED), "is_fair": int(model.ports.arbitration == FAIR),
         "launch_ps": model.launch_ps, "dispatch_ps": model.dispatch_ps, "barrier_ps": model.barrier_ps,
+        "fence_ps": model.fence_ps,
         "poll_ps": -1 if model.poll_ps is None else model.poll_ps, "dma_ps": model.dma_ps,
         "packet_bytes": model.packet_bytes, "packet_header_bytes": model.packet_header_bytes,
         "cycle_ps": model.cycle_ps, "reduce_bytes_per_cycle": model.reduce_bytes_per_cycle,

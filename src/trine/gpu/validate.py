@@ -20,7 +20,9 @@ from trine.gpu.program import (
     COMPUTE,
     COPY,
     DATA_OPS,
+    DELAY,
     DMA,
+    FENCE,
     KERNEL_COLUMNS,
     LOAD,
     NOP,
@@ -53,7 +55,7 @@ _WRITES: Bounds = {STORE: (1, _MANY), COPY: (1, _MANY), REDUCE: (0, _MANY), DMA:
 #: kind -> least and most of op_amount
 _AMOUNTS: Bounds = {
     **dict.fromkeys((*DATA_OPS, WAITCNT), (0, MAX_AMOUNT)), ACQUIRE: (1, MAX_AMOUNT), RELEASE: (1, MAX_AMOUNT),
-    DMA: (0, MAX_ADDRESS), COMPUTE: (0, 2**40), BARRIER: (0, 0), NOP: (0, 0),
+    DMA: (0, MAX_ADDRESS), COMPUTE: (0, 2**40), BARRIER: (0, 0), NOP: (0, 0), FENCE: (0, 0), DELAY: (0, 2**40),
 }  # fmt: skip
 _DTYPES = {**COLUMNS, **dict.fromkeys(POINTERS, np.int64), "semaphores": np.int32}
 

@@ -1,13 +1,18 @@
 """Communication kernels that others have published and measured, as GPU programs: what their source code does.
 
 Written from reading MSCCL++ (github.com/microsoft/mscclpp): tutorials/03-memory-channel, allreduce_packet.cu,
-allreduce_allpair_packet.cu, language/tests/single_node/allreduce_nvls_zero_copy.py, semaphore_device.hpp,
-concurrency_device.hpp. No code is taken over. How its threads become wavefronts:
+allreduce_allpair_packet.cu, execution_kernel.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py,
+semaphore_device.hpp, concurrency_device.hpp; and TensorRT-LLM's one-shot all-reduce as sglang has it
+(sgl-kernel/csrc/trt_reduce_internal.cu). No code is taken over. How its threads become wavefronts:
 
 - A warp that accesses 16 bytes a lane has four lines of 128 bytes in one access, so ``unroll`` is a multiple of 4.
 - A lane that waits for a packet's flag waits for nothing else: packets of different peers are waited for one after
   the other. So a line of packets (8 lanes of 16 bytes) is a wavefront of its own with one request in flight.
 - Counters, flags and channel handles lie in global memory: reading one is a load that what follows waits for.
+- Between two accesses a warp executes instructions: a ``delay``. Its cycles were counted in the machine code that nvcc
+  13.0 makes of the kernel for sm_90: the stall counts of the instructions on the way, and what scoreboards wait for
+  (shared memory 29 cycles, arXiv 2402.13499; special registers and constants 21, a further line of parameters 105,
+  mt4g; a reciprocal and conversions 14 to 18, assumed). Most of it is divisions by the numbers of ranks and blocks.
 """
 
 from __future__ import annotations
@@ -18,12 +23,19 @@ from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalT
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
 from trine.gpu.builder import Operand
-from trine.gpu.program import ACQUIRE, LOAD, READ, RELEASE, STORE, WAITCNT, WRITE, GpuProgram
+from trine.gpu.program import ACQUIRE, DELAY, FENCE, LOAD, READ, REDUCE, RELEASE, STORE, WAITCNT, WRITE, GpuProgram
 
 WARP = 32
 PACKET_LANES = 8
 MOST_WAVEFRONTS = 64
 COPIES = ("put", "get", "packets")
+#: Of a load or an atomic that the L2 has: H100 and A100 (docs/background/gpu-models.md).
+L2_CYCLES = 262
+#: Of a plan that each block copies into its shared memory: 12 272 bytes (execution_common.hpp).
+PLAN_LINES = 96
+#: What the plan executor executes of a meeting: to the signal, to the count of the wait, to its poll, and behind it;
+#: with the way through its operations, which compares their types one after the other.
+_EXECUTOR = (309, 406, 37, 140)
 
 
 def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 1024) -> GpuProgram:
@@ -45,14 +57,16 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
     for number in range(blocks):
         block = _Block(builder, number, words)
         if number == 0:
+            block.delay(57, "handle")
             block.word("handle")
-            block.meet(met, [1])
+            block.meet(met, [1], (11, 38, 71, 33))
         block.grid_barrier(grids[0])
-        block.word("handle")
+        block.handle()
         part = block.part(lines, blocks, number, builder.options.wavefronts * 4)
         if part.lines:
             if slots is not None:
                 part.copy(part.read(source), part.write(slots, 1, 0), label="put")
+                block.delay(95, "unpack")
                 part.copy(part.read(slots, chunk=0), part.write(result), label="unpack")
             else:
                 far = (1, 0) if kind == "get" else (0, 1)
@@ -60,8 +74,9 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
         if kind == "put":
             block.grid_barrier(grids[1])
             if number == 0:
-                builder.add(WAITCNT, 0, (), "signal")
-                block.meet(sent, [1])
+                block.word("signal")
+                builder.add(FENCE, 0, (), "signal")
+                block.meet(sent, [1], (11, 38, 71, 33))
         builder.end_workgroup()
     return builder.finished()
 
@@ -76,14 +91,19 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
     words = builder.scratch("words", blocks, 1)
     for number in range(blocks):
         block = _Block(builder, number, words)
-        block.word("flag, channel")
+        block.delay(139, "flag")
+        block.word("flag")
+        block.delay(234, "channel")
+        block.word("channel")
+        block.delay(46, "put")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
             part.copy(part.read(source), part.write(slots, distance, distance - 1), label="put")
+        block.delay(99, "reduce")
         share = block.part(lines, blocks, number)
         if share.lines:
-            block.add_up(share, source, slots, [share.write(result)])
-        block.leave()
+            block.add_up(share, source, slots, [share.write(result)], (100, 20))
+        block.next_flag()
     return builder.finished()
 
 
@@ -97,17 +117,23 @@ def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
     words = builder.scratch("words", blocks, 1)
     for number in range(blocks):
         block = _Block(builder, number, words)
-        block.word("flag, channel")
+        block.delay(140, "flag")
+        block.word("flag")
+        block.delay(704, "channels")
+        block.word("channels")
+        block.delay(176, "put")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
             part.copy(part.read(source, chunk=distance), part.write(slots, distance, distance - 1), label="put")
+        block.delay(163, "reduce")
         share = block.part(lines, blocks, number)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
-            block.add_up(share, source, slots, targets)
+            block.add_up(share, source, slots, targets, (103, 238 + 50 * (ranks - 1)))
+        block.delay(100, "unpack")
         if part.lines:
             part.copy(part.read(sums, chunk=distance - 1), part.write(result, chunk=-distance), label="unpack")
-        block.leave()
+        block.next_flag()
     return builder.finished()
 
 
@@ -124,20 +150,72 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
     lines = builder.options.lines(ranks)
     memory = builder.data("input", ranks, lines)
     words = builder.scratch("words", blocks, 1)
+    plan = builder.scratch("plan", blocks, PLAN_LINES)
     before, after = builder.signals(1), builder.signals(1)
     peers = list(range(1, ranks))
     for number in range(blocks):
         block = _Block(builder, number, words)
-        block.word("plan")
-        block.barrier("plan")
-        block.meet(before, peers)
+        block.delay(196, "plan")
+        block.add(LOAD, PLAN_LINES, [plan.operand((READ, READ), 0, number, 0)], "plan")
+        block.finish("plan")
+        block.delay(234, "plan")
+        block.meet(before, peers, _EXECUTOR)
+        block.delay(176, "meet")
         block.barrier("meet")
+        block.delay(1006, "reduce")
         part = block.part(lines, blocks, number, 1)
         if part.lines:
             targets = [part.write(memory), *(part.write(memory, d) for d in peers)]
             part.reduce([part.read(memory), *(part.read(memory, d) for d in peers)], *targets, label="reduce")
+        block.delay(114 + 176, "meet")
         block.finish("meet")
-        block.meet(after, peers)
+        block.meet(after, peers, _EXECUTOR)
+        builder.end_workgroup()
+    return builder.finished()
+
+
+def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
+    """All-reduce in one step (TensorRT-LLM, oneShotAllReduceKernel): each block copies its part of the input to where
+    all can read it, signals the blocks of the same number behind a fence, waits for theirs, and adds up all parts."""
+    builder, threads = _copied("one-shot copied", size_bytes, ranks, parts=1)
+    lines = builder.options.lines()
+    source, shared = builder.data("input", 1, lines), builder.data("shared", 1, lines)
+    result, copied = builder.data("output", 1, lines), builder.signals(1)
+    words = builder.scratch("words", 1, 1)
+    for number in range(builder.options.workgroups):
+        block = _Block(builder, number, words)
+        part = block.part(lines, builder.options.workgroups, number, threads // PACKET_LANES)
+        block.delay(144, "copy")
+        if part.lines:
+            part.copy(part.read(source), part.write(shared), label="copy")
+        block.ready(copied, list(range(1, ranks)))
+        if part.lines:
+            reads = [part.read(shared, d) for d in range(ranks)]
+            part.reduce(reads, part.write(result), label="reduce")
+        builder.end_workgroup()
+    return builder.finished()
+
+
+def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
+    """All-reduce in two steps (TensorRT-LLM, twoShotAllReduceKernel): as one step, but a rank adds up its part alone,
+    signals once more, and reads the sums of all."""
+    builder, threads = _copied("two-shot copied", size_bytes, ranks, parts=ranks)
+    lines = builder.options.lines(ranks)
+    source, shared = builder.data("input", ranks, lines), builder.data("shared", ranks, lines)
+    result, sums = builder.data("output", ranks, lines), builder.data("sums", 1, lines)
+    copied, summed, words = builder.signals(1), builder.signals(1), builder.scratch("words", 1, 1)
+    peers = list(range(1, ranks))
+    for number in range(builder.options.workgroups):
+        block = _Block(builder, number, words)
+        part = block.part(lines, builder.options.workgroups, number, threads // PACKET_LANES)
+        block.delay(144, "copy")
+        for chunk in range(ranks):
+            part.copy(part.read(source, chunk=chunk), part.write(shared, chunk=chunk), label="copy")
+        block.ready(copied, peers)
+        part.reduce([part.read(shared, d) for d in range(ranks)], part.write(sums), label="reduce")
+        block.ready(summed, peers)
+        for d in range(ranks):
+            part.copy(part.read(sums, d), part.write(result, chunk=d), label="gather")
         builder.end_workgroup()
     return builder.finished()
 
@@ -154,36 +232,72 @@ class _Block(Workgroup):
         self.add(LOAD, 1, [self._word(READ)], label)
         self.add(WAITCNT, 0, (), label)
 
-    def leave(self) -> None:
+    def next_flag(self) -> None:
         """The threads meet, and the first counts the block's flag up for the next launch."""
         self.finish("next flag")
         self.add(STORE, 1, [self._word(WRITE)], "next flag")
         self.builder.end_workgroup()
 
-    def meet(self, signals: SignalTable, distances: Sequence[int]) -> None:
-        """A signal to each peer, whose number is counted in memory, and a wait for theirs, likewise."""
-        self.word("signal")
-        self.signal(signals, [(d, 0) for d in distances], "signal")
-        self.word("wait")
-        self.wait(signals, 0, len(distances), "wait")
+    def delay(self, cycles: int, label: str) -> None:
+        """Instructions that the next access waits for."""
+        self.add(DELAY, cycles, (), label)
 
-    def add_up(self, share: Workgroup, source: Region, slots: Region, targets: Sequence[Operand]) -> None:
+    def handle(self) -> None:
+        """The two parts of a channel's handle that a copy needs lie in different sectors of a line."""
+        self.delay(9, "handle")
+        self.word("handle")
+        self.delay(57, "handle")
+        self.word("handle")
+
+    def meet(self, signals: SignalTable, distances: Sequence[int], cycles: tuple[int, int, int, int]) -> None:
+        """A signal to each peer, and a wait for theirs, which are counted in memory. ``cycles``: to the signal, to the
+        count, to the poll, and behind it. The count does not wait for the signals to be there, so it is a delay."""
+        self.delay(cycles[0], "signal")
+        self.signal(signals, [(d, 0) for d in distances], "signal")
+        self.delay(cycles[1] + L2_CYCLES + cycles[2], "wait")
+        self.wait(signals, 0, len(distances), "wait")
+        self.delay(cycles[3], "wait")
+
+    def ready(self, signals: SignalTable, peers: Sequence[int]) -> None:
+        """What has been written is there for the blocks of the same number, and theirs for this one."""
+        self.finish("copied")
+        self.delay(101, "copied")
+        self.add(FENCE, 0, (), "copied")
+        self.signal(signals, [(d, 0) for d in peers], "copied")
+        self.wait(signals, 0, len(peers), "wait")
+        self.delay(76, "wait")
+        self.barrier("wait")
+
+    def add_up(
+        self, share: Workgroup, source: Region, slots: Region, targets: Sequence[Operand], cycles: tuple[int, int]
+    ) -> None:
         """The own input and the packets of all peers. A lane waits for those of one peer before it asks for the next's;
-        the reduction then reads once more what is in registers in truth, beside the last peer's."""
+        beside the last peer's, the sum reads once more what is in registers in truth, all at the same time.
+
+        ``cycles``: of each packet; from the last to the write to the last peer.
+        """
         seen, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
-        for slot in range(last):
-            self.add(LOAD, share.lines, [share.read(slots, chunk=slot)], "reduce")
+        if last:
+            self.add(LOAD, share.lines, [share.read(slots, chunk=slot) for slot in range(last)], "reduce")
             self.add(WAITCNT, 0, (), "reduce")
+        self.delay((last + 1) * cycles[0] + cycles[1], "reduce")
         known = [share.read(seen, chunk=slot) for slot in range(last)]
-        share.reduce([share.read(source), *known, share.read(slots, chunk=last)], *targets, label="reduce")
+        reads = [share.read(source), *known, share.read(slots, chunk=last)]
+        unroll = len(reads) * self.builder.options.unroll
+        self.builder.add(REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
 
     def grid_barrier(self, signals: SignalTable) -> None:
         """All blocks of the GPU meet: each adds to a counter that all poll; here, one for each."""
         blocks = self.builder.options.workgroups
-        self.barrier("grid")
         self.add(WAITCNT, 0, (), "grid")
+        self.barrier("grid")
+        self.delay(78, "grid")
+        self.word("grid")
+        self.delay(52, "grid")
+        self.add(FENCE, 0, (), "grid")
         self.add(RELEASE, 1, [_at(signals, number, WRITE) for number in range(blocks)], "grid")
         self.add(ACQUIRE, blocks, [_at(signals, self.number, READ)], "grid")
+        self.delay(48, "grid")
         self.barrier("grid")
 
     def part(self, lines: int, parts: int, which: int, unit: int = 0) -> Workgroup:
@@ -205,6 +319,15 @@ class _Block(Workgroup):
 
 def _at(signals: SignalTable, number: int, role: int) -> Operand:
     return signals.operand(role, 0, number, 0)
+
+
+def _copied(name: str, size_bytes: int, ranks: int, parts: int) -> tuple[CollectiveBuilder, int]:
+    """With as many blocks and threads as TensorRT-LLM takes for 4 bytes a number: a thread for 16 bytes of a part,
+    blocks of up to 1024, at most 24 of them."""
+    needed = WARP * -(-size_bytes // (parts * 16 * WARP))
+    threads = min(1024, needed)
+    blocks = min(24, -(-needed // threads))
+    return _builder(name, ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks), threads
 
 
 def _builder(

@@ -10,6 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from trine.collectives.kernels.bookkeeping import (
+    CHANNEL_CYCLES,
+    COUNT_CYCLES,
+    DATA_CYCLES,
+    FLAG_CYCLES,
+    SEEN_CYCLES,
+)
 from trine.collectives.kernels.options import MAX_OPERANDS, KernelOptions
 from trine.errors import InputError
 from trine.gpu.builder import Operand, ProgramBuilder
@@ -18,12 +25,16 @@ from trine.gpu.program import (
     BARRIER,
     COPY,
     DATA_OPS,
+    DELAY,
+    FENCE,
+    LOAD,
     READ,
     READ_FLAGGED,
     READ_MEMBER,
     READ_SUM,
     REDUCE,
     RELEASE,
+    STORE,
     WAITCNT,
     WRITE,
     WRITE_ALL,
@@ -95,10 +106,14 @@ class CollectiveBuilder(ProgramBuilder):
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0
+        words = self.scratch("words", self.options.workgroups, 1) if self.options.bookkeeping else None
         for number in range(self.options.workgroups):
             count = each + (number < more)
             if count:
-                yield Workgroup(self, number, first, count)
+                group = Workgroup(self, number, first, count)
+                group.enter(words)
+                yield group
+                group.leave(words)
             first += count
             self.end_workgroup()
 
@@ -185,6 +200,37 @@ class Workgroup:
         """Until what all wavefronts have read and written so far is done."""
         self.add(WAITCNT, 0, (), label)
         self.add(BARRIER, 0, (), label)
+
+    def enter(self, words: Region | None) -> None:
+        """As a library's kernel, before the first access to data; ``words``: a line of each workgroup; or nothing."""
+        if words is None:
+            return
+        for cycles, label in ((FLAG_CYCLES, "flag"), (CHANNEL_CYCLES, "channels")):
+            self.add(DELAY, cycles, (), label)
+            self.add(LOAD, 1, [words.operand((READ, READ), 0, self.number, 0)], label)
+            self.add(WAITCNT, 0, (), label)
+        self.add(DELAY, DATA_CYCLES, (), "channels")
+
+    def leave(self, words: Region | None) -> None:
+        """As a library's kernel: the threads meet, and one counts the flag up for the next launch."""
+        if words is not None:
+            self.barrier("next flag")
+            self.add(STORE, 1, [words.operand((WRITE, WRITE), 0, self.number, 0)], "next flag")
+
+    def count(self, label: str) -> None:
+        """As a library's kernel: the number of signals to wait for is counted up in memory."""
+        if self.builder.options.bookkeeping:
+            self.add(DELAY, COUNT_CYCLES, (), label)
+
+    def seen(self, label: str) -> None:
+        """As a library's kernel: the signals are there."""
+        if self.builder.options.bookkeeping:
+            self.add(DELAY, SEEN_CYCLES, (), label)
+
+    def fence(self, label: str) -> None:
+        """As a library's kernel: what this workgroup has written is there for everybody before its next release."""
+        if self.builder.options.bookkeeping:
+            self.add(FENCE, 0, (), label)
 
     def signal(self, signals: SignalTable, peers: Iterable[tuple[int, int]], label: str) -> None:
         """Release a semaphore at each (distance, which)."""

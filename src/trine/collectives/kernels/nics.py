@@ -15,6 +15,7 @@ from trine.gpu.program import (
     COPY,
     DATA_OPS,
     DMA,
+    FENCE,
     READ,
     READ_ROLES,
     READ_SUM,
@@ -86,7 +87,7 @@ class _NicRewriter:
 
     def _signals_by_nic(self, rank: int, following: Sequence[Operation]) -> bool:
         """Whether the next thing behind barriers is a release whose targets are all behind NICs."""
-        after = next((operation for operation in following if operation.kind != BARRIER), None)
+        after = next((operation for operation in following if operation.kind not in (BARRIER, FENCE)), None)
         if after is None or after.kind != RELEASE:
             return False
         return all(self._leaves(rank, operand) for operand in after.operands)

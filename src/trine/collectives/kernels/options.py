@@ -34,7 +34,8 @@ class KernelOptions:
     num_ranks: at least 2. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
     all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
     one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
-    requests of a wavefront in flight, 0: what the GPU model says.
+    requests of a wavefront in flight, 0: what the GPU model says. bookkeeping: whether kernels do what a library's do
+    besides moving data (:mod:`trine.collectives.kernels.bookkeeping`).
 
     Raises
     ------
@@ -51,6 +52,7 @@ class KernelOptions:
     waits: str = JOINT
     line_bytes: int = 128
     unroll: int = 0
+    bookkeeping: bool = False
 
     def __post_init__(self) -> None:
         _in_range("num_ranks", self.num_ranks, 2, 4096)

@@ -34,6 +34,7 @@ class RankBarrier:
         """Tell the peers that their memory is not needed any more; wait until nobody needs the own one."""
         if self._done is not None:
             group.finish("done")
+            group.fence("done")
             self._done.send(group, peers, 1, "done")
             self._done.wait(group, peers, "wait until done")
 
@@ -48,6 +49,7 @@ class Signal:
         """What has been written so far is there for the peers."""
         if self._signals is not None:
             group.finish("signal")
+            group.fence("signal")
             self._signals.send(group, peers, 1, "signal")
 
     def receive(self, group: Workgroup, peers: Peers | None = None, *, last: bool = False) -> None:
@@ -73,8 +75,10 @@ class _Signals:
 
     def wait(self, group: Workgroup, peers: Peers | None, label: str) -> None:
         found = list(self._peers(group, peers))
+        group.count(label)
         for which, amount in [(0, len(found))] if self._joint else [(which, 1) for _, which in found]:
             group.wait(self._semaphores, which, amount, label)
+        group.seen(label)
 
     def _peers(self, group: Workgroup, peers: Peers | None) -> Iterable[tuple[int, int]]:
         if peers is not None:

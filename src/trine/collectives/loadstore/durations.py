@@ -92,6 +92,7 @@ class GroupDurations:
             "protocol": programs.protocol,
             "workgroups": programs.workgroups,
             "wavefronts": options.wavefronts,
+            "bookkeeping": programs.bookkeeping,
         }
 
     @cached_property

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
 
 
+#: What a kernel does besides moving data.
+BOOKKEEPING = ("library", "none")
+
+
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadStoreOptions(OneLine):
@@ -28,6 +32,9 @@ class LoadStoreOptions(OneLine):
     protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
     workgroups, wavefronts: of a kernel [32], of a workgroup [8, of a plan as it says].
     unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
+    bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals as a library's do;
+        ``none``: they only move data and signal; None: ``library`` where the cluster says which one it has. Plans say
+        what they do themselves.
     gpu_model: the inside of the GPUs, a model or the name or file of one; None: that of the cluster's GPUs.
     fold: ``auto`` or ``off``. verify: run both ways and compare everything.
 
@@ -43,6 +50,7 @@ class LoadStoreOptions(OneLine):
     unroll: int | None = option(None, "Requests of a wavefront in flight [the GPU model's].")
     max_outstanding: int | None = option(None, "Requests of a CU in flight [the GPU model's].")
     arbitration: str | None = option(None, "Of control and data at ports [the GPU model's].")
+    bookkeeping: str | None = option(None, "What a library's kernel does besides moving data [if the cluster has one].")
     gpu_model: str | GpuModel | None = option(None, "Inside of the GPUs: name or file [the cluster's GPU].")
     fold: str = "auto"
     verify: bool = False
@@ -53,11 +61,17 @@ class LoadStoreOptions(OneLine):
                 f"the load-store level has no protocol {self.protocol!r}{nearest(self.protocol, PROTOCOLS)}",
                 field="protocol",
             )
+        if self.bookkeeping is not None and self.bookkeeping not in BOOKKEEPING:
+            raise InputError(
+                f"unknown bookkeeping {self.bookkeeping!r}{nearest(self.bookkeeping, BOOKKEEPING)}", field="bookkeeping"
+            )
         for field, value, most in (("workgroups", self.workgroups, 4096), ("wavefronts", self.wavefronts, 64)):
             if value is not None and not 1 <= value <= most:
                 raise InputError(f"must be from 1 to {most}, got {value}", field=field)
         if self.is_plan and self.protocol != AUTO:
             raise InputError(f"{self.algorithm} says its protocol itself", field="protocol")
+        if self.is_plan and self.bookkeeping is not None:
+            raise InputError(f"{self.algorithm} says what its kernels do itself", field="bookkeeping")
         if self.is_plan and self.workgroups is not None:
             raise InputError(f"{self.algorithm} says its thread blocks itself", field="workgroups")
         if self.verify and self.fold == "off":
@@ -67,6 +81,10 @@ class LoadStoreOptions(OneLine):
     def is_plan(self) -> bool:
         """Whether the algorithm is the path of a plan."""
         return is_plan(self.algorithm)
+
+    def keeps_books(self, cluster: Cluster) -> bool:
+        """Whether kernels on this cluster do what a library's do besides moving data."""
+        return cluster.library is not None if self.bookkeeping is None else self.bookkeeping == "library"
 
     @property
     def wire_protocol(self) -> str:

@@ -25,10 +25,16 @@ ONESHOT = "oneshot"
 
 
 class Programs:
-    """The programs of one collective of ``num_ranks``. ``line_bytes``: of the GPU model."""
+    """The programs of one collective of ``num_ranks``.
 
-    def __init__(self, op: str, num_ranks: int, options: LoadStoreOptions, line_bytes: int) -> None:
+    line_bytes: of the GPU model. bookkeeping: whether kernels do what a library's do besides moving data.
+    """
+
+    def __init__(
+        self, op: str, num_ranks: int, options: LoadStoreOptions, line_bytes: int, bookkeeping: bool = False
+    ) -> None:
         self.op, self.num_ranks, self.options, self.line_bytes = op, num_ranks, options, line_bytes
+        self.bookkeeping = bookkeeping
         self.plan: KernelPlan | None = None
         if options.is_plan:
             self.plan = self._load_plan()
@@ -109,6 +115,7 @@ class Programs:
             wavefronts=options.wavefronts,
             protocol=options.protocol,
             line_bytes=options.line_bytes,
+            bookkeeping=options.bookkeeping,
         )
 
     def _kernel_options(self, size_bytes: int) -> KernelOptions:
@@ -121,6 +128,7 @@ class Programs:
             wavefronts=WAVEFRONTS if options.wavefronts is None else options.wavefronts,
             protocol=options.wire_protocol,
             line_bytes=self.line_bytes,
+            bookkeeping=self.bookkeeping,
         )
 
     def _load_plan(self) -> KernelPlan:

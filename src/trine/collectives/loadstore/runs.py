@@ -74,7 +74,8 @@ class LoadStoreRuns:
             raise InputError(f"a collective needs at least 2 ranks, got {len(self.ranks)}")
         self.group = tuple(cluster.gpus[rank] for rank in self.ranks)
         self.model = model_for(self.options, cluster, self.group)
-        self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes)
+        bookkeeping = self.options.keeps_books(cluster)
+        self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes, bookkeeping)
 
     def row(self, size_bytes: int) -> LoadStoreRow:
         """The fastest of what may run at this size."""

@@ -99,7 +99,8 @@ class GpuModel(OneLine):
     between requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store frees its slot
     when it has left through the port (or been accepted by the memory channel of its own GPU); False: when it is
     acknowledged. launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that
-    the GPU starts; barrier_ps: of the wavefronts of a workgroup; poll_ps: None: a wait for a semaphore is answered by
+    the GPU starts; barrier_ps: of the wavefronts of a workgroup; fence_ps: of a fence, beside
+    what it waits for; poll_ps: None: a wait for a semaphore is answered by
     the memory when it is released; else the wavefront reads it again that long after each answer that was not enough.
     monitor: needs poll_ps, for those that find it full. packet_bytes, packet_header_bytes: of NICs and copy engines;
     dma_ps: from the request to the first packet.
@@ -128,6 +129,7 @@ class GpuModel(OneLine):
     dma_ps: int
     packet_bytes: int
     packet_header_bytes: int
+    fence_ps: int = 0
     poll_ps: int | None = None
     l2: L2 | None = None
     monitor: Monitor | None = None
@@ -179,6 +181,7 @@ FIELDS = (
     ModelField("kernels.launch", "launch_ps", "time", "until the first workgroup of a kernel"),
     ModelField("kernels.dispatch", "dispatch_ps", "time", "between workgroups that the GPU starts"),
     ModelField("kernels.barrier", "barrier_ps", "time", "of the wavefronts of a workgroup"),
+    ModelField("kernels.fence", "fence_ps", "time", "of a memory fence, beside what it waits for"),
     ModelField("kernels.poll", "poll_ps", "time", "until a semaphore is read again; none: the memory answers"),
     ModelField("monitor.capacity", "monitor.capacity", "", "wavefronts that sleep at a time until a flag is written"),
     ModelField("monitor.wakeup", "monitor.wakeup_ps", "time", "from the write to the next request"),

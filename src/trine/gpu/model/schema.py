@@ -45,7 +45,8 @@ _KINDS: dict[str, Any] = {
     "monitor.capacity": Annotated[int, Field(ge=0, le=MAX_SLEEPERS)],
 }
 _DEFAULTS = {
-    "noc.rows": None, "noc.cols": None, "kernels.poll": None, "ports.choice": INTERLEAVED, "ports.arbitration": FIFO,
+    "noc.rows": None, "noc.cols": None, "kernels.poll": None, "kernels.fence": 0,
+    "ports.choice": INTERLEAVED, "ports.arbitration": FIFO,
 }  # fmt: skip
 
 

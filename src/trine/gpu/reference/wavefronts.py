@@ -16,7 +16,9 @@ from trine.gpu.program import (
     BARRIER,
     COMPUTE,
     DATA_OPS,
+    DELAY,
     DMA,
+    FENCE,
     LOAD,
     REDUCE,
     RELEASE,
@@ -96,8 +98,14 @@ class WavefrontRun:
         kind = operation.kind
         if kind in DATA_OPS or kind in CONTROL_OPS:
             return self._queue_to_issue(operation)
-        if kind == WAITCNT and self.unfinished > operation.amount:
+        if kind in (WAITCNT, FENCE) and self.unfinished > operation.amount:
             self._enter(MEMORY)
+            return False
+        if kind in (FENCE, DELAY):
+            self._enter(MEMORY)
+            model = self.shared.model
+            pause_ps = model.fence_ps if kind == FENCE else operation.amount * model.cycle_ps
+            self.later(self.agenda.now + pause_ps, self._next)
             return False
         if kind == BARRIER:
             self._enter(AT_BARRIER)
@@ -203,7 +211,7 @@ class WavefrontRun:
         if operation is None:
             if self.unfinished == 0:
                 self.go_on()
-        elif operation.kind == WAITCNT and self.is_begun and self.unfinished <= operation.amount:
+        elif operation.kind in (WAITCNT, FENCE) and self.is_begun and self.unfinished <= operation.amount:
             self.go_on()
 
     def acquired(self) -> None:

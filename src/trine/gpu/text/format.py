@@ -21,7 +21,9 @@ from trine.gpu.program import (
     BARRIER,
     COMPUTE,
     DATA_OPS,
+    DELAY,
     DMA,
+    FENCE,
     MEMBER_ROLES,
     NOP,
     OP_NAMES,
@@ -405,9 +407,9 @@ class _TextPrinter:
         elif kind in (ACQUIRE, RELEASE):
             words.append(self._list(at, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == RELEASE)))
             words += [f"by {amount}"] if amount != 1 else []
-        elif kind in (WAITCNT, COMPUTE):
-            words.append(f"{amount} cycles" if kind == COMPUTE else f"{amount}")
-        elif kind not in (BARRIER, NOP):
+        elif kind in (WAITCNT, COMPUTE, DELAY):
+            words.append(f"{amount}" if kind == WAITCNT else f"{amount} cycles")
+        elif kind not in (BARRIER, FENCE, NOP):
             raise AssertionError(f"kind {kind}")
         words += [f"unroll {program.op_unroll[op]}"] if program.op_unroll[op] else []
         words += [f"label {in_quotes(program.labels[program.op_label[op]])}"] if program.op_label[op] >= 0 else []

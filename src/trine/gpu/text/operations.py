@@ -13,7 +13,9 @@ from trine.gpu.program import (
     BARRIER,
     COMPUTE,
     COPY,
+    DELAY,
     DMA,
+    FENCE,
     LOAD,
     MEMBER_ROLES,
     MULTIMEM_ROLES,
@@ -87,7 +89,7 @@ _DATA: Mapping[str, _DataForm] = {
     "get": _DataForm(COPY, (1, 1), (1, _MANY), READ),
     "reduce": _DataForm(REDUCE, (1, _MANY), (0, _MANY)),
 }
-_CONTROL = ("dma", "acquire", "release", "waitcnt", "fence", "barrier", "compute", "nop")
+_CONTROL = ("dma", "acquire", "release", "waitcnt", "fence", "barrier", "compute", "delay", "nop")
 #: Other words for the same: of CUDA, of AMD's instruction set, of MSCCL++.
 ALIASES = {
     "memcpy": "copy", "signal": "release", "wait": "acquire", "__syncthreads": "barrier", "syncthreads": "barrier",
@@ -230,12 +232,12 @@ def _control(line: SourceLine, word: str) -> dict[str, Any]:
         return {"kind": RELEASE, "amount": _by(line), "operands": tuple(targets)}
     if word == "waitcnt":
         return {"kind": WAITCNT, "amount": read_value(line, "how many may be unfinished, such as 0,")}
-    if word == "compute":
+    if word in ("compute", "delay"):
         amount = read_value(line, "a number of cycles")
         if not line.accept("cycles", "cycle"):
             raise line.unexpected("'cycles'", ("cycles",))
-        return {"kind": COMPUTE, "amount": amount}
-    return {"kind": {"fence": WAITCNT, "barrier": BARRIER, "nop": NOP}[word], "amount": Number(0)}
+        return {"kind": COMPUTE if word == "compute" else DELAY, "amount": amount}
+    return {"kind": {"fence": FENCE, "barrier": BARRIER, "nop": NOP}[word], "amount": Number(0)}
 
 
 def _by(line: SourceLine) -> Expression:

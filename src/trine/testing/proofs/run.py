@@ -19,6 +19,7 @@ from trine.gpu.program import (
     BARRIER,
     DATA_OPS,
     DMA,
+    FENCE,
     LOAD,
     READ_FLAGGED,
     READ_MEMBER,
@@ -115,7 +116,7 @@ class ProofRun:
         op = self.ops[wave.next]
         if op.kind == BARRIER:
             return self._barrier(wave)
-        if op.kind == WAITCNT and op.amount == 0:
+        if op.kind in (WAITCNT, FENCE) and op.amount == 0:
             self._finish(wave)
         elif op.kind in DATA_OPS:
             if op.flagged_reads:
