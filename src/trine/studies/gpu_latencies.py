@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 from trine.cluster import Cluster
 from trine.gpu.fabric import GpuFabric
@@ -63,8 +64,10 @@ def _longer(model: GpuModel, attribute: str) -> GpuModel:
     group, _, name = attribute.rpartition(".")
     if not group:
         return replace(model, **_step(model, name))
-    return replace(model, **{group: replace(getattr(model, group), **_step(getattr(model, group), name))})
+    part = getattr(model, group)
+    changed: dict[str, Any] = {group: replace(part, **_step(part, name))}
+    return replace(model, **changed)
 
 
-def _step(part: object, name: str) -> dict[str, int]:
+def _step(part: object, name: str) -> dict[str, Any]:
     return {name: getattr(part, name) + STEP_PS}
