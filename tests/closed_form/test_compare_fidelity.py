@@ -62,7 +62,7 @@ def test_a_time_is_that_of_the_engine() -> None:
     model = gpu_model_of(cluster, cluster.gpus)
     program = build_kernel("all_gather", 4, size, algorithm="get", workgroups=8, wavefronts=4)
     done = run_gpus(program, cluster, cluster.gpus, model)
-    options = LoadStoreOptions(algorithm="get", workgroups=8, wavefronts=4)
+    options = LoadStoreOptions(algorithm="get", workgroups=8, wavefronts=4, bookkeeping="none")
     (row,) = loadstore_collective("all_gather", [size], cluster, options=options).rows
     assert row.time.time_ps == done.end_ps
     assert row.time.busbw_bytes_per_s == pytest.approx(size * 0.75 * 1e12 / done.end_ps)
@@ -75,7 +75,7 @@ def test_the_launch_is_the_models_and_nothing_else_moves_with_it() -> None:
 
 def test_where_only_links_take_time_bytes_take_what_links_take() -> None:
     """Of each line that a GPU puts 144 B leave it, and 16 B for each line that it gets; (N - 1) / N of the size."""
-    asked = LoadStoreRuns("all_gather", machine(), None, LoadStoreOptions(algorithm="put"))
+    asked = LoadStoreRuns("all_gather", machine(), None, LoadStoreOptions(algorithm="put", bookkeeping="none"))
     model = without_limits(without_work(without_bandwidth(asked.model)))
     first, second = (asked.run(asked.programs.program("put", size), model).end_ps for size in (2 << 20, 4 << 20))
     lines = 3 * (2 << 20) // 4 // 128

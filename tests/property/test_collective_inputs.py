@@ -34,6 +34,7 @@ MOVES = [
     ("all_to_all --size 64M --cluster dgx-h100 --nodes 64 --fabric fat-tree:2", "--routing ecmp-hash"),
     ("all_reduce --size 1M --topology ring --gpus 4 --bandwidth 50GB/s", "--latency 1us"),
     (H100, "--link-down gpu0->nvswitch"),  # round by PCIe
+    (INSIDE, "--bookkeeping none"),
     (H100, "--algorithm ring"),
     (H100, "--algorithm halving-doubling"),
     (H100, "--protocol simple"),

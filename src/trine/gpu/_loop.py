@@ -85,7 +85,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                 wake(entities, program, machine, counters, clock, model)
             elif clock.inject >= 0:
                 inject(entities, program, paths, machine, counters, clock, model)
-            elif clock.copy >= 0:
+            elif clock.copied >= 0:
                 copy_for_member(entities, program, paths, clock, model)
             elif clock.deliver >= 0:
                 deliver(entities, program, paths, machine, clock, model)

@@ -199,7 +199,7 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         elif gpu <= TO_SWITCH:
             event.copies = 0
             request.latest_ps = 0
-            clock.copy = number
+            clock.copied = number
             return np.int64(AT_SWITCH)
         else:
             stay_away(entities, paths, tables.peers, clock, model, number)
@@ -242,14 +242,14 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
 
 @inlined
 def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record, model: Record) -> None:
-    """The switch copies the multimem request ``clock.copy`` for its next member, when the request is there."""
-    number = clock.copy
+    """The switch copies the multimem request ``clock.copied`` for its next member, when the request is there."""
+    number = clock.copied
     event, request = entities.events[U(number)], entities.requests[U(number)]
     pair = paths.pairs[U(event.pair)]
     member = np.int64(pair.first_member) + np.int64(event.copies)
     event.copies += 1
     if member + 1 == pair.end_member:
-        clock.copy = -1
+        clock.copied = -1
     copy_number = take_request(entities, clock)
     copy, copied = entities.events[U(copy_number)], entities.requests[U(copy_number)]
     pair_number = np.int64(program.member_pair[U(member)])

@@ -329,7 +329,7 @@ CLOCK = record_dtype(
     ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
     ("inject_number", "i8"),
     ("inject_end", "i8"),
-    ("copy", "i8"),  # a multimem request that its switch copies for its members
+    ("copied", "i8"),  # a multimem request that its switch copies for its members
     ("deliver", "i8"),  # a pair whose first dma may have arrived
     ("begin", "i8"),  # a task that begins
     ("ended", "i8"),  # a task that has ended
