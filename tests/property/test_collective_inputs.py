@@ -35,6 +35,7 @@ MOVES = [
     ("all_reduce --size 1M --topology ring --gpus 4 --bandwidth 50GB/s", "--latency 1us"),
     (H100, "--link-down gpu0->nvswitch"),  # round by PCIe
     (INSIDE, "--bookkeeping none"),
+    ("all_reduce --size 1K --cluster mi300x-node --fidelity loadstore", "--link-down gpu0-gpu1"),  # round by PCIe
     (H100, "--algorithm ring"),
     (H100, "--algorithm halving-doubling"),
     (H100, "--protocol simple"),
@@ -152,7 +153,6 @@ REFUSED = [
     (INSIDE, "--routing ecmp-hash", "--routing"),
     (INSIDE.removesuffix(" --fidelity loadstore"), "--fidelity loadstore --nodes 2", "loads and stores"),
     (f"{INSIDE} --algorithm twoshot", "--verify-fold", "nothing to verify"),
-    ("all_reduce --size 1K --cluster mi300x-node --fidelity loadstore", "--link-down gpu0-gpu1", "loads and stores"),
     (INSIDE, "--algorithm twoshto", "twoshot"),
     (INSIDE, "--protocol none", "protocol"),
     (INSIDE, "--protocol ll256", "ll128"),
@@ -168,7 +168,7 @@ REFUSED = [
     (INSIDE, "--plot {tmp}/x.png", "two sizes"),
     ("broadcast --size 1K --cluster dgx-h100", "--fidelity loadstore", "broadcast"),
     ("all_reduce --size 0 --cluster dgx-h100", "--fidelity loadstore", "1 byte"),
-    ("all_reduce --size 1K --cluster l40s-pcie", "--fidelity loadstore", "l40s"),
+    ("all_reduce --size 1K --cluster l40s-pcie", "--fidelity loadstore", "pcie0->host0"),
     ("all_reduce --size 1K,2K --cluster dgx-h100 --fidelity loadstore", "--perfetto {tmp}/x.pftrace", "one size"),
     ("all_reduce --size 1K,2K --cluster dgx-h100 --fidelity loadstore", "--plot-noc {tmp}/x.png", "one size"),
     (BOTH, "--perfetto {tmp}/x.pftrace", "--compare-fidelity"),
