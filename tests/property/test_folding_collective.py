@@ -40,7 +40,7 @@ def test_folded_is_unfolded(seed: int) -> None:
     if rng.random() < 0.3:
         rng.shuffle(group)
     if rng.random() < 0.2:
-        cluster = slow_down(cluster, {cluster.links[rng.randrange(len(cluster.links))].name: 0.5})
+        cluster = slow_down(cluster, [(cluster.links[rng.randrange(len(cluster.links))].name, 0.5)])
     op = rng.choice(KINDS)
     size = 0 if op == "barrier" else rng.choice((1, 1000, 1 << 20, 123_456_789))
     schedule = make_schedule(op, len(group), size, rng.choice(known_algorithms(op)))
