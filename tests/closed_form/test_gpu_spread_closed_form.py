@@ -56,7 +56,9 @@ def test_ranks_go_on_behaving_alike(fold):
 
 
 def test_one_gpu_and_a_recorded_step_wait_for_nobody():
-    assert step(gpus=1).step_time_ps == step(gpus=1, gpu_spread=0.2).step_time_ps
+    assert step(gpus=1).step_time_ps == step(gpus=1, gpu_spread=0.0).step_time_ps
+    with pytest.raises(InputError, match="gpu_spread: one GPU waits for no slower one"):
+        step(gpus=1, gpu_spread=0.2)
     trace, plan = "vgg13-h100-b128", Plan(dp=4, data="ddp")
     recorded = trine.simulate(trace, plan, cluster="dgx-h100")
     assert recorded.step_time_ps == trine.simulate(trace, plan, cluster="dgx-h100", gpu_spread=0.0).step_time_ps

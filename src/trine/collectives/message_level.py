@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from trine.collectives.nccl.parameters import LL, LL128
 from trine.collectives.nccl.predict import OPS
 from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, TimePart, is_plan
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
-from trine.collectives.run import DomainSteps, MessageTotals, run_schedule
+from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.collectives.schedules.direct import to_the_next
 from trine.collectives.sizes import bus_factor, sent_bytes
@@ -44,13 +44,7 @@ class ScheduleRunner(Protocol):
         schedule: Schedule | ExpandedSchedule,
         cluster: Cluster,
         group: Sequence[int],
-        *,
-        network: str,
-        step_ps: int | DomainSteps,
-        byte_factor: Fraction,
-        reducing_switches: Sequence[int],
-        progress: Progress | None,
-        on_compile: Callable[[], None] | None,
+        **how: Unpack[MessageOptions],
     ) -> MessageTotals: ...
 
 

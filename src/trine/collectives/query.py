@@ -45,21 +45,9 @@ def collective(
     on_compile: Callable[[], None] | None = None,
     runner: ScheduleRunner = run_schedule,
 ) -> CollectiveResult:
-    """Predict a collective for several sizes.
+    """What :func:`trine.simulation.collective.collective` is but for ``fold``, which this package knows nothing of.
 
-    Parameters
-    ----------
-    op, sizes: as nccl-tests counts bytes. cluster: or its name. group: positions in ``cluster.gpus``; None: all.
-    options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
-        protocol ``none`` are simulated step by step.
-    network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
-    explain: also work out the alternatives.
-    matrix: of all_to_all_v, bytes from each rank (row) to each rank; the size is the largest sum of a row.
-    progress, on_compile: as of :func:`trine.engine.run`. runner: what simulates every message.
-
-    Raises
-    ------
-    InputError: what does not exist, does not fit or makes no difference.
+    runner: what simulates every message. Raises InputError as there.
     """
     options = options or CollectiveOptions()
     check_sizes(sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,17 @@ class _PairRoutes(NamedTuple):
     latency_ps: list[int]
     first: Int64
     share: npt.NDArray[np.float64]
+
+
+class MessageOptions(TypedDict):
+    """How the messages of a schedule are simulated: what :func:`run_schedule` takes of the same names."""
+
+    network: str
+    step_ps: int | DomainSteps
+    byte_factor: Fraction
+    reducing_switches: Sequence[int]
+    progress: Progress | None
+    on_compile: Callable[[], None] | None
 
 
 def run_schedule(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
+from typing import Unpack
 
 import numpy as np
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
-from trine.collectives.run import DomainSteps, MessageTotals, run_schedule, wire_bytes
+from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule, wire_bytes
 from trine.collectives.schedule import ExpandedSchedule, Schedule, symmetry_of
 from trine.engine.circuit_model import network_on
 from trine.engine.models import network_model, why_unfolded
@@ -22,52 +22,46 @@ from trine.folding.traffic import link_bytes
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.placement import Placement, RouteSoftware
 from trine.graph.program import Collective, Job, Label, RankProgram
-from trine.graph.taskgraph import TRANSFER, Progress
+from trine.graph.taskgraph import TRANSFER
 
 #: Fewer messages are simulated one by one: classes of ranks take longer to find.
 FEW_MESSAGES = 20_000
 
 
 def run_folded(
-    schedule: Schedule | ExpandedSchedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    *,
-    network: str,
-    step_ps: int | DomainSteps,
-    byte_factor: Fraction,
-    reducing_switches: Sequence[int],
-    progress: Progress | None,
-    on_compile: Callable[[], None] | None,
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: Unpack[MessageOptions]
 ) -> MessageTotals:
     """What :func:`trine.collectives.run.run_schedule` gives, but for single messages; folded where that may be.
 
     Schedules fold that state a symmetry, on networks that tell one flow from many. Parameters and errors: as there.
     """
-    if isinstance(schedule, Schedule) and _may_fold(schedule, cluster, group, network):
-        try:
-            return _folded(schedule, cluster, group, network, step_ps, byte_factor, progress, on_compile)
-        except SimulationError:
-            raise
-        except (
-            TrineError
-        ):  # no route, one of several paths, too many classes: said by the run of all messages, if at all
-            pass
-    return run_schedule(
-        schedule, cluster, group, network=network, step_ps=step_ps, byte_factor=byte_factor,
-        reducing_switches=reducing_switches, progress=progress, on_compile=on_compile,
-    )  # fmt: skip
+    folded = _tried(schedule, cluster, group, how)
+    return run_schedule(schedule, cluster, group, **how) if folded is None else folded
 
 
 def run_both(
-    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: object
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: Unpack[MessageOptions]
 ) -> MessageTotals:
-    """Fold and simulate every message. Raises SimulationError where the two differ."""
-    folded, whole = run_folded(schedule, cluster, group, **how), run_schedule(schedule, cluster, group, **how)  # type: ignore[arg-type]
-    for name in ("end_ps", "rank_end_ps", "link_bytes", "num_messages"):
+    """Fold where that may be, and simulate every message. Raises SimulationError where the two differ."""
+    folded, whole = _tried(schedule, cluster, group, how), run_schedule(schedule, cluster, group, **how)
+    for name in ("end_ps", "rank_end_ps", "link_bytes", "num_messages") if folded is not None else ():
         if not np.array_equal(getattr(folded, name), getattr(whole, name)):
             raise SimulationError(f"folded and unfolded runs differ in {name}: please report this as a bug of trine")
     return whole
+
+
+def _tried(
+    schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], how: MessageOptions
+) -> MessageTotals | None:
+    """The folded run; None where ranks cannot be folded: what is wrong, if anything, the run of all messages says."""
+    if not isinstance(schedule, Schedule) or not _may_fold(schedule, cluster, group, how["network"]):
+        return None
+    try:
+        return _folded(schedule, cluster, group, how)
+    except SimulationError:
+        raise
+    except TrineError:  # no route, one of several paths, too many classes
+        return None
 
 
 def _may_fold(schedule: Schedule, cluster: Cluster, group: Sequence[int], network: str) -> bool:
@@ -79,21 +73,15 @@ def _may_fold(schedule: Schedule, cluster: Cluster, group: Sequence[int], networ
     return len(first.step) * len(group) >= FEW_MESSAGES
 
 
-def _folded(
-    schedule: Schedule,
-    cluster: Cluster,
-    group: Sequence[int],
-    network: str,
-    step_ps: int | DomainSteps,
-    byte_factor: Fraction,
-    progress: Progress | None,
-    on_compile: Callable[[], None] | None,
-) -> MessageTotals:
-    placement = _placement(schedule, cluster, group, step_ps)
+def _folded(schedule: Schedule, cluster: Cluster, group: Sequence[int], how: MessageOptions) -> MessageTotals:
+    placement = _placement(schedule, cluster, group, how["step_ps"])
     job = extract_patterns(_job(schedule), placement.group_costs)
-    patterns = [replace(pattern, size_bytes=wire_bytes(pattern.size_bytes, byte_factor)) for pattern in job.patterns]
+    factor = how["byte_factor"]
+    patterns = [replace(pattern, size_bytes=wire_bytes(pattern.size_bytes, factor)) for pattern in job.patterns]
     job = replace(job, patterns=tuple(patterns))
-    run = Folder(job=job, placement=placement, network=network, progress=progress, on_compile=on_compile).run()
+    run = Folder(
+        job=job, placement=placement, network=how["network"], progress=how["progress"], on_compile=how["on_compile"]
+    ).run()
     ends = run.rank_ends()
     return MessageTotals(
         end_ps=int(ends.max(initial=0)),

@@ -75,7 +75,7 @@ class _GroupSignals:
         self.members = members
         self.classes = np.stack([stage.partition.class_of[members] for stage in run.stages])
 
-    def all(self) -> Iterator[_Signals]:
+    def all(self) -> Iterator[_AxisSignals]:
         """The signals of some collectives, until there are no more."""
         first = self.run.job.patterns[int(self.run.job.pattern_of[self.members[0]])]
         for one in (one for one in first.together if one.axis == self.axis):
@@ -94,7 +94,7 @@ class _GroupSignals:
             kinds.append(_Kind(pattern, _some(one, keys), at, job.row_of[self.members[at]].astype(np.int64)))
         return kinds
 
-    def _signals(self, keys: Int64) -> _Signals:
+    def _signals(self, keys: Int64) -> _AxisSignals:
         kinds = self._kinds(keys)
         num_sends = max(kind.together.num_sends for kind in kinds)
         entries = np.full((len(self.members), len(keys)), -1, np.int64)
@@ -110,7 +110,7 @@ class _GroupSignals:
                 one = kind.together
                 place = one.num_sends - one.num_signals + number if is_after else number
                 sends[kind.at, place] = self._heard(kind, place, entries, sends)
-        return _Signals(self.run, self.axis, kinds, sends)
+        return _AxisSignals(self.run, self.axis, kinds, sends)
 
     def _ends(self, kind: _Kind, tasks: Int64) -> Int64:
         """int64[members, tasks]: when tasks have ended on each member of a kind; those of a class once."""
@@ -138,7 +138,7 @@ class _GroupSignals:
         return self.run.job.grid.coordinates(kind.pattern.peers[kind.rows, role].astype(np.int64), self.axis)
 
 
-class _Signals:
+class _AxisSignals:
     """Ends of all sends of some collectives: int64[members, sends, keys]."""
 
     def __init__(self, run: FoldedRun, axis: str, kinds: list[_Kind], sends: Int64) -> None:

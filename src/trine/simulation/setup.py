@@ -207,6 +207,8 @@ def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int
     from trine.compute.spread import GPU_SPREAD, checked_spread, slowest_of
 
     spread = GPU_SPREAD if options.gpu_spread is None else checked_spread(options.gpu_spread)
+    if gpus == 1 and options.gpu_spread:
+        raise InputError("one GPU waits for no slower one: give it with several GPUs", field="gpu_spread")
     return slowest_of(gpus, spread) if gpus > 1 else 0.0
 
 
