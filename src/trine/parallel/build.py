@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,6 @@ from trine.graph.program import Collective, Job, RankProgram, Send
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.contention import in_sequence
 from trine.parallel.cuts import has_layers, layer_starts
-from trine.parallel.data import BUFFERS
 from trine.parallel.data_parallel import build_data_parallel
 from trine.parallel.job import JobContext
 from trine.parallel.local_sgd import local_sgd
@@ -41,7 +40,8 @@ class BuildReport:
     """What the build decided: the resolved plan in numbers, time by evidence, and what a user should know.
 
     cut_rule: where the pipeline's cuts lie, in words; empty without a pipeline.
-    one_operation_bytes: of the buffers that all stages broadcast as one operation of their replicas, in one step.
+    one_operation_bytes: that all stages broadcast as one operation of their replicas in one step: of ``buffers``, of
+    the ``parameters`` that ZeRO updated.
     """
 
     batch: int
@@ -54,7 +54,7 @@ class BuildReport:
     evidence_ps: Mapping[str, int]
     warnings: tuple[str, ...]
     cut_rule: str = ""
-    one_operation_bytes: int = 0
+    one_operation_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 def build_job(
@@ -112,12 +112,16 @@ def build_job(
     return job, report
 
 
-def _one_operation_bytes(job: Job) -> int:
-    """Bytes of buffers that are broadcast so, in the first step."""
+def _one_operation_bytes(job: Job) -> Mapping[str, int]:
+    """Bytes that are broadcast so in the first step, by what they are; stages that share a key broadcast together."""
     steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
-    found = [step for step in steps if step.algorithm == ONE_OPERATION and step.key[0] == BUFFERS]
+    found = [step for step in steps if step.algorithm == ONE_OPERATION]
     first = min((step.label.step for step in found), default=0)
-    return sum({step.key: step.size_bytes for step in found if step.label.step == first}.values())
+    sizes = {step.key: step.size_bytes for step in found if step.label.step == first}
+    total: dict[str, int] = {}
+    for key, size in sizes.items():
+        total[str(key[0])] = total.get(str(key[0]), 0) + size
+    return total
 
 
 def _programs(

@@ -21,9 +21,10 @@ from trine.graph.program import (
     RankProgram,
     Step,
 )
+from trine.parallel.data import BUFFERS
 
 #: First words of the keys of DDP's collectives on the dp axis: gradients, and buffers before the forward pass.
-GRADIENTS, BUFFERS = "bucket", "buffers"
+GRADIENTS = "bucket"
 AVERAGE = "average"
 
 

@@ -12,6 +12,7 @@ from trine._version import __version__
 from trine.cluster.uplinks import crowded_warning
 from trine.compute.origin import known_gpu
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
+from trine.parallel.data import BUFFERS
 from trine.parallel.plan import form_facts
 from trine.simulation.setup import Setup
 from trine.units import format_bandwidth, format_bytes, format_time
@@ -109,8 +110,8 @@ def evidence(
                 f"{sharing}; {'schedules on one channel; no protocol overhead' if costs is None else costs.software}"
             )
             rows.append(Evidence("communication time", "modelled", detail))
-    if report.one_operation_bytes:
-        rows.append(Evidence("broadcast of buffers", "modelled", _broadcast_detail(setup, report, costs)))
+    for what, size in report.one_operation_bytes.items():
+        rows.append(Evidence(f"broadcast of {what}", "modelled", _broadcast_detail(setup, what, size, costs)))
     if kernels is not None:
         rows.append(Evidence("contention of compute and communication", "modelled", kernels.describe()))
     if setup.host_bytes_per_s is not None:
@@ -143,15 +144,13 @@ def _slowest(setup: Setup) -> str:
     return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} longer than an average one: {why}"
 
 
-def _broadcast_detail(setup: Setup, report: BuildReport, costs: StepCosts | None) -> str:
-    size = format_bytes(report.one_operation_bytes)
+def _broadcast_detail(setup: Setup, what: str, size_bytes: int, costs: StepCosts | None) -> str:
+    size = format_bytes(size_bytes)
     if setup.machine is not None and setup.machine.circuits is not None:
         return f"{size} by a chain, message by message: circuits are set up in turn"
     whose = "a chain over the links" if costs is None else f"the chain of {costs.library}"
-    return (
-        f"{size} as one operation of all replicas, which end together when {whose} ends at its last one; "
-        "--buffers broadcast simulates its messages"
-    )
+    detail = f"{size} as one operation of all replicas, which end together when {whose} ends at its last one"
+    return f"{detail}; --buffers broadcast simulates its messages" if what == BUFFERS else detail
 
 
 def _operator_detail(kind: str, setup: Setup) -> str:
