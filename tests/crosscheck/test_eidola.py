@@ -40,7 +40,7 @@ def test_spinning_reads_grow_linearly(found):
     assert np.corrcoef(x, y)[0, 1] ** 2 >= 0.99
     slope = np.polyfit(x, y, 1)[0]
     work = Prepared(options).work
-    # an uncontended read there and back behind 3 us of pause, in an empty memory system: measured, not derived
+    # an uncontended read there and back, and the loop around it, in an empty memory system: measured, not derived
     interval_us = polling_interval_us(options)
     assert slope == pytest.approx(len(work.waiting_workgroups) / interval_us, rel=0.02)
 
@@ -65,12 +65,29 @@ def test_other_reads_are_those_of_the_data_flow_in_both(found):
     assert set(reads(swept, "spin", "non_flag_reads")) == set(reads(swept, "mwait", "non_flag_reads")) == {expected}
 
 
-def test_eidolas_numbers():
-    """Its figure 1: 134 to 660 flag reads from 0 to 40 us, and about 66 K others, 1024 x 1024 x 4 B in lines of 64 B.
+def test_the_slope_of_figure_1_is_that_of_four_wavefronts():
+    """134 to 660 flag reads from 0 to 40 us, 13.15 a us: the interval follows from the GPU, the four from the figure.
 
-    The polling interval is derived from the figure; where it starts and that the rest fits are not.
+    Beside them about 66 K others, 1024 x 1024 x 4 B in lines of 64 B.
     """
-    paper = replace(EIDOLA, cols=1024, tile=(16, 1024))
+    swept = sweep(
+        replace(EIDOLA, cols=1024, tile=(256, 1024), workgroups=4),
+        SweepGrid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=("spin",)),
+    )
+    assert swept.rows[0]["waiting_wavefronts"] == 4
+    assert swept.fits[0].slope_per_s == pytest.approx((660 - 134) / 40e-6, rel=0.03)
+    assert {row["non_flag_reads"] for row in swept.rows} == {65_536 + 4 * 64 + 256}
+
+
+def test_known_gap_43_wavefronts_read_ten_times_as_often_as_in_figure_1():
+    prepared = Prepared(EIDOLA)
+    early, late = (prepared.run(wakeup=f"{us} us").flag_reads for us in (10, 40))
+    assert (late - early) / 30 > 10 * (660 - 134) / 40
+
+
+def test_eidolas_numbers_with_a_fitted_pause():
+    """The pause is fitted to the slope of figure 1; where the line starts and that the rest fits are not."""
+    paper = replace(EIDOLA, cols=1024, tile=(16, 1024), poll="3 us")
     prepared = Prepared(paper)
     at_once, late = (prepared.run(wakeup=f"{us} us") for us in (0, 40))
     assert at_once.flag_reads == pytest.approx(134, rel=0.15)
@@ -79,9 +96,27 @@ def test_eidolas_numbers():
 
 
 def test_known_gap_mwait_reads_less_than_in_the_paper():
-    """Its figure 2: 728 to 788, more than one for each flag and one for each wake-up."""
+    """Its figure 2: 728 to 788, more than one for each flag and one for each wake-up where all flags land at once.
+
+    Where they land one by one, eight in a line, it is 706 (tests/closed_form/test_eidolon_reads.py).
+    """
     asleep = Prepared(replace(EIDOLA, sync="mwait")).run(wakeup="40 us")
     assert asleep.flag_reads == 43 * 3 + 43 < 728
+
+
+def test_eight_seeds_of_the_issue_order_are_eight_times_of_the_kernel():
+    """What the paper calls variability; its range is not stated. Here within 2 % of the time without a draw."""
+    for base in (EidolonOptions(), EidolonOptions(rows=256, cols=256), replace(EIDOLA, cols=128)):
+        usual = run_eidolon(base).end_ps
+        drawn = [run_eidolon(replace(base, issue_seed=seed)) for seed in range(8)]
+        assert len({each.end_ps for each in drawn}) == 8
+        assert all(abs(each.end_ps / usual - 1) < 0.02 for each in drawn)
+        assert {each.non_flag_reads for each in drawn} == {drawn[0].work.non_flag_reads}
+
+
+def test_eight_draws_of_when_flags_land_are_eight_times_of_the_kernel():
+    base = EidolonOptions(distribution="uniform(5 us, 15 us)")
+    assert len({run_eidolon(replace(base, seed=seed)).end_ps for seed in range(8)}) == 8
 
 
 def test_at_ten_times_the_break_even_mwait_reads_at_least_80_percent_less():
@@ -102,10 +137,10 @@ def test_a_late_flag_costs_spinning_and_not_mwait():
     for way in ("spin", "mwait"):
         even, late = (run_eidolon(replace(base, sync=way, straggler=late)) for late in ({}, {3: "20 us"}))
         more[way] = late.flag_reads - even.flag_reads
-        assert late.time_s - even.time_s == pytest.approx(20e-6, abs=3.3e-6)
+        assert late.time_s - even.time_s == pytest.approx(20e-6, abs=0.31e-6)
         assert late.non_flag_reads == even.non_flag_reads
     waiting = 8  # tiles of 64 rows
-    assert more["spin"] == pytest.approx(waiting * 20 / 3.281, rel=0.1)
+    assert more["spin"] == pytest.approx(waiting * 20 / 0.3014, rel=0.03)
     assert 0 <= more["mwait"] <= waiting
 
 

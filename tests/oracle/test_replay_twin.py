@@ -50,6 +50,17 @@ def test_random_programs_with_monitors(first):
         assert both(random_case(seed, size=5, monitored=True).system()).finished
 
 
+@pytest.mark.parametrize("first", range(50, 70, 10))
+def test_random_programs_whose_polls_take_turns_and_whose_wavefronts_issue_in_a_drawn_order(first):
+    found = set()
+    for seed in range(first, first + 10):
+        system = random_case(seed, size=5, monitored=seed % 3 == 0).system()
+        model = replace(system.model, poll_turn_ps=16 * NS * (seed % 4), poll_ps=system.model.poll_ps or 4 * NS)
+        turns = [both(replace(system, model=replace(model, issue_seed=draw))).records for draw in (None, seed)]
+        found.add(turns[0].end_ps.max() == turns[1].end_ps.max())
+    assert False in found
+
+
 @pytest.mark.parametrize("monitored", [False, True], ids=["as it comes", "mwait"])
 @pytest.mark.parametrize("first", range(25, 40, 5))
 def test_records_and_what_is_replayed_from_them(first, monitored):

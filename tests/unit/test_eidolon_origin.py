@@ -62,8 +62,11 @@ def test_the_same_run_is_replayed(options: dict[str, object], tmp_path: Path) ->
     ("changes", "differences"),
     [
         ({"cols": 512}, "the program"),
-        ({"poll": "1 us"}, r"the GPU model \(kernels.poll: 3 us there, 1 us here\)"),
-        ({"poll": 3_000_001}, r"the GPU model \(kernels.poll: 3000000 there, 3000001 here\)"),
+        (
+            {"poll": "1 us"},
+            r"the GPU model \(kernels.poll: 4 ns there, 1 us here, kernels.poll_turn: 16 ns there, none here\)",
+        ),
+        ({"issue_seed": 3}, r"the GPU model \(cus.issue_seed: none there, 3 here\)"),
         (
             {"sync": "mwait"},
             r"the GPU model \(monitor.capacity: none there, \d+ here, monitor.wakeup: none there, 100 ns here\)",

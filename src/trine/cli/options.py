@@ -325,6 +325,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "fabric": Option(metavar="ideal|modelled", panel=WRITES),
         "sync": Option(metavar="spin|mwait|sleep", panel=WAITS),
         **{name: Option(panel=WAITS) for name in ("poll", "sleep", "monitor_capacity", "monitor_wakeup")},
+        "issue_seed": Option(panel=MACHINE),
         "gpu_model": Option(panel=MACHINE, values=gpu_models),
         "cluster": Option(panel=MACHINE, values=clusters),
         "engine": Option(metavar="compiled|reference", panel=MACHINE),

@@ -430,12 +430,15 @@ def answer(
                 event.form |= POLL
             may_be_stuck = clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock)
             event.stage = STAGE_RETRY
-            pause_ps = model.poll_ps
             if waits == WOKEN:
                 request.monitor = AGAIN
-                pause_ps = model.wakeup_ps
+                again_ps = clock.now + model.wakeup_ps
+            else:
+                turn = machine.cu_turns[U(machine.waves[U(place)].cu)]
+                turn.free_ps = max(clock.now, turn.free_ps) + model.poll_turn_ps
+                again_ps = turn.free_ps + model.poll_ps
             key = wait_key(entities, program, machine, model, number)
-            give_event(entities, clock, number, clock.now + pause_ps, key)
+            give_event(entities, clock, number, again_ps, key)
             return may_be_stuck
         if was_poll:
             clock.num_pollers -= 1

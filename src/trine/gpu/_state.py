@@ -132,6 +132,13 @@ CU = record_dtype(
     ("full_since_ps", "i8"),  # -1: it has one
 )
 
+#: Of a CU, where polls take turns or the order of its wavefronts is drawn; beside CU, which fills a cache line.
+CU_TURN = record_dtype(
+    16,
+    ("free_ps", "i8"),  # when the next poll may have its turn
+    ("drawn", "i8"),  # the last number drawn
+)
+
 #: A line at work.
 LINE = record_dtype(
     32,
@@ -347,7 +354,7 @@ HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, u
 
 #: Numbers of the GPU model and the system, read only.
 MODEL = record_dtype(
-    448,
+    464,
     ("cus", "i8"),  # of a GPU
     ("channels", "i8"),
     ("ports", "i8"),
@@ -375,6 +382,8 @@ MODEL = record_dtype(
     ("barrier_ps", "i8"),
     ("fence_ps", "i8"),
     ("poll_ps", "i8"),  # -1: the memory keeps what it cannot answer
+    ("poll_turn_ps", "i8"),
+    ("is_drawn", "i8"),  # whether the order of a CU's wavefronts is
     ("dma_ps", "i8"),
     ("packet_bytes", "i8"),
     ("packet_header_bytes", "i8"),
@@ -506,6 +515,7 @@ class MachineTables(NamedTuple):
     waves: RecordArray
     wave_times: RecordArray
     cus: RecordArray
+    cu_turns: RecordArray
     lines: RecordArray
     free_lines: Int32
     resources: RecordArray

@@ -36,6 +36,7 @@ from trine.gpu._state import (
     RunCounters,
 )
 from trine.gpu._wheel import give_event
+from trine.gpu.draws import MODULUS, MULTIPLIER
 from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DELAY, DMA, FENCE, NOP, REDUCE, RELEASE, STORE, WAITCNT
 
 U = np.uint64
@@ -61,7 +62,7 @@ def go_on(
     wave = machine.waves[U(place)]
     cu_number = np.int64(wave.cu)
     if doing == WAVE_QUEUED:
-        _queue(machine, cu_number, place)
+        _queue(machine, model, cu_number, place)
         clock.kick_cu = cu_number
     elif doing == WAVE_COMPUTING:
         cu = machine.cus[U(cu_number)]
@@ -158,13 +159,20 @@ def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record,
 
 
 @inlined
-def _queue(machine: MachineTables, cu_number: Int, place: Int) -> None:
-    """The wavefront joins the end of its CU's queue."""
+def _queue(machine: MachineTables, model: Record, cu_number: Int, place: Int) -> None:
+    """The wavefront joins the end of its CU's queue; where the order is drawn, half of the times the front."""
     cu = machine.cus[U(cu_number)]
     machine.waves[U(place)].next_in_queue = -1
     if cu.first_wave < 0:
         cu.first_wave = place
     else:
+        if model.is_drawn == 1:
+            turn = machine.cu_turns[U(cu_number)]
+            turn.drawn = turn.drawn * MULTIPLIER % MODULUS
+            if turn.drawn > MODULUS // 2:
+                machine.waves[U(place)].next_in_queue = cu.first_wave
+                cu.first_wave = place
+                return
         machine.waves[U(cu.last_wave)].next_in_queue = place
     cu.last_wave = place
 

@@ -15,6 +15,7 @@ from trine.engine._state import ENTRY
 from trine.engine.compiled import new_work
 from trine.errors import SimulationError
 from trine.gpu._state import Entities, LoopTables, MachineTables, RunCounters, Wheel
+from trine.gpu.draws import first_draw
 from trine.gpu.path_table import FabricPaths, make_paths
 from trine.gpu.peer_table import make_peers
 from trine.gpu.records import STATE_NAMES
@@ -140,6 +141,7 @@ def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, li
         waves=new_records(places, S.WAVE),
         wave_times=new_records(places, S.WAVE_TIME),
         cus=new_records(num_cus, S.CU),
+        cu_turns=new_records(num_cus, S.CU_TURN),
         lines=new_records(FIRST_REQUESTS, S.LINE),
         free_lines=np.arange(FIRST_REQUESTS - 1, -1, -1, dtype=np.int32),
         resources=_resources(system, num_resources),
@@ -154,6 +156,7 @@ def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, li
         watchers=new_records(lines_with_flags, S.WATCHERS),
     )
     machine.semaphores["amount"] = semaphores
+    machine.cu_turns["drawn"] = np.tile([first_draw(model.issue_seed, cu) for cu in range(model.num_cus)], system.num_gpus)
     machine.kernels["groups_left"] = np.diff(program.kernel_ptr)
     for records, fields in (
         (machine.cus, ("first_wave", "last_wave", "first_item", "last_item", "full_since_ps")),

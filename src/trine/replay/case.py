@@ -188,6 +188,7 @@ def _model(options: EidolonOptions, cluster: Cluster, ranks: int) -> GpuModel:
     )
     return ModelOptions(
         sync=options.sync,
+        issue_seed=options.issue_seed,
         poll=options.poll,
         sleep=options.sleep,
         monitor_capacity=options.monitor_capacity,

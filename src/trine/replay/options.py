@@ -33,7 +33,7 @@ SIZES = (
 #: Options that count, and times.
 _NUMBERS = (
     "rows", "cols", "inner", "dtype_bytes", "workgroups", "wavefronts", "flag_spacing", "peers", "target", "seed",
-    "monitor_capacity",
+    "monitor_capacity", "issue_seed",
 )  # fmt: skip
 _TIMES = ("wakeup", "poll", "sleep", "monitor_wakeup")
 
@@ -59,6 +59,7 @@ class EidolonOptions(OneLine):
     fabric: ``ideal``: writes begin at the target's memory; ``modelled``: at the links from the peers.
     sync: ``spin``, ``mwait`` or ``sleep`` [as the GPU model; the preset spins]. poll, sleep, monitor_capacity,
         monitor_wakeup: :func:`trine.gpu.model.options.ModelOptions`.
+    issue_seed: which of the wavefronts of a CU that are ready issues next is drawn [they do in turns].
     gpu_model: name or file [that of the cluster's GPUs]. cluster: name or file.
 
     Raises
@@ -95,6 +96,7 @@ class EidolonOptions(OneLine):
     sleep: str | int | None = option(None, "Pause of --sync sleep.")
     monitor_capacity: int | None = option(None, "Wavefronts that may sleep [all].")
     monitor_wakeup: str | int | None = option(None, "From a write to the next read [100 ns].")
+    issue_seed: int | None = option(None, "Draw which ready wavefront of a CU issues next [in turns].")
     gpu_model: str | None = option(None, "Inside of the GPU: name or file.")
     cluster: str = option("eidola", "Preset name or cluster file.")
     engine: str = option("compiled", "The engine, or its Python twin.")

@@ -134,7 +134,7 @@ class EidolonResult(Report):
         model = self.work.model
         if model.poll_ps is None:
             return None
-        return model.poll_ps + flag_read_ps(model, uncached=self._flags_are_uncached)
+        return model.poll_ps + model.poll_turn_ps + flag_read_ps(model, uncached=self._flags_are_uncached)
 
     @property
     def spin_reads_per_s(self) -> float | None:
@@ -279,7 +279,7 @@ def _way_words(result: EidolonResult) -> str:
         return f"mwait, {room}, wake-up {format_time(model.monitor.wakeup_ps)}"
     if model.poll_ps is None:
         return "the memory answers"
-    return f"{result.work.way}, pause {format_time(model.poll_ps)}"
+    return f"{result.work.way}, {format_time(model.poll_ps + model.poll_turn_ps)} from an answer to the next read"
 
 
 def _inside(result: EidolonResult) -> list[str]:
@@ -358,8 +358,9 @@ def _options(result: EidolonResult) -> Row:
         "wakeup_from": (options.wakeup_from or WAIT) if drawn else None,
         "fabric": result.incoming.fabric,
         "sync": work.way,
-        "poll_s": None if model.poll_ps is None else seconds(model.poll_ps),
+        "poll_s": None if model.poll_ps is None else seconds(model.poll_ps + model.poll_turn_ps),
         "monitor": None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
+        "issue_seed": model.issue_seed,
         "writes_begin_at_memory": result.incoming.fabric == IDEAL,
     }
 

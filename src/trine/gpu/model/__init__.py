@@ -102,6 +102,8 @@ class GpuModel(OneLine):
     the GPU starts; barrier_ps: of the wavefronts of a workgroup; fence_ps: of a fence, beside
     what it waits for; poll_ps: None: a wait for a semaphore is answered by
     the memory when it is released; else the wavefront reads it again that long after each answer that was not enough.
+    poll_turn_ps: of each such read beside, one after the other in a CU: the instructions of the loop around it.
+    issue_seed: None: wavefronts of a CU that are ready issue in turns; else a seed: which one does is drawn.
     monitor: needs poll_ps, for those that find it full. packet_bytes, packet_header_bytes: of NICs and copy engines;
     dma_ps: from the request to the first packet.
     evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
@@ -131,6 +133,8 @@ class GpuModel(OneLine):
     packet_header_bytes: int
     fence_ps: int = 0
     poll_ps: int | None = None
+    poll_turn_ps: int = 0
+    issue_seed: int | None = None
     l2: L2 | None = None
     monitor: Monitor | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
@@ -158,6 +162,7 @@ FIELDS = (
     ModelField("cus.unroll", "unroll", "", "requests of a wavefront in flight, where the program does not say"),
     ModelField("cus.max_outstanding", "max_outstanding", "", "requests of a compute unit in flight"),
     ModelField("cus.issue_cycles", "issue_cycles", "", "cycles between requests of a compute unit"),
+    ModelField("cus.issue_seed", "issue_seed", "", "seed: which wavefront issues next is drawn; none: they do in turns"),
     ModelField("cus.reduce_per_cycle", "reduce_bytes_per_cycle", "bytes", "added up by a compute unit each cycle"),
     ModelField("cus.posted_stores", "posted_stores", "", "stores free their request slot when they have left"),
     ModelField("noc.kind", "noc.kind", "", "what joins compute units, memory and ports"),
@@ -183,6 +188,7 @@ FIELDS = (
     ModelField("kernels.barrier", "barrier_ps", "time", "of the wavefronts of a workgroup"),
     ModelField("kernels.fence", "fence_ps", "time", "of a memory fence, beside what it waits for"),
     ModelField("kernels.poll", "poll_ps", "time", "until a semaphore is read again; none: the memory answers"),
+    ModelField("kernels.poll_turn", "poll_turn_ps", "time", "of each read again, before that, one by one in a CU"),
     ModelField("monitor.capacity", "monitor.capacity", "", "wavefronts that sleep at a time until a flag is written"),
     ModelField("monitor.wakeup", "monitor.wakeup_ps", "time", "from the write to the next request"),
     ModelField("dma.latency", "dma_ps", "time", "of a copy engine or NIC, to its first packet"),
@@ -195,6 +201,8 @@ OPTIONAL = ("l2", "monitor")
 #: ``memory`` stands for all of ``memory.channels``, ``memory.bandwidth``, ...
 GROUPS = tuple(dict.fromkeys(path.split(".")[0] for path in PATHS if "." in path))
 
+#: What fields that most models do not have are then; it is not shown.
+_RARE = {"noc.rows": 0, "noc.cols": 0, "cus.issue_seed": None, "kernels.poll_turn": 0}
 _FORMATS = {"time": format_time, "bytes": format_bytes, "rate": format_bandwidth, "clock": format_clock}
 
 
@@ -205,7 +213,7 @@ def values(model: GpuModel) -> Iterator[tuple[ModelField, int | str | bool | Non
         if group in OPTIONAL and getattr(model, group) is None:
             continue
         value = attrgetter(entry.attribute)(model)
-        if value or entry.path not in ("noc.rows", "noc.cols"):
+        if entry.path not in _RARE or value != _RARE[entry.path]:
             yield entry, value
 
 

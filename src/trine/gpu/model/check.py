@@ -13,7 +13,7 @@ MAX_PS = PS_PER_S
 MAX_MESSAGE_BYTES = 1 << 20
 #: Of a monitor table: as many as wavefronts of the largest GPU.
 MAX_SLEEPERS = MAX_COUNT * MAX_COUNT
-_MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header", "monitor.capacity")
+_MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header", "monitor.capacity", "cus.issue_seed")
 #: The words of fields that are words.
 WORDS = {
     "noc.kind": (MESH, CROSSBAR),

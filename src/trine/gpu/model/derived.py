@@ -24,7 +24,7 @@ def local_load_ps(model: GpuModel, *, hit: bool) -> int:
 def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
     """An acquire of the own memory, there and back, mean over CUs and channels; ``uncached``: past the L2.
 
-    With ``poll_ps`` on top it is how often a wavefront that waits reads its semaphore.
+    With ``poll_ps`` and ``poll_turn_ps`` on top it is how often a wavefront that waits reads its semaphore.
     """
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)

@@ -37,7 +37,8 @@ class ModelOptions:
     """Numbers of a GPU model to replace; None leaves one as it is.
 
     Times (``poll``, ``launch``, ``sleep``, ``wakeup``): text with a unit (``"100 ns"``), or picoseconds.
-    ``poll="none"``: the memory answers. sync: ``spin``, ``mwait`` or ``sleep``; ``sleep``: the pause;
+    ``poll``: all that lies between an answer and the next read; ``"none"``: the memory answers. issue_seed: which
+    wavefront of a CU issues next is drawn. sync: ``spin``, ``mwait`` or ``sleep``; ``sleep``: the pause;
     ``monitor_capacity``, ``wakeup``: of the monitor.
     """
 
@@ -48,6 +49,7 @@ class ModelOptions:
     num_cus: int | None = None
     workgroups_per_cu: int | None = None
     posted_stores: bool | None = None
+    issue_seed: int | None = None
     poll: str | int | None = None
     launch: str | int | None = None
     sync: str | None = None
@@ -69,10 +71,10 @@ class ModelOptions:
                 f"--unroll {self.unroll} cannot matter: a compute unit has {changed.max_outstanding} requests in flight"
             )
         self._check_waits(model)
-        poll_ps = self._poll_ps(changed, sources)
-        return check_model(
-            _with_sources(replace(changed, poll_ps=poll_ps, monitor=self._monitor(changed, sources)), sources)
-        )
+        waits: dict[str, Any] = {"poll_ps": self._poll_ps(changed, sources), "monitor": self._monitor(changed, sources)}
+        if self.poll is not None and model.poll_turn_ps:
+            waits["poll_turn_ps"], sources["kernels.poll_turn"] = 0, "in the pause that is given as an option"
+        return check_model(_with_sources(replace(changed, **waits), sources))
 
     def _sizes(self, sources: Sources) -> dict[str, Any]:
         """New values by the attributes of the model."""
@@ -87,6 +89,10 @@ class ModelOptions:
                 if isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
                     raise InputError(f"--{option} is a number from 1 to {MAX_COUNT}, got {value}")
                 changes[attribute], sources[path] = int(value), _GIVEN
+        if self.issue_seed is not None:
+            if isinstance(self.issue_seed, bool) or not 0 <= self.issue_seed <= MAX_COUNT:
+                raise InputError(f"--issue-seed is a number from 0 to {MAX_COUNT}, got {self.issue_seed}")
+            changes["issue_seed"], sources["cus.issue_seed"] = int(self.issue_seed), _GIVEN
         if self.posted_stores is not None:
             changes["posted_stores"], sources["cus.posted_stores"] = self.posted_stores, _GIVEN
         if self.launch is not None:

@@ -41,11 +41,13 @@ _KINDS: dict[str, Any] = {
     "noc.rows": _Count | None,  # of a mesh only
     "noc.cols": _Count | None,
     "cus.posted_stores": bool,
+    "cus.issue_seed": Annotated[int, Field(ge=0, le=MAX_COUNT)] | None,
     "kernels.poll": Annotated[int | None, BeforeValidator(lambda value: _poll(value))],
     "monitor.capacity": Annotated[int, Field(ge=0, le=MAX_SLEEPERS)],
 }
 _DEFAULTS = {
     "noc.rows": None, "noc.cols": None, "kernels.poll": None, "kernels.fence": 0,
+    "kernels.poll_turn": 0, "cus.issue_seed": None,
     "ports.choice": INTERLEAVED, "ports.arbitration": FIFO,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from trine.gpu.draws import MODULUS, MULTIPLIER, first_draw
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
@@ -126,8 +127,7 @@ class WavefrontRun:
             return operation.kind != ACQUIRE
         if self.held < operation.unroll:
             self._enter(ISSUE)
-            self.cu.waves.append(self)
-            self.cu.poke()
+            self.cu.queue(self)
         else:
             self._enter(MEMORY)
             self.waits_for_slot = True
@@ -292,6 +292,9 @@ class ComputeUnit:
         self.issues_at = 0
         self.will_issue = False
         self.alu_free_ps = 0
+        #: when the next poll may have its turn; the last number drawn, where the order of wavefronts is
+        self.turn_free_ps = 0
+        self.drawn = first_draw(self.model.issue_seed, number)
         self.state_ps = [0] * 5
         self._full_ps, self._full_since_ps = 0, -1
 
@@ -308,6 +311,17 @@ class ComputeUnit:
     def end(self, workgroup: WorkgroupRun) -> None:
         self.workgroups.remove(workgroup)
         self.free_slots = sorted(self.free_slots + workgroup.slots)
+
+    def queue(self, wavefront: WavefrontRun) -> None:
+        """The wavefront wants to issue: behind the others, or where the order is drawn half of the times before them."""
+        if self.waves and self.model.issue_seed is not None:
+            self.drawn = self.drawn * MULTIPLIER % MODULUS
+            if self.drawn > MODULUS // 2:
+                self.waves.appendleft(wavefront)
+                self.poke()
+                return
+        self.waves.append(wavefront)
+        self.poke()
 
     def poke(self) -> None:
         """Schedule the next issue, if there is something to issue."""
@@ -404,6 +418,11 @@ class ComputeUnit:
         """For how long, in all, it has had no request slot left."""
         return self._full_ps + (self.agenda.now - self._full_since_ps if self._full_since_ps >= 0 else 0)
 
+    def turn_of_poll(self) -> int:
+        """Polls of the CU, one after the other; returns when this one has had its turn."""
+        self.turn_free_ps = max(self.agenda.now, self.turn_free_ps) + self.model.poll_turn_ps
+        return self.turn_free_ps
+
     def occupy_alu(self, cycles: int) -> int:
         self.alu_free_ps = max(self.agenda.now, self.alu_free_ps) + cycles * self.model.cycle_ps
         return self.alu_free_ps
@@ -498,15 +517,15 @@ class WavefrontRequest(OwnRequest):
             self.woken()
         elif not self.is_armed and not shared.is_futile():
             assert shared.model.poll_ps is not None
-            self._ask_after(shared.model.poll_ps)
+            self._ask_at(self.wavefront.cu.turn_of_poll() + shared.model.poll_ps)
 
     def woken(self) -> None:
         monitor = self.wavefront.shared.model.monitor
         assert monitor is not None
-        self._ask_after(monitor.wakeup_ps)
+        self._ask_at(self.wavefront.agenda.now + monitor.wakeup_ps)
 
-    def _ask_after(self, pause_ps: int) -> None:
-        self.wavefront.later(self.wavefront.agenda.now + pause_ps, self._join, self.number)
+    def _ask_at(self, time_ps: int) -> None:
+        self.wavefront.later(time_ps, self._join, self.number)
 
     def _join(self) -> None:
         self.wavefront.cu.lines.append(self)
