@@ -88,14 +88,15 @@ def findings(found: dict[str, Sweep]) -> tuple[Finding, ...]:
         Finding(
             paper="134 flag reads at 0, 660 at 40 us",
             here="; ".join(f"{name}: {first} to {last}" for name, (first, last) in zip(found, ends, strict=True))
-            + ". 129 are a flag for each of 43 workgroups and three peers; where the paper's count begins is not stated",
+            + ". 129 are a flag for each of 43 workgroups and three peers; from when the paper counts is not stated",
             holds=False,
             assumed=ASSUMED,
         ),
         Finding(
             paper="about 66 K other reads, whatever the wake-up time",
-            here=f"{others:,} at all times ({off(others, 66_000)}), {fewest:,} where four wait ({off(fewest, 66_000)}): "
-            "65 536 of the matrix, the vector of 64 lines once a tile, 256 of partial results; as the data flow asks",
+            here=f"{others:,} at all times ({off(others, 66_000)}), {fewest:,} where four wait "
+            f"({off(fewest, 66_000)}): 65 536 of the matrix, the vector of 64 lines once a tile, 256 of partial "
+            "results; as the data flow asks",
             holds=data["43 wait"] == {found["43 wait"].rows[0]["non_flag_reads_expected"]},
             assumed=ASSUMED,
         ),

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import OUTPUT, WAITS, WRITES, Brief, Json, Option, Perfetto, argument, fused_kernels
+from trine.cli.options import MACHINE, OUTPUT, WAITS, WRITES, Brief, Json, Option, Perfetto, argument, fused_kernels
 from trine.cli.output import all_written, end, say, show_answer, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
@@ -26,8 +26,8 @@ Kernel = Annotated[
 ]  # fmt: skip
 #: What a sweep has several values of, or asks of no run.
 _OF_RUNS = (
-    "rows", "cols", "peers", "wakeup", "sync", "target", "distribution", "seed", "together", "writes", "arrivals",
-    "symmetric", "engine",
+    "rows", "cols", "peers", "issue_seed", "wakeup", "sync", "target", "distribution", "seed", "together", "writes",
+    "arrivals", "symmetric", "engine",
 )  # fmt: skip
 _Plot = Annotated[str | None, Option("Draw who waits when (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)]
 
@@ -84,6 +84,7 @@ def sweep(
     peers: Annotated[str | None, Option("Replayed GPUs: 3,15,255.", panel=WRITES)] = None,
     wakeup: Annotated[str | None, Option('"0,5 us,10 us" or 0:40us:5us.', panel=WRITES)] = None,
     sync: Annotated[str | None, Option("Ways to wait [spin,mwait].", "spin,mwait,sleep", WAITS)] = None,
+    issue_seed: Annotated[str | None, Option("Seeds of the order of ready wavefronts: 0:7:1.", panel=MACHINE)] = None,
     jobs: Annotated[int | None, Option("Runs at a time [one a core].")] = None,
     brief: Brief = False,
     json: Json = None,
@@ -99,10 +100,11 @@ def sweep(
 
     grid = SweepGrid(
         rows=whole_numbers("--rows", rows), cols=whole_numbers("--cols", cols), peers=whole_numbers("--peers", peers),
-        wakeup=times("--wakeup", wakeup), sync=tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
+        issue_seed=whole_numbers("--issue-seed", issue_seed, 0), wakeup=times("--wakeup", wakeup),
+        sync=tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
     )  # fmt: skip
     if plot is not None and grid.num_runs == len(grid.sync):
-        raise InputError("--plot draws curves: give several values of --wakeup, --rows, --cols or --peers")
+        raise InputError("--plot draws curves: give several of --wakeup, --rows, --cols, --peers or --issue-seed")
     base, journal = made(given, kernel=kernel), _journal(csv, json)
     with ProgressLine(None) as progress:
         found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
@@ -144,13 +146,15 @@ def _end_journal(journal: Journal, finished: bool) -> None:
         say(f"note: what has ended is kept in {journal.path}: the same command goes on from there")
 
 
-def whole_numbers(option: str, text: str | None) -> tuple[int, ...]:
-    """``3,15,255``, or ``1024:8192:1024`` (first:last:step)."""
+def whole_numbers(option: str, text: str | None, least: int = 1) -> tuple[int, ...]:
+    """``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges begin at ``least`` at least."""
     if text is None:
         return ()
     if ":" in text:
         first, last, step = _three(option, text)
-        return tuple(_count(option, n) for n in _range(option, *(_whole(option, part) for part in (first, last, step))))
+        if _whole(option, first) < least:
+            raise InputError(f"{option} counts from {least}")
+        return _range(option, *(_whole(option, part) for part in (first, last, step)))
     return tuple(_whole(option, part) for part in text.split(","))
 
 
@@ -182,9 +186,3 @@ def _whole(option: str, text: str) -> int:
     if not re.fullmatch(r"\s*\d{1,9}\s*", text):
         raise InputError(f"{option} is whole numbers with commas, got {text[:80]!r}")
     return int(text)
-
-
-def _count(option: str, number: int) -> int:
-    if number < 1:
-        raise InputError(f"{option} counts from 1")
-    return number

@@ -156,7 +156,9 @@ def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, li
         watchers=new_records(lines_with_flags, S.WATCHERS),
     )
     machine.semaphores["amount"] = semaphores
-    machine.cu_turns["drawn"] = np.tile([first_draw(model.issue_seed, cu) for cu in range(model.num_cus)], system.num_gpus)
+    machine.cu_turns["drawn"] = np.tile(
+        [first_draw(model.issue_seed, cu) for cu in range(model.num_cus)], system.num_gpus
+    )
     machine.kernels["groups_left"] = np.diff(program.kernel_ptr)
     for records, fields in (
         (machine.cus, ("first_wave", "last_wave", "first_item", "last_item", "full_since_ps")),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trine.results.report import Row
 from trine.units import PS_PER_S, format_time
 
 #: Halvings of the interval in which the break-even lies.
@@ -44,6 +45,33 @@ class Fit(NamedTuple):
                 f"mwait{name} reads less from a wake-up time of {format_time(self.break_even_s * PS_PER_S)} on; at "
                 f"ten times that {100 * self.saved:.1f} % less"
             )
+
+
+class Spread(NamedTuple):
+    """Times of runs that differ in the seed of their issue order alone. times: how many different ones."""
+
+    name: str
+    seeds: int
+    times: int
+    least_s: float
+    most_s: float
+
+    def line(self) -> str:
+        """In words."""
+        least, most = (format_time(each * PS_PER_S) for each in (self.least_s, self.most_s))
+        share = 100 * (self.most_s / self.least_s - 1) if self.least_s else 0.0
+        return f"{self.name}: {self.seeds} issue orders, {self.times} times, from {least} to {most} (+{share:.2f} %)"
+
+
+def spreads_of(rows: Sequence[Row], varied: Sequence[str]) -> tuple[Spread, ...]:
+    """Rows that differ in their seed alone, together; ``varied``: what else tells them apart."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        words = [f"{row[name]} {name}" for name in ("rows", "cols", "peers") if name in varied]
+        if "wakeup" in varied:
+            words.append(f"wake-up {format_time(float(str(row['wakeup_s'])) * PS_PER_S)}")
+        found.setdefault(", ".join([*words, str(row["sync"])]), []).append(float(str(row["time_s"])))
+    return tuple(Spread(name, len(times), len(set(times)), min(times), max(times)) for name, times in found.items())
 
 
 def fit(

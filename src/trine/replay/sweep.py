@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any, ClassVar
 
 from trine._version import __version__
 from trine.errors import InputError
 from trine.gpu.run import announce_compiling
-from trine.replay.fits import Fit
+from trine.replay.fits import Fit, Spread, spreads_of
 from trine.replay.options import EidolonOptions, time_ps
 from trine.replay.plot import draw_grid
 from trine.replay.sweep_runs import Journal, OnRun, Runs, check_journal
@@ -26,8 +27,11 @@ _AXES = {
     "rows": ("rows", "rows", 1),
     "cols": ("cols", "columns", 1),
     "peers": ("peers", "replayed peers", 1),
+    "issue_seed": ("issue_seed", "seed of the issue order", 1),
 }
 
+#: Options that may have several values; wake-up times of a workload are run one after the other, ways to wait together.
+_VARY = ("rows", "cols", "peers", "issue_seed", "wakeup", "sync")
 #: Which ways to wait an option is about: in a grid over ways the others go without it.
 _WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("mwait",), "monitor_wakeup": ("mwait",)}
 
@@ -45,26 +49,24 @@ class SweepGrid:
     cols: Sequence[int] = ()
     peers: Sequence[int] = ()
     wakeup: Sequence[str | int] = ()
+    issue_seed: Sequence[int] = ()
     sync: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("rows", "cols", "peers", "wakeup", "sync"):
+        for name in _VARY:
             values = [time_ps(name, v) if name == "wakeup" else v for v in getattr(self, name)]
             if len(set(values)) < len(values):
-                raise InputError(f"--{name} has a value twice")
+                raise InputError(f"--{name.replace('_', '-')} has a value twice")
         if self.num_runs > MAX_RUNS:
             raise InputError(f"{self.num_runs} runs are more than {MAX_RUNS}")
 
     @property
     def num_runs(self) -> int:
-        runs = 1
-        for values in (self.rows, self.cols, self.peers, self.wakeup, self.sync):
-            runs *= max(1, len(values))
-        return runs
+        return prod(max(1, len(getattr(self, name))) for name in _VARY)
 
     def workloads(self, base: EidolonOptions) -> Iterator[EidolonOptions]:
         """The options of each, but for wake-up times."""
-        names = [name for name in ("rows", "cols", "peers", "sync") if getattr(self, name)]
+        names = [name for name in _VARY if name != "wakeup" and getattr(self, name)]
         for values in product(*(getattr(self, name) for name in names)):
             options = replace(base, **dict(zip(names, values, strict=True)))
             idle: dict[str, Any] = {name: None for name, ways in _WAYS.items() if options.sync not in (None, *ways)}
@@ -96,18 +98,25 @@ class Sweep(Report):
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
-            words = [f"{row[key]} {_words(key)}" for key in keys]
+            words = [_named(key, row[key]) for key in keys]
             found.setdefault(", ".join([*words, str(row["sync"])]), []).append(row)
         return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in found.items()}
 
     def text(self, *, volatile: bool = True) -> str:
         """A table; ``volatile``: with how long trine took, which differs from run to run."""
-        lines = [_line(_COLUMNS, volatile)]
-        lines += [_line(_cells(row), volatile) for row in self.rows]
+        seeds = "issue_seed" in self.varied
+        lines = [_line(_COLUMNS, volatile, "seed" if seeds else "")]
+        lines += [_line(_cells(row), volatile, str(row["issue_seed"]) if seeds else "") for row in self.rows]
         lines += [line for one in self.fits for line in one.lines()]
+        lines += [one.line() for one in self.spreads]
         if volatile:
             lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
         return "\n".join(lines)
+
+    @property
+    def spreads(self) -> tuple[Spread, ...]:
+        """Where the issue order is drawn several times: how the times of runs that differ in nothing else spread."""
+        return spreads_of(self.rows, self.varied) if "issue_seed" in self.varied else ()
 
     @property
     def headline(self) -> str:
@@ -139,6 +148,7 @@ class Sweep(Report):
             "runs": list(self.rows),
             "finished": self.finished,
             "fits": [one._asdict() for one in self.fits],
+            "spreads": [one._asdict() for one in self.spreads],
             "simulator": {"name": "trine", "version": __version__, "wall_s": self.wall_s},
         }
 
@@ -181,7 +191,7 @@ def sweep(
     runs.run(jobs or os.cpu_count() or 1)
     return Sweep(
         rows=tuple(row for rows in runs.rows for row in rows),
-        varied=tuple(name for name in ("wakeup", "rows", "cols", "peers", "sync") if len(getattr(grid, name)) > 1),
+        varied=tuple(name for name in ("wakeup", *_VARY[:-2], "sync") if len(getattr(grid, name)) > 1),
         fits=tuple(runs.fits[number] for number in sorted(runs.fits)),
         wall_s=time.perf_counter() - began,
         finished=not runs.stopped,
@@ -198,8 +208,8 @@ def _check(base: EidolonOptions, grid: SweepGrid) -> None:
 
 def _fit_name(grid: SweepGrid, options: EidolonOptions) -> str:
     """What its workload is among those of the grid."""
-    varied = [one for one in ("rows", "cols", "peers") if len(getattr(grid, one)) > 1]
-    return ", ".join(f"{getattr(options, one)} {one}" for one in varied)
+    varied = [one for one in _VARY[:-2] if len(getattr(grid, one)) > 1]
+    return ", ".join(_named(one, getattr(options, one)) for one in varied)
 
 
 _COLUMNS = (
@@ -222,14 +232,14 @@ def _cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _line(cells: Sequence[str], volatile: bool) -> str:
+def _line(cells: Sequence[str], volatile: bool, seed: str) -> str:
     widths = (6, 6, 6, 6, 9, 10, 11, 15, 13, 11, 11)
     shown = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-    return " ".join(shown if volatile else shown[:-1])
+    return " ".join([*([f"{seed:>6}"] if seed else []), *(shown if volatile else shown[:-1])])
 
 
-def _words(key: str) -> str:
-    return "us wake-up" if key == "wakeup_s" else key
+def _named(key: str, value: object) -> str:
+    return f"issue seed {value}" if key == "issue_seed" else f"{value} {'us wake-up' if key == 'wakeup_s' else key}"
 
 
 def _number(value: object) -> float:

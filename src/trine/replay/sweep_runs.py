@@ -296,7 +296,7 @@ def row_of(result: EidolonResult) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "kernel": document["kernel"],
-        **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "sync", "wakeup_s")},
+        **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
         **{key: document[key] for key in keys},
         "events": document["simulator"]["events"],
         "wall_s": document["simulator"]["wall_s"],

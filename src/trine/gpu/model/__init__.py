@@ -162,7 +162,7 @@ FIELDS = (
     ModelField("cus.unroll", "unroll", "", "requests of a wavefront in flight, where the program does not say"),
     ModelField("cus.max_outstanding", "max_outstanding", "", "requests of a compute unit in flight"),
     ModelField("cus.issue_cycles", "issue_cycles", "", "cycles between requests of a compute unit"),
-    ModelField("cus.issue_seed", "issue_seed", "", "seed: which wavefront issues next is drawn; none: they do in turns"),
+    ModelField("cus.issue_seed", "issue_seed", "", "seed: who issues next is drawn; none: wavefronts do in turns"),
     ModelField("cus.reduce_per_cycle", "reduce_bytes_per_cycle", "bytes", "added up by a compute unit each cycle"),
     ModelField("cus.posted_stores", "posted_stores", "", "stores free their request slot when they have left"),
     ModelField("noc.kind", "noc.kind", "", "what joins compute units, memory and ports"),

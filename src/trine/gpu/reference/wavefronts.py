@@ -313,7 +313,7 @@ class ComputeUnit:
         self.free_slots = sorted(self.free_slots + workgroup.slots)
 
     def queue(self, wavefront: WavefrontRun) -> None:
-        """The wavefront wants to issue: behind the others, or where the order is drawn half of the times before them."""
+        """The wavefront wants to issue: behind the others; where the order is drawn, half of the times before them."""
         if self.waves and self.model.issue_seed is not None:
             self.drawn = self.drawn * MULTIPLIER % MODULUS
             if self.drawn > MODULUS // 2:
