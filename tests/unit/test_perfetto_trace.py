@@ -20,10 +20,12 @@ SCHEMA = {
     ],
     "TrackEvent": [
         ("debug_annotations", 4, "*DebugAnnotation"), ("type", 9, "int32"), ("name_iid", 10, "uint64"),
-        ("track_uuid", 11, "uint64"), ("counter_value", 30, "int64"), ("flow_ids", 47, "*fixed64"),
+        ("track_uuid", 11, "uint64"), ("name", 23, "string"), ("counter_value", 30, "int64"), ("flow_ids", 47, "*fixed64"),
         ("terminating_flow_ids", 48, "*fixed64"),
     ],
-    "DebugAnnotation": [("name_iid", 1, "uint64"), ("uint_value", 3, "uint64"), ("string_value_iid", 17, "uint64")],
+    "DebugAnnotation": [
+        ("name_iid", 1, "uint64"), ("uint_value", 3, "uint64"), ("name", 10, "string"), ("string_value_iid", 17, "uint64"),
+    ],
     "InternedData": [
         ("event_names", 2, "*Name"), ("debug_annotation_names", 3, "*Name"),
         ("debug_annotation_string_values", 29, "*Name"),
@@ -35,7 +37,7 @@ SCHEMA = {
     ],
     "CounterDescriptor": [("unit", 3, "int32")],
 }  # fmt: skip
-BEGIN, END, COUNTER = 1, 2, 4
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 
 
 @pytest.fixture(scope="module")

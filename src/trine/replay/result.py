@@ -17,6 +17,7 @@ from trine.gpu.program import ACQUIRE
 from trine.gpu.records import SEMAPHORE
 from trine.gpu.run import GpuRun
 from trine.replay.case import ReplayCase
+from trine.replay.incoming import with_writes
 from trine.replay.options import WAIT, EidolonOptions
 from trine.replay.plot import draw_waiting
 from trine.replay.traffic import PeerTraffic
@@ -205,8 +206,11 @@ class EidolonResult(Report):
         return self.inside.tables()
 
     def timeline(self) -> Timeline | None:
-        """What workgroups of the target do."""
-        return self.inside.timeline()
+        """What workgroups of the target do, and what peers write meanwhile."""
+        found = self.inside.timeline()
+        return None if found is None else with_writes(
+            found, self.incoming.outside, self.work.model.line_bytes, self.inside.time_ps
+        )  # fmt: skip
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """``waiting``: wavefronts that wait, and writes that land, over time; ``noc``: how busy the target's NoC is."""

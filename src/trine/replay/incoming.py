@@ -1,0 +1,121 @@
+"""What peers write to the target, as tracks of a timeline for https://ui.perfetto.dev: beside what its workgroups do.
+
+One track a peer, on which each write of data and of a flag is an instant with its address; above them how many bytes of
+data have come so far, and how many flags. Names stand in the packets themselves, since the target's own are numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from trine.arrays import Int64
+from trine.gpu.peers import LOAD, MODELLED, STORE, Arrivals, PeerWrites
+from trine.results.packets import (
+    ANNOTATION,
+    COUNT,
+    COUNTER,
+    COUNTER_VALUE,
+    EVENT_NAME,
+    INSTANT,
+    KEY_NAME,
+    PS_PER_NS,
+    SUFFIX,
+    TIMESTAMP,
+    TRACK,
+    TRACK_EVENT,
+    TYPE,
+    UINT,
+    UNIT,
+    UNIT_BYTES,
+    descriptor,
+    integer,
+    message,
+    packet,
+    text,
+)
+from trine.results.report import Timeline
+
+#: Instants of one timeline, beside the slices of the target.
+MAX_WRITES = 200_000
+#: Numbers of tracks begin here: the target's own are fewer.
+_FIRST = 1 << 40
+_NOTHING = message(COUNTER, b"")
+
+
+class Writes(NamedTuple):
+    """Writes that came while kernels ran, by time. value: of a flag, 0: data."""
+
+    time_ps: Int64
+    peer: Int64
+    address: Int64
+    size_bytes: Int64
+    value: Int64
+
+
+def with_writes(timeline: Timeline, outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Timeline:
+    """The timeline of the target with tracks of what its peers write, up to ``end_ps``."""
+    found = _writes(outside, line_bytes, end_ps)
+    where = "as they come out of the port"
+    if isinstance(outside, PeerWrites):
+        where = "as they set out" if outside.fabric == MODELLED else "as they land"
+    notes = timeline.notes
+    if len(found.time_ps) > MAX_WRITES:
+        notes = (*notes, f"the last {len(found.time_ps) - MAX_WRITES:,} writes of peers are counted, but not drawn")
+    return Timeline(_packets(timeline.packets, found, where), notes)
+
+
+def _writes(outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Writes:
+    flags = outside.semaphore >= 0
+    if isinstance(outside, Arrivals):
+        here = (outside.kind != LOAD) & (outside.time_ps <= end_ps)
+        peer, value, size = outside.rank, np.where(flags, outside.amount, 0), line_bytes * (outside.kind == STORE)
+    else:
+        here = outside.time_ps <= end_ps
+        peer, value, size = outside.peer, np.where(flags, outside.value, 0), outside.size_bytes * ~flags
+    columns = (each[here].astype(np.int64) for each in (outside.time_ps, peer, outside.address, size, value))
+    found = Writes(*columns)
+    order = np.lexsort((found.address, found.peer, found.time_ps))
+    return Writes(*(each[order] for each in found))
+
+
+def _packets(own: Iterator[bytes], found: Writes, where: str) -> Iterator[bytes]:
+    yield from own
+    yield descriptor(_FIRST, f"writes of peers, {where}", 0, 1)
+    flags = found.value > 0
+    for uuid, name, extra, added in (
+        (_FIRST + 1, "data so far", message(COUNTER, integer(UNIT, UNIT_BYTES)), found.size_bytes),
+        (_FIRST + 2, "flags so far", _NOTHING, flags.astype(np.int64)),
+    ):
+        yield descriptor(uuid, name, _FIRST, uuid - _FIRST, extra)
+        yield from _counter(uuid, found.time_ps, added)
+    for peer in np.unique(found.peer).tolist():
+        yield descriptor(_FIRST + 3 + peer, f"rank {peer}", _FIRST, 3 + peer)
+    rows = zip(*(each[:MAX_WRITES].tolist() for each in found), strict=True)
+    for time_ps, peer, address, size_bytes, value in rows:
+        yield _instant(_FIRST + 3 + peer, time_ps, address, size_bytes, value)
+
+
+def _counter(uuid: int, time_ps: Int64, added: Int64) -> Iterator[bytes]:
+    """A sum over time, a value an instant at which it changes."""
+    changes = added > 0
+    times, last = np.unique(time_ps[changes][::-1], return_index=True)
+    totals = np.cumsum(added[changes])[::-1][last]
+    head = integer(TYPE, COUNT) + integer(TRACK, uuid)
+    for at_ps, total in zip(times.tolist(), totals.tolist(), strict=True):
+        event = message(TRACK_EVENT, head + integer(COUNTER_VALUE, total))
+        yield packet(integer(TIMESTAMP, at_ps // PS_PER_NS) + event + SUFFIX)
+
+
+def _instant(uuid: int, time_ps: int, address: int, size_bytes: int, value: int) -> bytes:
+    said = {"address": address, "time_ps": time_ps}
+    if size_bytes:
+        said["bytes"] = size_bytes
+    if value:
+        said["value"] = value
+    content = [integer(TYPE, INSTANT), integer(TRACK, uuid), text(EVENT_NAME, "flag" if value else "data")]
+    content += [message(ANNOTATION, text(KEY_NAME, key) + integer(UINT, number)) for key, number in said.items()]
+    event = message(TRACK_EVENT, b"".join(content))
+    return packet(integer(TIMESTAMP, time_ps // PS_PER_NS) + event + SUFFIX)
