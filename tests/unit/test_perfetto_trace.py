@@ -20,11 +20,12 @@ SCHEMA = {
     ],
     "TrackEvent": [
         ("debug_annotations", 4, "*DebugAnnotation"), ("type", 9, "int32"), ("name_iid", 10, "uint64"),
-        ("track_uuid", 11, "uint64"), ("name", 23, "string"), ("counter_value", 30, "int64"), ("flow_ids", 47, "*fixed64"),
-        ("terminating_flow_ids", 48, "*fixed64"),
+        ("track_uuid", 11, "uint64"), ("name", 23, "string"), ("counter_value", 30, "int64"),
+        ("flow_ids", 47, "*fixed64"), ("terminating_flow_ids", 48, "*fixed64"),
     ],
     "DebugAnnotation": [
-        ("name_iid", 1, "uint64"), ("uint_value", 3, "uint64"), ("name", 10, "string"), ("string_value_iid", 17, "uint64"),
+        ("name_iid", 1, "uint64"), ("uint_value", 3, "uint64"), ("name", 10, "string"),
+        ("string_value_iid", 17, "uint64"),
     ],
     "InternedData": [
         ("event_names", 2, "*Name"), ("debug_annotation_names", 3, "*Name"),
