@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import READING, SWITCHED, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import ACROSS, READING, SWITCHED, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import count_lines
 from trine.gpu.program import DATA_OPS
 
@@ -32,6 +32,10 @@ CHUNKS = {
     ("all_gather", "nvls"): (0, 1),
     ("reduce_scatter", "nvls"): (1, 0),
     ("all_reduce", "nvls"): (1, 1),
+    ("all_gather", "hierarchical"): (0, 1),
+    ("reduce_scatter", "hierarchical"): (1, 0),
+    ("all_reduce", "hierarchical"): (1, 1),
+    ("all_to_all", "hierarchical"): (0, 1),
     ("all_gather", "peer-put"): (0, 1),
     ("all_gather", "peer-get"): (1, 0),
     ("all_to_all", "peer-put"): (0, 1),
@@ -42,7 +46,7 @@ BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op
 
 
 def protocols(op, algorithm):
-    return ("simple",) if f"{op}/{algorithm}" in READING | SWITCHED else tuple(PAYLOAD)
+    return ("simple",) if f"{op}/{algorithm}" in READING | SWITCHED | ACROSS else tuple(PAYLOAD)
 
 
 @pytest.mark.parametrize(("op", "algorithm"), BUILT)

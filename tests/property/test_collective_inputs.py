@@ -19,6 +19,7 @@ INLINE = "all_reduce --size 1K,1M --topology ring --gpus 4 --bandwidth 50GB/s --
 FAIR = "all_reduce --size 1M --cluster dgx-h100 --network fair"
 PHOTONIC = "all_to_all --size 1M --cluster wafer-a100-photonic"
 INSIDE = "all_reduce --size 64K --cluster dgx-h100 --gpus 4 --fidelity loadstore"
+ACROSS = "all_reduce --size 8K --cluster dgx-h100 --nodes 2 --fidelity loadstore --workgroups 1 --wavefronts 2"
 LARGE = "all_gather --size 512K --cluster dgx-h100 --gpus 4 --fidelity loadstore --workgroups 1"
 FOLDED = "all_gather --size 256K --cluster astra3-generic --gpus 8 --fidelity loadstore"
 BOTH = "all_reduce --size 1K --cluster dgx-h100 --gpus 4 --compare-fidelity"
@@ -35,6 +36,9 @@ MOVES = [
     ("all_reduce --size 1M --topology ring --gpus 4 --bandwidth 50GB/s", "--latency 1us"),
     (H100, "--link-down gpu0->nvswitch"),  # round by PCIe
     (INSIDE, "--bookkeeping none"),
+    (ACROSS, "--initiator proxy"),
+    (ACROSS, "--algorithm ring"),
+    (ACROSS, "--bookkeeping none"),
     ("all_reduce --size 1K --cluster mi300x-node --fidelity loadstore", "--link-down gpu0-gpu1"),  # round by PCIe
     (H100, "--algorithm ring"),
     (H100, "--algorithm halving-doubling"),
@@ -141,7 +145,8 @@ REFUSED = [
     (H100, "--fidelity operator --compare-fidelity", "--compare-fidelity"),
     *((H100, option, f"{option.split()[0]} belongs to --fidelity loadstore") for option in (
         "--workgroups 4", "--wavefronts 4", "--unroll 4", "--max-outstanding 4", "--arbitration fair", "--no-fold",
-        "--gpu-model h100-sxm", "--verify-fold", "--plot-noc {tmp}/x.png", "--perfetto {tmp}/x.pftrace",
+        "--initiator gpu", "--gpu-model h100-sxm", "--verify-fold", "--plot-noc {tmp}/x.png",
+        "--perfetto {tmp}/x.pftrace",
     )),
     *((INSIDE, option, option.split()[0]) for option in (
         "--library nccl", "--launch graph", "--nvls", "--no-nvls", "--min-channels 4", "--max-channels 4",
@@ -151,7 +156,13 @@ REFUSED = [
     (INSIDE, "--circuit-setup 1ms", "circuits"),
     (INSIDE, "--slow-link pcie0->host0:0.5", "--slow-link"),
     (INSIDE, "--routing ecmp-hash", "--routing"),
-    (INSIDE.removesuffix(" --fidelity loadstore"), "--fidelity loadstore --nodes 2", "loads and stores"),
+    (ACROSS, "--algorithm twoshot", "reads from behind a NIC"),
+    (ACROSS, "--algorithm nvls", "no switch adds up"),
+    (ACROSS, "--protocol ll", "protocol 'simple'"),
+    (ACROSS, "--verify-fold", "nothing to verify"),
+    (ACROSS, "--initiator cpu", "gpu"),
+    (INSIDE, "--initiator proxy", "no NICs"),
+    (INSIDE, "--initiator nobody", "no NICs"),
     (f"{INSIDE} --algorithm twoshot", "--verify-fold", "nothing to verify"),
     (INSIDE, "--algorithm twoshto", "twoshot"),
     (INSIDE, "--protocol none", "protocol"),

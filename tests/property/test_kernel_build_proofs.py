@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trine.collectives.kernels.build import READING, SWITCHED, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import ACROSS, READING, SWITCHED, build_kernel, known_kernels, known_ops
 from trine.testing.proofs import check_program
 
 RANKS = (2, 3, 4, 5, 8)
@@ -16,7 +16,7 @@ BUILT = [
     for op in known_ops()
     for algorithm in known_kernels(op)
     for protocol in ("simple", "ll", "ll128")
-    if protocol == "simple" or f"{op}/{algorithm}" not in READING | SWITCHED
+    if protocol == "simple" or f"{op}/{algorithm}" not in READING | SWITCHED | ACROSS
 ]
 
 
@@ -49,6 +49,9 @@ def test_other_synchronisation_is_right_where_inputs_are_there(op, algorithm, pr
             op, 4, 3000, algorithm=algorithm, protocol=protocol, workgroups=3, wavefronts=3, sync=sync
         )
         check = check_program(program, op, 3000, orders=1, inputs="all" if sync in ("none", "end") else "own")
-        reads = f"{op}/{algorithm}" in READING | {"reduce_scatter/nvls"} and algorithm != "twoshot"
+        reads = (
+            f"{op}/{algorithm}" in READING | {"reduce_scatter/nvls", "reduce_scatter/hierarchical"}
+            and algorithm != "twoshot"
+        )
         assert bool(check.late_reads) == (reads and sync in ("none", "start"))
         assert check.open_ends == ()

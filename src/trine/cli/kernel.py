@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trine.results.gpu.result import GpuResult
 
 #: Options that change the GPU model.
-CHANGES = ("unroll", "max_outstanding", "arbitration")
+CHANGES = ("unroll", "max_outstanding", "arbitration", "initiator")
 #: Runs of so few events (about 0.1 s) are done again to see whether an option matters.
 CHEAP_EVENTS = 200_000
 
@@ -44,6 +44,7 @@ def run(
                 "unroll": "Requests of a wavefront in flight, where FILE does not say.",
                 "max_outstanding": "Requests of a CU in flight.",
                 "arbitration": "Of control and data at ports.",
+                "initiator": "Who posts dmas to NICs [of a plan proxy].",
             },
             panel="GPU",
         ),
@@ -65,7 +66,7 @@ def run(
     Example: trine kernel run program.txt --cluster dgx-h100
     """
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
-    from trine.gpu.model.options import ModelOptions
+    from trine.gpu.model.options import ModelOptions, posted_by_proxy
     from trine.results.unused_options import unused_options
 
     if no_fold and verify_fold:
@@ -74,6 +75,7 @@ def run(
     cluster, warnings = _machine(source, machine)
     group = cluster.gpus[: source.num_ranks]
     plain = gpu_model_of(cluster, group) if "gpu_model" not in kernel else load_gpu_model(kernel["gpu_model"])
+    plain = plain if source.plan is None else posted_by_proxy(plain)
     changes = {name: kernel[name] for name in CHANGES if name in kernel}
     model = ModelOptions(**changes).of(plain)
     program = source.program(len(group), model.line_bytes)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 LEVELS = ("operator", "loadstore")
 #: Options of the kernels at this level.
-KERNEL = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "gpu_model")
+KERNEL = (
+    "workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "initiator", "gpu_model",
+)  # fmt: skip
 #: Options of the command, as people write them.
 _COMPARE = "--compare-fidelity"
 

@@ -239,7 +239,7 @@ def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[s
 NETWORK_WORDS = "fair|equal|fifo|circuit"
 _REQUESTS = {
     "unroll": Option(), "max_outstanding": Option(), "arbitration": Option(metavar="fifo|fair"),
-    "bookkeeping": Option(metavar="library|none"),
+    "bookkeeping": Option(metavar="library|none"), "initiator": Option(metavar="gpu|proxy"),
     "gpu_model": Option(values=gpu_models, kind=str),
 }  # fmt: skip
 

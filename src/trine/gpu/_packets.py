@@ -55,11 +55,18 @@ def make_flow(
     event = entities.events[U(number)]
     event.pair = pair
     event.wave = place
+    begins_ps = clock.now + model.dma_ps
     if pair >= 0:
+        chain = machine.chains[U(pair)]
+        begins_ps = clock.now + chain.initiation_ps
+        if chain.interval_ps > 0:
+            gpu = machine.gpus[U(program.cu_gpu[U(machine.waves[U(place)].cu)])]
+            begins_ps = max(begins_ps, gpu.nic_free_ps)
+            gpu.nic_free_ps = begins_ps + chain.interval_ps
         _join_chain(entities, machine, number, pair)
     key = own_key(program, machine, model, place, np.int64(DMA_CLASS))
     event.own_key = key
-    give_event(entities, clock, number, clock.now + model.dma_ps, key)
+    give_event(entities, clock, number, begins_ps, key)
 
 
 @inlined

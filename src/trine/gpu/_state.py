@@ -229,21 +229,24 @@ KERNEL = record_dtype(
 )
 
 GPU = record_dtype(
-    32,
+    64,
     ("first_kernel", "i4"),  # queue of kernels; -1: none
     ("last_kernel", "i4"),
     ("next_cu", "i4"),  # to look at
     ("is_pending", "i4"),  # whether its dispatcher has an event
     ("ready_ps", "i8"),  # of the dispatcher
     ("num_armed", "i8"),  # entries taken of its monitor table
+    ("nic_free_ps", "i8"),  # from when the next dma may come to a NIC
 )
 
 #: Dmas to a peer.
 CHAIN = record_dtype(
-    16,
+    32,
     ("first", "i4"),  # that has not been delivered; -1: none
     ("last", "i4"),
     ("entering", "i4"),  # the first link; -1: none
+    ("initiation_ps", "i8"),  # from the operation to the first packet
+    ("interval_ps", "i8"),  # between dmas of the GPU that cross NICs; 0: does not cross any
 )
 
 #: A place in an L2. A stamp is the number of the access, twice, and 1 more where the line is dirty; 0: empty.

@@ -213,13 +213,16 @@ class ProgramBuilder:
         self,
         *,
         ranks: Sequence[int] | None = None,
+        grid: Sequence[int] = (),
         semaphores: Sequence[Sequence[int]] | Int32 = (),
         payload_bytes: int = 0,
         notes: tuple[str, ...] = (),
     ) -> GpuProgram:
         """The whole program.
 
-        ranks: None: operands are absolute; else they are relative, and each of these ranks runs the kernels.
+        ranks: None: operands are absolute; else they are relative, and each of these ranks runs the kernels. grid: the
+            sizes of what the ranks form, row-major, where distances and chunks are places in it (modulo each size); by
+            default one ring.
         semaphores: of each rank, the initial values of its first ones, the others begin at 0.
         """
         self._flush()
@@ -235,7 +238,7 @@ class ProgramBuilder:
         pointers: list[Sequence[int] | Int64] = [self._kernel_ptr, self._workgroup_ptr, self._operand_ptr()]
         names = tuple(name for *_, name in self._kernels)
         if ranks is not None:
-            columns = self._rotated(columns, np.array(ranks, np.int64)[:, None])
+            columns = self._rotated(columns, np.array(ranks, np.int64)[:, None], grid or (self.num_ranks,))
             pointers = [_repeated(pointer, len(ranks)) for pointer in pointers]
             names *= len(ranks)
         initial = np.zeros((self.num_ranks, self.num_semaphores), np.int32)
@@ -275,14 +278,25 @@ class ProgramBuilder:
     def _operand_ptr(self) -> Int64:
         return np.concatenate([[0], *(written.num_operands for written in self._written)]).cumsum()
 
-    def _rotated(self, columns: Mapping[str, npt.NDArray[Any]], ranks: Int64) -> dict[str, npt.NDArray[Any]]:
+    def _rotated(
+        self, columns: Mapping[str, npt.NDArray[Any]], ranks: Int64, grid: Sequence[int]
+    ) -> dict[str, npt.NDArray[Any]]:
         """The columns of rank 0 -> of all ``ranks``, int64[n, 1]."""
         rotated = {name: np.tile(column, len(ranks)) for name, column in columns.items()}
-        chunk = (columns["operand_chunk"] + ranks) % self.num_ranks
+        chunk = _moved(columns["operand_chunk"], ranks, grid)
         rotated["operand_address"] = (columns["operand_address"] + chunk * columns["operand_stride"]).ravel()
         for name in ("kernel_rank", "operand_rank"):
-            rotated[name] = ((columns[name] + ranks) % self.num_ranks).astype(np.int32).ravel()
+            rotated[name] = _moved(columns[name].astype(np.int64), ranks, grid).astype(np.int32).ravel()
         return rotated
+
+
+def _moved(places: Int64, by: Int64, grid: Sequence[int]) -> Int64:
+    """Places in a grid, row-major, moved along each of its dimensions."""
+    found, scale = np.zeros(np.broadcast_shapes(places.shape, by.shape), np.int64), 1
+    for size in reversed(grid):
+        found += (places + by) % size * scale
+        places, by, scale = places // size, by // size, scale * size
+    return found
 
 
 def _repeated(ptr: Sequence[int] | Int64, times: int) -> Int64:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import HOST_LINK, SCALE_UP
+from trine.cluster.parts import HOST_LINK, NIC, SCALE_UP
 from trine.errors import InputError
 from trine.gpu.model import HASHED, GpuModel
 
@@ -129,6 +129,7 @@ class GpuFabric:
             ("their place among the links out of their GPU", number_out),
             ("their place among the links into their GPU", number_in),
             ("the number of links out of their GPU", share),
+            ("whether they lead to a NIC", self._leads_to_nic),
         ]
 
     def paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
@@ -186,6 +187,36 @@ class GpuFabric:
         """The paths of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
         paths = self.cluster.paths(self.group[source], self.group[target])
         return tuple(path for route, _ in paths for path in self.lanes(route))
+
+    def initiation_ps(self, source: int, target: int) -> tuple[int, int]:
+        """Of a dma from rank ``source`` to ``target``: from the operation to its first packet; between two, 0: any."""
+        if self.model.nic is None or not self.crosses_nic(source, target):
+            return self.model.dma_ps, 0
+        return self.model.nic.times_ps
+
+    def crosses_nic(self, source: int, target: int) -> bool:
+        """Whether a NIC is on the first path from rank ``source`` to rank ``target``."""
+        if source == target:
+            return False
+        route = self.cluster.paths(self.group[source], self.group[target])[0][0]
+        return bool(self._leads_to_nic[list(route)].any())
+
+    @cached_property
+    def _leads_to_nic(self) -> npt.NDArray[np.bool_]:
+        is_nic: npt.NDArray[np.bool_] = self.cluster.device_table.where(NIC)
+        return is_nic[self.cluster.link_table.target]
+
+    @cached_property
+    def domains(self) -> tuple[int, ...]:
+        """Of each rank a number that it shares with all that it reaches without a NIC; numbered as they are met."""
+        firsts: list[int] = []
+        found = []
+        for rank in range(len(self.group)):
+            near = (i for i, first in enumerate(firsts) if not self.crosses_nic(first, rank))
+            found.append(next(near, len(firsts)))
+            if found[-1] == len(firsts):
+                firsts.append(rank)
+        return tuple(found)
 
     def latency_ps(self, source: int, target: int) -> int:
         """Sum of the latencies of the links of the first path from rank ``source`` to rank ``target``."""

@@ -92,6 +92,8 @@ class FabricPaths:
         self.pair_gpu: list[int] = []
         self.pair_label: list[int] = []
         self.pair_latency: list[int] = []
+        #: of each pair of dmas: from the operation to the first packet, and between two; else 0
+        self.pair_initiation: list[tuple[int, int]] = []
         self.out: list[tuple[int, int, int, int]] = []
         self.back: list[tuple[int, int, int, int]] = []
         self.routes: list[tuple[int, int, int, int]] = []
@@ -122,6 +124,7 @@ class FabricPaths:
             self._add(self.back, self._back_ps, path, rank, peer, simulated)
         self._back_ptr.append(len(self.back))
         self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
+        self.pair_initiation.append(system.fabric.initiation_ps(rank, peer) if is_dma else (0, 0))
 
     def add_spokes(self, gpu: int, rank: int, peer: int, spokes: Sequence[Spoke]) -> int:
         """The pair of copies that a switch makes of requests of ``rank`` for ``peer``, whose spokes are given."""
@@ -147,6 +150,7 @@ class FabricPaths:
         self.out_ptr.append(len(self.out))
         self._back_ptr.append(len(self.back))
         self.pair_latency.append(0)
+        self.pair_initiation.append((0, 0))
         return len(self.pair_gpu) - 1
 
     def _add(

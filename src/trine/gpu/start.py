@@ -160,6 +160,8 @@ def _new_machine(system: GpuSystem, models: RecordArray, fabric: FabricPaths, li
         [first_draw(model.issue_seed, cu) for cu in range(model.num_cus)], system.num_gpus
     )
     machine.kernels["groups_left"] = np.diff(program.kernel_ptr)
+    initiation = np.array(fabric.pair_initiation, np.int64).reshape(-1, 2)
+    machine.chains["initiation_ps"], machine.chains["interval_ps"] = initiation.T
     for records, fields in (
         (machine.cus, ("first_wave", "last_wave", "first_item", "last_item", "full_since_ps")),
         (machine.lane_queues, ("first", "last")),

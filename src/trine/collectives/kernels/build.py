@@ -27,11 +27,13 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_gather/peer-put": f"{_HERE}.peers:all_gather_put",
         "all_gather/peer-get": f"{_HERE}.peers:all_gather_get",
         "all_gather/nvls": f"{_HERE}.switched:all_gather_nvls",
+        "all_gather/hierarchical": f"{_HERE}.hierarchical:all_gather",
         "reduce_scatter/get": f"{_HERE}.direct:reduce_scatter_get",
         "reduce_scatter/put": f"{_HERE}.direct:reduce_scatter_put",
         "reduce_scatter/ring": f"{_HERE}.ring:reduce_scatter",
         "reduce_scatter/ring-get": f"{_HERE}.ring:reduce_scatter_get",
         "reduce_scatter/nvls": f"{_HERE}.switched:reduce_scatter_nvls",
+        "reduce_scatter/hierarchical": f"{_HERE}.hierarchical:reduce_scatter",
         "all_reduce/oneshot": f"{_HERE}.direct:all_reduce_oneshot",
         "all_reduce/oneshot-get": f"{_HERE}.direct:all_reduce_oneshot_get",
         "all_reduce/twoshot": f"{_HERE}.direct:all_reduce_twoshot",
@@ -40,10 +42,12 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_reduce/ring": f"{_HERE}.ring:all_reduce",
         "all_reduce/ring-get": f"{_HERE}.ring:all_reduce_get",
         "all_reduce/nvls": f"{_HERE}.switched:all_reduce_nvls",
+        "all_reduce/hierarchical": f"{_HERE}.hierarchical:all_reduce",
         "all_to_all/put": f"{_HERE}.direct:all_to_all_put",
         "all_to_all/get": f"{_HERE}.direct:all_to_all_get",
         "all_to_all/peer-put": f"{_HERE}.peers:all_to_all_put",
         "all_to_all/peer-get": f"{_HERE}.peers:all_to_all_get",
+        "all_to_all/hierarchical": f"{_HERE}.hierarchical:all_to_all",
     },
 )
 
@@ -54,6 +58,9 @@ READING = frozenset(
 
 #: Those in which switches add up and multicast: a line with flags of its own would be taken by one of its readers only.
 SWITCHED = frozenset(name for name in KERNELS.built_in if name.endswith("/nvls"))
+
+#: Those of several nodes, whose puts cross NICs.
+ACROSS = frozenset(name for name in KERNELS.built_in if name.endswith("/hierarchical"))
 
 #: Names of several programs, of which the fastest is meant; the one that is never hopeless first.
 FAMILIES = {
@@ -110,7 +117,7 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
     size_bytes: payload as nccl-tests counts it. Each rank's chunk is rounded up to whole cache lines.
     algorithm: one of :func:`known_kernels`, or ``auto`` (:func:`automatic`).
     options: further fields of :class:`trine.collectives.kernels.options.KernelOptions`: ``workgroups``, ``wavefronts``,
-        ``protocol``, ``sync``, ``waits``, ``line_bytes``, ``unroll``.
+        ``protocol``, ``sync``, ``waits``, ``line_bytes``, ``unroll``, ``num_nodes``.
 
     Raises
     ------
@@ -125,8 +132,12 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
             f"protocol {chosen.protocol!r} needs another algorithm, or take protocol 'simple'",
             field="protocol",
         )
+    if chosen.flagged and name in ACROSS:
+        raise InputError(
+            f"{name} puts bytes through NICs, which set no flags in lines: take protocol 'simple'", field="protocol"
+        )
     if chosen.flagged and name in READING:
-        others = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in READING | SWITCHED)
+        others = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in READING | SWITCHED | ACROSS)
         raise InputError(
             f"{name} reads from other ranks, and flags can only be waited for in the own memory: protocol "
             f"{chosen.protocol!r} needs one of {others}",
@@ -138,9 +149,12 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 def automatic(options: KernelOptions) -> str:
     """The algorithm that ``auto`` takes: a rule of thumb, not a search.
 
-    all_gather and all_to_all put; reduce_scatter gets, with flags it puts; all_reduce takes one step for two ranks and
-    up to ONESHOT_BYTES / ranks, else two. Raises InputError for an op that has no rule.
+    Several nodes: hierarchical. One: all_gather and all_to_all put; reduce_scatter gets, with flags it puts;
+    all_reduce takes one step for two ranks and up to ONESHOT_BYTES / ranks, else two. Raises InputError for an op that
+    has no rule.
     """
+    if options.num_nodes > 1 and has_kernel(options.op, "hierarchical"):
+        return "hierarchical"
     if options.op in ("all_gather", "all_to_all"):
         return "put"
     if options.op == "reduce_scatter":

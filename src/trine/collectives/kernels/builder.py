@@ -126,12 +126,13 @@ class CollectiveBuilder(ProgramBuilder):
                 f"than {MAX_OPERANDS} operands: take fewer workgroups"
             )
 
-    def finished(self) -> GpuProgram:
-        """The program of all ranks."""
+    def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
+        """The program of all ranks; ``grid``: what distances and chunks are places in, where that is no ring."""
         options = self.options
         self.end_kernel(0, options.wavefronts, self.name)
         return self.program(
             ranks=range(self.num_ranks),
+            grid=grid,
             payload_bytes=options.size_bytes,
             notes=(f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",),
         )

@@ -31,7 +31,8 @@ MAX_OPERANDS = 1 << 24
 class KernelOptions:
     """What a builder is given.
 
-    num_ranks: at least 2. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
+    num_ranks: at least 2. num_nodes: scale-up domains of equally many ranks, one after the other, which programs across
+    nodes look at. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
     all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
     one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
     requests of a wavefront in flight, 0: what the GPU model says. bookkeeping: whether kernels do what a library's do
@@ -53,9 +54,13 @@ class KernelOptions:
     line_bytes: int = 128
     unroll: int = 0
     bookkeeping: bool = False
+    num_nodes: int = 1
 
     def __post_init__(self) -> None:
         _in_range("num_ranks", self.num_ranks, 2, 4096)
+        _in_range("num_nodes", self.num_nodes, 1, self.num_ranks)
+        if self.num_ranks % self.num_nodes:
+            raise InputError(f"{self.num_ranks} ranks are not {self.num_nodes} nodes of as many", field="num_nodes")
         _in_range("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
         _in_range("workgroups", self.workgroups, 1, 4096)
         _in_range("wavefronts", self.wavefronts, 1, 64)

@@ -35,6 +35,8 @@ class LoadStoreOptions(OneLine):
     bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals as a library's do;
         ``none``: they only move data and signal; None: ``library`` where the cluster says which one it has. Plans say
         what they do themselves.
+    initiator: who posts puts to NICs, in place of the GPU model's: ``gpu``, or ``proxy``: a thread of the CPU; of a
+        plan ``proxy``, as MSCCL++'s port channels have it.
     gpu_model: the inside of the GPUs, a model or the name or file of one; None: that of the cluster's GPUs.
     fold: ``auto`` or ``off``. verify: run both ways and compare everything.
 
@@ -51,6 +53,7 @@ class LoadStoreOptions(OneLine):
     max_outstanding: int | None = option(None, "Requests of a CU in flight [the GPU model's].")
     arbitration: str | None = option(None, "Of control and data at ports [the GPU model's].")
     bookkeeping: str | None = option(None, "What a library's kernel does besides moving data [if the cluster has one].")
+    initiator: str | None = option(None, "Who posts puts to NICs [the GPU model's; of a plan proxy].")
     gpu_model: str | GpuModel | None = option(None, "Inside of the GPUs: name or file [the cluster's GPU].")
     fold: str = "auto"
     verify: bool = False
@@ -101,13 +104,18 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
     """
     from trine.gpu.model import GpuModel
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
-    from trine.gpu.model.options import ModelOptions
+    from trine.gpu.model.options import ModelOptions, posted_by_proxy
 
     model = options.gpu_model
     if model is None:
         model = gpu_model_of(cluster, group)
     elif not isinstance(model, GpuModel):
         model = load_gpu_model(model)
+    if options.is_plan:
+        model = posted_by_proxy(model)
     return ModelOptions(
-        unroll=options.unroll, max_outstanding=options.max_outstanding, arbitration=options.arbitration
+        unroll=options.unroll,
+        max_outstanding=options.max_outstanding,
+        arbitration=options.arbitration,
+        initiator=options.initiator,
     ).of(model)

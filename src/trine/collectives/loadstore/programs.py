@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster.parts import SCALE_UP
-from trine.collectives.kernels.build import FAMILIES, automatic, build_kernel, kernel_name
+from trine.collectives.kernels.build import ACROSS, FAMILIES, automatic, build_kernel, kernel_name
+from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.options import WAVEFRONTS, WORKGROUPS, KernelOptions
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.options import AUTO
@@ -23,18 +24,32 @@ if TYPE_CHECKING:
 
 ONESHOT = "oneshot"
 
+#: What ``auto`` is between nodes of unequal numbers of ranks: it puts, and needs no grid.
+_UNEVEN = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put"}
+
 
 class Programs:
     """The programs of one collective of ``num_ranks``.
 
-    line_bytes: of the GPU model. bookkeeping: whether kernels do what a library's do besides moving data.
+    domains: of each rank, the number of those that it reaches without NICs; None: all alike. line_bytes: of the GPU
+    model. bookkeeping: whether kernels do what a library's do besides moving data.
     """
 
     def __init__(
-        self, op: str, num_ranks: int, options: LoadStoreOptions, line_bytes: int, bookkeeping: bool = False
+        self,
+        op: str,
+        num_ranks: int,
+        options: LoadStoreOptions,
+        line_bytes: int,
+        bookkeeping: bool = False,
+        domains: Sequence[int] | None = None,
     ) -> None:
         self.op, self.num_ranks, self.options, self.line_bytes = op, num_ranks, options, line_bytes
         self.bookkeeping = bookkeeping
+        self.domains = (0,) * num_ranks if domains is None else tuple(domains)
+        self.num_nodes = max(self.domains) + 1
+        nodes = np.repeat(np.arange(self.num_nodes), num_ranks // self.num_nodes)
+        self.is_even = self.domains == tuple(nodes.tolist())
         self.plan: KernelPlan | None = None
         if options.is_plan:
             self.plan = self._load_plan()
@@ -47,7 +62,9 @@ class Programs:
             return (Path(self.options.algorithm).name,)
         if self.options.algorithm != AUTO:
             return FAMILIES.get((self.op, self.options.algorithm), (self.options.algorithm,))
-        if self.op == "all_reduce":
+        if not self.is_even:
+            return (_UNEVEN.get(self.op) or automatic(self._kernel_options(size_bytes)),)
+        if self.op == "all_reduce" and self.num_nodes == 1:
             return ("twoshot" if self.options.wire_protocol == "simple" else "twoshot-put", ONESHOT)
         return (automatic(self._kernel_options(size_bytes)),)
 
@@ -106,7 +123,14 @@ class Programs:
             wavefronts = self.options.wavefronts
             return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=wavefronts)
         options = self._kernel_options(size_bytes)
-        return build_kernel(
+        if not self.is_even and f"{self.op}/{name}" in ACROSS:
+            sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
+            raise InputError(
+                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}: take "
+                f"{_UNEVEN[self.op]!r}",
+                field="algorithm",
+            )
+        program = build_kernel(
             self.op,
             self.num_ranks,
             size_bytes,
@@ -116,7 +140,11 @@ class Programs:
             protocol=options.protocol,
             line_bytes=options.line_bytes,
             bookkeeping=options.bookkeeping,
+            num_nodes=options.num_nodes,
         )
+        if self.num_nodes == 1 or f"{self.op}/{name}" in ACROSS:
+            return program
+        return through_nics(program, lambda one, other: self.domains[one] != self.domains[other])
 
     def _kernel_options(self, size_bytes: int) -> KernelOptions:
         options = self.options
@@ -129,6 +157,7 @@ class Programs:
             protocol=options.wire_protocol,
             line_bytes=self.line_bytes,
             bookkeeping=self.bookkeeping,
+            num_nodes=self.num_nodes if self.is_even else 1,
         )
 
     def _load_plan(self) -> KernelPlan:

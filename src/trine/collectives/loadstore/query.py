@@ -82,7 +82,7 @@ def _unused_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Itera
     """A sentence for each option that moves no time, found by running without it where all sizes are small."""
     if any(row.time.size_bytes * row.simulated > CHEAP_BYTES for row in rows):
         return
-    names = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping")
+    names = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "initiator")
 
     def same_without(name: str) -> bool:
         others: dict[str, Any] = {name: None}

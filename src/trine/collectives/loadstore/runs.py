@@ -75,7 +75,10 @@ class LoadStoreRuns:
         self.group = tuple(cluster.gpus[rank] for rank in self.ranks)
         self.model = model_for(self.options, cluster, self.group)
         bookkeeping = self.options.keeps_books(cluster)
-        self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes, bookkeeping)
+        domains = GpuFabric(cluster, self.group, self.model).domains
+        if self.options.initiator is not None and max(domains) == 0:
+            raise InputError("cannot matter: no NICs are between these ranks", field="initiator")
+        self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes, bookkeeping, domains)
 
     def row(self, size_bytes: int) -> LoadStoreRow:
         """The fastest of what may run at this size."""

@@ -17,6 +17,8 @@ from trine.units import format_bandwidth, format_bytes, format_clock, format_tim
 MESH, CROSSBAR = "mesh", "crossbar"
 FIFO, FAIR = "fifo", "fair"
 INTERLEAVED, HASHED = "interleaved", "hashed"
+#: Who posts dmas that cross NICs.
+BY_GPU, BY_PROXY = "gpu", "proxy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +92,29 @@ class Monitor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Nic:
+    """How puts come to a NIC. ``initiator``: ``gpu``: a thread of the GPU writes the descriptor and rings the doorbell;
+    ``proxy``: it tells a thread of the CPU, which does.
+
+    latency_ps, proxy_ps: of either, from the dma operation to the first packet at the GPU's first link. interval_ps,
+    proxy_interval_ps: of either, between two dmas of one GPU.
+    """
+
+    latency_ps: int
+    interval_ps: int
+    proxy_ps: int
+    proxy_interval_ps: int
+    initiator: str = BY_GPU
+
+    @property
+    def times_ps(self) -> tuple[int, int]:
+        """Latency and interval of the initiator."""
+        if self.initiator == BY_GPU:
+            return self.latency_ps, self.interval_ps
+        return self.proxy_ps, self.proxy_interval_ps
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuModel(OneLine):
     """One GPU.
 
@@ -105,7 +130,7 @@ class GpuModel(OneLine):
     poll_turn_ps: of each such read beside, one after the other in a CU: the instructions of the loop around it.
     issue_seed: None: wavefronts of a CU that are ready issue in turns; else a seed: which one does is drawn.
     monitor: needs poll_ps, for those that find it full. packet_bytes, packet_header_bytes: of NICs and copy engines;
-    dma_ps: from the request to the first packet.
+    dma_ps: from the request to the first packet. nic: of dmas that cross NICs; None: as copy engines.
     evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
     what the model leaves out.
     """
@@ -137,6 +162,7 @@ class GpuModel(OneLine):
     issue_seed: int | None = None
     l2: L2 | None = None
     monitor: Monitor | None = None
+    nic: Nic | None = None
     evidence: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
@@ -191,13 +217,18 @@ FIELDS = (
     ModelField("kernels.poll_turn", "poll_turn_ps", "time", "of each read again, before that, one by one in a CU"),
     ModelField("monitor.capacity", "monitor.capacity", "", "wavefronts that sleep at a time until a flag is written"),
     ModelField("monitor.wakeup", "monitor.wakeup_ps", "time", "from the write to the next request"),
-    ModelField("dma.latency", "dma_ps", "time", "of a copy engine or NIC, to its first packet"),
+    ModelField("dma.latency", "dma_ps", "time", "of a copy engine, to its first packet"),
     ModelField("dma.packet", "packet_bytes", "bytes", "of payload"),
     ModelField("dma.header", "packet_header_bytes", "bytes", "beside the payload"),
+    ModelField("nic.initiator", "nic.initiator", "", "who posts dmas that cross NICs: the GPU or a proxy thread"),
+    ModelField("nic.latency", "nic.latency_ps", "time", "of a dma that the GPU posts, to its first packet"),
+    ModelField("nic.interval", "nic.interval_ps", "time", "between dmas of one GPU that it posts"),
+    ModelField("nic.proxy", "nic.proxy_ps", "time", "of a dma that a proxy thread posts, to its first packet"),
+    ModelField("nic.proxy_interval", "nic.proxy_interval_ps", "time", "between dmas that a proxy thread posts"),
 )
 PATHS = tuple(entry.path for entry in FIELDS)
 #: What a GPU may lack; ``none`` in a file.
-OPTIONAL = ("l2", "monitor")
+OPTIONAL = ("l2", "monitor", "nic")
 #: ``memory`` stands for all of ``memory.channels``, ``memory.bandwidth``, ...
 GROUPS = tuple(dict.fromkeys(path.split(".")[0] for path in PATHS if "." in path))
 

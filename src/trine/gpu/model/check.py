@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.errors import SpecError, nearest
-from trine.gpu.model import CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel, values
+from trine.gpu.model import BY_GPU, BY_PROXY, CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel, values
 from trine.units import PS_PER_S, format_bytes
 
 #: Of every count: more is taken for a mistake.
@@ -19,6 +19,7 @@ WORDS = {
     "noc.kind": (MESH, CROSSBAR),
     "ports.choice": (INTERLEAVED, HASHED),
     "ports.arbitration": (FIFO, FAIR),
+    "nic.initiator": (BY_GPU, BY_PROXY),
 }
 
 

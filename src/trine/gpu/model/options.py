@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trine.errors import InputError, nearest
-from trine.evidence import ASSUMED
-from trine.gpu.model import FAIR, FIFO, HASHED, INTERLEAVED, GpuModel, Monitor, Ports
+from trine.evidence import ASSUMED, MODELLED
+from trine.gpu.model import BY_GPU, BY_PROXY, FAIR, FIFO, HASHED, INTERLEAVED, GpuModel, Monitor, Nic, Ports
 from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, check_model
 from trine.units import parse_time
 
@@ -39,7 +39,7 @@ class ModelOptions:
     Times (``poll``, ``launch``, ``sleep``, ``wakeup``): text with a unit (``"100 ns"``), or picoseconds.
     ``poll``: all that lies between an answer and the next read; ``"none"``: the memory answers. issue_seed: which
     wavefront of a CU issues next is drawn. sync: ``spin``, ``mwait`` or ``sleep``; ``sleep``: the pause;
-    ``monitor_capacity``, ``wakeup``: of the monitor.
+    ``monitor_capacity``, ``wakeup``: of the monitor. initiator: ``gpu`` or ``proxy``, of puts to NICs.
     """
 
     unroll: int | None = None
@@ -56,6 +56,7 @@ class ModelOptions:
     sleep: str | int | None = None
     monitor_capacity: int | None = None
     wakeup: str | int | None = None
+    initiator: str | None = None
 
     def of(self, model: GpuModel) -> GpuModel:
         """The model with these numbers, marked as what the user said.
@@ -72,6 +73,7 @@ class ModelOptions:
             )
         self._check_waits(model)
         waits: dict[str, Any] = {"poll_ps": self._poll_ps(changed, sources), "monitor": self._monitor(changed, sources)}
+        waits["nic"] = self._nic(model, sources)
         if self.poll is not None and model.poll_turn_ps:
             waits["poll_turn_ps"], sources["kernels.poll_turn"] = 0, "in the pause that is given as an option"
         return check_model(_with_sources(replace(changed, **waits), sources))
@@ -110,6 +112,15 @@ class ModelOptions:
             if ports.count == 1:
                 raise InputError(f"--port-choice cannot matter: {model.name!r} has one port")
         return ports
+
+    def _nic(self, model: GpuModel, sources: Sources) -> Nic | None:
+        if self.initiator is None:
+            return model.nic
+        word = _word("initiator", self.initiator, (BY_GPU, BY_PROXY))
+        if model.nic is None:
+            raise InputError(f"--initiator cannot matter: GPU {model.name!r} says nothing of NICs")
+        sources["nic.initiator"] = _GIVEN
+        return replace(model.nic, initiator=word)
 
     def _check_waits(self, model: GpuModel) -> None:
         """Refuse options of one way to wait where it is another."""
@@ -161,6 +172,17 @@ class ModelOptions:
             monitor = replace(monitor, wakeup_ps=_time_ps("monitor-wakeup", self.wakeup))
             sources["monitor.wakeup"] = _GIVEN
         return monitor
+
+
+def posted_by_proxy(model: GpuModel) -> GpuModel:
+    """The model as MSCCL++'s port channels have it: a thread of the CPU posts puts to NICs."""
+    if model.nic is None:
+        return model
+    source = {"nic.initiator": "MSCCL++: port channels are served by a proxy thread"}
+    nic = replace(model.nic, initiator=BY_PROXY)
+    return replace(
+        model, nic=nic, sources={**model.sources, **source}, evidence={**model.evidence, "nic.initiator": MODELLED}
+    )
 
 
 def _word(option: str, value: str, known: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, create_model
 
 from trine.gpu.model import (
+    BY_GPU,
     FIELDS,
     FIFO,
     INTERLEAVED,
@@ -20,6 +21,7 @@ from trine.gpu.model import (
     MemorySystem,
     ModelField,
     Monitor,
+    Nic,
     Noc,
     Ports,
 )
@@ -48,7 +50,7 @@ _KINDS: dict[str, Any] = {
 _DEFAULTS = {
     "noc.rows": None, "noc.cols": None, "kernels.poll": None, "kernels.fence": 0,
     "kernels.poll_turn": 0, "cus.issue_seed": None,
-    "ports.choice": INTERLEAVED, "ports.arbitration": FIFO,
+    "ports.choice": INTERLEAVED, "ports.arbitration": FIFO, "nic.initiator": BY_GPU,
 }  # fmt: skip
 
 
@@ -91,7 +93,15 @@ def _kind(field: ModelField) -> Any:
 
 def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: dict[str, str]) -> GpuModel:
     """The model that a file describes; ``evidence`` and ``sources`` by path, worked out by the caller."""
-    groups: dict[str, dict[str, Any]] = {"": {}, "noc": {}, "memory": {}, "ports": {}, "l2": {}, "monitor": {}}
+    groups: dict[str, dict[str, Any]] = {
+        "": {},
+        "noc": {},
+        "memory": {},
+        "ports": {},
+        "l2": {},
+        "monitor": {},
+        "nic": {},
+    }
     for field in FIELDS:
         section, _, key = field.path.rpartition(".")
         holder = getattr(spec, section) if section else spec
@@ -106,6 +116,7 @@ def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: d
         ports=Ports(**groups["ports"]),
         l2=L2(**groups["l2"]) if groups["l2"] else None,
         monitor=Monitor(**groups["monitor"]) if groups["monitor"] else None,
+        nic=Nic(**groups["nic"]) if groups["nic"] else None,
         evidence=evidence,
         sources=sources,
         notes=spec.notes,

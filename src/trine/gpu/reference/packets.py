@@ -137,6 +137,18 @@ class CopyEngines:
     def __init__(self, sender: PacketSender) -> None:
         self.sender, self.interconnect, self.agenda = sender, sender.interconnect, sender.agenda
         self._queues: dict[tuple[int, int], _DmaQueue] = {}
+        #: of each GPU: from when its next dma may come to a NIC
+        self._nic_free_ps = [0] * len(self.interconnect.ranks)
+
+    def begins_ps(self, gpu: int, rank: int, peer: int) -> int:
+        """When a DMA that is handed over now may begin; those that cross NICs, one some time after the other."""
+        fabric = self.interconnect.system.fabric
+        latency_ps, interval_ps = (fabric.model.dma_ps, 0) if rank == peer else fabric.initiation_ps(rank, peer)
+        begins_ps = self.agenda.now + latency_ps
+        if interval_ps:
+            begins_ps = max(begins_ps, self._nic_free_ps[gpu])
+            self._nic_free_ps[gpu] = begins_ps + interval_ps
+        return begins_ps
 
     def hand_over(self, dma: DmaRequest) -> None:
         queue = self._queues.setdefault((dma.rank, dma.peer), _DmaQueue())

@@ -178,7 +178,7 @@ class WavefrontRun:
         target = operation.writes[0]
         self.shared.engines.hand_over(
             DmaRequest(
-                begins_ps=self.agenda.now + self.shared.model.dma_ps,
+                begins_ps=self.shared.engines.begins_ps(self.cu.gpu, self.cu.rank, target.peer),
                 gpu=self.cu.gpu,
                 rank=self.cu.rank,
                 wave_slot=self.wave_slot,

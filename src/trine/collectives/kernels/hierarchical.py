@@ -1,0 +1,292 @@
+"""Collectives across nodes: loads and stores inside a node, puts by the NIC of the own rail between nodes.
+
+A rank is (node, local). What crosses goes from (node, local) to (other node, local) alone, by dma operations; so
+every byte leaves its node once for each other node, and no message changes rails. Reductions add up inside the node
+before they send. Slices are sent in pieces, so that the NICs carry one while the node works on the next.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
+from trine.collectives.kernels.options import KernelOptions
+from trine.collectives.kernels.sync import Signal
+from trine.gpu.builder import Operand
+from trine.gpu.program import DMA, WRITE, GpuProgram
+
+#: Bytes of a piece, and pieces of a workgroup's slice at most. 32 workgroups with a piece each keep a NIC of 50 GB/s
+#: busy for 10 us, about what a put takes to be seen at the other node; so later pieces wait for bytes alone.
+PIECE_BYTES, MAX_PIECES = 16 << 10, 8
+
+
+def all_gather(options: KernelOptions) -> GpuProgram:
+    """Each rank puts its input to its rail and writes it to its node; what its rail brings it passes on in the node."""
+    builder, ranks = _NodeBuilder("all_gather/hierarchical", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        for node in builder.others:
+            rail.put(group, node, group.read(source), group.write(result, builder.place(node)))
+        targets = [group.write(result, d) for d in builder.neighbours(group)]
+        group.copy(group.read(source), group.write(result), *targets, label="put")
+        for node in builder.others:
+            rail.wait(group, node)
+            _pass_on(builder, group, result, node)
+        done.meet(group)
+        barrier.end(group)
+    return builder.finished(builder.grid)
+
+
+def reduce_scatter(options: KernelOptions) -> GpuProgram:
+    """Each rank adds up in its node what its rail needs, puts it there, and adds its own sum to those that come."""
+    builder, ranks = _NodeBuilder("reduce_scatter/hierarchical", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    barrier, reduction = _NodeBarrier(builder, "both"), _Reduction(builder, source, lines)
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        pieces = builder.pieces(group)
+        for piece in pieces:
+            reduction.send(piece)
+        for piece in pieces:
+            reduction.receive(piece, piece.write(result))
+        barrier.end(group)
+    return builder.finished(builder.grid)
+
+
+def all_reduce(options: KernelOptions) -> GpuProgram:
+    """Reduce-scatter, then all-gather, of each piece: a piece is added up while the one before is on its way."""
+    builder, ranks = _NodeBuilder("all_reduce/hierarchical", options), options.num_ranks
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    # At the end nobody reads any more: the signals behind the sums say so.
+    barrier, reduction = _NodeBarrier(builder, "start"), _Reduction(builder, source, lines)
+    rail, done = _Rail(builder), _NodeSignal(builder)
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        pieces = builder.pieces(group)
+        for turn in range(len(pieces) + 2):
+            if turn < len(pieces):
+                reduction.send(pieces[turn])
+            if 0 < turn <= len(pieces):
+                piece = pieces[turn - 1]
+                targets = [piece.write(result, d) for d in builder.neighbours(piece)]
+                reduction.receive(piece, piece.write(result), *targets)
+                builder.settle(piece)
+                for node in builder.others:
+                    rail.put(piece, node, piece.read(result), piece.write(result, builder.place(node)))
+            if turn > 1:
+                for node in builder.others:
+                    rail.wait(pieces[turn - 2], node)
+                    _pass_on(builder, pieces[turn - 2], result, node)
+        done.meet(group)
+        barrier.end(group)
+    return builder.finished(builder.grid)
+
+
+def all_to_all(options: KernelOptions) -> GpuProgram:
+    """What is for another node is first written to the rank of the target's rail, which puts it there (NCCL: PXN)."""
+    builder, ranks = _NodeBuilder("all_to_all/hierarchical", options), options.num_ranks
+    lines, (_, num_locals) = options.lines(ranks), builder.grid
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    slots = builder.scratch("scratch", max(1, (ranks - num_locals) * (num_locals > 1)), lines)
+    barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
+    staged = [_NodeSignal(builder) for _ in range(builder.num_pieces(-(-lines // options.workgroups)))]
+
+    def slot(node: int, local: int) -> int:
+        return (node - 1) * num_locals + local
+
+    for group in builder.workgroups(lines):
+        barrier.start(group)
+        pieces = builder.pieces(group)
+        for turn in range(len(pieces) + 1):
+            if turn < len(pieces):
+                piece = pieces[turn]
+                for node in builder.others:
+                    for d in builder.neighbours(piece):
+                        chunk = builder.place(node, d)
+                        piece.copy(piece.read(source, chunk=chunk), piece.write(slots, d, slot(node, d)), label="stage")
+                staged[turn].send(piece)
+            if turn > 0:
+                piece = pieces[turn - 1]
+                staged[turn - 1].wait(piece)
+                for node in builder.others:
+                    target = builder.place(node)
+                    for d in builder.neighbours(piece):
+                        came = piece.write(result, target, builder.place(0, -d))
+                        rail.put(piece, node, piece.read(slots, chunk=slot(node, d)), came, last=False)
+                    rail.put(piece, node, piece.read(source, chunk=target), piece.write(result, target))
+        for d in builder.neighbours(group):
+            group.copy(group.read(source, chunk=d), group.write(result, d), label="put")
+        group.copy(group.read(source), group.write(result), label="copy")
+        done.meet(group)
+        for node in builder.others:
+            for _ in pieces:
+                rail.wait(group, node, last=True)
+        barrier.end(group)
+    return builder.finished(builder.grid)
+
+
+class _NodeBuilder(CollectiveBuilder):
+    """Distances and chunks are places in the grid of nodes and ranks of a node."""
+
+    def __init__(self, name: str, options: KernelOptions) -> None:
+        super().__init__(name, options)
+        self.grid = options.num_nodes, options.num_ranks // options.num_nodes
+        #: nodes further on
+        self.others = range(1, options.num_nodes)
+
+    def place(self, node: int, local: int = 0) -> int:
+        """So many nodes and ranks of a node further on, as a distance or chunk."""
+        nodes, num_locals = self.grid
+        return node % nodes * num_locals + local % num_locals
+
+    def neighbours(self, group: Workgroup) -> list[int]:
+        """The distances of the other ranks of the node, each workgroup beginning with another."""
+        others = range(1, self.grid[1])
+        return group.rotated(others) if others else []
+
+    def pieces(self, group: Workgroup) -> list[Workgroup]:
+        """The slice of a workgroup in pieces."""
+        count = self.num_pieces(group.lines)
+        ends = [group.lines * number // count for number in range(count + 1)]
+        return [Workgroup(self, group.number, group.first + first, end - first) for first, end in pairwise(ends)]
+
+    def num_pieces(self, lines: int) -> int:
+        """Of a slice of so many lines."""
+        return max(1, min(MAX_PIECES, lines * self.line_bytes // PIECE_BYTES))
+
+    def settle(self, group: Workgroup) -> None:
+        """What the workgroup has written so far is in memory, where NICs read it."""
+        group.finish("settle")
+        group.fence("settle")
+
+
+class _Rail:
+    """Puts to the ranks of the own rail, each with a signal; one semaphore for each node that they come from.
+
+    Puts to one rank arrive in order, so the n-th signal of a node stands for its n-th put.
+    """
+
+    def __init__(self, builder: _NodeBuilder) -> None:
+        self._builder = builder
+        self._arrived: SignalTable | None = builder.signals(len(builder.others)) if builder.others else None
+
+    def put(self, group: Workgroup, node: int, source: Operand, target: Operand, *, last: bool = True) -> None:
+        """A slice, by the NIC; ``last``: with the signal."""
+        signal = self._signal(group, node)
+        semaphore = signal.semaphore if last else -1
+        ends = source._replace(step=0), target._replace(step=0, semaphore=semaphore)
+        group.add(DMA, group.lines * self._builder.line_bytes, ends, "rail put")
+
+    def notify(self, group: Workgroup, node: int) -> None:
+        """The signal alone."""
+        group.add(DMA, 0, (self._signal(group, node),), "rail signal")
+
+    def wait(self, group: Workgroup, node: int, *, last: bool = False) -> None:
+        """The next put of the rank that is as many nodes back is there; ``last``: nothing of this workgroup uses it."""
+        assert self._arrived is not None
+        group.wait(self._arrived, node - 1, 1, "rail wait")
+        group.seen("rail wait")
+        if not last:
+            group.barrier("rail wait")
+
+    def _signal(self, group: Workgroup, node: int) -> Operand:
+        assert self._arrived is not None
+        return self._arrived.operand(WRITE, self._builder.place(node), group.number, node - 1)
+
+
+class _NodeSignal:
+    """From each rank of a node to all others of it; nothing in a node of one."""
+
+    def __init__(self, builder: _NodeBuilder) -> None:
+        others = range(1, builder.grid[1])
+        self._signal = Signal(builder, others) if others else None
+
+    def send(self, group: Workgroup) -> None:
+        """What has been written so far is there."""
+        if self._signal is not None:
+            self._signal.send(group)
+
+    def wait(self, group: Workgroup) -> None:
+        """What the others have written is there."""
+        if self._signal is not None:
+            self._signal.receive(group)
+
+    def meet(self, group: Workgroup) -> None:
+        self.send(group)
+        self.wait(group)
+
+
+class _NodeBarrier:
+    """Start and end: ranks of a node meet where they read from each other; all ranks, where that was asked for."""
+
+    def __init__(self, builder: _NodeBuilder, usual: str) -> None:
+        asked = builder.options.syncs(usual)
+        is_wide = builder.options.sync != "auto"
+        self._builder = builder
+        self._meetings = [
+            (_NodeSignal(builder), _Rail(builder) if is_wide else None) if wanted else None for wanted in asked
+        ]
+
+    def start(self, group: Workgroup) -> None:
+        """Nobody comes to the memory of others before they are there."""
+        self._meet(group, 0)
+
+    def end(self, group: Workgroup) -> None:
+        """Nobody leaves before others have what they need of its memory."""
+        self._meet(group, 1)
+
+    def _meet(self, group: Workgroup, which: int) -> None:
+        meeting = self._meetings[which]
+        if meeting is None:
+            return
+        node, rail = meeting
+        node.meet(group)
+        for other in self._builder.others if rail is not None else ():
+            rail.notify(group, other)  # type: ignore[union-attr]
+        for other in self._builder.others if rail is not None else ():
+            rail.wait(group, other)  # type: ignore[union-attr]
+
+
+class _Reduction:
+    """Sums of a node for its rails, and of all nodes for oneself."""
+
+    def __init__(self, builder: _NodeBuilder, source: Region, lines: int) -> None:
+        self._builder, self._source = builder, source
+        count = max(1, len(builder.others))
+        self._sums = builder.scratch("sums", count, lines)
+        self._slots = builder.scratch("scratch", count, lines)
+        self._rail = _Rail(builder)
+
+    def send(self, piece: Workgroup) -> None:
+        """The node's sum of what each other node needs of this rail, to there."""
+        builder = self._builder
+        for node in builder.others:
+            self._add(piece, builder.place(node), piece.write(self._sums, chunk=node - 1))
+            builder.settle(piece)
+            target = piece.write(self._slots, builder.place(node), node - 1)
+            self._rail.put(piece, node, piece.read(self._sums, chunk=node - 1), target)
+
+    def receive(self, piece: Workgroup, *targets: Operand) -> None:
+        """The own chunk of the whole node and the sums of all others, as they are there."""
+        builder = self._builder
+        for node in builder.others:
+            self._rail.wait(piece, node)
+        came = [piece.read(self._slots, chunk=node - 1) for node in builder.others]
+        self._add(piece, 0, *targets, more=came)
+
+    def _add(self, piece: Workgroup, chunk: int, *targets: Operand, more: list[Operand] | None = None) -> None:
+        own = [piece.read(self._source, d, chunk) for d in (0, *self._builder.neighbours(piece))]
+        piece.reduce([*own, *(more or [])], *targets, label="reduce")
+
+
+def _pass_on(builder: _NodeBuilder, group: Workgroup, result: Region, node: int) -> None:
+    """What came from the rank so many nodes back, to the others of the own node."""
+    came = builder.place(-node)
+    targets = [group.write(result, d, came) for d in builder.neighbours(group)]
+    if targets:
+        group.copy(group.read(result, chunk=came), *targets, label="pass on")
