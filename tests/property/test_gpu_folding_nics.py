@@ -1,0 +1,59 @@
+"""Is a folded run the unfolded one where puts cross NICs, and is what would differ refused?"""
+
+from __future__ import annotations
+
+import pytest
+from gpu_cases import GB, NS, Case, Programmer, small_model
+from test_gpu_folding import assert_exact
+
+from trine.cluster import load_cluster
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import NIC, SWITCH, Device, Link
+from trine.cluster.tables import LinkTable
+from trine.collectives.kernels.build import build_kernel
+from trine.gpu.model import Nic
+
+MODEL = small_model(nic=Nic(latency_ps=900 * NS, interval_ps=40 * NS, proxy_ps=1700 * NS, proxy_interval_ps=333 * NS))
+
+
+def ring(*kinds):
+    """A ring of GPUs, each joined to the next by a device of one of ``kinds``; nothing goes the other way."""
+    ranks = len(kinds)
+    devices = [Device(name=f"g{i}", forwards=True) for i in range(ranks)]
+    devices += [Device(name=f"d{i}", kind=kind, forwards=True) for i, kind in enumerate(kinds)]
+    wires = []
+    for i in range(ranks):
+        link = Link(bytes_per_s=100 * GB, latency_ps=500 * NS)
+        wires += [(i, ranks + i, link), (ranks + i, (i + 1) % ranks, link)]
+    names = [device.name for device in devices]
+    cluster = Cluster(name="ring", devices=tuple(devices), links=LinkTable.joined(names, wires))
+    programmer = Programmer(ranks)
+    for rank in range(ranks):
+        programmer.kernel(rank, workgroups=1)
+        programmer.dma(9000, (rank + 1) % ranks, 0).dma(100, (rank + 1) % ranks, 0).acquire(rank, 0, 2)
+    return Case(programmer.build(), MODEL, cluster, list(range(ranks)))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_nics_between_all_gpus(ranks):
+    why, folded = assert_exact(ring(*[NIC] * ranks), ("compiled", "reference"))
+    assert why is None
+    assert folded.num_gpus == 1
+
+
+def test_a_switch_in_place_of_a_nic_keeps_gpus_apart():
+    """Its links are as those of the NICs, but copy engines, not NICs, begin there."""
+    why, folded = assert_exact(ring(NIC, SWITCH))
+    assert folded is None
+    assert "NIC" in why
+    why, folded = assert_exact(ring(NIC, SWITCH, NIC, SWITCH))
+    assert folded.num_gpus == 2
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+def test_nodes_on_a_fabric_do_not_fold(op):
+    cluster = load_cluster("dgx-h100", nodes=2)
+    program = build_kernel(op, 16, 16 * 4096, algorithm="hierarchical", num_nodes=2, workgroups=1, wavefronts=1)
+    why, folded = assert_exact(Case(program, MODEL, cluster, list(cluster.gpus)))
+    assert folded is None
+    assert "absolute rank" in why or "neither begins nor ends" in why
