@@ -156,7 +156,13 @@ class RandomCase:
 
     def _l2(self, line, choose):
         ways = choose(1, 2)
-        return L2(capacity_bytes=line * 4 * ways * choose(1, 4), ways=ways, bytes_per_s=100 * GB, latency_ps=90_000)
+        return L2(
+            capacity_bytes=line * 4 * ways * choose(1, 4),
+            ways=ways,
+            bytes_per_s=100 * GB,
+            latency_ps=90_000,
+            far_ps=choose(0, 40_000),
+        )
 
     def _cluster(self):
         """With GPUs that forward, several routes; scale-out links where only copy engines reach other GPUs."""

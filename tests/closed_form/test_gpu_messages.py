@@ -264,3 +264,19 @@ def test_delays_take_their_cycles_beside_each_other(engine):
     programmer = Programmer(1, 1)
     programmer.kernel(0, 3, 1)
     assert ends(programmer.compute(40).build(), engine, num_gpus=2) == [3 * 40 * MODEL.cycle_ps]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("address", "is_far"), [(0, 0), (128, 1), (256, 1), (384, 0), (896, 1)])
+def test_a_line_at_home_in_the_far_half_takes_longer_where_others_write_it(engine, address, is_far):
+    """From CU 0 lines are far whose numbers have an odd number of bits set. What is only read has a near copy."""
+    l2 = L2(capacity_bytes=1 << 16, ways=4, bytes_per_s=100 * GB, latency_ps=90 * NS)
+    near, far = replace(MODEL, l2=l2), replace(MODEL, l2=replace(l2, far_ps=40 * NS))
+
+    def longer(program, **how):
+        return ends(program.build(), engine, far, **how)[0] - ends(program.build(), engine, near, **how)[0]
+
+    assert longer(one(1, 0).load(1, read(0, address)), num_gpus=2) == 0
+    assert longer(one(1, 0).store(1, write(0, address)), num_gpus=2) == 40 * NS * is_far
+    assert longer(one(2, 0).store(1, write(1, address))) == 0  # in the latency of the link
+    assert longer(one(1, 1).release(0, 0, address=address), num_gpus=2) == 40 * NS * is_far

@@ -31,9 +31,12 @@ from trine.studies.gpu_kernels import (
     copy_kernel,
     oneshot_copied,
     oneshot_packets,
+    reads_between_meetings,
+    reads_in_two_stages,
     twoshot_between_meetings,
     twoshot_copied,
     twoshot_packets,
+    twoshot_zero_copy,
 )
 from trine.studies.gpu_measured import (
     ONE_AND_TWO_SHOT,
@@ -52,6 +55,7 @@ KERNELS = {
     "one-shot packets": oneshot_packets,
     "two-shot packets": twoshot_packets,
     "two-shot between meetings": twoshot_between_meetings,
+    "two-shot zero copy": twoshot_zero_copy,
 }
 
 
@@ -59,7 +63,7 @@ def test_small_all_reduce_of_mscclpp_on_eight_h100():
     compared = compare(chosen(["mscclpp-dsl-h100"]))
     assert [each.point.size_bytes for each in compared] == [1 << power for power in range(10, 21)]
     assert median_error(compared) <= TARGET
-    assert max(abs(each.error) for each in compared) <= 0.15  # 14.5 %, at 1 KiB
+    assert max(abs(each.error) for each in compared) <= 0.15  # 13 %, at 1 KiB
     times = [each.time_ps for each in compared]
     # Polls that come a little too early or too late: 0.3 % between 16 and 32 KiB.
     assert all(larger >= 0.99 * smaller for smaller, larger in pairwise(times))
@@ -93,9 +97,9 @@ def test_the_best_of_mscclpps_kernels_of_one_and_two_steps_on_eight_h100():
     large = compare([each for each in points if each.size_bytes > 32 << 10], ONE_AND_TWO_SHOT)
     # One step, which was not measured, is faster up to 32 KiB; beyond, it moves four times as much as two.
     assert {each.program for each in small} == {"one-shot packets"}
-    assert median_error([*small, *large]) <= 0.32  # 30 %
-    assert max(abs(each.error) for each in small) <= 0.45
-    assert max(abs(each.error) for each in large) <= 0.25
+    assert median_error([*small, *large]) <= TARGET  # 23 %
+    assert max(abs(each.error) for each in small) <= 0.38  # 37 %
+    assert max(abs(each.error) for each in large) <= 0.18
     assert large[-1].program == "two-shot between meetings"
 
 
@@ -112,7 +116,18 @@ def test_two_gpus_put_get_and_send_packets(series, most):
 def test_packets_in_two_steps_on_eight_a100_and_h100(series):
     compared = compare(chosen([series]))
     assert len(compared) == 3
-    assert all(abs(each.error) <= 0.25 for each in compared)
+    assert all(abs(each.error) <= 0.20 for each in compared)
+
+
+@pytest.mark.slow
+def test_all_small_all_reduces_on_h100_and_h200():
+    points = [each for each in chosen(largest_bytes=1 << 20) if "H100" in each.machine or "H200" in each.machine]
+    compared = compare([each for each in points if not each.series.startswith("tutorial")])
+    errors = [each.error for each in compared]
+    assert len(errors) == 48
+    assert median_error(compared) <= 0.15  # 12.4 %
+    assert np.quantile(np.abs(errors), 0.9) <= 0.30  # 29.2 %
+    assert -0.15 <= np.mean(errors) <= 0.05  # -11.4 %: the GPUs are too fast where many meet
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -122,10 +137,10 @@ def test_the_kernels_reduce_without_races(name, ranks, blocks, threads):
     check_program(counting_words(program), "all_reduce", 5_000)
 
 
-@pytest.mark.parametrize("kernel", [oneshot_copied, twoshot_copied])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_tensorrt_llms_kernels_reduce_without_races(kernel, ranks):
-    check_program(kernel(5_000, ranks), "all_reduce", 5_000)
+@pytest.mark.parametrize("kernel", [oneshot_copied, twoshot_copied, reads_between_meetings, reads_in_two_stages])
+@pytest.mark.parametrize(("ranks", "size"), [(2, 5_000), (4, 5_000), (4, 70_000)])
+def test_tensorrt_llms_and_vllms_kernels_reduce_without_races(kernel, ranks, size):
+    check_program(counting_words(kernel(size, ranks)), "all_reduce", size)
 
 
 @pytest.mark.parametrize("kind", COPIES)
@@ -138,7 +153,8 @@ def test_rounds_follow_each_other_on_every_gpu():
     program = twoshot_between_meetings(4096, 4)
     rounds = round_times_ps(program, cluster, range(4), model, 3)
     assert rounds[0] == run_gpus(program, cluster, range(4), model).end_ps
-    assert rounds[1] == rounds[2] < rounds[0]  # the L2 is warm from the second on
+    assert rounds[1] == pytest.approx(rounds[2], rel=1e-3)  # but for the half of the L2 that a block is in
+    assert rounds[1] < rounds[0]  # the L2 is warm from the second on
     assert rounds[1] > model.launch_ps
 
 

@@ -66,6 +66,14 @@ def look_up(
 
 
 @inlined
+def half_of(line: Int) -> Int:
+    """The half of the L2 in which a line is at home: the parity of its number's bits, as hashing spreads them."""
+    for shift in (32, 16, 8, 4, 2, 1):
+        line ^= line >> shift
+    return line & 1
+
+
+@inlined
 def monitor_arm(
     entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, model: Record, number: Int
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine._records import Record
-from trine.gpu._memory import DIRTY, HIT, look_up, monitor_arm, monitor_sleep, monitor_wake
+from trine.gpu._memory import DIRTY, HIT, half_of, look_up, monitor_arm, monitor_sleep, monitor_wake
 from trine.gpu._peers import choose_path, is_uncached, note, number_answer, stay_away
 from trine.gpu._scheduler import (
     enter_fabric,
@@ -318,6 +318,9 @@ def reach_memory(
             found = look_up(machine, counters, clock, model, gpu, request.channel, request.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
+        if model.far_ps > 0 and event.pair < 0 and (kind != IS_LOAD or request.semaphore >= 0):
+            own_cu = np.int64(machine.waves[U(event.wave)].cu) % model.cus
+            done_ps += model.far_ps * ((own_cu + half_of(request.address // model.line_bytes)) & 1)
         if found & DIRTY:
             channel = machine.resources[U(channel_number)]
             channel.free_ps = max(now, channel.free_ps) + model.channel_ps[U(0)]

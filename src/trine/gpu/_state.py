@@ -374,6 +374,7 @@ MODEL = record_dtype(
     ("channel_ps", "2i8"),  # what a message with data, and without, takes of a channel of the memory
     ("slice_ps", "2i8"),  # and of a slice of the L2
     ("l2_ps", "i8"),
+    ("far_ps", "i8"),
     ("sets", "i8"),  # of a slice
     ("ways", "i8"),  # of a set
     ("memory_interleave_bytes", "i8"),

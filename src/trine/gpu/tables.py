@@ -111,6 +111,7 @@ def _l2_numbers(system: GpuSystem) -> dict[str, int | tuple[int, int]]:
     return {
         "slice_ps": (transfer_ps(line, l2.bytes_per_s), transfer_ps(model.header_bytes, l2.bytes_per_s)),
         "l2_ps": l2.latency_ps,
+        "far_ps": l2.far_ps,
         "sets": max(1, l2.capacity_bytes // (line * l2.ways * model.memory.num_channels)),
         "ways": l2.ways,
     }

@@ -1,9 +1,10 @@
 """Communication kernels that others have published and measured, as GPU programs: what their source code does.
 
 Written from reading MSCCL++ (github.com/microsoft/mscclpp): tutorials/03-memory-channel, allreduce_packet.cu,
-allreduce_allpair_packet.cu, execution_kernel.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py,
-semaphore_device.hpp, concurrency_device.hpp; and TensorRT-LLM's one-shot all-reduce as sglang has it
-(sgl-kernel/csrc/trt_reduce_internal.cu). No code is taken over. How its threads become wavefronts:
+allreduce_allpair_packet.cu, allreduce_rsag_zero_copy.cu, execution_kernel.hpp, semaphore_device.hpp,
+concurrency_device.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py; TensorRT-LLM's all-reduces as sglang had
+them in January 2025 (sgl-kernel/src/sgl-kernel/csrc/trt_reduce_internal.cu); and vLLM's csrc/custom_all_reduce.cuh with
+signals for each block. No code is taken over. How their threads become wavefronts:
 
 - A warp that accesses 16 bytes a lane has four lines of 128 bytes in one access, so ``unroll`` is a multiple of 4.
 - A lane that waits for a packet's flag waits for nothing else: packets of different peers are waited for one after
@@ -23,7 +24,20 @@ from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalT
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
 from trine.gpu.builder import Operand
-from trine.gpu.program import ACQUIRE, DELAY, FENCE, LOAD, READ, REDUCE, RELEASE, STORE, WAITCNT, WRITE, GpuProgram
+from trine.gpu.program import (
+    ACQUIRE,
+    COPY,
+    DELAY,
+    FENCE,
+    LOAD,
+    READ,
+    REDUCE,
+    RELEASE,
+    STORE,
+    WAITCNT,
+    WRITE,
+    GpuProgram,
+)
 
 WARP = 32
 PACKET_LANES = 8
@@ -31,6 +45,14 @@ MOST_WAVEFRONTS = 64
 COPIES = ("put", "get", "packets")
 #: Of a load or an atomic that the L2 has: H100 and A100 (docs/background/gpu-models.md).
 L2_CYCLES = 262
+#: What it takes longer in the far half (l2.far of the H100).
+FAR_CYCLES = 156
+#: Of a load that the L1 has (arXiv 2402.13499), and of further lines of a kernel's parameters (as above).
+L1_CYCLES, PARAMETER_LINES = 33, 105
+#: TensorRT-LLM's kernels in sglang (sgl-kernel trt_reduce_internal.cuh): most blocks, most threads.
+COPIED_BLOCKS, COPIED_THREADS = 36, 512
+#: What a block of vLLM's 512 threads reads of each rank at once.
+READING_LINES = 64
 #: Of a plan that each block copies into its shared memory: 12 272 bytes (execution_common.hpp).
 PLAN_LINES = 96
 #: What the plan executor executes of a meeting: to the signal, to the count of the wait, to its poll, and behind it;
@@ -176,46 +198,148 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
 
 def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
     """All-reduce in one step (TensorRT-LLM, oneShotAllReduceKernel): each block copies its part of the input to where
-    all can read it, signals the blocks of the same number behind a fence, waits for theirs, and adds up all parts."""
-    builder, threads = _copied("one-shot copied", size_bytes, ranks, parts=1)
+    all can read it, signals the blocks of the same number, waits for theirs, and adds up all parts. Unlike the kernel,
+    which signals at once, blocks wait for their stores before, so that nobody can see old data."""
+    packs = WARP * -(-size_bytes // (16 * WARP))
+    threads = min(COPIED_THREADS, packs)
+    blocks = min(COPIED_BLOCKS, -(-packs // threads))
+    builder = _builder("one-shot copied", ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks)
     lines = builder.options.lines()
     source, shared = builder.data("input", 1, lines), builder.data("shared", 1, lines)
     result, copied = builder.data("output", 1, lines), builder.signals(1)
-    words = builder.scratch("words", 1, 1)
-    for number in range(builder.options.workgroups):
+    words = builder.scratch("words", blocks, 1)
+    for number in range(blocks):
         block = _Block(builder, number, words)
-        part = block.part(lines, builder.options.workgroups, number, threads // PACKET_LANES)
-        block.delay(144, "copy")
+        part = block.part(lines, blocks, number, 1)
+        block.delay(98 + 21 + PARAMETER_LINES, "copy")
+        block.word("copy")
         if part.lines:
-            part.copy(part.read(source), part.write(shared), label="copy")
-        block.ready(copied, list(range(1, ranks)))
+            block.in_turn(part, part.read(source), part.write(shared), "copy")
+        block.finish("copied")
+        block.delay(54 + PARAMETER_LINES, "copied")
+        block.signal(copied, [(d, 0) for d in range(1, ranks)], "copied")
+        block.wait(copied, 0, ranks - 1, "wait")
+        block.delay(34, "wait")
+        block.barrier("wait")
+        block.delay(28 + L1_CYCLES + 6, "reduce")
         if part.lines:
-            reads = [part.read(shared, d) for d in range(ranks)]
-            part.reduce(reads, part.write(result), label="reduce")
+            part.reduce([part.read(shared, d) for d in range(ranks)], part.write(result), label="reduce")
         builder.end_workgroup()
     return builder.finished()
 
 
 def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
     """All-reduce in two steps (TensorRT-LLM, twoShotAllReduceKernel): as one step, but a rank adds up its part alone,
-    signals once more, and reads the sums of all."""
-    builder, threads = _copied("two-shot copied", size_bytes, ranks, parts=ranks)
+    signals once more behind a fence, and reads the sums of all, one rank after the other: the compiler moves no load
+    over the store before it."""
+    packs = WARP * -(-size_bytes // (ranks * 16 * WARP))
+    blocks = next(n for n in range(1, packs + 1) if packs % n == 0 and packs // n <= COPIED_THREADS)
+    threads = packs // blocks
+    blocks //= next(n for n in range(1, blocks + 1) if blocks % n == 0 and blocks // n <= COPIED_BLOCKS)
+    builder = _builder("two-shot copied", ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks)
     lines = builder.options.lines(ranks)
     source, shared = builder.data("input", ranks, lines), builder.data("shared", ranks, lines)
     result, sums = builder.data("output", ranks, lines), builder.data("sums", 1, lines)
-    copied, summed, words = builder.signals(1), builder.signals(1), builder.scratch("words", 1, 1)
+    copied, summed, words = builder.signals(1), builder.signals(1), builder.scratch("words", blocks, 1)
     peers = list(range(1, ranks))
-    for number in range(builder.options.workgroups):
+    for number in range(blocks):
         block = _Block(builder, number, words)
-        part = block.part(lines, builder.options.workgroups, number, threads // PACKET_LANES)
-        block.delay(144, "copy")
+        part = block.part(lines, blocks, number, 1)
+        block.delay(129 + 21 + PARAMETER_LINES, "copy")
+        block.word("copy")
         for chunk in range(ranks):
-            part.copy(part.read(source, chunk=chunk), part.write(shared, chunk=chunk), label="copy")
-        block.ready(copied, peers)
+            block.in_turn(part, part.read(source, chunk=chunk), part.write(shared, chunk=chunk), "copy")
+        block.finish("copied")
+        block.delay(69 + PARAMETER_LINES, "copied")
+        block.signal(copied, [(d, 0) for d in peers], "copied")
+        block.wait(copied, 0, len(peers), "wait")
+        block.delay(34, "wait")
+        block.barrier("wait")
+        block.delay(41, "reduce")
         part.reduce([part.read(shared, d) for d in range(ranks)], part.write(sums), label="reduce")
         block.ready(summed, peers)
         for d in range(ranks):
-            part.copy(part.read(sums, d), part.write(result, chunk=d), label="gather")
+            block.in_turn(part, part.read(sums, d), part.write(result, chunk=d), "gather")
+        builder.end_workgroup()
+    return builder.finished()
+
+
+def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
+    """All-reduce in one step (vLLM, cross_device_reduce_1stage): blocks of the same number meet, read all inputs and
+    add them up, and meet again."""
+    builder, blocks = _reading("one-stage reads", size_bytes, ranks)
+    lines = builder.options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    before, after, words = builder.signals(1), builder.signals(1), builder.scratch("words", blocks, 1)
+    for number in range(blocks):
+        block = _Block(builder, number, words)
+        block.wave_word(32, "pointers")
+        block.meet_at_once(before, ranks, 83 + 21 + L1_CYCLES + PARAMETER_LINES)
+        part = block.part(lines, blocks, number, READING_LINES)
+        block.delay(40 + 21, "reduce")
+        if part.lines:
+            part.reduce([part.read(source, d) for d in range(ranks)], part.write(result), label="reduce")
+        block.finish("reduce")
+        block.meet_at_once(after, ranks, 32)
+        builder.end_workgroup()
+    return builder.finished()
+
+
+def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
+    """All-reduce in two steps (vLLM, cross_device_reduce_2stage): blocks of the same number meet, read the rank's part
+    of all inputs, add it up, meet behind a fence, and read the sums of all, one rank after the other: the loads are
+    under conditions, and the compiler moves none over the store before it."""
+    builder, blocks = _reading("two-stage reads", size_bytes, ranks)
+    lines = builder.options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    sums, words = builder.data("sums", 1, lines), builder.scratch("words", blocks, 1)
+    before, after = builder.signals(1), builder.signals(1)
+    for number in range(blocks):
+        block = _Block(builder, number, words)
+        block.wave_word(99 + PARAMETER_LINES, "pointers")
+        block.meet_at_once(before, ranks, 94 + 21 + L1_CYCLES)
+        part = block.part(lines, blocks, number, READING_LINES)
+        block.delay(40 + 21, "reduce")
+        if part.lines:
+            part.reduce([part.read(source, d) for d in range(ranks)], part.write(sums), label="reduce")
+        block.finish("reduce")
+        block.add(FENCE, 0, (), "reduce")
+        block.meet_at_once(after, ranks, 32)
+        block.delay(60, "gather")
+        for d in range(ranks):
+            if part.lines:
+                block.in_turn(part, part.read(sums, d), part.write(result, chunk=d), "gather")
+        builder.end_workgroup()
+    return builder.finished()
+
+
+def twoshot_zero_copy(size_bytes: int, ranks: int, *, blocks: int = 32, threads: int = 256) -> GpuProgram:
+    """All-reduce in two steps (MSCCL++, allreduceRsAgZeroCopy): each block meets those of the same number, reads its
+    part of the own chunk from all and writes the sum to all; all blocks meet, and the first signals all peers behind
+    the data and waits for them."""
+    builder = _builder("two-shot zero copy", ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks)
+    lines = builder.options.lines(ranks)
+    memory, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    words = builder.scratch("words", blocks, 1)
+    before, grid, after = builder.signals(1), builder.signals(1), builder.signals(1)
+    peers = list(range(1, ranks))
+    for number in range(blocks):
+        block = _Block(builder, number, words)
+        block.delay(57, "handle")
+        block.word("handle")
+        block.meet(before, peers, (11, 38, 71, 33))
+        block.barrier("meet")
+        part = block.part(lines, blocks, number, 1)
+        block.delay(61, "pointers")
+        block.word("pointers")
+        if part.lines:
+            targets = [part.write(result), *(part.write(result, d) for d in peers)]
+            part.reduce([part.read(memory), *(part.read(memory, d) for d in peers)], *targets, label="reduce")
+        block.grid_barrier(grid)
+        if number == 0:
+            block.word("signal")
+            block.add(FENCE, 0, (), "signal")
+            block.meet(after, peers, (11, 38, 71, 33))
         builder.end_workgroup()
     return builder.finished()
 
@@ -251,12 +375,33 @@ class _Block(Workgroup):
 
     def meet(self, signals: SignalTable, distances: Sequence[int], cycles: tuple[int, int, int, int]) -> None:
         """A signal to each peer, and a wait for theirs, which are counted in memory. ``cycles``: to the signal, to the
-        count, to the poll, and behind it. The count does not wait for the signals to be there, so it is a delay."""
+        count, to the poll, and behind it. The count does not wait for the signals to be there, so it is a delay; of
+        several counters, each on a line of its own, one is in the far half of the L2."""
         self.delay(cycles[0], "signal")
         self.signal(signals, [(d, 0) for d in distances], "signal")
-        self.delay(cycles[1] + L2_CYCLES + cycles[2], "wait")
+        count = L2_CYCLES + (FAR_CYCLES if len(distances) > 1 else 0)
+        self.delay(cycles[1] + count + cycles[2], "wait")
         self.wait(signals, 0, len(distances), "wait")
         self.delay(cycles[3], "wait")
+
+    def in_turn(self, part: Workgroup, source: Operand, target: Operand, label: str) -> None:
+        """A copy of 16 bytes a lane, which the next one waits for: no load passes the store before it."""
+        wavefronts = self.builder.options.wavefronts
+        unroll = max(1, min(4, -(-part.lines // wavefronts)))
+        self.builder.add(COPY, part.lines, (source, target), label, unroll)
+
+    def wave_word(self, cycles: int, label: str) -> None:
+        """A word that only what reads data depends on."""
+        self.delay(cycles, label)
+        self.add(LOAD, 1, [self._word(READ)], label)
+
+    def meet_at_once(self, signals: SignalTable, ranks: int, cycles: int) -> None:
+        """A signal to each peer and a wait for theirs, neither counted nor ordered behind anything."""
+        self.delay(cycles, "signal")
+        self.signal(signals, [(d, 0) for d in range(1, ranks)], "signal")
+        self.wait(signals, 0, ranks - 1, "wait")
+        self.delay(23, "wait")
+        self.barrier("wait")
 
     def ready(self, signals: SignalTable, peers: Sequence[int]) -> None:
         """What has been written is there for the blocks of the same number, and theirs for this one."""
@@ -321,13 +466,11 @@ def _at(signals: SignalTable, number: int, role: int) -> Operand:
     return signals.operand(role, 0, number, 0)
 
 
-def _copied(name: str, size_bytes: int, ranks: int, parts: int) -> tuple[CollectiveBuilder, int]:
-    """With as many blocks and threads as TensorRT-LLM takes for 4 bytes a number: a thread for 16 bytes of a part,
-    blocks of up to 1024, at most 24 of them."""
-    needed = WARP * -(-size_bytes // (parts * 16 * WARP))
-    threads = min(1024, needed)
-    blocks = min(24, -(-needed // threads))
-    return _builder(name, ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks), threads
+def _reading(name: str, size_bytes: int, ranks: int) -> tuple[CollectiveBuilder, int]:
+    """With as many blocks as vLLM takes: of 512 threads with 16 bytes each, at most 36."""
+    threads = 512
+    blocks = min(36, -(-size_bytes // (16 * threads)))
+    return _builder(name, ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks), blocks
 
 
 def _builder(

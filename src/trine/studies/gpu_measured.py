@@ -33,10 +33,14 @@ from trine.studies.gpu_kernels import (
     copy_kernel,
     oneshot_copied,
     oneshot_packets,
+    reads_between_meetings,
+    reads_in_two_stages,
     twoshot_between_meetings,
     twoshot_copied,
     twoshot_packets,
+    twoshot_zero_copy,
 )
+from trine.studies.host_loops import HostCall, host_times_ps
 
 FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
 #: Issue 5 of trine: the median of |error| of the judged series.
@@ -47,8 +51,8 @@ WARM_BYTES = 8 << 20
 Build = Callable[[int, int], GpuProgram]
 
 
-def _vllm(algorithm: str) -> Build:
-    """vLLM's custom_all_reduce.cuh: 36 blocks of 512 threads, 16 bytes a lane, the reads of all ranks unrolled."""
+def _loads(algorithm: str) -> Build:
+    """FBGEMM's all-reduces, taken as 36 blocks of 512 threads, the reads of all ranks at once."""
 
     def build(size_bytes: int, ranks: int) -> GpuProgram:
         return build_kernel(
@@ -58,9 +62,15 @@ def _vllm(algorithm: str) -> Build:
     return build
 
 
+def _vllm(size_bytes: int, ranks: int) -> GpuProgram:
+    """One stage or two, as CustomAllreduce::allreduce in vLLM's csrc/custom_all_reduce.cuh says."""
+    one_stage_below = {2: size_bytes + 1, 4: 512 << 10}.get(ranks, 256 << 10)
+    return (reads_between_meetings if size_bytes < one_stage_below else reads_in_two_stages)(size_bytes, ranks)
+
+
 def _tensorrt_llm(size_bytes: int, ranks: int) -> GpuProgram:
-    """One step or two, as SelectImplementation in sgl-kernel/csrc/trt_reduce_internal.cuh says."""
-    oneshot_below = {2: 16_000_000, 4: 1_000_000}.get(ranks, 500_000)
+    """One step or two, as SelectImplementation in sglang's trt_reduce_internal.cuh says."""
+    oneshot_below = {2: size_bytes + 1, 4: 1 << 20}.get(ranks, 512 << 10)
     return (oneshot_copied if size_bytes < oneshot_below else twoshot_copied)(size_bytes, ranks)
 
 
@@ -75,8 +85,13 @@ PROGRAMS: Mapping[str, Build] = {
     "two-shot packets, 56 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=56),
     "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
     "copied": lambda size, ranks: _tensorrt_llm(size, ranks),
-    "one-stage reads": _vllm("oneshot-get"),
-    "two-stage reads": _vllm("twoshot-get"),
+    "two-shot zero copy, 32 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=32),
+    "two-shot zero copy, 64 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=64),
+    "one-stage reads": lambda size, ranks: reads_between_meetings(size, ranks),
+    "two-stage reads": lambda size, ranks: reads_in_two_stages(size, ranks),
+    "one step of loads": _loads("oneshot-get"),
+    "two steps of loads": _loads("twoshot-get"),
+    "reads": lambda size, ranks: _vllm(size, ranks),
     "oneshot": lambda size, ranks: build_kernel("all_reduce", ranks, size, algorithm="oneshot", bookkeeping=True),
     "twoshot": lambda size, ranks: build_kernel("all_reduce", ranks, size, algorithm="twoshot", bookkeeping=True),
 }
@@ -86,24 +101,39 @@ PROGRAMS: Mapping[str, Build] = {
 class Stand:
     """What stands for a series: cluster preset, programs, whether it is judged, and what the reader should know.
 
-    launches: kernels and copies that the host starts for each call; 0: a graph starts them. before_ps: what runs on the
-    GPU before the kernel.
+    start_ps: what each call has of the start of a measurement, beside the kernel. loop: kernels were started one by
+    one, as loop_ps says.
     """
 
     cluster: str
     programs: tuple[str, ...]
     remark: str
     judged: bool = False
-    launches: int = 0
-    before_ps: int = 0
+    start_ps: int = 0
+    loop: bool = False
 
 
 _PACKETS = ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks")
+_ZERO_COPY = ("two-shot zero copy, 32 blocks", "two-shot zero copy, 64 blocks")
 #: Of a kernel that the host starts behind others: 65 536 bytes at 26 GB/s (gpu-benches gpu-small-kernels/h200.txt).
 HOST_LAUNCH_PS = 2_520_000
-#: A copy of the input in front of the kernel: launch, and what it takes longer than an empty kernel on an H200 NVL.
-_COPY_PS = 1_000_000 + 680_000
-_STREAM = "started one by one from Python, 100 times: launches by the host bound small sizes, its Python is not counted"
+#: Of Python, of its binding to C++, and of PyTorch's dispatcher (1 to 2 us), each call of an operator
+#: (jiahuanglin.xyz, From PyTorch op to kernel launch).
+_PYTHON_PS, _BINDING_PS, _DISPATCHER_PS = 1_000_000, 1_000_000, 1_500_000
+#: Of the GPU between kernels in a stream beyond those in a graph: 3.8 and 3.4 us a kernel of 2.9 us, on a V100
+#: (developer.nvidia.com/blog/cuda-graphs).
+_STREAM_PS = 400_000
+#: A copy of the input in front of the kernel: launch, and what it takes longer than an empty kernel on an H200 NVL;
+#: and its bytes, read and written, at the memory's rate.
+_COPY_PS, _COPY_BYTES_PER_S = 1_000_000 + 680_000, 3_352_000_000_000 // 2
+#: sgl-kernel/tests/test_trt_reduce.py: for each size 5000 calls of TensorRT-LLM's kernel, then 5000 of vLLM's, which
+#: copies its input; the host's clock, and nobody waits for the GPU.
+_CALLS = 5000
+_SIZES = tuple(4 * elements for elements in (512, 4096, 32_768, 262_144, 524_288, 1_048_576, 2_097_152))
+#: Between the event that starts the clock and a graph of 10 kernels, while the GPU has nothing to do: a call from
+#: Python, and about 3 us that cudaGraphLaunch of a straight line of kernels takes the host (benchmark_mscclpp.py).
+_GRAPH_START_PS = (_PYTHON_PS + _BINDING_PS + 3_000_000) // 10
+_LOOP = "started one by one, 5000 times, by Python, which looks at its own clock and waits for nobody"
 STANDS: Mapping[str, Stand] = {
     "mscclpp-dsl-h100": Stand(
         cluster="dgx-h100",
@@ -118,7 +148,10 @@ STANDS: Mapping[str, Stand] = {
         cluster="dgx-a100", programs=("two-shot packets, 21 blocks",), remark="allreduce6 of mscclpp-test, CUDA graph"
     ),
     "sglang-mscclpp-h200": Stand(
-        cluster="hgx-h200", programs=_PACKETS, remark="tuned over blocks, CUDA graph; may have taken NVLS packets"
+        cluster="hgx-h200",
+        programs=(*_PACKETS, *_ZERO_COPY),
+        remark="tuned over kernels and blocks; CUDA graph of 10 behind idle GPUs; may have taken NVLS packets",
+        start_ps=_GRAPH_START_PS,
     ),
     "tutorial-put": Stand(cluster="dgx-h100", programs=("put",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
     "tutorial-get": Stand(cluster="dgx-h100", programs=("get",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
@@ -128,21 +161,16 @@ STANDS: Mapping[str, Stand] = {
     "vllm-1stage-4gpu": Stand(cluster="dgx-h100", programs=("one-stage reads",), remark="CUDA graph; GPU not stated"),
     "vllm-2stage-4gpu": Stand(cluster="dgx-h100", programs=("two-stage reads",), remark="CUDA graph; GPU not stated"),
     **{
-        f"sglang-trtllm-h100-{gpus}gpu": Stand(cluster="dgx-h100", programs=("copied",), remark=_STREAM, launches=1)
+        f"sglang-{library}-h100-{gpus}gpu": Stand(cluster="dgx-h100", programs=(program,), remark=_LOOP, loop=True)
+        for library, program in (("trtllm", "copied"), ("vllm", "reads"))
         for gpus in (2, 4, 8)
     },
-    **{
-        f"sglang-vllm-h100-{gpus}gpu": Stand(
-            cluster="dgx-h100",
-            programs=("one-stage reads", "two-stage reads"),
-            remark=f"{_STREAM}; with a copy of the input",
-            launches=2,
-            before_ps=_COPY_PS,
-        )
-        for gpus in (2, 4, 8)
-    },
-    "fbgemm-rocm-oneshot": Stand(cluster="mi300x-node", programs=("one-stage reads",), remark="GPU not stated; eager"),
-    "fbgemm-rocm-twoshot": Stand(cluster="mi300x-node", programs=("two-stage reads",), remark="GPU not stated; eager"),
+    "fbgemm-rocm-oneshot": Stand(
+        cluster="mi300x-node", programs=("one step of loads",), remark="GPU not stated; eager"
+    ),
+    "fbgemm-rocm-twoshot": Stand(
+        cluster="mi300x-node", programs=("two steps of loads",), remark="GPU not stated; eager"
+    ),
 }
 #: Any of these is one or two steps of an all-reduce: what the best of them takes, for the judged series.
 ONE_AND_TWO_SHOT = ("one-shot packets", *_PACKETS, "two-shot between meetings")
@@ -234,10 +262,25 @@ def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> Fi
     stand = point.stand
     times = {name: predicted_ps(name, stand.cluster, point.gpus, point.size_bytes) for name in names}
     best = min(times, key=lambda name: times[name][-1])
-    first_ps, time_ps = (
-        max(each + stand.before_ps, stand.launches * HOST_LAUNCH_PS) for each in (times[best][0], times[best][-1])
-    )
+    first_ps, time_ps = times[best][0] + stand.start_ps, times[best][-1] + stand.start_ps
+    if stand.loop and programs is None:
+        copied_ps, reads_ps = loop_ps(stand.cluster, point.gpus, point.size_bytes)
+        time_ps = reads_ps if names == ("reads",) else copied_ps
     return FineCompared(point=point, program=best, time_ps=time_ps, first_ps=first_ps)
+
+
+@cache
+def loop_ps(cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
+    """What the host sees a call of TensorRT-LLM's and of vLLM's all-reduce take, behind those of smaller sizes, ps."""
+    calls = []
+    for size in _SIZES[: _SIZES.index(size_bytes) + 1]:
+        copied_ps, reads_ps = (predicted_ps(name, cluster, gpus, size)[-1] for name in ("copied", "reads"))
+        python_ps = _PYTHON_PS + _BINDING_PS
+        calls.append(HostCall(host_ps=python_ps + HOST_LAUNCH_PS, launches=1, gpu_ps=copied_ps + _STREAM_PS))
+        copy_ps = _COPY_PS + size * 10**12 // _COPY_BYTES_PER_S
+        host_ps = python_ps + _DISPATCHER_PS + 2 * HOST_LAUNCH_PS
+        calls.append(HostCall(host_ps=host_ps, launches=2, gpu_ps=copy_ps + reads_ps + 2 * _STREAM_PS))
+    return host_times_ps(calls, _CALLS)[-2:]
 
 
 @cache

@@ -58,12 +58,14 @@ class L2:
 
     A hit takes ``latency_ps`` beside its serialisation at ``bytes_per_s`` (of a slice); a miss takes that and the
     memory access. Stores write back and allocate; lines written back cost their memory channel bandwidth only.
+    ``far_ps``: what semaphores, flagged lines and stores take longer whose line is at home in the half far from the CU.
     """
 
     capacity_bytes: int
     ways: int
     bytes_per_s: int
     latency_ps: int
+    far_ps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +206,7 @@ FIELDS = (
     ModelField("l2.ways", "l2.ways", "", "lines of a set"),
     ModelField("l2.bandwidth", "l2.bytes_per_s", "rate", "of each slice"),
     ModelField("l2.latency", "l2.latency_ps", "time", "of a hit, beside its bytes"),
+    ModelField("l2.far", "l2.far_ps", "time", "longer, where the line's home is the half far from the compute unit"),
     ModelField("ports.count", "ports.count", "", "to the fabric"),
     ModelField("ports.latency", "ports.latency_ps", "time", "each passage, out or in"),
     ModelField("ports.interleave", "ports.interleave_bytes", "bytes", "then the next port"),
@@ -233,7 +236,7 @@ OPTIONAL = ("l2", "monitor", "nic")
 GROUPS = tuple(dict.fromkeys(path.split(".")[0] for path in PATHS if "." in path))
 
 #: What fields that most models do not have are then; it is not shown.
-_RARE = {"noc.rows": 0, "noc.cols": 0, "cus.issue_seed": None, "kernels.poll_turn": 0}
+_RARE = {"noc.rows": 0, "noc.cols": 0, "l2.far": 0, "cus.issue_seed": None, "kernels.poll_turn": 0}
 _FORMATS = {"time": format_time, "bytes": format_bytes, "rate": format_bandwidth, "clock": format_clock}
 
 

@@ -49,7 +49,7 @@ _KINDS: dict[str, Any] = {
 }
 _DEFAULTS = {
     "noc.rows": None, "noc.cols": None, "kernels.poll": None, "kernels.fence": 0,
-    "kernels.poll_turn": 0, "cus.issue_seed": None,
+    "kernels.poll_turn": 0, "cus.issue_seed": None, "l2.far": 0,
     "ports.choice": INTERLEAVED, "ports.arbitration": FIFO, "nic.initiator": BY_GPU,
 }  # fmt: skip
 

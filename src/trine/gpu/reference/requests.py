@@ -356,7 +356,18 @@ class GpuMemory:
                 self.interconnect.inside[self.gpu][resource].occupy(line_ps)
         if (request.kind == LOAD or request.adds) and not is_hit:
             done = partial(self._at_channel, channel, request, done)
-        self._serve(layout.first_slice + channel, request, l2.latency_ps, done)
+        self._serve(layout.first_slice + channel, request, l2.latency_ps + self._far_ps(request), done)
+
+    def _far_ps(self, request: Request) -> int:
+        """What others wrote, or are to see, is read and written in the half of the L2 in which the line is at home.
+
+        Copies of lines that are only read are in the CU's half. Of requests of others it is in the latency of links.
+        """
+        is_own = isinstance(request, OwnRequest) and request.peer == request.rank
+        if not is_own or (request.kind == LOAD and not request.is_flagged_load):
+            return 0
+        l2, line = self.model.l2, request.address // self.model.line_bytes
+        return l2.far_ps if l2 is not None and (request.cu + line.bit_count()) % 2 else 0
 
     def _at_channel(self, channel: int, request: Request, done: Action) -> None:
         resource = self.interconnect.system.layout.first_channel + channel
