@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -109,9 +110,11 @@ def _read(path: Path) -> GpuModel:
 
     data, origins = layered(path, _base)
     spec = check(file_schema(), data, path)
-    evidence = {key: word for key, (word, _) in origins.items()}
-    sources = {key: text for key, (_, text) in origins.items()}
-    return check_model(to_model(spec, spec.name or path.stem, evidence, sources), path)
+    model = to_model(spec, spec.name or path.stem, {}, {})
+    said = {field.path for field, _ in values(model)}  # a field that takes away what its base has needs no source
+    evidence = {key: word for key, (word, _) in origins.items() if key in said}
+    sources = {key: text for key, (_, text) in origins.items() if key in said}
+    return check_model(replace(model, evidence=evidence, sources=sources), path)
 
 
 def _base(base: object, path: Path) -> Path:
