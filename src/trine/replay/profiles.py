@@ -1,4 +1,4 @@
-"""Writes of peers from profiles of real runs: ROCm's and NVIDIA's CSV files, and a mapping that adds what they lack.
+"""Writes of peers from profiles of real runs: files of profilers, and a mapping that adds what they lack.
 
 No profiler records the stores inside a kernel, nor the addresses of copies. So a mapping names the addresses, or the
 program itself does in ranges: ``write peer=1 address=flags+0x40 bytes=8 value=1`` (roctx, NVTX).
@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from trine.errors import InputError, UnitError, nearest
+from trine.replay.profile_events import read_events
 from trine.replay.profile_rows import (
     COPY,
     KERNEL,
@@ -23,7 +24,6 @@ from trine.replay.profile_rows import (
     check_columns,
     device_of,
     matches,
-    read_rows,
 )
 from trine.replay.writes import MAX_ADDRESS, MAX_RANK, MAX_VALUE, MEMORY, SEMAPHORE, WriteTable, parse_address
 from trine.spec import Size, Spec, check, load_mapping
@@ -83,7 +83,7 @@ class MappingFile(Spec):
     peers: dict[str | int, Rank]
     kernel: str | None = None
     launch: int = Field(default=0, ge=0)
-    start_ns: int | None = Field(default=None, ge=0, le=MAX_INT64 // 1000)
+    start_ns: int | None = Field(default=None, ge=0, le=MAX_INT64)
     writes: list[MappingRule] = Field(default_factory=list)
     columns: dict[str, str] | None = None
 
@@ -102,6 +102,11 @@ class ProfileMapping(NamedTuple):
     spec: MappingFile
     peers: dict[str, int]
     file: str
+
+    @property
+    def names_ranks(self) -> bool:
+        """Whether its devices are called after ranks, ``rank 3``."""
+        return any(name.startswith("rank ") for name in (self.spec.target, *self.peers))
 
 
 def read_mapping(path: str | os.PathLike[str]) -> ProfileMapping:
@@ -151,7 +156,7 @@ def read_profile(
     rows: list[ProfileRow] = []
     formats = []
     for path in files:
-        name, found = read_rows(path, given.spec.columns)
+        name, found = read_events(path, given.spec.columns, given.names_ranks)
         formats.append(f"{os.fspath(path)}: {name}, {len(found)} rows")
         rows.extend(found)
     run = _window(rows, given)

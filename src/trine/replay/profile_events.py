@@ -1,0 +1,188 @@
+"""Rows of profiles that are no CSV: traces of the PyTorch profiler (Kineto), SQLite exports of Nsight Systems.
+
+Kineto's categories and arguments: pytorch/kineto, libkineto/src/CuptiActivity.h and output_json.cpp, and traces that
+others published (HolisticTraceAnalysis, tests/data). Tables of nsys: its exporter's schema reference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+
+from trine.errors import SpecError
+from trine.inputs import head, open_input, read_bytes
+from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, MAX_ROWS, RANGE, ProfileRow, read_rows
+from trine.units import MAX_INT64
+
+KINETO, NSYS = "Kineto trace", "nsys SQLite"
+#: Of a trace that is packed, when it is not; of a database, which is not read as a whole.
+MAX_UNPACKED_BYTES, MAX_DATABASE_BYTES = 1 << 30, 1 << 34
+_SQLITE = b"SQLite format 3\0"
+#: Categories of Kineto's events, today and before 2022.
+_KINDS = {"kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": COPY, "Memcpy": COPY, "gpu_user_annotation": RANGE}
+#: CUPTI's kinds of copies between two devices' memories: on one device or two, and peer to peer.
+_DEVICE_TO_DEVICE, _PEER_TO_PEER = 8, 10
+
+
+def read_events(
+    path: str | os.PathLike[str], own: dict[str, str] | None, by_rank: bool
+) -> tuple[str, list[ProfileRow]]:
+    """The format's name and the rows of a file of any known kind; ``own``, of CSV: columns that are called otherwise.
+
+    by_rank: devices of a Kineto trace are called ``rank 3`` after the process that wrote it, not by their number.
+
+    Raises
+    ------
+    SpecError: names file and place.
+    """
+    first = head(path, 4096)
+    if first.startswith(_SQLITE):
+        return NSYS, list(_nsys(path))
+    if first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        return KINETO, list(_kineto(path, by_rank))
+    return read_rows(path, own)
+
+
+# Kineto
+
+
+def _kineto(path: str | os.PathLike[str], by_rank: bool) -> Iterator[ProfileRow]:
+    file = os.fspath(path)
+    trace = _loaded(path, file)
+    events = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    if not isinstance(events, list):
+        raise SpecError("has no list of events, as traces of PyTorch's profiler have", file=file, field="traceEvents")
+    base_ns = trace.get("baseTimeNanoseconds", 0) if isinstance(trace, dict) else 0
+    rank = ""
+    if by_rank:
+        said = trace.get("distributedInfo") if isinstance(trace, dict) else None
+        if not isinstance(said, dict) or not isinstance(said.get("rank"), int):
+            raise SpecError("does not say of which rank it is", file=file, field="distributedInfo.rank")
+        rank = f"rank {said['rank']}"
+    if not isinstance(base_ns, int) or not 0 <= base_ns <= MAX_INT64:
+        raise SpecError(f"must be whole nanoseconds, got {str(base_ns)[:40]}", file=file, field="baseTimeNanoseconds")
+    for number, event in enumerate(events):
+        if isinstance(event, dict) and event.get("ph") == "X" and event.get("cat") in _KINDS:
+            row = _event(event, base_ns * 1000, rank, file, number)
+            if row is not None:
+                yield row
+
+
+def _loaded(path: str | os.PathLike[str], file: str) -> Any:
+    content = read_bytes(path, MAX_FILE_BYTES)
+    try:
+        if content[:2] == b"\x1f\x8b":
+            unpacking = zlib.decompressobj(31)
+            content = unpacking.decompress(content, MAX_UNPACKED_BYTES + 1)
+            if len(content) > MAX_UNPACKED_BYTES:
+                raise SpecError(f"is larger than {MAX_UNPACKED_BYTES} bytes when unpacked", file=file)
+            if not unpacking.eof:
+                raise SpecError("is cut short", file=file)
+        return json.loads(content, parse_float=Decimal)  # microseconds with three digits: exact
+    except (ValueError, RecursionError, zlib.error) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"is no JSON: {str(error)[:80]}", file=file) from None
+
+
+def _event(event: dict[str, Any], base_ps: int, rank: str, file: str, number: int) -> ProfileRow | None:
+    """A row of an event; None of a copy that stays on its device, or goes to or comes from the host."""
+    kind, name = _KINDS[event["cat"]], str(event.get("name", ""))
+    given = event.get("args")
+    said = given if isinstance(given, dict) else {}
+    source, target = said.get("fromDevice"), said.get("toDevice")
+    if kind == COPY and source is None and "PtoP" not in name and "Peer" not in name:
+        return None
+    if kind == COPY and source is not None and source == target:
+        return None
+    where = f"{file}, event {number}"
+    start_ps, lasts_ps = (_microseconds(event.get(key), where, key) for key in ("ts", "dur"))
+    device = source if source is not None else said.get("device", event.get("pid"))
+    given_bytes = said.get("bytes")
+    size = given_bytes if isinstance(given_bytes, int) and given_bytes > 0 else None
+    other = "" if rank or target is None else str(target)
+    begins_ps = base_ps + start_ps
+    return ProfileRow(kind, name, begins_ps, begins_ps + lasts_ps, rank or str(device), other, size, file, number)
+
+
+def _microseconds(value: object, where: str, key: str) -> int:
+    """Picoseconds of a number of microseconds; older traces have it as text."""
+    try:
+        found = Decimal(value) if isinstance(value, int | str | Decimal) and not isinstance(value, bool) else None
+    except ArithmeticError:
+        found = None
+    if found is None or not found.is_finite() or not 0 <= found <= MAX_INT64 // 1000:
+        raise SpecError(f"must be microseconds, got {str(value)[:40]!r}", file=where, field=key)
+    return int(found * 10**6)
+
+
+# nsys
+
+
+def _nsys(path: str | os.PathLike[str]) -> Iterator[ProfileRow]:
+    file = os.fspath(path)
+    with open_input(path, MAX_DATABASE_BYTES):  # a regular file that may be read
+        pass
+    try:
+        with closing(sqlite3.connect(f"file:{quote(os.path.abspath(file))}?mode=ro&immutable=1", uri=True)) as database:
+            yield from _tables(database, file)
+    except sqlite3.Error as error:
+        raise SpecError(f"is no export of nsys: {str(error)[:80]}", file=file) from None
+
+
+def _tables(database: sqlite3.Connection, file: str) -> Iterator[ProfileRow]:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    found = 0
+    for table, kind, device, name, condition in (
+        ("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, "deviceId", "demangledName", ""),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, "deviceId", "copyKind",
+         f"WHERE copyKind IN ({_DEVICE_TO_DEVICE}, {_PEER_TO_PEER})"),
+        ("NVTX_EVENTS", RANGE, "0", "text", "WHERE end IS NOT NULL"),
+    ):  # fmt: skip
+        if table not in tables:
+            continue
+        found += 1
+        columns = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+        names = "(SELECT value FROM StringIds WHERE id = {})"
+        if kind == KERNEL:
+            name = names.format(name)
+        elif kind == RANGE and "textId" in columns:
+            name = f"COALESCE(text, {names.format('textId')})"
+        between = kind == COPY and {"srcDeviceId", "dstDeviceId"} <= columns
+        source, target = ("srcDeviceId", "dstDeviceId") if between else (device, "NULL")
+        size = "bytes" if kind == COPY else "NULL"
+        rows = database.execute(
+            f"SELECT rowid, {name}, start, end, {source}, {target}, {size}, {device} FROM {table} {condition} "
+            f"LIMIT {MAX_ROWS + 1}"
+        )
+        for number, row in enumerate(rows):
+            if number == MAX_ROWS:
+                raise SpecError(f"has more than {MAX_ROWS} rows in {table}", file=file)
+            made = _row(kind, row, f"{file}, {table}")
+            if made is not None:
+                yield made
+    if not found:
+        raise SpecError("has no table of kernels, copies or ranges that nsys exports", file=file)
+
+
+def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
+    number, name, start_ns, end_ns, source, target, size, device = row
+    times = (start_ns, end_ns)
+    if any(not isinstance(ns, int) or ns < 0 for ns in times) or end_ns < start_ns:
+        raise SpecError(f"is no span of nanoseconds: {start_ns!r} to {end_ns!r}", file=f"{where}:{number}")
+    if kind == COPY:
+        if name == _DEVICE_TO_DEVICE and (target is None or source == target):
+            return None  # on one device
+        name = "Peer-to-Peer" if name == _PEER_TO_PEER else "Device-to-Device"
+    own = device if source is None else source
+    return ProfileRow(
+        kind, str(name or ""), start_ns * 1000, end_ns * 1000, "" if kind == RANGE else str(own),
+        "" if target is None else str(target), size or None, where, number,
+    )  # fmt: skip
