@@ -104,8 +104,9 @@ def test_eidolas_gpu_is_the_papers_and_its_cluster_has_255_peers() -> None:
     assert 1024 * 1024 * 4 // model.line_bytes == 65_536  # the paper: about 66 K reads that are not of flags
     assert model.poll_ps is not None
     assert model.monitor is None
-    period = model.poll_ps + flag_read_ps(model, uncached=True)
-    assert 43 * 10**6 / period == pytest.approx((660 - 134) / 40, rel=0.02)  # reads a us, as the paper's figure
+    assert (model.poll_ps, model.poll_turn_ps) == (4 * model.cycle_ps, 4 * 4 * model.cycle_ps)
+    period = model.poll_ps + model.poll_turn_ps + flag_read_ps(model, uncached=True)
+    assert 4 * 10**6 / period == pytest.approx((660 - 134) / 40, rel=0.02)  # reads a us of four, as the paper's figure
     machine = load_cluster("eidola")
     assert len(machine.gpus) == 256
     route = machine.route(0, 255)
