@@ -96,7 +96,7 @@ class EidolonOptions(OneLine):
     sleep: str | int | None = option(None, "Pause of --sync sleep.")
     monitor_capacity: int | None = option(None, "Wavefronts that may sleep [all].")
     monitor_wakeup: str | int | None = option(None, "From a write to the next read [100 ns].")
-    issue_seed: int | None = option(None, "Draw which ready wavefront of a CU issues next [in turns].")
+    issue_seed: int | None = option(None, "Seed: which ready wavefront issues next is drawn [in turns].")
     gpu_model: str | None = option(None, "Inside of the GPU: name or file.")
     cluster: str = option("eidola", "Preset name or cluster file.")
     engine: str = option("compiled", "The engine, or its Python twin.")
