@@ -83,6 +83,21 @@ def cached_model():
     )  # fmt: skip
 
 
+def test_ranks_whose_lines_are_in_other_halves_of_the_l2_do_not_fold():
+    """Equal channels, ports and sets, but a period apart: another number of bits, so another half for rank 1."""
+    programmer, model = Programmer(2), cached_model()
+    period = 1 << 20  # a multiple of what channels, ports and sets repeat after
+    for rank in range(2):
+        programmer.kernel(rank, workgroups=1)
+        programmer.store(1, write(rank, rank * period))
+    program = programmer.build()
+    why, folded = assert_exact(case(program, model, topology="switch"))
+    assert why is None
+    assert folded.num_gpus == 1
+    why, _ = assert_exact(case(program, replace(model, l2=replace(model.l2, far_ps=40 * NS)), topology="switch"))
+    assert "an equal one (the halves of the L2 are hashed)" in why
+
+
 def test_lines_of_an_l2_are_those_of_each_rank():
     """Rank 3 shares lines with itself that rank 1 does not, in operations that are longer than those of rank 0."""
     period = 128 * 8

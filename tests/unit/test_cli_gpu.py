@@ -38,7 +38,7 @@ def test_show_has_every_number_with_its_unit() -> None:
         field.path for field, _ in values(load_gpu_model("h100-sxm"))
     ]
     assert "memory in all: 3.352 TB/s" in text
-    assert "notes: The crossbar has one latency" in text
+    assert "notes: L1 caches are not modelled" in text
     assert "2402.13499" not in text.split("notes:")[0]
     assert "2402.13499" in run("show", "h100-sxm", "--sources")[1].split("notes:")[0]
     assert "L2 in all" not in run("show", "astra3-generic")[1]

@@ -180,7 +180,8 @@ def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64
         rank = int(bad[0])
         operand = int(np.flatnonzero(wrong[rank])[0])
         where = _where(system, rows, rank, operand)
-        need = "an equal one (ports are hashed)" if period is None else f"one that is equal modulo {period} bytes"
+        hashed = "ports are" if system.model.ports.choice == HASHED else "the halves of the L2 are"
+        need = f"an equal one ({hashed} hashed)" if period is None else f"one that is equal modulo {period} bytes"
         return (
             f"addresses depend on the absolute rank: {where} is at {rows.address[rank, operand]}, on rank {near[rank]} "
             f"at {rows.address[near[rank], operand]}; the same channels and ports need {need}"
@@ -193,7 +194,7 @@ def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64
 def _period(system: GpuSystem, rows: RankRows, kept: Int64) -> int | None:
     """Bytes after which channels, paths and sets of what the ranks ``kept`` ask for repeat; None: never."""
     model = system.model
-    if model.ports.choice == HASHED:
+    if model.ports.choice == HASHED or (model.l2 is not None and model.l2.far_ps > 0):
         return None
     period = math.lcm(model.memory.interleave_bytes * model.memory.num_channels, model.line_bytes)
     for num_paths in {len(system.fabric.paths(source, target)) for source, target in rows.pairs(kept)}:
