@@ -6,8 +6,10 @@ from itertools import pairwise
 import pytest
 
 import trine
+from trine.cluster import load_gpu
 from trine.compute import work
 from trine.compute.launch import software_launches
+from trine.compute.tables.operators import OperatorTables
 from trine.graph.program import COMPUTE_STREAM, LAUNCH_STREAM, Compute
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.parallel.build import build_job
@@ -91,6 +93,18 @@ def test_an_operator_that_is_not_fused_moves_its_bytes_several_times():
     ]
     for key, size in bytes_of[0].items():
         assert bytes_of[1][key] == (9 * size if key[1] == FORWARD else Fraction(5, 2) * size)
+
+
+def test_a_loss_in_several_kernels_moves_its_bytes_as_elementwise_operators_do():
+    """Maximum, difference, exponential, sum, quotient: no kernel of a softmax, which reads and writes more slowly."""
+    several = OperatorStyle(loss="unfused", passes={"loss": [4, 1]})
+    tables = OperatorTables(load_gpu("h100-sxm"))
+    for style, curve in ((several, "other"), (OperatorStyle(loss="unfused"), "loss")):
+        made = trine.synthesize(MODEL, layers=1, batch=8, gpu="h100-sxm", software=profile(operators=style))
+        losses = [op for op in made.operators if op.layer == "loss"]
+        assert [op.phase for op in losses] == [FORWARD, BACKWARD]
+        for op in losses:
+            assert op.gpu_time_ps == pytest.approx(tables.memory(work(op, made).bytes, curve).us * 1e6, rel=1e-6)
 
 
 def test_a_fixed_cost_passes_over_all_gradients():
@@ -193,8 +207,8 @@ def _stage_layers(pp, layers, balance):
 
 
 def test_nanotron_counts_the_head_and_not_the_embedding():
-    """gpt-2-medium: a block of 12 h^2 = 12.6 M elements, a head of 51.5 M; thresholds by hand (models/base.py)."""
-    block, head, layers, pp = 12 * 1024 * 1024, 50257 * 1024, 24, 4
+    """gpt-2-medium: a block of 12 h^2 + 4 h (two norms), a head of 51.5 M; thresholds by hand (models/base.py)."""
+    block, head, layers, pp = 12 * 1024 * 1024 + 4 * 1024, 50257 * 1024, 24, 4
     whole, so_far, stage, sizes = layers * block + head, 0, 0, [0] * pp
     for _ in range(layers):
         sizes[stage] += 1

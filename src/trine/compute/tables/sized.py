@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.cost import elements, factors, is_gradient, wants, work_of
+from trine.compute.cost import elements, factors, is_gradient, passes_of, wants, work_of
 from trine.compute.data_sheet import dtype_name, stated_precision
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized, is_expert_product
@@ -68,7 +68,7 @@ class SizedTimes:
             return TableTime(0.0, ASSUMED, "data sheet")
         attributes = sizes.operator.attributes
         more = traffic(sizes, family, work.bytes, self._gpu.num_compute_units)
-        found = self.tables.memory(work.bytes * more, family)
+        found = self.tables.memory(work.bytes * more, "other" if _is_unfused(sizes) else family)
         floor = FLOOR_US * max(1.0, number_of(attributes.get("kernels")))
         return TableTime(max(found.us, floor), found.evidence, found.source)
 
@@ -120,6 +120,15 @@ class SizedTimes:
         if found is None:
             return None
         return TableTime(found.us * q.shape[-2] / length, found.evidence, found.source)
+
+
+def _is_unfused(sizes: Resized) -> bool:
+    """Whether the kernels of an operator, or of that whose gradient it is, are elementwise ones and plain reductions.
+
+    That is what ``passes`` beyond its own bytes say. Curves of norms and softmax are of kernels that do all in one.
+    """
+    forward = () if sizes.forward is None else (sizes.forward.operator,)
+    return any(passes_of(operator) > 1 for operator in (sizes.operator, *forward))
 
 
 def number_of(value: object) -> float:
