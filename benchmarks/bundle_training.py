@@ -52,7 +52,10 @@ def main(folder: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     steps = list(_steps(folder))
     _write(target / "steps.csv.gz", STEPS, steps)
-    layouts = [{"row": f"ultrascale-{i}", **row} for i, row in enumerate(_read(folder / "layouts_ultrascale.csv.gz"))]
+    layouts = [
+        {"row": f"ultrascale-{i}", **row, "stage_layers": _stage_layers(row)}
+        for i, row in enumerate(_read(folder / "layouts_ultrascale.csv.gz"))
+    ]
     _write(target / "layouts.csv.gz", LAYOUTS, layouts)
     _write_fabric(folder, target)
     for name, source in (("memory_simumax", "simumax_memory.csv"), ("memory_torchtitan", "torchtitan_memory.csv"),
@@ -137,6 +140,20 @@ RULES: dict[str, Callable[[Facts, Facts], None]] = {
     "mpt": _mpt, "internevo": _internevo, "torchtitan": _torchtitan, "bigscience": _bigscience,
     "narayanan": _narayanan,
 }  # fmt: skip
+
+
+def _stage_layers(row: Facts) -> str:
+    """Layers of each stage, such as ``8|8|8|4``, by nanotron's rule with norms counted (trine.parallel.cuts)."""
+    hidden, stages = int(row["hidden"]), int(row["PP"])
+    layer = 4 * hidden**2 + 3 * int(row["ffn_hidden"]) * hidden + 2 * hidden
+    whole = int(row["layers"]) * layer + int(row["vocab"]) * hidden
+    counts, so_far = [0], 0
+    for _ in range(int(row["layers"])):
+        counts[-1] += 1
+        so_far += layer
+        if so_far * stages > whole * len(counts):
+            counts.append(0)
+    return "|".join(map(str, counts + [0] * (stages - len(counts))))
 
 
 def _write_fabric(folder: Path, target: Path) -> None:

@@ -15,7 +15,7 @@ from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
 from trine.studies.step_factors import AskedStep, calibrated, fit
 from trine.studies.training_page import write_page
-from trine.studies.training_rows import even_layers, fabric_bandwidth, load_layouts, load_rows
+from trine.studies.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 from trine.studies.validate_layouts import LayoutValidation, spearman
 from trine.studies.validate_training import TrainingValidation, chosen_rows, thinned, validate_training
 
@@ -63,8 +63,22 @@ def test_rows_are_thinned_by_group_and_those_apart_left_out(most) -> None:  # ty
     }
 
 
+def test_stages_without_layers_are_cut_behind_the_last_one() -> None:
+    assert layer_cuts("2|1") == layer_cuts([2, 1]) == ("layers.2.attention.norm",)
+    assert layer_cuts([2, 2, 0]) == ("layers.2.attention.norm", "final_norm")
+    assert layer_cuts([2, 2, 0, 0]) == ("layers.2.attention.norm", "final_norm", "head")
+    assert layer_cuts([1, 1, 0, 0, 0]) == ("layers.1.attention.norm", "layers.1.mlp.add", "final_norm", "head")
+    assert layer_cuts([1, 1, 0, 0, 0, 0]) == ()  # the software's rule has the last word
+
+
+def test_a_head_as_large_as_four_layers_ends_the_stages_of_the_1b_model() -> None:
+    """By hand: a layer with its norms is a little over a quarter of the head, and 5 are a little over one of all."""
+    stages = {row.whole("pp"): row.facts["stage_layers"] for row in load_layouts() if row.facts["model"] == "1B"}
+    assert [stages[pp] for pp in (1, 2, 4, 8)] == ["16", "10|6", "5|5|5|1", "3|2|3|2|3|2|1|0"]
+
+
 def test_the_fabric_is_as_slow_as_its_all_reduce() -> None:
-    assert fabric_bandwidth(2) == pytest.approx(361.75e9)
+    assert fabric_bandwidth(2) == pytest.approx(436.13e9)
     assert fabric_bandwidth(24) == fabric_bandwidth(16)
 
 

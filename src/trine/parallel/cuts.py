@@ -114,16 +114,19 @@ def block_starts(workload: Workload, forward: Sequence[Operator], num_stages: in
 
 
 def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
-    """As nanotron cuts (models/base.py, build_model): by the elements of the matrices of blocks and head.
+    """As nanotron cuts (models/base.py, build_model): by the elements of the weights of blocks and head.
 
-    Blocks are put on a stage until their sum is above its even share of the whole; the embedding costs nothing.
+    Blocks are put on a stage until their sum is above its even share of the whole; embedding and final norm cost
+    nothing. Those of a block's norms count, as in huggingface/nanotron@90860f52: it decides where the head is as large
+    as a whole number of blocks. The Ultra-Scale Playbook's 1B model is such a one, and its memory and times of 2 and 4
+    stages have the smaller first stage that this gives, not the larger one of versions that leave norms out.
 
     Raises PlanError where that leaves a stage empty, or names tell no blocks.
     """
     blocks = _blocks(workload, forward, num_stages)
     units = [*blocks, *(place for place in places_of(workload, forward) if place > blocks[-1])]
     ends = [*units[1:], len(forward)]
-    total = list(accumulate(_matrix_elements(workload, forward[a:b]) for a, b in zip(units, ends, strict=True)))
+    total = list(accumulate(_counted_elements(workload, forward[a:b]) for a, b in zip(units, ends, strict=True)))
     starts, stage = [0], 0
     for end, so_far in zip(ends[:-1], total[:-1], strict=True):
         if so_far * num_stages > total[-1] * (stage + 1):
@@ -148,14 +151,14 @@ def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) ->
     return found
 
 
-def _matrix_elements(workload: Workload, operators: Sequence[Operator]) -> int:
-    """Elements of the weights of two dimensions that ``operators`` multiply by."""
+def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
+    """Elements of the matrices that ``operators`` multiply by, and of the weights of a block's other operators."""
     weights = {
         tensor.storage: prod(tensor.shape)
         for op in operators
-        if kind_of(op) in ("linear", "matmul")
         for tensor in (workload.tensors[t] for t in op.inputs)
-        if tensor.role == "weight" and len(tensor.shape) > 1
+        if tensor.role == "weight"
+        and (len(tensor.shape) > 1 if kind_of(op) in ("linear", "matmul") else bool(layer_of(op.layer)))
     }
     return sum(weights.values())
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 from trine.inputs import read_bytes
 from trine.parallel.plan import Plan
 from trine.software import Software, load_software
-from trine.studies.training_rows import FOLDER
+from trine.studies.training_rows import FOLDER, layer_cuts
 from trine.workload.synthesis.spec import Transformer
 
 MIB, GIB = 2**20, 2**30
@@ -185,18 +185,8 @@ def _layout(facts: Mapping[str, str]) -> Plan:
     return Plan(
         dp=dp, tp=tp, pp=pp, micro_batch=micro_batch, batch=micro_batch * int(facts["grad_accumulation"]),
         schedule="1f1b", sharding="zero1" if facts["zero_stage"] == "1" and dp > 1 else "none",
-        sequence_parallel=tp > 1, cuts=_cuts_after([int(n) for n in facts["stage_layers"].split("|")][:-1],
-                                                   int(facts["layers"])),
+        sequence_parallel=tp > 1, cuts=layer_cuts(facts["stage_layers"]),
     )  # fmt: skip
-
-
-def _cuts_after(counts: list[int], layers: int) -> tuple[str, ...]:
-    """Names of the layers behind so many layers each; behind all of them norm, head and loss are one each."""
-    rest, cuts, at = iter(("final_norm", "head", "loss")), [], 0
-    for count in counts:
-        at += count
-        cuts.append(f"layers.{at}.attention.norm" if at < layers else next(rest, "loss"))
-    return tuple(cuts)
 
 
 # -- Megatron-LM's golden runs -----------------------------------------------------------------------------------------
@@ -291,14 +281,14 @@ class _Arguments:
         chunks = self.pp * self.virtual
         if self.get("account-for-embedding-in-pipeline-split"):
             each = (self.layers + 2) // chunks
-            return _cuts_after([each - 1, *[each] * (chunks - 2)], self.layers)
+            return layer_cuts([each - 1, *[each] * (chunks - 2), each - 1])
         counts = [self.layers // chunks] * chunks
         first, last = (self.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
         if first and last and self.pp > 2:
             between = (self.layers - first - last) // (self.pp - 2)
             stages = [first, *[between] * (self.pp - 2), last]
             counts = [stages[chunk % self.pp] // self.virtual for chunk in range(chunks)]
-        return _cuts_after(counts[:-1], self.layers)
+        return layer_cuts(counts)
 
     def software(self) -> Software:
         """Megatron Core as these runs have it: no fusion of gradients' accumulation, dropout, attention as asked.

@@ -181,18 +181,9 @@ class TrainingRow:
         return -(-plan.batch // plan.micro_batch)
 
     def _cuts(self, parts: int) -> tuple[str, ...]:
-        """Names of the layers that begin later stages: as stated, else evenly as :func:`even_layers` does.
-
-        Of stages without layers the last has head and loss, and those before it pass on what they get.
-        """
-        stated, layers = self.facts.get("stage_layers"), self.whole("layers")
-        counts = [int(text) for text in stated.split("|")] if stated else even_layers(layers, parts)
-        starts = list(accumulate(counts[:-1]))
-        empty = sum(start >= layers for start in starts)
-        behind = {0: (), 1: _BEHIND[:1], 2: _BEHIND, 3: (f"layers.{layers - 1}.mlp.add", *_BEHIND)}
-        if empty not in behind:  # the software's rule has the last word
-            return ()
-        return (*(f"layers.{start}.attention.norm" for start in starts[: parts - 1 - empty]), *behind[empty])
+        """Names of the layers that begin later stages: as stated, else evenly as :func:`even_layers` does."""
+        stated = self.facts.get("stage_layers")
+        return layer_cuts(stated) if stated else layer_cuts(even_layers(self.whole("layers"), parts))
 
     def load_cluster(self) -> Cluster:
         """The machine, with the bandwidth between nodes that its source shows, where it does."""
@@ -203,6 +194,21 @@ class TrainingRow:
     def replica_nodes(self) -> int:
         """Nodes that the ranks of one stage lie on: replicas, and the tensor-parallel ranks of each."""
         return max(1, self.whole("tp", 1) * self.whole("dp", 1) // GPUS_PER_NODE)
+
+
+def layer_cuts(counts: str | Sequence[int]) -> tuple[str, ...]:
+    """Names of the layers that begin later stages, of so many layers each; as text, ``8|8|8|4``.
+
+    Of stages without layers the last has head and loss, and those before it pass on what they get; none where too many
+    are without: the software's rule has the last word.
+    """
+    numbers = [int(text) for text in counts.split("|")] if isinstance(counts, str) else counts
+    layers, starts = sum(numbers), list(accumulate(numbers[:-1]))
+    empty = sum(start >= layers for start in starts)
+    behind = {0: (), 1: _BEHIND[:1], 2: _BEHIND, 3: (f"layers.{layers - 1}.mlp.add", *_BEHIND)}
+    if empty not in behind:
+        return ()
+    return (*(f"layers.{start}.attention.norm" for start in starts if start < layers), *behind[empty])
 
 
 def even_layers(layers: int, parts: int) -> list[int]:
@@ -306,9 +312,10 @@ def _cluster(name: str, gpus: int, fabric_nodes: int) -> Cluster:
 
 
 def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
-    """Ports as slow as the all-reduce of 1 GiB over so many nodes was, at most: the mean that the page shows.
+    """Ports no faster than the all-reduce of 1 GiB over so many nodes was in the 95th percentile that the page shows.
 
-    Over as many nodes as a stage has: its replicas reduce gradients over them. What stages send to each other goes from
+    The mean has the hours in it in which others used the fabric, and is a third of that percentile on 32 nodes. Over as
+    many nodes as a stage has: its replicas reduce gradients over them. What stages send to each other goes from
     one node to another, which is faster still.
     """
     reached = fabric_bandwidth(nodes) / GPUS_PER_NODE
@@ -324,12 +331,13 @@ def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
 
 @cache
 def fabric_bandwidth(nodes: int) -> float:
-    """Bytes/s that a node's ports carried in an all-reduce over the largest measured number of nodes up to ``nodes``.
+    """Bytes/s that a node's ports carried in an all-reduce over the largest measured number of nodes up to ``nodes``,
+    in the 95th percentile of all measurements.
 
     A ring over nodes sends 2 (ranks - 1) / ranks of the payload through each node's ports, which is what bus
     bandwidth counts. ``presets/measured/training/fabric.csv``.
     """
     text = read_bytes(FOLDER / "fabric.csv").decode()
     rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == "all_reduce"]
-    known = {int(row["nodes"]): float(row["busbw_GBps_line"]) * 1e9 for row in rows}
+    known = {int(row["nodes"]): float(row["busbw_GBps_p95"]) * 1e9 for row in rows}
     return known[max(count for count in known if count <= max(nodes, 2))]
