@@ -59,7 +59,7 @@ class Plan(OneLine):
     balance: where the pipeline is cut without ``cuts``, between layers where names tell any: ``"time"`` makes the
         slowest part as fast as can be; ``"layers"`` gives all parts as many layers as can be, embedding and head
         counting as one each; ``"blocks"`` as Megatron-LM does: equal numbers of blocks, the embedding with the first
-        part, the head with the last; ``"nanotron"``: as nanotron does, by the parameters of embedding, blocks and head.
+        part, the head with the last; ``"nanotron"``: as nanotron does, by the parameters of blocks and head.
         None: as the software does, else ``"time"``. So schedule (else ``"gpipe"``), dp_overlap and overlap.
     recompute: what is computed again right before the backward pass that needs it: ``"none"``; ``"full"`` keeps only
         the input of each layer; ``"selective"`` recomputes the core of attention.
