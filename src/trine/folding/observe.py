@@ -33,30 +33,37 @@ MOST_TASKS_AROUND = 1_000_000
 class Observation:
     """Tasks of observed ranks, numbered by row, and what happened to them.
 
-    ends, reasons: as in :class:`trine.results.run.Part`; None where all ranks are shown, or the graph shows it.
+    ends, reasons: as in :class:`trine.results.run.Part`; None where all ranks are shown.
     """
 
     graph: TaskGraph
     records: Records
     memory: MemoryEvents
     ends: Ends | None
-    reasons: npt.NDArray[np.int8] | None = None
+    reasons: Callable[[], npt.NDArray[np.int8]] | None = None
 
 
-def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int]) -> Observation:
+def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, knows_signals: bool = True) -> Observation:
     """What ``ranks`` did, each one row of the result's graph.
+
+    knows_signals: with the times of signals, which nobody needs who asks only how long ranks were busy.
+    """
+    observer = _Observer(run, placement, ranks, knows_signals)
+    seen = observer.observe()
+    return replace(seen, reasons=lambda: _reasons(observer, seen))
+
+
+def _reasons(observer: _Observer, seen: Observation) -> npt.NDArray[np.int8]:
+    """What each task waited for.
 
     Why an arrival came when it did is seen from its sender, so senders are looked at too, where they are few.
     """
-    observer = _Observer(run, placement, ranks)
-    seen = observer.observe()
     around = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
-    if not around or sum(observer.size_of(rank) for rank in (*around, *ranks)) > MOST_TASKS_AROUND:
-        return seen
-    wide = _Observer(run, placement, [*ranks, *around])
+    if not around or sum(observer.size_of(rank) for rank in (*around, *observer.ranks)) > MOST_TASKS_AROUND:
+        return wait_reasons(seen.graph, seen.records, releasers(seen.graph, seen.records))
+    wide = _Observer(observer.run, observer.placement, [*observer.ranks, *around])
     graph, records = (whole := wide.observe()).graph, whole.records
-    reasons = wait_reasons(graph, records, releasers(graph, records))
-    return replace(seen, reasons=reasons[observer.numbers_in(wide)])
+    return wait_reasons(graph, records, releasers(graph, records))[observer.numbers_in(wide)]
 
 
 @dataclass(slots=True)
@@ -71,8 +78,9 @@ class _Arrivals:
 
 
 class _Observer:
-    def __init__(self, run: FoldedRun, placement: Placement, ranks: Sequence[int]) -> None:
+    def __init__(self, run: FoldedRun, placement: Placement, ranks: Sequence[int], knows_signals: bool = True) -> None:
         self.run = run
+        self.knows_signals = knows_signals
         self.job = run.job
         self.placement = placement
         self.ranks = list(ranks)
@@ -107,7 +115,7 @@ class _Observer:
         edges = [self._edges(row) for row in range(len(self.ranks))]
         edges += self._edges_of_arrivals(edges)
         ranks = list(dict.fromkeys([*self.ranks, *(arrival.peer for arrival in self.arrivals)]))
-        self._times = dict(zip(ranks, whole_times(self.run, ranks), strict=True))
+        self._times = dict(zip(ranks, whole_times(self.run, ranks, self.knows_signals), strict=True))
         ready, start, end = (self._column_of_times(which) for which in range(3))
         records = Records(
             ready_ps=ready,

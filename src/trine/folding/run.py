@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from trine.arrays import Bool, Int8, Int32, Int64
 from trine.engine import run
@@ -101,7 +102,7 @@ class JobRun:
     why: str = ""
     sentence: str = ""
     ends: Ends | None = None
-    reasons: Int8 | None = None
+    reasons: Callable[[], Int8] | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -266,8 +267,14 @@ def spread_ranks(folded: FoldedRun) -> dict[int, float]:
     return found
 
 
-def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope], Result]) -> Scope | None:
-    """What stands behind the rows of a result; ``observed`` makes a result of the ranks that somebody asks for."""
+def scope_of(
+    done: JobRun,
+    observed: Callable[[Observation, Sequence[int], Scope], Result],
+    judged: Callable[[Result], Result],
+) -> Scope | None:
+    """What stands behind the rows of a result; ``observed`` makes a result of the ranks that somebody asks for,
+    ``judged`` adds what it warns of.
+    """
     folded = done.folded
     if folded is None:
         return None
@@ -283,6 +290,14 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
     @cache
     def uses() -> tuple[LinkUse, ...]:
         return link_uses(carried(), done.placement, step_ps)
+
+    def of_ranks(ranks: Sequence[int], knows_signals: bool) -> Result:
+        shown = replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step))
+        return observed(observe(folded, done.placement, ranks, knows_signals=knows_signals), ranks, shown)
+
+    def spread() -> tuple[Result, npt.NDArray[np.float64]]:
+        weights = spread_ranks(folded)
+        return of_ranks(list(weights), False), np.array(list(weights.values()))
 
     scope = Scope(
         ranks=done.ranks,
@@ -302,15 +317,11 @@ def scope_of(done: JobRun, observed: Callable[[Observation, Sequence[int], Scope
         links=None if shows_all else uses(),
         link_bytes=carried(),
         totals=None if shows_all else collective_totals(folded.job, step),
-        observe=lambda ranks: observed(
-            observe(folded, done.placement, ranks),
-            ranks,
-            replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step)),
-        ),
+        observe=lambda ranks: judged(of_ranks(ranks, True)),
         class_of=lambda rank: folded.class_of(rank)[0],
         class_size=lambda rank: folded.class_of(rank)[1],
         program_of=folded.job.program_of,
-        spread=lambda: spread_ranks(folded),
+        spread=spread,
         step_ends_ps=step_ends,
     )
     return scope

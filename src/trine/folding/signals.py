@@ -8,6 +8,7 @@ for the ranks that somebody looks at, for whole groups at a time, from the very 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,30 +23,46 @@ MAX_TIMES = 4_000_000
 Times = tuple[Int64, Int64, Int64]
 
 
-def whole_times(run: FoldedRun, ranks: Sequence[int]) -> list[Times]:
-    """Ready, start and end of each task of the pattern of each of ``ranks``, ps: int64[tasks of the pattern] each."""
+def whole_times(run: FoldedRun, ranks: Sequence[int], knows_signals: bool = True) -> list[Times]:
+    """Ready, start and end of each task of the pattern of each of ``ranks``, ps: int64[tasks of the pattern] each; of
+    signals that were left out -1, unless ``knows_signals``.
+    """
     of_classes: dict[tuple[int, ...], Times] = {}
     times: list[Times] = []
-    groups: dict[tuple[str, int], list[int]] = {}
+    rows_of: dict[tuple[str, int], list[int]] = {}
     for row, rank in enumerate(ranks):
         name = tuple(int(stage.partition.class_of[rank]) for stage in run.stages)
         if name not in of_classes:
             of_classes[name] = run.times(rank)
         pattern = run.job.patterns[int(run.job.pattern_of[rank])]
         ready, start, end = of_classes[name]
-        left_out = pattern.together if run.leaves_signals_out else ()
+        left_out = pattern.together if knows_signals and run.leaves_signals_out else ()
         times.append((ready.copy(), start.copy(), end.copy()) if left_out else (ready, start, end))
         for axis in dict.fromkeys(one.axis for one in left_out):
-            first = int(run.job.grid.firsts(np.array([rank]), axis)[0])
-            groups.setdefault((axis, first), []).append(row)
-    for (axis, first), rows in groups.items():
-        members = first + run.job.grid.offsets(axis)
+            first = rank - int(run.job.grid.offsets(axis)[run.job.grid.coordinate(rank, axis)])
+            rows_of.setdefault((axis, first), []).append(row)
+    for axis, groups in _alike(run, rows_of):
+        members = np.array([first for first, _ in groups])[:, None] + run.job.grid.offsets(axis)
         for signals in _GroupSignals(run, axis, members).all():
-            for row in rows:
-                tasks, values = signals.of(ranks[row])
-                for column in times[row]:
-                    column[tasks] = values
+            for number, (_, rows) in enumerate(groups):
+                for row in rows:
+                    tasks, values = signals.of(number, ranks[row])
+                    for column in times[row]:
+                        column[tasks] = values
     return times
+
+
+def _alike(run: FoldedRun, rows_of: dict[tuple[str, int], list[int]]) -> list[tuple[str, list[tuple[int, list[int]]]]]:
+    """Groups, by (axis, first rank), as those of equal patterns, which are looked at together: (first rank, rows) of
+    each. Of groups whose members are of the same classes the first stands for all.
+    """
+    found: dict[tuple[str, bytes], dict[bytes, tuple[int, list[int]]]] = {}
+    for (axis, first), rows in rows_of.items():
+        members = first + run.job.grid.offsets(axis)
+        classes = b"".join(stage.partition.class_of[members].tobytes() for stage in run.stages)
+        of_patterns = found.setdefault((axis, run.job.pattern_of[members].tobytes()), {})
+        of_patterns.setdefault(classes, (first, []))[1].extend(rows)
+    return [(axis, list(groups.values())) for (axis, _), groups in found.items()]
 
 
 class _Waits(NamedTuple):
@@ -57,110 +74,115 @@ class _Waits(NamedTuple):
     peer_sends: list[tuple[int, int]]
 
 
-class _Kind(NamedTuple):
-    """Members of a group that follow one pattern. at: int64, their positions; rows: int64, theirs in the pattern."""
+class _Kind:
+    """Members of groups that follow one pattern. at: int64, their places among all; classes: int64[stages, distinct],
+    those that they are in; class_at: int64, which of these each has.
+    """
 
-    pattern: Pattern
-    together: Together
-    at: Int64
-    rows: Int64
+    def __init__(self, run: FoldedRun, axis: str, members: Int64, pattern: Pattern, at: Int64) -> None:
+        self.pattern = pattern
+        self.at = at
+        classes = np.stack([stage.partition.class_of[members.ravel()[at]] for stage in run.stages])
+        self.classes, class_at = np.unique(classes, axis=1, return_inverse=True)
+        self.class_at = class_at.ravel()
+        self._run = run
+        self._axis = axis
+        self._rows = run.job.row_of[members.ravel()[at]]
+        self._firsts = at - at % members.shape[1]
+        self._places: dict[int, Int64] = {}
 
+    def places_of(self, role: int) -> Int64:
+        """int64[members of the kind]: the places of those in a role of each."""
+        if role not in self._places:
+            peers = self.pattern.peers[self._rows, role].astype(np.int64)
+            self._places[role] = self._firsts + self._run.job.grid.coordinates(peers, self._axis)
+        return self._places[role]
 
-class _GroupSignals:
-    """All collectives of a group in which its ranks wait for each other."""
-
-    def __init__(self, run: FoldedRun, axis: str, members: Int64) -> None:
-        self.run = run
-        self.axis = axis
-        self.members = members
-        self.classes = np.stack([stage.partition.class_of[members] for stage in run.stages])
-
-    def all(self) -> Iterator[_AxisSignals]:
-        """The signals of some collectives, until there are no more."""
-        first = self.run.job.patterns[int(self.run.job.pattern_of[self.members[0]])]
-        for one in (one for one in first.together if one.axis == self.axis):
-            each = len(self.members) * max(kind.together.num_sends for kind in self._kinds(one.keys))
-            step = max(1, MAX_TIMES // each)
-            for at in range(0, len(one.keys), step):
-                yield self._signals(one.keys[at : at + step])
-
-    def _kinds(self, keys: Int64) -> list[_Kind]:
-        """The patterns of the members, with these collectives only."""
-        job, kinds = self.run.job, []
-        number = job.pattern_of[self.members]
-        for which in np.unique(number).tolist():
-            pattern, at = job.patterns[which], np.flatnonzero(number == which)
-            one = next(one for one in pattern.together if np.isin(keys, one.keys).all())
-            kinds.append(_Kind(pattern, _some(one, keys), at, job.row_of[self.members[at]].astype(np.int64)))
-        return kinds
-
-    def _signals(self, keys: Int64) -> _AxisSignals:
-        kinds = self._kinds(keys)
-        num_sends = max(kind.together.num_sends for kind in kinds)
-        entries = np.full((len(self.members), len(keys)), -1, np.int64)
-        sends = np.full((len(self.members), num_sends, len(keys)), -1, np.int64)
-        for kind in kinds:
-            one = kind.together
-            entries[kind.at] = self._ends(kind, one.entered)
-            flows = self._ends(kind, one.timed.T.ravel()).reshape(len(kind.at), -1, len(keys))
-            sends[kind.at, one.num_signals : one.num_sends - one.num_signals] = flows
-        rounds = [(number, False) for number in range(kinds[0].together.num_signals)]
-        for number, is_after in [*rounds, *((number, True) for number, _ in rounds)]:
-            for kind in kinds:
-                one = kind.together
-                place = one.num_sends - one.num_signals + number if is_after else number
-                sends[kind.at, place] = self._heard(kind, place, entries, sends)
-        return _AxisSignals(self.run, self.axis, kinds, sends)
-
-    def _ends(self, kind: _Kind, tasks: Int64) -> Int64:
-        """int64[members, tasks]: when tasks have ended on each member of a kind; those of a class once."""
-        classes, inverse = np.unique(self.classes[:, kind.at], axis=1, return_inverse=True)
-        ends = np.full((classes.shape[1], len(tasks)), -1, np.int64)
-        for column, numbers in enumerate(classes.T.tolist()):
-            for stage, number in zip(self.run.stages, numbers, strict=True):
+    def ends(self, tasks: Int64) -> Int64:
+        """int64[members of the kind, tasks]: when tasks have ended on each; those of a class once."""
+        ends = np.full((self.classes.shape[1], len(tasks)), -1, np.int64)
+        for column, numbers in enumerate(self.classes.T.tolist()):
+            for stage, number in zip(self._run.stages, numbers, strict=True):
                 if number >= 0:
                     local = stage.parts[stage.part_of[number]].number_of[tasks]
                     ran = np.flatnonzero(local >= 0)
                     ends[column, ran] = stage.end_ps[int(stage.base[number]) + local[ran]]
-        return ends[inverse.ravel()]
+        return ends[self.class_at]
 
-    def _heard(self, kind: _Kind, place: int, entries: Int64, sends: Int64) -> Int64:
-        """int64[members, keys]: when the last has ended that send ``place`` of each member waits for."""
-        waits = _waits(kind.pattern, kind.together, place)
-        found = [entries[kind.at]] if waits.entry else []
-        found += [sends[kind.at, number] for number in waits.sends]
-        found += [entries[self._positions(kind, role)] for role in waits.peer_entries]
-        found += [sends[self._positions(kind, role), number] for role, number in waits.peer_sends]
-        heard: Int64 = np.maximum.reduce(found)
-        return heard
 
-    def _positions(self, kind: _Kind, role: int) -> Int64:
-        return self.run.job.grid.coordinates(kind.pattern.peers[kind.rows, role].astype(np.int64), self.axis)
+class _GroupSignals:
+    """All collectives, in which all ranks wait for each other, of groups whose members follow the same patterns.
+
+    members: int64[groups, group size].
+    """
+
+    def __init__(self, run: FoldedRun, axis: str, members: Int64) -> None:
+        self.run = run
+        self.axis = axis
+        self.group_size = members.shape[1]
+        number = run.job.pattern_of[members.ravel()]
+        self.kinds = [
+            _Kind(run, axis, members, run.job.patterns[which], np.flatnonzero(number == which))
+            for which in np.unique(number).tolist()
+        ]
+
+    def all(self) -> Iterator[_AxisSignals]:
+        """The signals of some collectives, until there are no more."""
+        of_axis = ([one for one in kind.pattern.together if one.axis == self.axis] for kind in self.kinds)
+        for calls in zip(*of_axis, strict=True):  # members agree on the collectives of their group, and on their order
+            num_members = sum(len(kind.at) for kind in self.kinds)
+            step = max(1, MAX_TIMES // (num_members * max(one.num_sends for one in calls)))
+            for first in range(0, len(calls[0].keys), step):
+                yield self._signals([_some(one, slice(first, first + step)) for one in calls])
+
+    def _signals(self, calls: list[Together]) -> _AxisSignals:
+        """calls: some collectives, as each kind knows them."""
+        num_members, num_keys = sum(len(kind.at) for kind in self.kinds), len(calls[0].keys)
+        entries = np.full((num_members, num_keys), -1, np.int64)
+        sends = np.full((num_members, max(one.num_sends for one in calls), num_keys), -1, np.int64)
+        for kind, one in zip(self.kinds, calls, strict=True):
+            entries[kind.at] = kind.ends(one.entered)
+            flows = kind.ends(one.timed.T.ravel()).reshape(len(kind.at), -1, num_keys)
+            sends[kind.at, one.num_signals : one.num_sends - one.num_signals] = flows
+        rounds = [(number, False) for number in range(calls[0].num_signals)]
+        for number, is_after in [*rounds, *((number, True) for number, _ in rounds)]:
+            for kind, one in zip(self.kinds, calls, strict=True):
+                place = one.num_sends - one.num_signals + number if is_after else number
+                sends[kind.at, place] = _heard(kind, one, place, entries, sends)
+        return _AxisSignals(self, calls, sends)
 
 
 class _AxisSignals:
     """Ends of all sends of some collectives: int64[members, sends, keys]."""
 
-    def __init__(self, run: FoldedRun, axis: str, kinds: list[_Kind], sends: Int64) -> None:
-        self.run = run
-        self.axis = axis
-        self.kinds = kinds
+    def __init__(self, groups: _GroupSignals, calls: list[Together], sends: Int64) -> None:
+        self.groups = groups
+        self.calls = calls
         self.sends = sends
 
-    def of(self, rank: int) -> tuple[Int64, Int64]:
-        """Tasks of a rank's pattern, and when each of these signals was given."""
-        position = self.run.job.grid.coordinate(rank, self.axis)
-        one = next(kind.together for kind in self.kinds if position in kind.at)
-        at = one.signals - one.first[:, None]
-        return one.signals, self.sends[position][at, np.arange(len(one.keys))[:, None]]
+    def of(self, group: int, rank: int) -> tuple[Int64, Int64]:
+        """Tasks of the pattern of a rank of ``group`` (or of one like it), and when each of these signals was given."""
+        groups, job = self.groups, self.groups.run.job
+        pattern = job.patterns[int(job.pattern_of[rank])]
+        one = next(one for kind, one in zip(groups.kinds, self.calls, strict=True) if kind.pattern is pattern)
+        at = group * groups.group_size + job.grid.coordinate(rank, groups.axis)
+        return one.signals, self.sends[at][one.signals - one.first[:, None], np.arange(len(one.keys))[:, None]]
 
 
-def _some(one: Together, keys: Int64) -> Together:
-    at = np.searchsorted(one.keys, keys)
-    return Together(
-        axis=one.axis, keys=keys, entered=one.entered[at], first=one.first[at], num_sends=one.num_sends,
-        num_signals=one.num_signals,
-    )  # fmt: skip
+def _heard(kind: _Kind, one: Together, place: int, entries: Int64, sends: Int64) -> Int64:
+    """int64[members, keys]: when the last has ended that send ``place`` of each member waits for."""
+    waits = _waits(kind.pattern, one, place)
+    found = [entries[kind.at]] if waits.entry else []
+    found += [sends[kind.at, number] for number in waits.sends]
+    found += [entries[kind.places_of(role)] for role in waits.peer_entries]
+    found += [sends[kind.places_of(role), number] for role, number in waits.peer_sends]
+    heard: Int64 = np.maximum.reduce(found)
+    return heard
+
+
+def _some(one: Together, some: slice) -> Together:
+    """The same call, of some of its collectives."""
+    return replace(one, keys=one.keys[some], entered=one.entered[some], first=one.first[some])
 
 
 def _waits(pattern: Pattern, one: Together, place: int) -> _Waits:

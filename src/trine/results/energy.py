@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.results.metrics import RankTimes
+from trine.results.metrics import BusyTimes
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def power_shares() -> PowerFile:
 
 
 def energy(
-    times: RankTimes, power_w: tuple[int, ...], weight: npt.NDArray[np.float64], num_counted: int, num_ranks: int
+    times: BusyTimes, power_w: tuple[int, ...], weight: npt.NDArray[np.float64], num_counted: int, num_ranks: int
 ) -> Energy:
     """Return the energy of a step.
 
@@ -64,10 +64,11 @@ def energy(
     shares = power_shares()
     power = np.array(power_w, np.float64)
     parts = [getattr(shares, state) for state in STATES]
-    spent_ps = (times.compute, times.exposed, times.bubble + times.idle)
+    window_ps = times.window.end_ps - times.window.start_ps
+    spent_ps = (times.compute, times.exposed, window_ps - times.compute - times.exposed)
     rows = [part * power * ps / PS_PER_S for part, ps in zip(parts, spent_ps, strict=True)]
     by_state = {state: float((row * weight).sum()) for state, row in zip(STATES, rows, strict=True)}
-    joules, step_s = sum(by_state.values()), (times.window.end_ps - times.window.start_ps) / PS_PER_S
+    joules, step_s = sum(by_state.values()), window_ps / PS_PER_S
     is_one_kind = bool((power == power[0]).all())
     return Energy(
         joules=joules,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,23 @@ class RankTimes(OneLine):
     input_copy: Int64
     offload: Int64
     waits: Int64
+
+
+class BusyTimes(NamedTuple):
+    """Of :class:`RankTimes` what each rank computes, and communicates and does not compute: int64[ranks], ps."""
+
+    window: Window
+    compute: Int64
+    exposed: Int64
+
+
+def busy_times(graph: TaskGraph, records: Records, window: Window) -> BusyTimes:
+    """When the ranks were busy, whatever they waited for else."""
+    num_ranks = len(graph.rank_names)
+    compute = compute_activity(graph, records, window, computing(graph))
+    transfers = transfer_activity(graph, records, window, communicating(graph))
+    compute_ps = lengths(_merged(compute), num_ranks)
+    return BusyTimes(window, compute_ps, lengths(_merged(join(compute, transfers)), num_ranks) - compute_ps)
 
 
 def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.NDArray[np.int8]) -> RankTimes:

@@ -46,7 +46,7 @@ def only_ranks(result: R, ranks: Sequence[int]) -> R:
             num_ranks=result.num_ranks,
             ends=_ends(result, kept),
             step_ends_ps=result.step_ends_ps,
-            reasons=result.wait_reasons[kept],
+            reasons=lambda: result.wait_reasons[kept],
         ),
     )
 

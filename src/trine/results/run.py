@@ -41,14 +41,14 @@ class Part:
     """Some ranks of a job. ranks: of each row of the graph; num_ranks: of the job.
 
     ends: between whom the tasks were, ranks that are not shown too. step_ends_ps: int64[steps], when each step ended on
-    all ranks of the job. reasons: int8[tasks], what each task waited for, where the graph does not show it.
+    all ranks of the job. reasons: says what each task waited for, int8[tasks], where the graph does not show it.
     """
 
     ranks: tuple[int, ...]
     num_ranks: int
     ends: Ends
     step_ends_ps: Int64
-    reasons: npt.NDArray[np.int8] | None = None
+    reasons: Callable[[], npt.NDArray[np.int8]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -60,7 +60,7 @@ class Scope:
     shows all of it. link_bytes: int64[links of the cluster], in the last step.
     observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
     class_size: how many ranks are in it. program_of: the program of a rank, and how many ranks run it. spread: a
-    few ranks that together are like all, and how many each stands for.
+    result of a few ranks that together are like all, and how many each stands for: float64[rows].
     step_ends_ps: int64[steps], when each step ended on all ranks. bound_ps: the least and the most that the step takes
     where the result is of another machine, for a bound.
     """
@@ -76,7 +76,7 @@ class Scope:
     class_of: Callable[[int], int]
     class_size: Callable[[int], int]
     program_of: Callable[[int], tuple[int, int]]
-    spread: Callable[[], Mapping[int, float]]
+    spread: Callable[[], tuple[TaskRun, npt.NDArray[np.float64]]]
     step_ends_ps: Int64
     bound_ps: tuple[int, int] | None = None
 
@@ -196,7 +196,7 @@ class TaskRun:
     def wait_reasons(self) -> npt.NDArray[np.int8]:
         """What each task waited for, as an index into :data:`trine.results.waits.REASONS`: int8[tasks]."""
         if self.part is not None and self.part.reasons is not None:
-            return self.part.reasons
+            return self.part.reasons()
         return waits.wait_reasons(self.graph, self.records, self.released_by)
 
     @cached_property
@@ -333,13 +333,15 @@ class TaskRun:
         """
         if not self.power_w or not all(self.power_w):
             return None
-        seen, weight, counted = self, self._ranks_alike(), self.num_ranks
+        seen: TaskRun = self
+        weight, counted = self._ranks_alike(), self.num_ranks
         if weight.sum() != self.num_ranks:
             if self.scope is None:  # some ranks of a run that was not folded: nothing is known of the others
                 return None
-            spread = self.scope.spread()
-            seen, weight, counted = self.scope.observe(list(spread)), np.array(list(spread.values())), len(spread)
-        return energy_use.energy(seen.rank_times, seen.power_w, weight, counted, self.num_ranks)
+            seen, weight = self.scope.spread()
+            counted = len(weight)
+        times = metrics.busy_times(seen.graph, seen.records, seen.window)
+        return energy_use.energy(times, seen.power_w, weight, counted, self.num_ranks)
 
     def _ranks_alike(self) -> npt.NDArray[np.float64]:
         """How many ranks do exactly what each row does: float64[rows]. Of rows of one class the first has its ranks."""

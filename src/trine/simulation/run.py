@@ -195,14 +195,11 @@ class _Answer:
         from trine.folding.observe import Observation
         from trine.folding.run import scope_of
 
-        scope = scope_of(done, self._observed)
+        scope = scope_of(done, self._result, with_memory_verdict)
         seen = Observation(
             graph=done.graph, records=done.records, memory=done.memory, ends=done.ends, reasons=done.reasons
         )
         return self._result(seen, done.ranks, scope)
-
-    def _observed(self, seen: Observation, ranks: Sequence[int], scope: Scope) -> Result:
-        return with_memory_verdict(self._result(seen, ranks, scope))
 
     def _result(self, seen: Observation, ranks: Sequence[int], scope: Scope | None) -> Result:
         from trine.results import Result

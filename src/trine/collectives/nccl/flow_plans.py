@@ -152,17 +152,17 @@ class FlowPlanner:
     def _around(self, op: str, algorithm: str, rooted: str, part: Weight) -> _Flows:
         """Rings, trees and what switches add up; of the bytes ``part``."""
         sizes = [len(domain) for domain in self.domains]
-        inner = [part * _inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in sizes]
+        of_size = {size: part * _inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in set(sizes)}
         outer = part * _outside(op, algorithm, len(self.gpus), len(sizes))
         pattern = self._pattern()
         if pattern is not None:
             how, strided = pattern
             shape = RegularFlows(len(sizes), sizes[0], how, strided, rooted)
             peers = sizes[0] - 1 if how == "direct" else 1
-            return self._of_shape(shape, (Weight(0), inner[0] / peers, outer / sizes[0]))
+            return self._of_shape(shape, (Weight(0), of_size[sizes[0]] / peers, outer / sizes[0]))
         flows: dict[tuple[int, int], Weight] = {}
-        for domain, mesh, amount in zip(self.domains, self.meshes, inner, strict=True):
-            _spread(flows, domain, mesh, amount)
+        for domain, mesh in zip(self.domains, self.meshes, strict=True):
+            _spread(flows, domain, mesh, of_size[len(domain)])
         width = min(sizes)
         for domain, following in zip(self.domains, [*self.domains[1:], self.domains[0]], strict=True):
             for here, there in zip(domain[:width], following[:width], strict=True):
