@@ -198,8 +198,7 @@ class Folder:
 
     def run(self) -> FoldedRun:
         """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
-        parts = self._whole_parts()
-        partition, neighbourhood = self._classes(parts)
+        parts, partition, neighbourhood = self._first()
         if self.places is None:  # runs of queues cannot stop
             parts, partition, neighbourhood = self._deferred(parts, partition, neighbourhood)
         quotient = self._quotient(parts, partition, neighbourhood)
@@ -210,23 +209,26 @@ class Folder:
 
     def first_classes(self) -> Int64:
         """The finest class of each rank, int64[ranks]; where they make too many tasks, that in which the run begins."""
-        parts = self._whole_parts()
-        partition, neighbourhood = self._classes(parts)
+        parts, partition, neighbourhood = self._first()
         if _num_tasks(parts, partition) > RUN_TASKS:
             partition = self._deferred(parts, partition, neighbourhood)[1]
         return partition.class_of.astype(np.int64)
 
     # -- classes ---------------------------------------------------------------------------------------------------
 
-    def _whole_parts(self) -> list[PatternPart]:
-        """All ranks, at the beginning; without signals where these would tell ranks apart that make many tasks."""
+    def _first(self) -> tuple[list[PatternPart], Partition, Neighbourhood]:
+        """All ranks, at the beginning, and their classes; without signals where these would tell ranks apart that make
+        many tasks.
+        """
         parts = whole_parts(self.job.patterns)
-        if not any(pattern.together for pattern in self.job.patterns):
-            return parts
-        most = max(len(parts), FEW_TASKS // max(1, min(pattern.num_tasks for pattern in self.job.patterns)))
-        partition, _ = self._classes(parts, most)
-        is_few = partition.num_classes == len(parts) or _num_tasks(parts, partition) <= FEW_TASKS
-        return parts if is_few else [without_signals(part) for part in parts]
+        if any(pattern.together for pattern in self.job.patterns):
+            most = max(len(parts), FEW_TASKS // max(1, min(pattern.num_tasks for pattern in self.job.patterns)))
+            partition, neighbourhood = self._classes(parts, most)
+            is_few = partition.num_classes == len(parts) or _num_tasks(parts, partition) <= FEW_TASKS
+            if is_few and partition.num_classes <= most:
+                return parts, partition, neighbourhood
+            parts = parts if is_few else [without_signals(part) for part in parts]
+        return parts, *self._classes(parts)
 
     def _classes(self, parts: Sequence[PatternPart], most: int | None = None) -> tuple[Partition, Neighbourhood]:
         """The classes of ranks that see the same along active axes, each by itself if they are too many (``most``)."""

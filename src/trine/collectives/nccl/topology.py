@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
@@ -167,29 +168,30 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
 def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
     gpus = list(gpus)
-    islands, fast = cluster.scale_up_components[gpus].tolist(), cluster.node_classes.has_scale_up[gpus].tolist()
-    parts = [island if is_fast else None for island, is_fast in zip(islands, fast, strict=True)]
+    islands, is_fast = cluster.scale_up_components[gpus], cluster.node_classes.has_scale_up[gpus]
     found: dict[object, list[int]] = {}
-    for domain, gpu in _of_one_node(cluster, gpus, parts):
+    for domain, gpu in zip(_of_one_node(islands, is_fast, cluster.node_of[gpus]), gpus, strict=True):
         found.setdefault(domain, []).append(gpu)
     return list(found.values())
 
 
-def _of_one_node(cluster: Cluster, gpus: Sequence[int], parts: Sequence[int | None]) -> list[tuple[object, int]]:
-    """(domain, GPU): GPUs of one node form one domain even where only PCIe joins some of them."""
-    nodes = [None if node < 0 else node for node in cluster.node_of[gpus].tolist()]
+def _of_one_node(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
+    """The domain of each GPU: GPUs of one node form one domain even where only PCIe joins some of them."""
+    island_of_node = np.full(int(node_of.max()) + 2, -1, np.int64)
+    island_of_node[node_of] = islands
+    if is_fast.all() and (island_of_node[node_of] == islands)[node_of >= 0].all():  # each node is in one island
+        return list(islands.tolist())
+    parts = [island if fast else None for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True)]
+    nodes = [None if node < 0 else node for node in node_of.tolist()]
     owner: dict[object, object] = {}
     for node, part in zip(nodes, parts, strict=True):
         if part is not None and node is not None:  # a rack's links join nodes: all of them are one domain
             owner.setdefault(node, owner.get(("part", part), ("part", part)))
             owner.setdefault(("part", part), owner[node])
-    out: list[tuple[object, int]] = []
-    for gpu, node, part in zip(gpus, nodes, parts, strict=True):
-        if part is None:
-            out.append((owner.get(node, ("node", node)), gpu))
-        else:
-            out.append((owner.get(node, owner.get(("part", part), ("part", part))), gpu))
-    return out
+    return [
+        owner.get(node, ("node", node)) if part is None else owner.get(node, owner.get(("part", part), ("part", part)))
+        for node, part in zip(nodes, parts, strict=True)
+    ]
 
 
 def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
