@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import ACROSS, READING, SWITCHED, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import count_lines
 from trine.gpu.program import DATA_OPS
 
@@ -42,11 +42,11 @@ CHUNKS = {
     ("all_to_all", "peer-get"): (1, 0),
 }
 BUFFERS = {("all_reduce", "oneshot"): (0, 1), ("all_reduce", "oneshot-get"): (1, 0)}
-BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op)]
+BUILT = [(op, algorithm) for op in known_ops() if op not in ROOTED for algorithm in known_kernels(op)]
 
 
 def protocols(op, algorithm):
-    return ("simple",) if f"{op}/{algorithm}" in READING | SWITCHED | ACROSS else tuple(PAYLOAD)
+    return ("simple",) if f"{op}/{algorithm}" in UNFLAGGED else tuple(PAYLOAD)
 
 
 @pytest.mark.parametrize(("op", "algorithm"), BUILT)

@@ -12,7 +12,7 @@ from gpu_random import REMOTE, RandomCase
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels import hierarchical
-from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.build import ROOTED, build_kernel
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.model import BY_GPU, BY_PROXY, Nic
 from trine.units import transfer_ps
@@ -54,7 +54,7 @@ def test_random_programs(first):
         assert_same(case.simulate("compiled"), case.simulate())
 
 
-@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED])
 def test_hierarchical_programs(op, monkeypatch):
     """Loads and stores in the nodes beside puts between them, on random GPUs."""
     monkeypatch.setattr(hierarchical, "PIECE_BYTES", 512)

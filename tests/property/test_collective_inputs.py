@@ -177,7 +177,7 @@ REFUSED = [
     (INSIDE, "--no-fold --verify-fold", "--no-fold"),
     (INSIDE, "--gpu-model h100-sxn", "h100-sxm"),
     (INSIDE, "--plot {tmp}/x.png", "two sizes"),
-    ("broadcast --size 1K --cluster dgx-h100", "--fidelity loadstore", "broadcast"),
+    ("send_recv --size 1K --cluster dgx-h100", "--fidelity loadstore", "send_recv"),
     ("all_reduce --size 0 --cluster dgx-h100", "--fidelity loadstore", "1 byte"),
     ("all_reduce --size 1K --cluster l40s-pcie", "--fidelity loadstore", "pcie0->host0"),
     ("all_reduce --size 1K,2K --cluster dgx-h100 --fidelity loadstore", "--perfetto {tmp}/x.pftrace", "one size"),

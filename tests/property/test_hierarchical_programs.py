@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trine.collectives.kernels import hierarchical
-from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels import hierarchical, rooted
+from trine.collectives.kernels.build import ROOTED, build_kernel, known_kernels
 from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.errors import InputError
 from trine.gpu.program import DMA
@@ -19,7 +19,8 @@ SHAPES = ((2, 2), (3, 3), (4, 2), (4, 1), (6, 2), (6, 3), (8, 2))
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch):
-    monkeypatch.setattr(hierarchical, "PIECE_BYTES", 512)
+    for module in (hierarchical, rooted):
+        monkeypatch.setattr(module, "PIECE_BYTES", 512)
 
 
 def kernel(op, ranks, nodes, size, **how):
@@ -35,6 +36,41 @@ def test_every_rank_ends_with_the_result(op, ranks, nodes):
         proof = check_program(program, op, size, seed=number, orders=int(ranks < 6))
         assert proof.open_ends == ()
         assert proof.late_reads == ()
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [*SHAPES, (2, 1), (3, 1), (5, 1)])
+@pytest.mark.parametrize("op", ROOTED)
+def test_the_root_or_all_end_with_the_result(op, ranks, nodes):
+    """By each algorithm in one node, and across nodes."""
+    for algorithm in known_kernels(op) if nodes == 1 else ("hierarchical",):
+        for number, (workgroups, size) in enumerate(((1, 100), (3, 2999), (2, 20_000))):
+            program = build_kernel(
+                op, ranks, size, algorithm=algorithm, num_nodes=nodes, workgroups=workgroups, wavefronts=2
+            )
+            proof = check_program(program, op, size, seed=number, orders=int(ranks < 6))
+            assert proof.open_ends == ()
+            assert proof.late_reads == ()
+
+
+@pytest.mark.parametrize("op", ROOTED)
+def test_what_has_a_root_crosses_by_the_own_rail_and_each_byte_once(op):
+    ranks, nodes, lines = 6, 3, 36
+    each = ranks // nodes
+    program = kernel(op, ranks, nodes, ranks * lines * 128, workgroups=3)
+    ops = operand_ops(program)
+    own, peer = op_ranks(program)[ops], program.operand_rank
+    crosses = own // each != peer // each
+    assert (program.op_kind[ops[crosses]] == DMA).all()
+    assert (own[crosses] % each == peer[crosses] % each).all()
+    sent = int(program.op_amount[ops[crosses]].sum())
+    share = ranks if op in ("broadcast", "reduce") else each  # the whole payload, or the part of a node
+    assert sent == (nodes - 1) * share * lines * 128
+
+
+@pytest.mark.parametrize("how", [{"sync": "both"}, {"waits": "single"}, {"protocol": "ll"}])
+def test_what_has_a_root_waits_as_it_does(how):
+    with pytest.raises(InputError, match=r"programs of gather|simple"):
+        build_kernel("gather", 4, 4096, algorithm="put", **how)
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), SHAPES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gpu_cases import counting_words
 
-from trine.collectives.kernels.build import KERNELS, automatic, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import KERNELS, ROOTED, automatic, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DATA_OPS, DELAY, FENCE, RELEASE
@@ -16,7 +16,7 @@ from trine.testing.proofs import check_program
 
 
 def test_every_collective_has_both_directions():
-    assert known_ops() == ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+    assert known_ops() == ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED)
     for op in known_ops():
         assert any("get" in name for name in known_kernels(op))
         assert any("get" not in name for name in known_kernels(op))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import ROOTED, build_kernel, known_kernels, known_ops
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.program import (
     ACQUIRE,
@@ -113,13 +113,23 @@ def is_found(changed: GpuProgram, op: str) -> bool:
 BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op)]
 
 
+def shape_of(algorithm):
+    """Ranks and nodes."""
+    return (4, 2) if algorithm == "hierarchical" else (3, 1)
+
+
 @pytest.mark.parametrize(("op", "algorithm"), BUILT)
-@pytest.mark.parametrize("kind", [WAITCNT, BARRIER, ACQUIRE, RELEASE, COPY, REDUCE])
+@pytest.mark.parametrize("kind", [WAITCNT, BARRIER, ACQUIRE, RELEASE, COPY, REDUCE, DMA])
 @pytest.mark.parametrize("waits", ["joint", "single"])
 def test_an_operation_that_is_missing(op, algorithm, kind, waits):
-    built = build_kernel(op, 3, 3 * 128 * 5, algorithm=algorithm, workgroups=1, wavefronts=2, waits=waits)
+    ranks, nodes = shape_of(algorithm)
+    if op in ROOTED and waits == "single":
+        return
+    built = build_kernel(
+        op, ranks, 3 * 128 * 5, algorithm=algorithm, num_nodes=nodes, workgroups=1, wavefronts=2, waits=waits
+    )
     assert not is_found(built, op)
-    own = np.flatnonzero(built.op_kind[: built.num_ops // 3] == kind)
+    own = np.flatnonzero(built.op_kind[: built.num_ops // (1 if op in ROOTED else ranks)] == kind)
     missed = [int(i) for i in own if not is_found(keep(built, np.delete(np.arange(built.num_ops), i)), op)]
     assert missed == []
 
@@ -127,17 +137,21 @@ def test_an_operation_that_is_missing(op, algorithm, kind, waits):
 @pytest.mark.parametrize(("op", "algorithm"), BUILT)
 @pytest.mark.parametrize("protocol", ["simple", "ll"])
 def test_a_wrong_operand(op, algorithm, protocol):
+    ranks, nodes = shape_of(algorithm)
     try:
         built = build_kernel(
-            op, 3, 3 * 128 * 5, algorithm=algorithm, workgroups=1, wavefronts=2, protocol=protocol, sync="both"
-        )
+            op, ranks, 3 * 128 * 5, algorithm=algorithm, workgroups=1, wavefronts=2, protocol=protocol,
+            sync="auto" if op in ROOTED else "both",
+            num_nodes=nodes,
+        )  # fmt: skip
     except InputError:
         return
-    first = built.operand_ptr[built.num_ops // 3]
+    first = built.operand_ptr[built.num_ops // (1 if op in ROOTED else ranks)]
+    some = built.semaphores.shape[1] > 1
     kinds = np.repeat(built.op_kind, np.diff(built.operand_ptr))
     missed = []
     for operand in range(int(first)):
-        changes = [("operand_semaphore", 1)] if built.operand_semaphore[operand] >= 0 else []
+        changes = [("operand_semaphore", 1)] if some and built.operand_semaphore[operand] >= 0 else []
         if kinds[operand] in DATA_OPS:
             changes += [("operand_address", 128)]
         if built.operand_role[operand] not in (READ_FLAGGED,) and kinds[operand] != ACQUIRE:
@@ -146,7 +160,7 @@ def test_a_wrong_operand(op, algorithm, protocol):
             column = getattr(built, name).copy()
             column[operand] += by
             if name == "operand_rank":
-                column[operand] %= 3
+                column[operand] %= ranks
             if name == "operand_semaphore":
                 column[operand] %= built.semaphores.shape[1]
             if not is_found(replace(built, **{name: column}), op):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trine.collectives.kernels.options import KernelOptions
+from trine.collectives.kernels.options import JOINT, KernelOptions
 from trine.collectives.options import AUTO
 from trine.errors import InputError, nearest
 from trine.gpu.program import GpuProgram
@@ -48,6 +48,19 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_to_all/peer-put": f"{_HERE}.peers:all_to_all_put",
         "all_to_all/peer-get": f"{_HERE}.peers:all_to_all_get",
         "all_to_all/hierarchical": f"{_HERE}.hierarchical:all_to_all",
+        "broadcast/put": f"{_HERE}.rooted:broadcast_put",
+        "broadcast/get": f"{_HERE}.rooted:broadcast_get",
+        "broadcast/ring": f"{_HERE}.rooted:broadcast_ring",
+        "broadcast/hierarchical": f"{_HERE}.rooted:broadcast_nodes",
+        "reduce/get": f"{_HERE}.rooted:reduce_get",
+        "reduce/ring": f"{_HERE}.rooted:reduce_ring",
+        "reduce/hierarchical": f"{_HERE}.rooted:reduce_nodes",
+        "gather/put": f"{_HERE}.rooted:gather_put",
+        "gather/get": f"{_HERE}.rooted:gather_get",
+        "gather/hierarchical": f"{_HERE}.rooted:gather_nodes",
+        "scatter/put": f"{_HERE}.rooted:scatter_put",
+        "scatter/get": f"{_HERE}.rooted:scatter_get",
+        "scatter/hierarchical": f"{_HERE}.rooted:scatter_nodes",
     },
 )
 
@@ -61,6 +74,12 @@ SWITCHED = frozenset(name for name in KERNELS.built_in if name.endswith("/nvls")
 
 #: Those of several nodes, whose puts cross NICs.
 ACROSS = frozenset(name for name in KERNELS.built_in if name.endswith("/hierarchical"))
+
+#: Collectives with a root, which is rank 0.
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+#: Programs that know no flags in lines.
+UNFLAGGED = READING | SWITCHED | ACROSS | {name for name in KERNELS.built_in if name.partition("/")[0] in ROOTED}
 
 #: Names of several programs, of which the fastest is meant; the one that is never hopeless first.
 FAMILIES = {
@@ -112,7 +131,7 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 
     Parameters
     ----------
-    op: ``all_gather``, ``reduce_scatter``, ``all_reduce`` or ``all_to_all``.
+    op: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, or one of ROOTED.
     num_ranks: at least 2.
     size_bytes: payload as nccl-tests counts it. Each rank's chunk is rounded up to whole cache lines.
     algorithm: one of :func:`known_kernels`, or ``auto`` (:func:`automatic`).
@@ -132,12 +151,17 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
             f"protocol {chosen.protocol!r} needs another algorithm, or take protocol 'simple'",
             field="protocol",
         )
+    for field, usual in (("sync", "auto"), ("waits", JOINT)) if op in ROOTED else ():
+        if getattr(chosen, field) != usual:
+            raise InputError(f"programs of {op} wait as they need to: leave it at {usual!r}", field=field)
+    if chosen.flagged and op in ROOTED:
+        raise InputError(f"programs of {op} signal behind their data: take protocol 'simple'", field="protocol")
     if chosen.flagged and name in ACROSS:
         raise InputError(
             f"{name} puts bytes through NICs, which set no flags in lines: take protocol 'simple'", field="protocol"
         )
     if chosen.flagged and name in READING:
-        others = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in READING | SWITCHED | ACROSS)
+        others = ", ".join(a for a in known_kernels(op) if f"{op}/{a}" not in UNFLAGGED)
         raise InputError(
             f"{name} reads from other ranks, and flags can only be waited for in the own memory: protocol "
             f"{chosen.protocol!r} needs one of {others}",
@@ -149,14 +173,16 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 def automatic(options: KernelOptions) -> str:
     """The algorithm that ``auto`` takes: a rule of thumb, not a search.
 
-    Several nodes: hierarchical. One: all_gather and all_to_all put; reduce_scatter gets, with flags it puts;
-    all_reduce takes one step for two ranks and up to ONESHOT_BYTES / ranks, else two. Raises InputError for an op that
-    has no rule.
+    Several nodes: hierarchical. One: reduce gets; reduce_scatter gets, with flags it puts; all_reduce takes one step
+    for two ranks and up to ONESHOT_BYTES / ranks, else two; all others put. Raises InputError for an op that has no
+    rule.
     """
     if options.num_nodes > 1 and has_kernel(options.op, "hierarchical"):
         return "hierarchical"
-    if options.op in ("all_gather", "all_to_all"):
+    if options.op in ("all_gather", "all_to_all", "broadcast", "gather", "scatter"):
         return "put"
+    if options.op == "reduce":
+        return "get"
     if options.op == "reduce_scatter":
         return "put" if options.flagged else "get"
     if options.op == "all_reduce":

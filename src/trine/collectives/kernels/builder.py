@@ -75,6 +75,7 @@ class CollectiveBuilder(ProgramBuilder):
     def __init__(self, name: str, options: KernelOptions) -> None:
         super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
         self.options = options
+        self._words: Region | None = None
 
     def data(self, name: str, chunks: int, lines: int) -> Region:
         """A buffer for payload: ``chunks`` chunks by rank, or one; ``name``: ``input`` or ``output``."""
@@ -106,7 +107,7 @@ class CollectiveBuilder(ProgramBuilder):
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0
-        words = self.scratch("words", self.options.workgroups, 1) if self.options.bookkeeping else None
+        words = self._flag_words()
         for number in range(self.options.workgroups):
             count = each + (number < more)
             if count:
@@ -126,16 +127,21 @@ class CollectiveBuilder(ProgramBuilder):
                 f"than {MAX_OPERANDS} operands: take fewer workgroups"
             )
 
+    def _flag_words(self) -> Region | None:
+        """With bookkeeping, a line of each workgroup for what a library's kernels keep."""
+        if self.options.bookkeeping and self._words is None:
+            self._words = self.scratch("words", self.options.workgroups, 1)
+        return self._words
+
     def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
         """The program of all ranks; ``grid``: what distances and chunks are places in, where that is no ring."""
+        self.end_kernel(0, self.options.wavefronts, self.name)
+        return self._built(range(self.num_ranks), grid)
+
+    def _built(self, ranks: Sequence[int] | None, grid: Sequence[int] = ()) -> GpuProgram:
         options = self.options
-        self.end_kernel(0, options.wavefronts, self.name)
-        return self.program(
-            ranks=range(self.num_ranks),
-            grid=grid,
-            payload_bytes=options.size_bytes,
-            notes=(f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",),
-        )
+        notes = (f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",)
+        return self.program(ranks=ranks, grid=grid, payload_bytes=options.size_bytes, notes=notes)
 
 
 class SignalTable(NamedTuple):

@@ -35,7 +35,7 @@ def all_gather(options: KernelOptions) -> GpuProgram:
         for node in builder.others:
             rail.wait(group, node)
             _pass_on(builder, group, result, node)
-        done.meet(group)
+        done.meet(group, last=True)
         barrier.end(group)
     return builder.finished(builder.grid)
 
@@ -82,7 +82,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
                 for node in builder.others:
                     rail.wait(pieces[turn - 2], node)
                     _pass_on(builder, pieces[turn - 2], result, node)
-        done.meet(group)
+        done.meet(group, last=True)
         barrier.end(group)
     return builder.finished(builder.grid)
 
@@ -101,7 +101,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
 
     for group in builder.workgroups(lines):
         barrier.start(group)
-        pieces = builder.pieces(group)
+        pieces = builder.pieces(group) if builder.others else []
         for turn in range(len(pieces) + 1):
             if turn < len(pieces):
                 piece = pieces[turn]
@@ -112,7 +112,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
                 staged[turn].send(piece)
             if turn > 0:
                 piece = pieces[turn - 1]
-                staged[turn - 1].wait(piece)
+                staged[turn - 1].wait(piece, last=True)  # who waits also puts
                 for node in builder.others:
                     target = builder.place(node)
                     for d in builder.neighbours(piece):
@@ -122,7 +122,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
         for d in builder.neighbours(group):
             group.copy(group.read(source, chunk=d), group.write(result, d), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
-        done.meet(group)
+        done.meet(group, last=True)
         for node in builder.others:
             for _ in pieces:
                 rail.wait(group, node, last=True)
@@ -211,14 +211,14 @@ class _NodeSignal:
         if self._signal is not None:
             self._signal.send(group)
 
-    def wait(self, group: Workgroup) -> None:
-        """What the others have written is there."""
+    def wait(self, group: Workgroup, *, last: bool = False) -> None:
+        """What the others have written is there; ``last``: nothing of this workgroup uses it."""
         if self._signal is not None:
-            self._signal.receive(group)
+            self._signal.receive(group, last=last)
 
-    def meet(self, group: Workgroup) -> None:
+    def meet(self, group: Workgroup, *, last: bool = False) -> None:
         self.send(group)
-        self.wait(group)
+        self.wait(group, last=last)
 
 
 class _NodeBarrier:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.kernels.build import has_kernel, known_kernels
+from trine.collectives.kernels.build import ROOTED, has_kernel, known_kernels
 from trine.collectives.kernels.options import WORKGROUPS
 from trine.collectives.loadstore.durations import DurationCache, GroupDurations, user_folder
 from trine.collectives.loadstore.options import LoadStoreOptions
@@ -143,6 +143,8 @@ class LoadStoreCosts(StepCosts):
 
     def _why_not(self, kind: str, ranks: tuple[int, ...], algorithm: str | None) -> str | None:
         known = known_kernels(kind)
+        if kind in ROOTED:
+            return "ranks do different things in its GPU program, and costs are of messages that are alike"
         if not known:
             return "there is no GPU program for it"
         if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *known):

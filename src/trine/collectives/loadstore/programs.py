@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 ONESHOT = "oneshot"
 
 #: What ``auto`` is between nodes of unequal numbers of ranks: it puts, and needs no grid.
-_UNEVEN = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put"}
+_UNEVEN = {
+    "all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put", "broadcast": "ring",
+    "reduce": "ring", "gather": "put", "scatter": "put",
+}  # fmt: skip
+#: What ``auto`` is in a node where the fastest of several is taken.
+_FASTEST = {"broadcast": ("ring", "put"), "reduce": ("ring", "get")}
 
 
 class Programs:
@@ -66,6 +71,8 @@ class Programs:
             return (_UNEVEN.get(self.op) or automatic(self._kernel_options(size_bytes)),)
         if self.op == "all_reduce" and self.num_nodes == 1:
             return ("twoshot" if self.options.wire_protocol == "simple" else "twoshot-put", ONESHOT)
+        if self.op in _FASTEST and self.num_nodes == 1:
+            return _FASTEST[self.op]
         return (automatic(self._kernel_options(size_bytes)),)
 
     @property

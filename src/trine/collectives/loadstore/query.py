@@ -37,8 +37,9 @@ def loadstore_collective(
 
     Parameters
     ----------
-    op, sizes: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, or what a plan is for; bytes as
-        nccl-tests counts them, at least 1. Each rank's part is rounded up to whole cache lines.
+    op, sizes: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``broadcast``, ``reduce``,
+        ``gather``, ``scatter``, or what a plan is for; bytes as nccl-tests counts them, at least 1. Each rank's part is
+        rounded up to whole cache lines.
     cluster, group: ranks are positions in ``cluster.gpus``; None: all.
     options: how it is run.
     progress, on_compile: as of :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run.

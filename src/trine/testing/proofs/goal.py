@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -18,8 +18,13 @@ _CHUNKS = {
     "all_reduce": ("one", "one"),
     "all_to_all": ("ranks", "ranks"),
     "broadcast": ("one", "one"),
+    "reduce": ("one", "one"),
+    "gather": ("one", "ranks"),
+    "scatter": ("ranks", "one"),
     "send_recv": ("one", "one"),
 }
+#: Those of which rank 0 alone has a result.
+_TO_ROOT = ("reduce", "gather")
 #: With so many ranks, and no more, a wrong sum is taken apart.
 _TAKEN_APART = 12
 
@@ -38,16 +43,20 @@ class ProofGoal:
         """The result of a rank; ``contents``: uint64 of each rank's input, one a cell."""
         if self.op == "broadcast":
             return contents[root]
+        if self.op in _TO_ROOT and rank:
+            return contents[rank][:0]
         if self.op == "send_recv":
             return contents[rank - 1]
-        if self.op == "all_gather":
+        if self.op in ("all_gather", "gather"):
             return np.concatenate(contents)
         part = len(contents[0]) // self.num_ranks
         own = slice(rank * part, (rank + 1) * part)
         if self.op == "all_to_all":
             return np.concatenate([values[own] for values in contents])
+        if self.op == "scatter":
+            return contents[0][own]
         total: Values = np.add.reduce(np.stack(contents), axis=0, dtype=np.uint64)
-        return total if self.op == "all_reduce" else total[own]
+        return total if self.op in ("all_reduce", "reduce") else total[own]
 
 
 def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal:
@@ -78,6 +87,9 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
             )
         places = [((b.base, b.size_bytes),) * ranks for b in (source, result)]
         goal = ProofGoal(op=op, num_ranks=ranks, chunk_bytes=chunk, sources=places[0], results=places[1])
+    if op in _TO_ROOT:
+        first, *others = goal.results
+        goal = replace(goal, results=(first, *((base, 0) for base, _ in others)))
     if size_bytes is not None and goal.chunk_bytes * max(counts) < size_bytes:
         raise InputError(
             f"{program.name}: buffers of {goal.chunk_bytes * max(counts)} bytes are too small for {op} of "
