@@ -206,10 +206,10 @@ class _NodeSignal:
         others = range(1, builder.grid[1])
         self._signal = Signal(builder, others) if others else None
 
-    def send(self, group: Workgroup) -> None:
-        """What has been written so far is there."""
+    def send(self, group: Workgroup, *, first: bool = False) -> None:
+        """What has been written so far is there; ``first``: nothing has been."""
         if self._signal is not None:
-            self._signal.send(group)
+            self._signal.send(group, first=first)
 
     def wait(self, group: Workgroup, *, last: bool = False) -> None:
         """What the others have written is there; ``last``: nothing of this workgroup uses it."""
@@ -245,7 +245,8 @@ class _NodeBarrier:
         if meeting is None:
             return
         node, rail = meeting
-        node.meet(group)
+        node.send(group, first=which == 0)
+        node.wait(group)
         for other in self._builder.others if rail is not None else ():
             rail.notify(group, other)  # type: ignore[union-attr]
         for other in self._builder.others if rail is not None else ():

@@ -199,6 +199,7 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
     for rank in builder.ranks():
         node, own = divmod(rank, num_locals)
         for group in builder.workgroups(lines):
+            mates = [d for d in builder.mates(group) if node or own + d != 0]
             for piece in builder.pieces(group):
                 origin = result
                 if rank == 0:
@@ -209,17 +210,15 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
                         )
                         builder.signal(piece, there, [d])
                 else:
-                    builder.expect(piece, there if node == 0 else rail)
+                    builder.expect(piece, there if node == 0 else rail, last=not mates)
                 if node == 0:
                     for other in builder.others:
                         builder.put(piece, other, piece.read(origin, 0, own), piece.write(result, 0, own), rail)
-                mates = [d for d in builder.mates(piece) if node or own + d != 0]
                 targets = [piece.write(result, d, own) for d in mates]
                 if rank == 0:
                     targets.append(piece.write(result, 0, own))
                 if targets:
                     piece.copy(piece.read(origin, 0, own), *targets, label="pass on")
-            mates = [d for d in builder.mates(group) if node or own + d != 0]
             builder.signal(group, done, mates)
             if rank and num_locals > 1:
                 builder.expect(group, done, num_locals - 1, last=True)
@@ -238,7 +237,10 @@ def reduce_nodes(options: KernelOptions) -> GpuProgram:
     for rank in builder.ranks():
         node, own = divmod(rank, num_locals)
         for group in builder.workgroups(lines):
-            builder.meet(group, ready)
+            mates = builder.mates(group)
+            if mates:
+                group.signal(ready, [(d, 0) for d in mates], "ready")
+                builder.expect(group, ready, len(mates), last=node == 0 and num_others > 0)
             for piece in builder.pieces(group):
                 parts = [piece.read(source, d, own) for d in (0, *builder.mates(piece))]
                 if node:
@@ -248,13 +250,18 @@ def reduce_nodes(options: KernelOptions) -> GpuProgram:
                     builder.put(piece, -node, piece.read(sums), target, rails, node - 1)
                     continue
                 for other in range(num_others):
-                    builder.expect(piece, rails, which=other)
+                    builder.expect(piece, rails, which=other, last=other < num_others - 1)
                     parts.append(piece.read(slots, 0, other))
                 piece.reduce(parts, piece.write(result, -own, own), label="reduce")
-            builder.meet(group, done)
+            if mates:
+                if node == 0:
+                    builder.settle(group)
+                group.signal(done, [(d, 0) for d in mates], "done")
             if node == 0 and own:
-                builder.signal(group, there, [-own])
-            elif rank == 0 and num_locals > 1:
+                group.signal(there, [(-own, 0)], "signal")
+            if mates:
+                builder.expect(group, done, len(mates), last=True)
+            if rank == 0 and num_locals > 1:
                 builder.expect(group, there, num_locals - 1, last=True)
     return builder.finished()
 
@@ -367,8 +374,8 @@ class _RootedBuilder(CollectiveBuilder):
 
     def signal(self, group: Workgroup, signals: SignalTable, distances: Sequence[int]) -> None:
         """What has been read and written so far is over and there."""
-        self.settle(group)
         if distances:
+            self.settle(group)
             group.signal(signals, [(d, 0) for d in distances], "signal")
 
     def expect(
@@ -380,13 +387,6 @@ class _RootedBuilder(CollectiveBuilder):
         group.seen("wait")
         if not last:
             group.barrier("wait")
-
-    def meet(self, group: Workgroup, signals: SignalTable) -> None:
-        """All ranks of the node are here."""
-        mates = self.mates(group)
-        if mates:
-            self.signal(group, signals, mates)
-            self.expect(group, signals, len(mates))
 
     def put(
         self, group: Workgroup, node: int, source: Operand, target: Operand, signals: SignalTable, which: int = 0

@@ -45,11 +45,12 @@ class Signal:
     def __init__(self, builder: CollectiveBuilder, distances: Sequence[int]) -> None:
         self._signals = None if builder.options.flagged else _Signals(builder, distances)
 
-    def send(self, group: Workgroup, peers: Peers | None = None) -> None:
-        """What has been written so far is there for the peers."""
+    def send(self, group: Workgroup, peers: Peers | None = None, *, first: bool = False) -> None:
+        """What has been written so far is there for the peers; ``first``: nothing has been."""
         if self._signals is not None:
-            group.finish("signal")
-            group.fence("signal")
+            if not first:
+                group.finish("signal")
+                group.fence("signal")
             self._signals.send(group, peers, 1, "signal")
 
     def receive(self, group: Workgroup, peers: Peers | None = None, *, last: bool = False) -> None:
