@@ -144,7 +144,7 @@ class LoadStoreCosts(StepCosts):
     def _why_not(self, kind: str, ranks: tuple[int, ...], algorithm: str | None) -> str | None:
         known = known_kernels(kind)
         if kind in ROOTED:
-            return "ranks do different things in its GPU program, and costs are of messages that are alike"
+            return "there is no GPU program for it that costs are taken from"
         if not known:
             return "there is no GPU program for it"
         if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *known):
