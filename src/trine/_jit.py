@@ -71,6 +71,39 @@ def inlined(function: F) -> F:
     return numba.njit(forceinline=True, **options)(function)  # type: ignore[no-any-return]
 
 
+def make_prefetch() -> Callable[[Any, Int], None]:
+    """``prefetch(records, index)`` for kernels: the record is on its way into the cache, and nobody waits for it.
+
+    Uncompiled it does nothing.
+    """
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+
+    if is_uncompiled():
+        return lambda array, index: None
+
+    @intrinsic  # type: ignore[misc]
+    def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            import llvmlite.ir as ir
+
+            made = context.make_array(signature.args[0])(context, builder, arguments[0])
+            at = context.get_value_type(types.intp)
+            first = builder.ptrtoint(made.data, at)
+            offset = builder.mul(arguments[1], context.get_constant(types.intp, signature.args[0].dtype.size))
+            address = builder.inttoptr(builder.add(first, offset), cgutils.voidptr_t)
+            number = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+            builder.call(function, [address, number(1), number(3), number(1)])  # to be written, near, data
+            return context.get_dummy_value()
+
+        return types.void(array, index), generate
+
+    return prefetch  # type: ignore[no-any-return]
+
+
 def is_uncompiled() -> bool:
     """Whether kernels run as plain Python: NUMBA_DISABLE_JIT."""
     import numba

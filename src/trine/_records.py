@@ -18,7 +18,7 @@ Record: TypeAlias = Any
 
 Bundle = TypeVar("Bundle", bound=tuple[Any, ...])
 
-_CTYPES = {"i1": ctypes.c_int8, "i4": ctypes.c_int32, "i8": ctypes.c_int64, "f8": ctypes.c_double}
+_CTYPES = {"i1": ctypes.c_int8, "i2": ctypes.c_int16, "i4": ctypes.c_int32, "i8": ctypes.c_int64, "f8": ctypes.c_double}
 
 
 def record_dtype(size_bytes: int, *fields: tuple[str, str] | tuple[str, str, str]) -> np.dtype[np.void]:

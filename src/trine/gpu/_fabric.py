@@ -12,6 +12,7 @@ from trine.gpu._state import (
     IS_PACKET,
     IS_RELEASE,
     IS_STORE,
+    OWN_KEY,
     PACKET,
     POLL,
     SEGMENT_FABRIC,
@@ -43,7 +44,6 @@ def cross(
 ) -> None:
     """A message comes to a lane (STAGE_EGRESS: that leads out of a GPU; STAGE_LANE), or has left one (STAGE_LEFT)."""
     event = entities.events[U(number)]
-    kind = entities.requests[U(number)].kind
     row = np.int64(event.position)
     lane = paths.lanes[U(row)]
     if stage == STAGE_LEFT:
@@ -64,16 +64,16 @@ def cross(
             give_event(entities, clock, number, left_ps, event.key)
             return
     event.time_ps = left_ps + lane.after_ps
-    if row + 1 < event.end:
+    if lane.is_last == 0:
         following = paths.lanes[U(row + 1)]
         event.position = row + 1
         event.stage = STAGE_EGRESS if model.is_fair == 1 and following.leaves == 1 else STAGE_LANE
-        event.key = event.own_key | (following.label << SHIFT_LABEL)
+        event.key = (event.key & OWN_KEY) | (following.label << SHIFT_LABEL)
         clock.scheduled = number
-    elif kind == IS_PACKET:
+    elif event.kind == IS_PACKET:
         event.stage = STAGE_ARRIVED
         if event.pair >= 0:  # at the peer: first come those from nearby, as with messages
-            event.key = event.own_key | (np.int64(paths.pairs[U(event.pair)].label) << SHIFT_LABEL)
+            event.key = (event.key & OWN_KEY) | (np.int64(paths.pairs[U(event.pair)].label) << SHIFT_LABEL)
         clock.scheduled = number
     else:
         clock.onward = number
@@ -87,17 +87,17 @@ def _service_ps(entities: Entities, paths: PathTable, number: Int) -> Int:
     form = np.int64(event.form)
     if form & PACKET == 0:
         return lane.service_ps[U(form & 1)]
-    return (entities.requests[U(number)].amount * 1_000_000_000_000 + lane.bytes_per_s - 1) // lane.bytes_per_s
+    return (np.int64(event.amount) * 1_000_000_000_000 + lane.bytes_per_s - 1) // lane.bytes_per_s
 
 
 @inlined
 def _tells(entities: Entities, paths: PathTable, model: Record, number: Int) -> bool:
     """Whether something happens when the message has left its GPU: the next packet, or the store is posted."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
-    is_posted = model.is_posted == 1 and (request.kind == IS_STORE or request.kind == IS_RELEASE) and event.wave >= 0
-    if request.kind != IS_PACKET and not is_posted:
+    event = entities.events[U(number)]
+    is_posted = model.is_posted == 1 and (event.kind == IS_STORE or event.kind == IS_RELEASE) and event.wave >= 0
+    if event.kind != IS_PACKET and not is_posted:
         return False
-    return bool(event.segment == SEGMENT_FABRIC and event.position == paths.paths[U(request.path_out)].first)
+    return bool(event.segment == SEGMENT_FABRIC and paths.lanes[U(event.position)].is_first == 1)
 
 
 @inlined
@@ -115,7 +115,7 @@ def _leave(
         lane = paths.lanes[U(entities.events[U(number)].position)]
         _serve_next(entities, paths, machine, clock, lane.resource)
     if _tells(entities, paths, model, number):
-        if entities.requests[U(number)].kind == IS_PACKET:
+        if entities.events[U(number)].kind == IS_PACKET:
             after_packet(entities, paths, machine, clock, model, number)
         else:
             post(entities, program, machine, clock, number)
@@ -128,11 +128,11 @@ def _wait(entities: Entities, machine: MachineTables, clock: Record, resource: I
     control = np.int64(event.form) & 1
     if event.form >= POLL:
         clock.num_queued_polls += 1
-    event.next = -1
+    entities.next[U(number)] = -1
     if queue.first[U(control)] < 0:
         queue.first[U(control)] = number
     else:
-        entities.events[U(queue.last[U(control)])].next = number
+        entities.next[U(queue.last[U(control)])] = number
     queue.last[U(control)] = number
 
 
@@ -151,7 +151,7 @@ def _serve_next(entities: Entities, paths: PathTable, machine: MachineTables, cl
     if event.form >= POLL:
         clock.num_queued_polls -= 1
     queue.turn = 1 - control
-    queue.first[U(control)] = event.next
+    queue.first[U(control)] = entities.next[U(number)]
     event.stage = STAGE_LEFT
     event.time_ps = serve(machine, resource, clock.now, _service_ps(entities, paths, number), control)
     clock.other = number

@@ -34,6 +34,7 @@ from trine.gpu._state import (
     MARGIN,
     NO_ANSWER,
     OVERFLOW,
+    OWN_KEY,
     POLL,
     REQUESTS_FULL,
     SHIFT_LABEL,
@@ -86,7 +87,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
             elif clock.inject >= 0:
                 inject(entities, program, paths, machine, counters, clock, model)
             elif clock.copied >= 0:
-                copy_for_member(entities, program, paths, clock, model)
+                copy_for_member(entities, program, paths, clock)
             elif clock.deliver >= 0:
                 deliver(entities, program, paths, machine, clock, model)
             elif clock.begin >= 0:
@@ -137,7 +138,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
         if number >= 0:
             stage = np.int64(entities.events[U(number)].stage)
             if stage == STAGE_HOP:
-                hop(entities, paths, machine, clock, number)
+                hop(entities, paths, machine, clock, model, number)
             elif stage <= STAGE_LEFT:
                 follows = True
                 cross(entities, program, paths, machine, clock, model, number, stage)
@@ -190,7 +191,7 @@ def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) 
                 clock.other = -1
         else:
             event = entities.events[U(scheduled)]
-            event.key = event.own_key | (label << SHIFT_LABEL)
+            event.key = (event.key & OWN_KEY) | (label << SHIFT_LABEL)
     is_in_time = True
     while scheduled >= 0:
         if entities.events[U(scheduled)].time_ps > MAX_PS:

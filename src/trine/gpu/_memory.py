@@ -78,20 +78,20 @@ def monitor_arm(
     entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, model: Record, number: Int
 ) -> None:
     """The memory refuses an acquire: it takes an entry of the monitor table, if there is one."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
-    gpu_number = event.first_resource // model.resources
+    event = entities.events[U(number)]
+    gpu_number = np.int64(event.gpu)
     gpu = machine.gpus[U(gpu_number)]
-    if request.monitor == AGAIN:
+    if event.monitor == AGAIN:
         counters.counts[U(gpu_number)].spurious += 1
-    request.monitor = POLLS
-    line = np.int64(program.flag_line[U(request.semaphore)])
+    event.monitor = POLLS
+    line = np.int64(program.flag_line[U(event.semaphore)])
     if line < 0:
         return
     if gpu.num_armed >= model.monitors:
         counters.counts[U(gpu_number)].monitor_full += 1
         return
     gpu.num_armed += 1
-    request.monitor = ARMED
+    event.monitor = ARMED
     event.line = -1
     watchers = machine.watchers[U(line)]
     if watchers.first < 0:
@@ -108,7 +108,7 @@ def monitor_sleep(entities: Entities, clock: Record, number: Int) -> None:
     if event.form >= POLL:
         clock.num_pollers -= 1
         event.form &= POLL - 1
-    entities.requests[U(number)].monitor = ASLEEP
+    event.monitor = ASLEEP
 
 
 @inlined
@@ -128,16 +128,16 @@ def monitor_wake(
         return False
     watchers = machine.watchers[U(line)]
     number = np.int64(watchers.first)
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     watchers.first = event.line
     event.line = -1
-    gpu_number = event.first_resource // model.resources
+    gpu_number = np.int64(event.gpu)
     machine.gpus[U(gpu_number)].num_armed -= 1
     counters.counts[U(gpu_number)].wakeups += 1
-    if request.monitor == ARMED:
-        request.monitor = WOKEN
+    if event.monitor == ARMED:
+        event.monitor = WOKEN
         return True
-    request.monitor = AGAIN
+    event.monitor = AGAIN
     clock.num_pollers += 1
     event.form |= POLL
     event.stage = STAGE_RETRY

@@ -65,7 +65,6 @@ def make_flow(
             gpu.nic_free_ps = begins_ps + chain.interval_ps
         _join_chain(entities, machine, number, pair)
     key = own_key(program, machine, model, place, np.int64(DMA_CLASS))
-    event.own_key = key
     give_event(entities, clock, number, begins_ps, key)
 
 
@@ -83,19 +82,18 @@ def make_transfer(
     """A transfer of the task graph begins."""
     route = np.int64(program.task_route[U(task)])
     _describe(entities, model, number, size_bytes, task, np.int64(-1))
-    entities.requests[U(number)].first_path = paths.route_path[U(route)]
     event = entities.events[U(number)]
+    event.first_path = paths.route_path[U(route)]
     event.pair = -1
     event.wave = -1
     key = (np.int64(TRANSFER_CLASS) << SHIFT_CLASS) | (task << SHIFT_SEQUENCE)
-    event.own_key = key
     latency_ps = program.software_latency_ps[U(route)] if size_bytes > 0 else program.route_latency_ps[U(route)]
     give_event(entities, clock, number, clock.now + latency_ps, key)
 
 
 @inlined
 def _describe(entities: Entities, model: Record, number: Int, size_bytes: Int, task: Int, semaphore: Int) -> None:
-    flow = entities.requests[U(number)]
+    flow = entities.events[U(number)]
     packets = _count_packets(model, size_bytes)
     flow.total_bytes = size_bytes
     flow.not_left = packets
@@ -103,8 +101,7 @@ def _describe(entities: Entities, model: Record, number: Int, size_bytes: Int, t
     flow.kind = IS_FLOW
     flow.task = task
     flow.semaphore = semaphore
-    flow.amount = 1
-    entities.events[U(number)].stage = STAGE_FLOW
+    flow.stage = STAGE_FLOW
 
 
 @inlined
@@ -132,34 +129,34 @@ def flow_event(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int, stage: Int
 ) -> None:
     """A flow begins (STAGE_FLOW), a packet has arrived, or the wavefront knows that all have (STAGE_KNOWN)."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     pair = np.int64(event.pair)
     if stage == STAGE_FLOW and pair >= 0:
         event.stage = STAGE_SENDING
         if machine.chains[U(pair)].entering == number:
             _enter(entities, paths, clock, model, number, pair)
         return
-    if stage == STAGE_FLOW and request.task >= 0:
-        path = paths.paths[U(request.first_path)]
-        if request.total_bytes > 0 and path.first < path.end:
+    if stage == STAGE_FLOW and event.task >= 0:
+        path = paths.paths[U(event.first_path)]
+        if event.total_bytes > 0 and path.first < path.end:
             clock.inject, clock.inject_number, clock.inject_end = number, 0, 1
             return
-        clock.ended = request.task
+        clock.ended = event.task
     elif stage == STAGE_ARRIVED:
-        flow_number = request.flow
-        flow = entities.requests[U(flow_number)]
+        flow_number = np.int64(event.flow)
+        flow = entities.events[U(flow_number)]
         flow.not_arrived -= 1
         if flow.not_arrived == 0 and pair < 0:
             clock.ended = flow.task
             give_request(entities, clock, flow_number)
         elif flow.not_arrived == 0:
-            entities.events[U(flow_number)].stage = STAGE_DELIVERED
+            flow.stage = STAGE_DELIVERED
             clock.deliver = pair
     else:
         clock.fewer = event.wave
-        if stage == STAGE_FLOW and request.semaphore >= 0:  # to its own GPU
-            clock.wake = request.semaphore
-            machine.semaphores[U(request.semaphore)].amount += request.amount
+        if stage == STAGE_FLOW and event.semaphore >= 0:  # to its own GPU
+            clock.wake = event.semaphore
+            machine.semaphores[U(event.semaphore)].amount += 1
     give_request(entities, clock, number)
 
 
@@ -178,30 +175,26 @@ def inject(
 ) -> None:
     """The next packet of a flow enters its first link."""
     flow_number, packet_number = clock.inject, clock.inject_number
-    flow, number = entities.requests[U(flow_number)], take_request(entities, clock)
+    flow, number = entities.events[U(flow_number)], take_request(entities, clock)
     size_bytes = min(flow.total_bytes - packet_number * model.packet_bytes, model.packet_bytes)
-    event, packet = entities.events[U(number)], entities.requests[U(number)]
-    pair_number = np.int64(entities.events[U(flow_number)].pair)
-    path = flow.first_path
+    packet = entities.events[U(number)]
+    pair_number, place = np.int64(flow.pair), np.int64(flow.wave)
+    path = np.int64(flow.first_path)
     if pair_number >= 0:
         pair = paths.pairs[U(pair_number)]
         path = pair.first_out + packet_number % (np.int64(pair.end_out) - pair.first_out)
     packet.kind = IS_PACKET
     packet.flow = flow_number
     packet.number = packet_number
-    packet.path_out = path
     packet.amount = size_bytes + model.packet_header_bytes
-    place = np.int64(entities.events[U(flow_number)].wave)
-    event.form = PACKET if size_bytes > 0 else PACKET + 1
-    event.pair = pair_number
-    event.wave = place
-    own = entities.events[U(flow_number)].own_key
-    event.own_key = own
+    packet.form = PACKET if size_bytes > 0 else PACKET + 1
+    packet.pair = pair_number
+    packet.wave = place
     if place >= 0:
         gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
         counters.counts[U(gpu)].packets += 1
     label = enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), path)
-    give_event(entities, clock, number, clock.now, own | (label << SHIFT_LABEL))
+    give_event(entities, clock, number, clock.now, flow.key | (label << SHIFT_LABEL))
     clock.inject_number = packet_number + 1
     if packet_number + 1 == clock.inject_end:
         clock.inject = -1
@@ -212,10 +205,9 @@ def after_packet(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
     """A packet has left its GPU: the next of its path enters, or with the last of a flow the next flow to that peer."""
-    packet = entities.requests[U(number)]
-    flow_number = packet.flow
-    flow = entities.requests[U(flow_number)]
-    pair_number = np.int64(entities.events[U(number)].pair)
+    packet = entities.events[U(number)]
+    flow_number, pair_number = np.int64(packet.flow), np.int64(packet.pair)
+    flow = entities.events[U(flow_number)]
     num_paths = np.int64(1)
     if pair_number >= 0:
         pair = paths.pairs[U(pair_number)]
@@ -226,7 +218,7 @@ def after_packet(
         clock.inject, clock.inject_number = flow_number, following_packet
         clock.inject_end = following_packet + 1
     elif pair_number >= 0 and flow.not_left == 0:
-        following = np.int64(entities.events[U(flow_number)].line)
+        following = np.int64(flow.line)
         machine.chains[U(pair_number)].entering = following
         if following >= 0 and entities.events[U(following)].stage == STAGE_SENDING:
             _enter(entities, paths, clock, model, following, pair_number)
@@ -238,7 +230,7 @@ def _enter(
 ) -> None:
     """The first packets of a flow enter, one each path."""
     pair = paths.pairs[U(pair_number)]
-    total_bytes = entities.requests[U(flow_number)].total_bytes
+    total_bytes = entities.events[U(flow_number)].total_bytes
     clock.inject, clock.inject_number = flow_number, 0
     clock.inject_end = min(np.int64(pair.end_out) - pair.first_out, _count_packets(model, total_bytes))
 
@@ -254,11 +246,11 @@ def deliver(
     if number < 0 or entities.events[U(number)].stage != STAGE_DELIVERED:
         clock.deliver = -1
         return
-    event, flow = entities.events[U(number)], entities.requests[U(number)]
-    chain.first = event.line
+    flow = entities.events[U(number)]
+    chain.first = flow.line
     if flow.semaphore >= 0:
-        machine.semaphores[U(flow.semaphore)].amount += flow.amount
+        machine.semaphores[U(flow.semaphore)].amount += 1
         clock.wake = flow.semaphore
-    event.stage = STAGE_KNOWN
+    flow.stage = STAGE_KNOWN
     key = wait_key(entities, program, machine, model, number)
     give_event(entities, clock, number, clock.now + paths.pairs[U(pair_number)].latency_ps, key)

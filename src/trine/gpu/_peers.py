@@ -9,13 +9,14 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine._records import Record
-from trine.gpu._scheduler import take_request
+from trine.gpu._scheduler import channel_of, choose_path, path_back, path_out, take_request
 from trine.gpu._state import (
     AT_LINK,
     AT_MEMORY,
     IS_LOAD,
     IS_RELEASE,
     IS_STORE,
+    OWN_KEY,
     POLL,
     SEGMENT_FABRIC,
     SEGMENT_LANDS,
@@ -28,16 +29,6 @@ from trine.gpu._state import (
 )
 
 U = np.uint64
-
-
-@inlined
-def choose_path(first: Int, end: Int, model: Record, address: Int) -> Int:
-    """Which path of ``first`` to ``end`` the line at ``address`` takes (``Fabric`` in fabric.py has the rule)."""
-    block = address // model.port_interleave_bytes
-    if model.is_hashed == 1:
-        mixed = (block ^ (block >> 7) ^ (block >> 15)) & 0xFFFFFFFF
-        block = ((mixed * 2654435761) & 0xFFFFFFFF) >> 1
-    return np.int64(first) + block % (np.int64(end) - np.int64(first))
 
 
 @inlined
@@ -58,22 +49,19 @@ def arrive(
         clock.wake = write.semaphore
         return
     number = take_request(entities, clock)
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     pair = paths.pairs[U(write.pair)]
     address = write.address
-    request.address = address
-    request.kind = write.kind
-    request.channel = (address // model.memory_interleave_bytes) % model.channels
-    request.semaphore = write.semaphore
-    request.amount = write.amount
-    request.path_out = choose_path(pair.first_out, pair.end_out, model, address)
-    request.path_back = choose_path(pair.first_back, pair.end_back, model, address)
+    event.address = address
+    event.kind = write.kind
+    event.semaphore = write.semaphore
+    event.amount = write.amount
+    event.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
     event.pair = write.pair
     event.wave = -1
     event.line = -1
     event.form = 0 if write.kind == IS_STORE else 1
-    event.first_resource = 0
-    event.own_key = write.key
+    event.gpu = 0
     event.key = write.key
     event.time_ps = write.time_ps
     if model.peers_begin == AT_MEMORY:
@@ -91,7 +79,7 @@ def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> Non
     answers = peers.answers_of[U(entities.events[U(number)].wave)]
     answer = answers.first + answers.issued
     answers.issued += 1
-    entities.requests[U(number)].path_back = np.int64(-1) if answer >= answers.end else answer
+    entities.answer[U(number)] = np.int64(-1) if answer >= answers.end else answer
 
 
 @inlined
@@ -99,42 +87,40 @@ def stay_away(
     entities: Entities, paths: PathTable, peers: PeerWriteTable, clock: Record, model: Record, number: Int
 ) -> None:
     """A request has left for a peer that is replayed: its time becomes that when the answer is out of the port."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     amount = np.int64(0)
     time_ps = event.time_ps
     if model.has_answers == 1:
-        answer_number = request.path_back
-        pair = paths.pairs[U(event.pair)]
-        request.path_back = choose_path(pair.first_back, pair.end_back, model, request.address)
+        answer_number = np.int64(entities.answer[U(number)])
         if answer_number < 0 or peers.answers[U(answer_number)].time_ps < time_ps:
             clock.unrecorded = number
             clock.log_room = -1  # so that the loop looks
-            request.issued_ps = answer_number
             return
         clock.idle = 0  # what the record has to come is no waiting for ever
         answer = peers.answers[U(answer_number)]
         time_ps = answer.time_ps
         if answer.is_refused == 1:
-            amount = request.amount
+            amount = event.amount
     else:
         time_ps += _uncontended_ps(entities, paths, peers, model, number)
-    request.amount = amount
+    event.amount = amount
     poll = event.form & POLL
-    event.form = poll if request.kind == IS_LOAD else poll | 1
+    event.form = poll if event.kind == IS_LOAD else poll | 1
     event.time_ps = time_ps
 
 
 @inlined
 def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable, model: Record, number: Int) -> Int:
     """What the path from the first lane to the peer's memory and back takes if nobody else is there."""
-    request = entities.requests[U(number)]
-    out, back = request.path_out, request.path_back
-    there = np.int64(paths.paths[U(out)].port_in) * model.channels + request.channel
-    home = request.channel * model.ports + paths.paths[U(back)].port_out
-    control_out = np.int64(0) if request.kind == IS_STORE else np.int64(1)
-    control_back = np.int64(0) if request.kind == IS_LOAD else np.int64(1)
-    memory = np.int64(1) if request.kind == IS_RELEASE else np.int64(0)
-    if model.first_slice < 0 or is_uncached(model, request.address):
+    event = entities.events[U(number)]
+    out, back = path_out(entities, paths, number), path_back(entities, paths, model, number)
+    channel = channel_of(model, event.address)
+    there = np.int64(paths.paths[U(out)].port_in) * model.channels + channel
+    home = channel * model.ports + paths.paths[U(back)].port_out
+    control_out = np.int64(0) if event.kind == IS_STORE else np.int64(1)
+    control_back = np.int64(0) if event.kind == IS_LOAD else np.int64(1)
+    memory = np.int64(1) if event.kind == IS_RELEASE else np.int64(0)
+    if model.first_slice < 0 or is_uncached(model, event.address):
         memory += 2
     out_ps = peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(there)].message_ps[U(control_out)]
     back_ps = peers.fabric_ps[U(back)].message_ps[U(control_back)] + peers.home_ps[U(home)].message_ps[U(control_back)]
@@ -144,14 +130,14 @@ def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable,
 @inlined
 def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, what: Int, label: Int) -> None:
     """A row of the log: a request has come from another GPU, or has set out for one, or its answer is back."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     row = peers.log[U(clock.num_log)]
     clock.num_log += 1
     row.what = what
     row.time_ps = event.time_ps
-    row.key = event.own_key
+    row.key = event.key & OWN_KEY
     row.label = label
-    row.kind = request.kind
-    row.address = request.address
-    row.semaphore = request.semaphore
-    row.amount = request.amount
+    row.kind = event.kind
+    row.address = event.address
+    row.semaphore = event.semaphore
+    row.amount = event.amount

@@ -10,13 +10,17 @@ import numpy as np
 from trine._jit import Int, inlined
 from trine._records import Record
 from trine.gpu._memory import DIRTY, HIT, half_of, look_up, monitor_arm, monitor_sleep, monitor_wake
-from trine.gpu._peers import choose_path, is_uncached, note, number_answer, stay_away
+from trine.gpu._peers import is_uncached, note, number_answer, stay_away
 from trine.gpu._scheduler import (
+    channel_of,
+    choose_path,
     enter_fabric,
     enter_gpu,
     give_request,
     go_later,
     own_key,
+    path_back,
+    path_out,
     post,
     serve,
     take_request,
@@ -33,6 +37,7 @@ from trine.gpu._state import (
     IS_RELEASE,
     IS_STORE,
     MESSAGE_CLASS,
+    OWN_KEY,
     POLL,
     POLLS,
     SEGMENT_BACK,
@@ -80,7 +85,7 @@ def make_request(
 ) -> None:
     """A request of ``kind`` for an operand of ``line`` (-1: it has none) is issued."""
     program, paths, machine = tables.program, tables.paths, tables.machine
-    event, request = tables.entities.events[U(number)], tables.entities.requests[U(number)]
+    event = tables.entities.events[U(number)]
     pair_number = np.int64(program.operand_pair[U(operand)])
     line_number = np.int64(0)
     if line >= 0:
@@ -92,18 +97,16 @@ def make_request(
         semaphore += line_number
     elif kind >= IS_ACQUIRE:
         amount = program.op_amount[U(machine.waves[U(place)].op)]
-    request.address = address
-    request.kind = kind
-    request.channel = (address // model.memory_interleave_bytes) % model.channels
-    request.semaphore = semaphore
-    request.amount = amount
-    request.issued_ps = clock.now
+    event.address = address
+    event.kind = kind
+    event.semaphore = semaphore
+    event.amount = amount
+    event.issued_ps = clock.now
     if pair_number >= 0:
         pair = paths.pairs[U(pair_number)]
-        request.path_out = choose_path(pair.first_out, pair.end_out, model, address)
-        request.path_back = choose_path(pair.first_back, pair.end_back, model, address)
+        event.choice = choose_path(np.int64(pair.end_out) - pair.first_out, model, address)
     else:
-        request.monitor = POLLS
+        event.monitor = POLLS
     event.pair = pair_number
     event.wave = place
     event.line = line
@@ -116,7 +119,7 @@ def poll_again(
 ) -> None:
     """A poll is issued again."""
     event = entities.events[U(number)]
-    entities.requests[U(number)].issued_ps = clock.now
+    event.issued_ps = clock.now
     event.form = POLL + 1
     gpu = np.int64(program.cu_gpu[U(machine.waves[U(event.wave)].cu)])
     counters.counts[U(gpu)].polls += 1
@@ -126,22 +129,22 @@ def poll_again(
 def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> None:
     """The request stands at the link out of its CU."""
     entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     place = np.int64(event.wave)
     cu = np.int64(machine.waves[U(place)].cu)
     gpu = np.int64(program.cu_gpu[U(cu)])
     own_cu = cu - gpu * model.cus
-    noc_path = model.cu_channel + own_cu * model.channels + request.channel
-    if event.pair >= 0:
-        noc_path = model.cu_port + own_cu * model.ports + paths.paths[U(request.path_out)].port_out
+    if event.pair < 0:
+        noc_path = model.cu_channel + own_cu * model.channels + channel_of(model, event.address)
+    else:
+        path = paths.paths[U(path_out(entities, paths, number))]
+        noc_path = model.cu_port + own_cu * model.ports + path.port_out
     enter_gpu(entities, paths, number, np.int64(SEGMENT_OUT), noc_path)
-    event.first_resource = gpu * model.resources
-    key = own_key(program, machine, model, place, np.int64(MESSAGE_CLASS))
-    event.own_key = key
-    event.key = key
+    event.gpu = gpu
+    event.key = own_key(program, machine, model, place, np.int64(MESSAGE_CLASS))
     counts = tables.counters.counts[U(gpu)]
-    counts.issued[U(request.kind)] += 1
-    if request.kind == IS_LOAD and request.semaphore >= 0:
+    counts.issued[U(event.kind)] += 1
+    if event.kind == IS_LOAD and event.semaphore >= 0:
         counts.flagged += 1
     if event.pair >= 0:
         if model.has_answers == 1:
@@ -154,17 +157,19 @@ def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> No
 
 
 @inlined
-def hop(entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, number: Int) -> None:
+def hop(
+    entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
+) -> None:
     """A message at a link inside a GPU."""
     event = entities.events[U(number)]
-    position = np.int64(event.position)
-    link_number = np.int64(paths.noc_hops[U(position)]) + event.first_resource
+    step = np.int64(paths.noc_hops[U(event.position)])
+    link_number = (step >> 1) + event.gpu * model.resources
     link = machine.resources[U(link_number)]
     control = np.int64(event.form) & 1
     left_ps = serve(machine, link_number, clock.now, link.service_ps[U(control)], control)
     event.time_ps = left_ps + link.after_ps
-    event.position = position + 1
-    if position + 1 < event.end:
+    event.position += 1
+    if step & 1 == 0:
         clock.scheduled = number
     else:
         clock.onward = number
@@ -177,12 +182,11 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
     HAS_LEFT: it was of a GPU that is not simulated, or a member's copy, and has left. AT_SWITCH: its copies go on.
     """
     entities, paths, machine = tables.entities, tables.paths, tables.machine
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     segment = np.int64(event.segment)
     pair_number = np.int64(event.pair)
     if segment == SEGMENT_OUT and pair_number >= 0:
-        return enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), request.path_out)
-    channel = request.channel
+        return enter_fabric(entities, paths, number, np.int64(SEGMENT_FABRIC), path_out(entities, paths, number))
     label = np.int64(0)
     if segment < SEGMENT_FROM and pair_number >= 0:
         label = np.int64(paths.pairs[U(pair_number)].label)
@@ -191,14 +195,13 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         if gpu >= 0:
             if gpu == model.recorded_gpu:
                 note(entities, tables.peers, clock, number, np.int64(HAS_COME), label)
-            port = np.int64(paths.paths[U(request.path_out)].port_in)
-            event.first_resource = gpu * model.resources
-            noc_path = model.port_channel + port * model.channels + channel
+            port = np.int64(paths.paths[U(path_out(entities, paths, number))].port_in)
+            event.gpu = gpu
+            noc_path = model.port_channel + port * model.channels + channel_of(model, event.address)
             if enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
                 return label
         elif gpu <= TO_SWITCH:
-            event.copies = 0
-            request.latest_ps = 0
+            event.position = 0
             clock.copied = number
             return np.int64(AT_SWITCH)
         else:
@@ -210,84 +213,79 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         return label
     if segment == SEGMENT_MEMORY:
         poll = event.form & POLL
-        event.form = poll if request.kind == IS_LOAD else poll | 1
+        event.form = poll if event.kind == IS_LOAD else poll | 1
         if pair_number >= 0:
-            port = np.int64(paths.paths[U(request.path_back)].port_out)
-            noc_path = model.channel_port + channel * model.ports + port
+            port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_out)
+            noc_path = model.channel_port + channel_of(model, event.address) * model.ports + port
             if enter_gpu(entities, paths, number, np.int64(SEGMENT_FROM), noc_path):
                 return label
             segment = np.int64(SEGMENT_FROM)
     if segment == SEGMENT_FROM:
-        return enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), request.path_back)
+        return enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
     if segment == SEGMENT_HOME:
         event.segment = SEGMENT_OVER
         event.stage = STAGE_ANSWER
         return np.int64(0)
     if event.wave < 0:
         if event.line >= 0:
-            _answer_of_member(entities, paths, clock, number)
+            _answer_of_member(entities, paths, clock, model, number)
         return np.int64(HAS_LEFT)
     cu = np.int64(machine.waves[U(event.wave)].cu)
     gpu = np.int64(tables.program.cu_gpu[U(cu)])
-    first = model.channel_cu + channel * model.cus
     if segment == SEGMENT_BACK:
         if gpu == model.recorded_gpu:
             note(entities, tables.peers, clock, number, np.int64(IS_BACK), np.int64(0))
-        port = np.int64(paths.paths[U(request.path_back)].port_in)
+        port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_in)
         first = model.port_cu + port * model.cus
-        event.first_resource = gpu * model.resources
+        event.gpu = gpu
+    else:
+        first = model.channel_cu + channel_of(model, event.address) * model.cus
     enter_gpu(entities, paths, number, np.int64(SEGMENT_HOME), first + cu - gpu * model.cus)
     return np.int64(0)
 
 
 @inlined
-def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record, model: Record) -> None:
+def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record) -> None:
     """The switch copies the multimem request ``clock.copied`` for its next member, when the request is there."""
     number = clock.copied
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     pair = paths.pairs[U(event.pair)]
-    member = np.int64(pair.first_member) + np.int64(event.copies)
-    event.copies += 1
+    member = np.int64(pair.first_member) + np.int64(event.position)
+    event.position += 1
     if member + 1 == pair.end_member:
         clock.copied = -1
     copy_number = take_request(entities, clock)
-    copy, copied = entities.events[U(copy_number)], entities.requests[U(copy_number)]
-    pair_number = np.int64(program.member_pair[U(member)])
-    to_member = paths.pairs[U(pair_number)]
+    copy = entities.events[U(copy_number)]
     # lines lie behind each other alike, from where each member's operand begins
-    line = request.address - program.member_address[U(pair.first_member)]
-    address = program.member_address[U(member)] + line
-    spoke = request.path_out - np.int64(pair.first_out)
-    copied.address = address
-    copied.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else request.kind
-    copied.channel = (address // model.memory_interleave_bytes) % model.channels
-    copied.semaphore = np.int64(program.member_semaphore[U(member)])
-    copied.amount = request.amount
-    copied.path_out = np.int64(to_member.first_out) + spoke
-    copied.path_back = np.int64(to_member.first_back) + spoke
-    copy.pair = pair_number
+    line = event.address - program.member_address[U(pair.first_member)]
+    copy.address = program.member_address[U(member)] + line
+    copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else event.kind
+    copy.semaphore = program.member_semaphore[U(member)]
+    copy.amount = event.amount
+    copy.choice = event.choice  # of the member's spokes
+    copy.pair = program.member_pair[U(member)]
     copy.wave = -1
     copy.line = number
     copy.form = event.form
-    copy.own_key = event.own_key
-    label = enter_fabric(entities, paths, copy_number, np.int64(SEGMENT_FABRIC), copied.path_out)
+    path = path_out(entities, paths, copy_number)
+    label = enter_fabric(entities, paths, copy_number, np.int64(SEGMENT_FABRIC), path)
     copy.stage = STAGE_LANE
-    give_event(entities, clock, copy_number, event.time_ps, copy.own_key | (label << SHIFT_LABEL))
+    give_event(entities, clock, copy_number, event.time_ps, (event.key & OWN_KEY) | (label << SHIFT_LABEL))
 
 
 @inlined
-def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, copy_number: Int) -> None:
+def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model: Record, copy_number: Int) -> None:
     """The answer of a member will be at the switch; with the last one the multimem request goes on."""
     number = np.int64(entities.events[U(copy_number)].line)
-    event, request = entities.events[U(number)], entities.requests[U(number)]
-    event.copies -= 1
-    request.latest_ps = max(request.latest_ps, entities.events[U(copy_number)].time_ps)
-    if event.copies > 0:
+    event = entities.events[U(number)]
+    event.position -= 1
+    event.time_ps = max(event.time_ps, entities.events[U(copy_number)].time_ps)
+    if event.position > 0:
         return
-    event.form = 0 if request.kind == IS_LOAD else 1
-    label = enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), request.path_back)
+    event.form = 0 if event.kind == IS_LOAD else 1
+    label = enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
     event.stage = STAGE_LANE
-    give_event(entities, clock, number, request.latest_ps, event.own_key | (label << SHIFT_LABEL))
+    give_event(entities, clock, number, event.time_ps, (event.key & OWN_KEY) | (label << SHIFT_LABEL))
 
 
 # At the memory
@@ -304,34 +302,34 @@ def reach_memory(
     stage: Int,
 ) -> None:
     """A request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL)."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
-    now, kind = clock.now, request.kind
+    event = entities.events[U(number)]
+    now, kind = clock.now, np.int64(event.kind)
     control = np.int64(1) if kind >= IS_ACQUIRE else np.int64(0)
-    channel_number = event.first_resource + model.first_channel + request.channel
-    if model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, request.address):
+    gpu, channel = np.int64(event.gpu), channel_of(model, event.address)
+    channel_number = gpu * model.resources + model.first_channel + channel
+    if model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, event.address):
         served_ps = serve(machine, channel_number, now, model.channel_ps[U(control)], control)
         done_ps = served_ps + model.memory_ps
     else:
         found = np.int64(HIT)
         if control == 0:
-            gpu = event.first_resource // model.resources
-            found = look_up(machine, counters, clock, model, gpu, request.channel, request.address, kind & 1)
+            found = look_up(machine, counters, clock, model, gpu, channel, event.address, kind & 1)
         slice_number = channel_number - model.first_channel + model.first_slice
         done_ps = serve(machine, slice_number, now, model.slice_ps[U(control)], control) + model.l2_ps
-        if model.far_ps > 0 and event.pair < 0 and (kind != IS_LOAD or request.semaphore >= 0):
+        if model.far_ps > 0 and event.pair < 0 and (kind != IS_LOAD or event.semaphore >= 0):
             own_cu = np.int64(machine.waves[U(event.wave)].cu) % model.cus
-            done_ps += model.far_ps * ((own_cu + half_of(request.address // model.line_bytes)) & 1)
+            done_ps += model.far_ps * ((own_cu + half_of(event.address // model.line_bytes)) & 1)
         if found & DIRTY:
-            channel = machine.resources[U(channel_number)]
-            channel.free_ps = max(now, channel.free_ps) + model.channel_ps[U(0)]
-            channel.busy_ps += model.channel_ps[U(0)]
+            behind = machine.resources[U(channel_number)]
+            behind.free_ps = max(now, behind.free_ps) + model.channel_ps[U(0)]
+            behind.busy_ps += model.channel_ps[U(0)]
         if found & HIT == 0 and kind <= IS_LOAD:
             event.stage = STAGE_CHANNEL
             give_event(entities, clock, number, done_ps, event.key)
             return
     event.time_ps = done_ps
     is_local_store = kind == IS_STORE and model.is_posted == 1 and event.pair < 0
-    if request.semaphore >= 0 or is_local_store:
+    if event.semaphore >= 0 or is_local_store:
         event.stage = STAGE_DONE
         clock.scheduled = number
     else:
@@ -349,24 +347,24 @@ def leave_memory(
     number: Int,
 ) -> None:
     """The memory has done what it was asked: semaphores change, others look at them, the answer leaves."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
-    kind = request.kind
+    event = entities.events[U(number)]
+    kind = event.kind
     if kind in (IS_STORE, IS_RELEASE):
-        if request.semaphore >= 0:
-            machine.semaphores[U(request.semaphore)].amount += request.amount
-            clock.wake = request.semaphore
+        if event.semaphore >= 0:
+            machine.semaphores[U(event.semaphore)].amount += event.amount
+            clock.wake = event.semaphore
         if model.is_posted == 1 and event.pair < 0:
             post(entities, program, machine, clock, number)
     else:
-        semaphore = machine.semaphores[U(request.semaphore)]
+        semaphore = machine.semaphores[U(event.semaphore)]
         others_wait = semaphore.first_waiting >= 0
-        if not others_wait and semaphore.amount >= request.amount:
-            semaphore.amount -= request.amount
-            request.amount = 0
+        if not others_wait and semaphore.amount >= event.amount:
+            semaphore.amount -= event.amount
+            event.amount = 0
         elif model.poll_ps < 0:
-            event.next = -1
+            entities.next[U(number)] = -1
             if others_wait:
-                entities.events[U(semaphore.last_waiting)].next = number
+                entities.next[U(semaphore.last_waiting)] = number
             else:
                 semaphore.first_waiting = number
             semaphore.last_waiting = number
@@ -389,14 +387,14 @@ def wake(
     """The semaphore has changed: who waits for it first is answered, if it can be; who sleeps on its line wakes up."""
     semaphore = machine.semaphores[U(clock.wake)]
     number = np.int64(semaphore.first_waiting)
-    if number < 0 or entities.requests[U(number)].amount > semaphore.amount:
+    if number < 0 or entities.events[U(number)].amount > semaphore.amount:
         if not monitor_wake(entities, program, machine, counters, clock, model):
             clock.wake = -1
         return
-    event, request = entities.events[U(number)], entities.requests[U(number)]
-    semaphore.first_waiting = event.next
-    semaphore.amount -= request.amount
-    request.amount = 0
+    event = entities.events[U(number)]
+    semaphore.first_waiting = entities.next[U(number)]
+    semaphore.amount -= event.amount
+    event.amount = 0
     event.time_ps = clock.now
     clock.onward = number
 
@@ -415,16 +413,16 @@ def answer(
     number: Int,
 ) -> bool:
     """The answer is back at the CU; returns whether for long nothing has happened but polls, nor is to come."""
-    event, request = entities.events[U(number)], entities.requests[U(number)]
+    event = entities.events[U(number)]
     place = np.int64(event.wave)
-    kind = request.kind
+    kind = event.kind
     if kind in (IS_LOAD, IS_ACQUIRE):
         if kind == IS_LOAD:
             gpu = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
-            counters.counts[U(gpu)].load_ps += clock.now - request.issued_ps
+            counters.counts[U(gpu)].load_ps += clock.now - event.issued_ps
         was_poll = event.form >= POLL
-        if request.semaphore >= 0 and request.amount > 0:
-            waits = request.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
+        if event.semaphore >= 0 and event.amount > 0:
+            waits = event.monitor if kind == IS_ACQUIRE else np.int64(POLLS)
             if waits == ARMED:
                 monitor_sleep(entities, clock, number)
                 return False
@@ -434,7 +432,7 @@ def answer(
             may_be_stuck = clock.idle > 64 * (clock.num_pollers + 2) and _only_polls(clock)
             event.stage = STAGE_RETRY
             if waits == WOKEN:
-                request.monitor = AGAIN
+                event.monitor = AGAIN
                 again_ps = clock.now + model.wakeup_ps
             else:
                 turn = machine.cu_turns[U(machine.waves[U(place)].cu)]

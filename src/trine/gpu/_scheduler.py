@@ -49,7 +49,7 @@ def wait_key(entities: Entities, program: ProgramTable, machine: MachineTables, 
     event = entities.events[U(number)]
     place = np.int64(event.wave)
     key = wave_key(program, model, np.int64(machine.waves[U(place)].cu), place)
-    return key | (event.own_key & ((1 << SHIFT_WAVE) - 1))
+    return key | (event.key & ((1 << SHIFT_WAVE) - 1))
 
 
 @inlined
@@ -82,13 +82,47 @@ def give_request(entities: Entities, clock: Record, number: Int) -> None:
 
 
 @inlined
+def channel_of(model: Record, address: Int) -> Int:
+    """The channel of the memory that has ``address``."""
+    return (address // model.memory_interleave_bytes) % model.channels
+
+
+@inlined
+def choose_path(num_paths: Int, model: Record, address: Int) -> Int:
+    """Which of ``num_paths`` paths the line at ``address`` takes (``Fabric`` in fabric.py has the rule)."""
+    if num_paths == 1:
+        return np.int64(0)
+    block = address // model.port_interleave_bytes
+    if model.is_hashed == 1:
+        mixed = (block ^ (block >> 7) ^ (block >> 15)) & 0xFFFFFFFF
+        block = ((mixed * 2654435761) & 0xFFFFFFFF) >> 1
+    return block % num_paths
+
+
+@inlined
+def path_out(entities: Entities, paths: PathTable, number: Int) -> Int:
+    """The path of a request over the fabric."""
+    event = entities.events[U(number)]
+    return np.int64(paths.pairs[U(event.pair)].first_out) + event.choice
+
+
+@inlined
+def path_back(entities: Entities, paths: PathTable, model: Record, number: Int) -> Int:
+    """The path of its answer: the same of as many, else by the address too."""
+    event = entities.events[U(number)]
+    pair = paths.pairs[U(event.pair)]
+    first, num_paths = np.int64(pair.first_back), np.int64(pair.end_back) - pair.first_back
+    if num_paths == np.int64(pair.end_out) - pair.first_out:
+        return first + event.choice
+    return first + choose_path(num_paths, model, event.address)
+
+
+@inlined
 def enter_fabric(entities: Entities, paths: PathTable, number: Int, segment: Int, path_number: Int) -> Int:
     """Begin a segment over the fabric; returns the label of its first lane."""
     event, path = entities.events[U(number)], paths.paths[U(path_number)]
     event.segment = segment
     event.position = path.first
-    event.end = path.end
-    event.first_resource = 0
     event.stage = STAGE_EGRESS
     return paths.lanes[U(path.first)].label
 
@@ -100,7 +134,6 @@ def enter_gpu(entities: Entities, paths: PathTable, number: Int, segment: Int, n
     first, end = paths.noc_paths[U(noc_path)], paths.noc_paths[U(noc_path + 1)]
     event.segment = segment
     event.position = first
-    event.end = end
     event.stage = STAGE_HOP
     return bool(first < end)
 
@@ -179,13 +212,13 @@ def queue_item(entities: Entities, machine: MachineTables, cu_number: Int, item:
     cu = machine.cus[U(cu_number)]
     last = np.int64(cu.last_item)
     if item & 1 == 1:
-        entities.events[U(item >> 1)].next = -1
+        entities.next[U(item >> 1)] = -1
     else:
         machine.lines[U(item >> 1)].next = -1
     if cu.first_item < 0:
         cu.first_item = item
     elif last & 1 == 1:
-        entities.events[U(last >> 1)].next = item
+        entities.next[U(last >> 1)] = item
     else:
         machine.lines[U(last >> 1)].next = item
     cu.last_item = item

@@ -17,61 +17,54 @@ from trine.engine._state import TaskTables
 #: a request gets no answer from the record that is replayed.
 FINISHED, PAUSED, REQUESTS_FULL, LINES_FULL, STOPPED, OVERFLOW, STUCK, LOG_FULL, NO_ANSWER = range(9)
 
-#: Buckets of the time wheel are 32 ps wide: events of one bucket are sorted by one int64: 5 bits of time, then the key.
-BUCKET_BITS = 5
-NUM_BUCKETS = 1 << 17
+#: The time wheel reaches 4 us ahead, in buckets of up to 32 ps: events of one bucket are sorted by one int64: 5 bits of
+#: time, then the key.
+WHEEL_BITS, MAX_BUCKET_BITS = 22, 5
 #: Keys: what it is (3 bits), distance of the requester (13), place of the wavefront in its GPU (15), number of the
 #: request (14), rank of the requester (12).
 SHIFT_SEQUENCE, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 54, 57
+#: All of a key but the distance: the key at servers of the requester's own GPU.
+OWN_KEY = ~((1 << SHIFT_CLASS) - (1 << SHIFT_LABEL))
 MAX_RANKS, MAX_WAVES = 1 << 12, 1 << 15
 MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS = range(1, 7)
 
 #: Free requests and lines that one turn of the loop may need.
 MARGIN = 8
 
-#: What the loop touches at each hop of an entity.
+#: An entity: one cache line. CUs, wavefronts and dispatchers have ``time_ps`` and ``key`` alone; flows and packets have
+#: fields of their own in place of some that requests have.
 EVENT = record_dtype(
     64,
     ("time_ps", "i8"),  # when
     ("key", "i8"),  # the order of events of one instant
-    ("own_key", "i8"),  # its key at places of its requester's GPU
-    ("position", "i4"),  # the hop that is next: an entry of noc_hops, or a lane
-    ("end", "i4"),  # behind the last hop of this segment
-    ("stage", "i4"),  # STAGE_HOP, ...: what its event means
-    ("next", "i4"),  # in the list that it waits in; -1: none
-    ("first_resource", "i4"),  # of the GPU that it is in
-    ("form", "i4"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a poll that was refused before
-    ("segment", "i4"),  # SEGMENT_OUT, ...: which part of its travel
+    ("address", "i8"),
+    ("issued_ps", "i8"),
+    # the hop that is next: an entry of noc_hops, or a lane; of a multimem request at its switch: copies on their way
+    ("position", "i4"),
+    ("amount", "i4"),  # of a semaphore; of a packet: bytes
     ("pair", "i4"),  # of its GPU and the other; -1: to its own GPU
     ("wave", "i4"),  # place of its wavefront; -1: of a GPU that is replayed, or a transfer
     # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one, of a copy for a
     # member the multimem request
     ("line", "i4"),
-    ("copies", "i4", "position"),  # of a multimem request at its switch: on their way
+    ("semaphore", "i4"),  # of all GPUs; -1: none
+    ("gpu", "i2"),  # that it is in
+    ("choice", "i2"),  # which of the paths of its pair it takes
+    ("stage", "i1"),  # STAGE_HOP, ...: what its event means
+    ("segment", "i1"),  # SEGMENT_OUT, ...: which part of its travel
+    ("form", "i1"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a poll that was refused before
+    ("kind", "i1"),  # IS_LOAD, ...
+    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: how it waits, POLLS, ...
+    ("total_bytes", "i8", "address"),  # of a flow
+    ("not_left", "i8", "issued_ps"),  # of a flow: packets that have not left the first link
+    ("not_arrived", "i8", "position"),  # of a flow: packets
+    ("task", "i4", "line"),  # of a flow that is of no wavefront: the transfer
+    ("first_path", "i4", "semaphore"),  # of such a flow
+    ("number", "i8", "address"),  # of a packet: which of its flow
+    ("flow", "i4", "semaphore"),  # of a packet
 )
 PACKET, POLL = 2, 4
 
-#: The rest of a request, which hops do not touch. Flows and packets have other fields in their place.
-REQUEST = record_dtype(
-    64,
-    ("address", "i8"),
-    ("issued_ps", "i8"),
-    ("kind", "i8"),  # IS_LOAD, ...
-    ("channel", "i8"),
-    ("path_out", "i8"),  # over the fabric, to the other GPU
-    ("path_back", "i8"),  # while an answer of a record is to come: which, -1: none
-    ("semaphore", "i8"),  # of all GPUs; -1: none
-    ("amount", "i8"),  # of a semaphore; of a packet: bytes
-    ("monitor", "i8", "path_out"),  # of an acquire, which crosses no fabric: how it waits, POLLS, ...
-    ("total_bytes", "i8", "address"),  # of a flow
-    ("not_left", "i8", "issued_ps"),  # of a flow: packets that have not left the first link
-    ("task", "i8", "channel"),  # of a flow: the transfer; -1: of a wavefront
-    ("not_arrived", "i8", "path_out"),  # of a flow: packets
-    ("first_path", "i8", "path_back"),  # of a flow
-    ("flow", "i8", "address"),  # of a packet
-    ("number", "i8", "channel"),  # of a packet: which of its flow
-    ("latest_ps", "i8", "channel"),  # of a multimem request at its switch: when the last answer is there
-)
 #: IS_ADD: a member's copy of a multimem store that adds; it must be below IS_LOAD, and odd as IS_STORE.
 IS_ADD = -1
 IS_LOAD, IS_STORE, IS_ACQUIRE, IS_RELEASE, IS_PACKET, IS_FLOW = range(6)
@@ -180,6 +173,8 @@ LANE = record_dtype(
     ("bytes_per_s", "i8"),
     ("label", "i8"),  # of the key
     ("leaves", "i8"),  # whether it leads out of a GPU
+    ("is_first", "i4"),  # of its path
+    ("is_last", "i4"),
 )
 
 #: A path over the fabric.
@@ -311,7 +306,8 @@ LOOKED_FOR = -2
 CLOCK = record_dtype(
     384,
     ("now", "i8"),  # ps
-    ("open_bucket", "i8"),  # of the wheel
+    ("bucket_bits", "i8"),  # buckets of the wheel are 2 ** bits ps wide
+    ("open_bucket", "i8"),
     ("num_open", "i8"),  # events of the open bucket
     ("at_open", "i8"),  # the next of them
     ("num_in_wheel", "i8"),
@@ -456,8 +452,9 @@ class ProgramTable(NamedTuple):
 class PathTable(NamedTuple):
     """Hops, and where the paths are among them. Read only but for what numba wants writable.
 
-    noc_hops: links of a GPU; path i, j of a kind is noc_hops[noc_paths[at]:noc_paths[at + 1]], at = first of the kind
-    (in the numbers of the model) + i * columns + j. route_path: the path of each route of the task graph.
+    noc_hops: links of a GPU, twice, and 1 more where it is the last of its path; path i, j of a kind is
+    noc_hops[noc_paths[at]:noc_paths[at + 1]], at = first of the kind (in the numbers of the model) + i * columns + j.
+    route_path: the path of each route of the task graph.
     """
 
     noc_hops: Int32
@@ -469,26 +466,30 @@ class PathTable(NamedTuple):
 
 
 class Entities(NamedTuple):
-    """Events, and requests (by the same number), modified in place. free_requests: stack."""
+    """One record an entity, modified in place. free_requests: stack.
+
+    next: the next entity in the list that it waits in: its bucket of the wheel, or the queue of a lane, a CU, a
+        semaphore. Apart from the records, so that a walk along a bucket need not wait for the memory of one after the
+        other (1.3 times as fast).
+    answer: where a record is replayed, the answer that a request to a replayed peer is to get; -1: there is none.
+    """
 
     events: RecordArray
-    requests: RecordArray
+    next: Int32
+    answer: Int32
     free_requests: Int32
 
 
 class Wheel(NamedTuple):
     """Events in the order of time, modified in place.
 
-    head: of each bucket, -1: empty. next: the next entity in its bucket; apart from the entities, so that a walk along
-        a bucket need not wait for the memory of one after the other (1.3 times as fast).
-    open_key, open_id: events of the open bucket, sorted from at_open to num_open.
+    head: of each bucket, -1: empty. open_key, open_id: events of the open bucket, sorted from at_open to num_open.
     heap: what is too far away, and tasks.
     """
 
     head: Int32
     open_key: Int64
     open_id: Int32
-    next: Int32
     heap: RecordArray
 
 

@@ -256,7 +256,7 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
     number = np.int64(-1)
     if item >= 0 and item & 1 == 1:
         number = item >> 1
-        cu.first_item = entities.events[U(number)].next
+        cu.first_item = entities.next[U(number)]
         clock.idle = idle + 1
         clock.num_queued_polls -= 1
         poll_again(entities, program, machine, counters, clock, number)

@@ -59,14 +59,30 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]
     route_path = [fabric.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
     path_ptr = [ptr[:-1] + first for (_, ptr), first in zip(paths, begins, strict=False)]
     table = PathTable(
-        noc_hops=np.concatenate([hops for hops, _ in paths]),
+        noc_hops=np.concatenate([_steps(*path) for path in paths]),
         noc_paths=np.concatenate([*path_ptr, begins[-1:]]).astype(np.int32),
-        lanes=_records(LANE, fabric.rows),
+        lanes=_lanes(fabric),
         paths=_records(PATH, fabric.paths()),
         pairs=_records(PAIR, fabric.pairs()),
         route_path=np.array(route_path, np.int32),
     )
     return table, OperandPairs(heads, operand_pair, member_rows, of_member), fabric
+
+
+def _steps(hops: Int32, ptr: Int32) -> Int32:
+    """Each hop twice, and 1 more where it is the last of its path."""
+    steps = 2 * hops
+    steps[ptr[1:][np.diff(ptr) > 0] - 1] += 1
+    return steps
+
+
+def _lanes(fabric: FabricPaths) -> RecordArray:
+    """The hops of all paths over the fabric, one path after the other."""
+    lanes = _records(LANE, fabric.rows)
+    for first, end, *_ in fabric.paths():
+        if first < end:
+            lanes["is_first"][first] = lanes["is_last"][end - 1] = 1
+    return lanes
 
 
 def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> RecordArray:

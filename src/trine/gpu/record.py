@@ -83,7 +83,7 @@ def answer_fault(tables: LoopTables, clock: Record, model: Record, system: GpuSy
     cu, slot = divmod(place, int(model.waves))
     of_whom = f"for place {cu * system.model.wavefronts_per_cu + slot} of rank {system.ranks[0]}"
     answers = tables.peers.answers_of[place]
-    answer = int(tables.entities.requests[clock.unrecorded]["issued_ps"])
+    answer = int(tables.entities.answer[clock.unrecorded])
     if answer < 0:
         missing = int(answers["end"] - answers["first"])
         return f"the record has no answer {missing} {of_whom}: it is of another program or model"

@@ -64,6 +64,8 @@ def new_state(system: GpuSystem) -> GpuState:
     clocks["num_ready"] = num_ready
     clocks["num_free_requests"] = clocks["num_free_lines"] = FIRST_REQUESTS
     clocks["stop_ps"] = MAX_PS
+    bucket_bits = max(0, S.MAX_BUCKET_BITS - (system.num_gpus - 1).bit_length())
+    clocks["bucket_bits"] = bucket_bits
     tables = LoopTables(
         work=work,
         program=program,
@@ -71,14 +73,14 @@ def new_state(system: GpuSystem) -> GpuState:
         peers=peers,
         entities=Entities(
             events=new_records(total, S.EVENT),
-            requests=new_records(total, S.REQUEST),
+            next=np.zeros(total, np.int32),
+            answer=np.zeros(total if models["has_answers"][0] else 0, np.int32),
             free_requests=np.arange(total - 1, first - 1, -1, dtype=np.int32),
         ),
         wheel=Wheel(
-            head=np.full(S.NUM_BUCKETS, -1, np.int32),
+            head=np.full(1 << (S.WHEEL_BITS - bucket_bits), -1, np.int32),
             open_key=np.zeros(total + 1, np.int64),
             open_id=np.zeros(total + 1, np.int32),
-            next=np.zeros(total, np.int32),
             heap=new_records(total + system.graph.num_tasks + system.program.num_kernels + 2, ENTRY),
         ),
         machine=_new_machine(system, models, fabric, int(program.flag_line.max(initial=-1)) + 1),
@@ -214,7 +216,8 @@ def more_requests(state: GpuState) -> None:
     added = np.arange(total - 1, total - 1 - before, -1, dtype=np.int32)
     entities = Entities(
         events=_longer(old.events, total),
-        requests=_longer(old.requests, total),
+        next=_longer(old.next, total),
+        answer=_longer(old.answer, total if len(old.answer) else 0),
         free_requests=_longer(np.concatenate([added, old.free_requests[:free]]), 2 * before),
     )
     state.clock.num_free_requests = before + free
@@ -222,7 +225,6 @@ def more_requests(state: GpuState) -> None:
         head=wheel.head,
         open_key=_longer(wheel.open_key, total + 1),
         open_id=_longer(wheel.open_id, total + 1),
-        next=_longer(wheel.next, total),
         heap=_longer(wheel.heap, len(wheel.heap) + before),
     )
     state.tables = state.tables._replace(entities=entities, wheel=larger)

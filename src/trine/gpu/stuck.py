@@ -40,19 +40,19 @@ def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
 def has_use(state: GpuState) -> bool:
     """Whether one of those that ask again and again has its answer under way, or will find enough."""
     entities, asks = state.tables.entities, _asking(state)
-    requests = entities.requests[asks]
+    requests = entities.events[asks]
     enough = state.tables.machine.semaphores["amount"][requests["semaphore"]] >= requests["amount"]
-    polls = entities.events["form"][asks] >= S.POLL
+    polls = requests["form"] >= S.POLL
     return bool((polls & (enough | (requests["amount"] == 0))).any())
 
 
 def _asking(state: GpuState) -> npt.NDArray[np.int64]:
     """The requests at work that want something of a semaphore, or have got it and are on their way back."""
     entities, first = state.tables.entities, int(state.model.first_request)
-    asks = np.isin(entities.requests["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
+    asks = np.isin(entities.events["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
     asks[:first] = False
     asks[entities.free_requests[: state.clock.num_free_requests]] = False
-    return np.flatnonzero(asks & (entities.requests["semaphore"] >= 0))
+    return np.flatnonzero(asks & (entities.events["semaphore"] >= 0))
 
 
 def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
@@ -60,7 +60,7 @@ def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
     entities = state.tables.entities
     found: dict[int, list[int]] = {}
     for number in _asking(state).tolist():
-        if entities.requests["amount"][number] > 0:
+        if entities.events["amount"][number] > 0:
             found.setdefault(int(entities.events["wave"][number]), []).append(number)
     return found
 
@@ -87,7 +87,7 @@ def _reason(state: GpuState, system: GpuSystem, wave: Record, requests: list[int
 
 
 def _semaphore(state: GpuState, system: GpuSystem, request: int) -> str:
-    asked = state.tables.entities.requests[request]
+    asked = state.tables.entities.events[request]
     gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
     amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
     return for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
