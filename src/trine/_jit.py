@@ -83,7 +83,7 @@ def make_prefetch() -> Callable[[Any, Int], None]:
     if is_uncompiled():
         return lambda array, index: None
 
-    @intrinsic  # type: ignore[misc]
+    @intrinsic  # type: ignore[untyped-decorator]
     def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             import llvmlite.ir as ir

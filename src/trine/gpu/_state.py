@@ -26,6 +26,8 @@ SHIFT_SEQUENCE, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 5
 #: All of a key but the distance: the key at servers of the requester's own GPU.
 OWN_KEY = ~((1 << SHIFT_CLASS) - (1 << SHIFT_LABEL))
 MAX_RANKS, MAX_WAVES = 1 << 12, 1 << 15
+#: Paths of a pair, as a request notes which one it takes.
+MAX_PATHS = (1 << 15) - 1
 MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS = range(1, 7)
 
 #: Free requests and lines that one turn of the loop may need.
@@ -353,7 +355,7 @@ HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, u
 
 #: Numbers of the GPU model and the system, read only.
 MODEL = record_dtype(
-    464,
+    512,
     ("cus", "i8"),  # of a GPU
     ("channels", "i8"),
     ("ports", "i8"),

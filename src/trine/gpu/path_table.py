@@ -9,7 +9,8 @@ import numpy as np
 
 from trine._records import RecordArray, new_records
 from trine.arrays import Int32, Int64
-from trine.gpu._state import LANE, PAIR, PATH, TO_SWITCH, TO_SWITCH_ADDS, PathTable
+from trine.errors import InputError
+from trine.gpu._state import LANE, MAX_PATHS, PAIR, PATH, TO_SWITCH, TO_SWITCH_ADDS, PathTable
 from trine.gpu.fabric import FabricPath, Spoke
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.multimem import OperandHeads, operand_heads
@@ -224,6 +225,9 @@ class FabricPaths:
         """As the fields of PAIR; paths back come behind all paths out."""
         back_ptr = [len(self.out) + at for at in self._back_ptr]
         ends = list(zip(self.out_ptr[:-1], self.out_ptr[1:], back_ptr[:-1], back_ptr[1:], strict=True))
+        most = max((end - first for first, end, *_ in ends), default=0)
+        if most > MAX_PATHS:
+            raise InputError(f"{most} paths from one GPU to another, of at most {MAX_PATHS}", field="cluster")
         plain = zip(self.pair_gpu, self.pair_label, ends, self.pair_latency, strict=True)
         multimem = ((to, first, ends[hub], end) for to, first, hub, end in self.multimem)
         return [(one, two, *own, last) for one, two, own, last in (*plain, *multimem)]
