@@ -78,7 +78,7 @@ def test_records_and_what_is_replayed_from_them(first, monitored):
 @pytest.mark.parametrize("first", [0, 9])
 def test_records_of_folded_runs(first):
     tried = 0
-    for seed in range(first, first + 5):
+    for seed in range(first, first + 9):
         made = relative_case(seed, size=3, without=(*WITHOUT, "kernels"))
         whole = unfolded(made.program, made.cluster, made.group, made.model, kernel_tasks(made.program))
         folded, _ = fold_system(whole)
