@@ -162,7 +162,7 @@ REFUSED = [
     (ACROSS, "--verify-fold", "nothing to verify"),
     (ACROSS, "--initiator cpu", "gpu"),
     (INSIDE, "--initiator proxy", "no NICs"),
-    (INSIDE, "--initiator nobody", "no NICs"),
+    (INSIDE, "--initiator nobody", "gpu, proxy"),
     (f"{INSIDE} --algorithm twoshot", "--verify-fold", "nothing to verify"),
     (INSIDE, "--algorithm twoshto", "twoshot"),
     (INSIDE, "--protocol none", "protocol"),

@@ -246,7 +246,7 @@ class _NodeBarrier:
             return
         node, rail = meeting
         node.send(group, first=which == 0)
-        node.wait(group)
+        node.wait(group, last=which == 1 and rail is None)
         for other in self._builder.others if rail is not None else ():
             rail.notify(group, other)  # type: ignore[union-attr]
         for other in self._builder.others if rail is not None else ():
