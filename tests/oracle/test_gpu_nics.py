@@ -11,7 +11,7 @@ from gpu_cases import NS, Case, Programmer, assert_same, small_model
 from gpu_random import REMOTE, RandomCase
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels import hierarchical
+from trine.collectives.kernels import builder
 from trine.collectives.kernels.build import ROOTED, build_kernel
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.model import BY_GPU, BY_PROXY, Nic
@@ -57,7 +57,7 @@ def test_random_programs(first):
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED])
 def test_hierarchical_programs(op, monkeypatch):
     """Loads and stores in the nodes beside puts between them, on random GPUs."""
-    monkeypatch.setattr(hierarchical, "PIECE_BYTES", 512)
+    monkeypatch.setattr(builder, "PIECE_BYTES", 512)
     for seed in range(6):
         nodes, each = [(2, 2), (2, 1), (3, 2)][seed % 3]
         model = replace(RandomCase(seed).model, nic=nic_of(seed), poll_ps=[None, 37_000][seed % 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trine.collectives.kernels import hierarchical, rooted
+from trine.collectives.kernels import builder
 from trine.collectives.kernels.build import ROOTED, build_kernel, known_kernels
 from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.errors import InputError
@@ -19,8 +19,7 @@ SHAPES = ((2, 2), (3, 3), (4, 2), (4, 1), (6, 2), (6, 3), (8, 2))
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch):
-    for module in (hierarchical, rooted):
-        monkeypatch.setattr(module, "PIECE_BYTES", 512)
+    monkeypatch.setattr(builder, "PIECE_BYTES", 512)
 
 
 def kernel(op, ranks, nodes, size, **how):
@@ -93,7 +92,7 @@ def test_nothing_but_puts_to_the_own_rail_leaves_a_node(op, ranks, nodes):
 def test_large_slices_go_in_pieces():
     small, large = (kernel("all_reduce", 4, 2, 4 * 128 * lines, workgroups=1) for lines in (4, 400))
     puts = [int(((p.op_kind == DMA) & (p.op_amount > 0)).sum()) for p in (small, large)]
-    assert puts == [4 * 2, 4 * 2 * hierarchical.MAX_PIECES]
+    assert puts == [4 * 2, 4 * 2 * builder.CollectiveBuilder.max_pieces]
 
 
 def test_nics_set_no_flags_in_lines():

@@ -110,6 +110,15 @@ def is_found(changed: GpuProgram, op: str) -> bool:
     return bool(check.open_ends or check.late_reads)
 
 
+def has_sum_of(built: GpuProgram, operand: int, rank: int) -> bool:
+    """Whether the reduction that writes what an operand reads writes it to ``rank``, too."""
+    written = (built.operand_role == WRITE) & (built.operand_address == built.operand_address[operand])
+    written &= np.repeat(built.op_kind == REDUCE, np.diff(built.operand_ptr))
+    ops = np.repeat(np.arange(built.num_ops), np.diff(built.operand_ptr))
+    here, there = (set(ops[written & (built.operand_rank == r)]) for r in (built.operand_rank[operand], rank))
+    return built.operand_role[operand] == READ and not here.isdisjoint(there)
+
+
 BUILT = [(op, algorithm) for op in known_ops() for algorithm in known_kernels(op)]
 
 
@@ -154,8 +163,8 @@ def test_a_wrong_operand(op, algorithm, protocol):
         changes = [("operand_semaphore", 1)] if some and built.operand_semaphore[operand] >= 0 else []
         if kinds[operand] in DATA_OPS:
             changes += [("operand_address", 128)]
-        # A NIC may read a sum from any rank of the node: all of them have it by then.
-        is_sum = kinds[operand] == DMA and built.operand_role[operand] == READ and op == "all_reduce"
+        # A NIC may read a sum from each rank that the reduction writes it to.
+        is_sum = kinds[operand] == DMA and has_sum_of(built, operand, (built.operand_rank[operand] + 1) % ranks)
         if built.operand_role[operand] not in (READ_FLAGGED,) and kinds[operand] != ACQUIRE and not is_sum:
             changes += [("operand_rank", 1)]
         for name, by in changes:

@@ -8,6 +8,7 @@ output are by rank; so a program of any rank is that of rank 0, rotated, and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from trine.collectives.kernels.bookkeeping import (
@@ -26,6 +27,7 @@ from trine.gpu.program import (
     COPY,
     DATA_OPS,
     DELAY,
+    DMA,
     FENCE,
     LOAD,
     READ,
@@ -42,6 +44,11 @@ from trine.gpu.program import (
     WRITE_MEMBER,
     GpuProgram,
 )
+
+#: Bytes of a piece of a slice, where one piece is sent while the next is worked on. 32 workgroups with a piece each
+#: keep a NIC of 50 GB/s busy for 10 us, about what a put takes to be seen at the other node; so later pieces wait for
+#: bytes alone.
+PIECE_BYTES = 16 << 10
 
 
 class Region(NamedTuple):
@@ -71,6 +78,9 @@ class Region(NamedTuple):
 
 class CollectiveBuilder(ProgramBuilder):
     """The program of rank 0 as it is written: first regions, then workgroups."""
+
+    #: Of a workgroup's slice, at most.
+    max_pieces = 8
 
     def __init__(self, name: str, options: KernelOptions) -> None:
         super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
@@ -127,6 +137,10 @@ class CollectiveBuilder(ProgramBuilder):
                 f"than {MAX_OPERANDS} operands: take fewer workgroups"
             )
 
+    def num_pieces(self, lines: int) -> int:
+        """Of a slice of so many lines."""
+        return max(1, min(self.max_pieces, lines * self.line_bytes // PIECE_BYTES))
+
     def _flag_words(self) -> Region | None:
         """With bookkeeping, a line of each workgroup for what a library's kernels keep."""
         if self.options.bookkeeping and self._words is None:
@@ -168,6 +182,13 @@ class Workgroup:
         unroll = self.builder.options.unroll if kind in DATA_OPS else 0
         self.builder.add(kind, amount, operands, label, unroll)
 
+    def pieces(self) -> list[Workgroup]:
+        """The slice, cut."""
+        count = self.builder.num_pieces(self.lines)
+        ends = [self.lines * number // count for number in range(count + 1)]
+        cuts = pairwise(ends)
+        return [Workgroup(self.builder, self.number, self.first + first, end - first) for first, end in cuts]
+
     def rotated(self, distances: Sequence[int]) -> list[int]:
         """The same distances, each workgroup beginning with another, so that they do not all go to one peer at once."""
         start = self.number % len(distances)
@@ -203,6 +224,11 @@ class Workgroup:
     def reduce(self, sources: Iterable[Operand], *targets: Operand, label: str) -> None:
         self.add(REDUCE, self.lines, (*sources, *targets), label)
 
+    def put(self, source: Operand, target: Operand, semaphore: int = -1) -> None:
+        """The slice, by a NIC; ``semaphore``: signalled behind it."""
+        ends = source._replace(step=0), target._replace(step=0, semaphore=semaphore)
+        self.add(DMA, self.lines * self.builder.line_bytes, ends, "rail put")
+
     def finish(self, label: str) -> None:
         """Until what all wavefronts have read and written so far is done."""
         self.add(WAITCNT, 0, (), label)
@@ -234,8 +260,9 @@ class Workgroup:
         if self.builder.options.bookkeeping:
             self.add(DELAY, SEEN_CYCLES, (), label)
 
-    def fence(self, label: str) -> None:
-        """As a library's kernel: what this workgroup has written is there for everybody before its next release."""
+    def settle(self, label: str = "settle") -> None:
+        """What this workgroup has written so far is there for all, NICs too; a library's kernel fences for that."""
+        self.finish(label)
         if self.builder.options.bookkeeping:
             self.add(FENCE, 0, (), label)
 

@@ -7,17 +7,11 @@ before they send. Slices are sent in pieces, so that the NICs carry one while th
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import KernelOptions
 from trine.collectives.kernels.sync import Signal
 from trine.gpu.builder import Operand
 from trine.gpu.program import DMA, WRITE, GpuProgram
-
-#: Bytes of a piece, and pieces of a workgroup's slice at most. 32 workgroups with a piece each keep a NIC of 50 GB/s
-#: busy for 10 us, about what a put takes to be seen at the other node; so later pieces wait for bytes alone.
-PIECE_BYTES, MAX_PIECES = 16 << 10, 8
 
 
 def all_gather(options: KernelOptions) -> GpuProgram:
@@ -48,7 +42,7 @@ def reduce_scatter(options: KernelOptions) -> GpuProgram:
     barrier, reduction = _NodeBarrier(builder, "both"), _Reduction(builder, source, lines)
     for group in builder.workgroups(lines):
         barrier.start(group)
-        pieces = builder.pieces(group)
+        pieces = group.pieces()
         for piece in pieces:
             reduction.send(piece)
         for piece in pieces:
@@ -67,7 +61,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
     rail, done = _Rail(builder), _NodeSignal(builder)
     for group in builder.workgroups(lines):
         barrier.start(group)
-        pieces = builder.pieces(group)
+        pieces = group.pieces()
         for turn in range(len(pieces) + 2):
             if turn < len(pieces):
                 reduction.send(pieces[turn])
@@ -75,7 +69,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
                 piece = pieces[turn - 1]
                 targets = [piece.write(result, d) for d in builder.neighbours(piece)]
                 reduction.receive(piece, piece.write(result), *targets)
-                builder.settle(piece)
+                piece.settle()
                 for node in builder.others:
                     rail.put(piece, node, piece.read(result), piece.write(result, builder.place(node)))
             if turn > 1:
@@ -101,7 +95,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
 
     for group in builder.workgroups(lines):
         barrier.start(group)
-        pieces = builder.pieces(group) if builder.others else []
+        pieces = group.pieces() if builder.others else []
         for turn in range(len(pieces) + 1):
             if turn < len(pieces):
                 piece = pieces[turn]
@@ -149,21 +143,6 @@ class _NodeBuilder(CollectiveBuilder):
         others = range(1, self.grid[1])
         return group.rotated(others) if others else []
 
-    def pieces(self, group: Workgroup) -> list[Workgroup]:
-        """The slice of a workgroup in pieces."""
-        count = self.num_pieces(group.lines)
-        ends = [group.lines * number // count for number in range(count + 1)]
-        return [Workgroup(self, group.number, group.first + first, end - first) for first, end in pairwise(ends)]
-
-    def num_pieces(self, lines: int) -> int:
-        """Of a slice of so many lines."""
-        return max(1, min(MAX_PIECES, lines * self.line_bytes // PIECE_BYTES))
-
-    def settle(self, group: Workgroup) -> None:
-        """What the workgroup has written so far is in memory, where NICs read it."""
-        group.finish("settle")
-        group.fence("settle")
-
 
 class _Rail:
     """Puts to the ranks of the own rail, each with a signal; one semaphore for each node that they come from.
@@ -177,10 +156,7 @@ class _Rail:
 
     def put(self, group: Workgroup, node: int, source: Operand, target: Operand, *, last: bool = True) -> None:
         """A slice, by the NIC; ``last``: with the signal."""
-        signal = self._signal(group, node)
-        semaphore = signal.semaphore if last else -1
-        ends = source._replace(step=0), target._replace(step=0, semaphore=semaphore)
-        group.add(DMA, group.lines * self._builder.line_bytes, ends, "rail put")
+        group.put(source, target, self._signal(group, node).semaphore if last else -1)
 
     def notify(self, group: Workgroup, node: int) -> None:
         """The signal alone."""
@@ -268,7 +244,7 @@ class _Reduction:
         builder = self._builder
         for node in builder.others:
             self._add(piece, builder.place(node), piece.write(self._sums, chunk=node - 1))
-            builder.settle(piece)
+            piece.settle()
             target = piece.write(self._slots, builder.place(node), node - 1)
             self._rail.put(piece, node, piece.read(self._sums, chunk=node - 1), target)
 

@@ -33,8 +33,7 @@ class RankBarrier:
     def end(self, group: Workgroup, peers: Peers | None = None) -> None:
         """Tell the peers that their memory is not needed any more; wait until nobody needs the own one."""
         if self._done is not None:
-            group.finish("done")
-            group.fence("done")
+            group.settle("done")
             self._done.send(group, peers, 1, "done")
             self._done.wait(group, peers, "wait until done")
 
@@ -49,8 +48,7 @@ class Signal:
         """What has been written so far is there for the peers; ``first``: nothing has been."""
         if self._signals is not None:
             if not first:
-                group.finish("signal")
-                group.fence("signal")
+                group.settle("signal")
             self._signals.send(group, peers, 1, "signal")
 
     def receive(self, group: Workgroup, peers: Peers | None = None, *, last: bool = False) -> None:
