@@ -65,8 +65,8 @@ def run(
 
     Example: trine kernel run program.txt --cluster dgx-h100
     """
-    from trine.gpu.model.files import gpu_model_of, load_gpu_model
-    from trine.gpu.model.options import ModelOptions, posted_by_proxy
+    from trine.collectives.loadstore.options import plain_model
+    from trine.gpu.model.options import ModelOptions
     from trine.results.unused_options import unused_options
 
     if no_fold and verify_fold:
@@ -74,13 +74,14 @@ def run(
     source = _Source.read(file, size, wavefronts)
     cluster, warnings = _machine(source, machine)
     group = cluster.gpus[: source.num_ranks]
-    plain = gpu_model_of(cluster, group) if "gpu_model" not in kernel else load_gpu_model(kernel["gpu_model"])
-    plain = plain if source.plan is None else posted_by_proxy(plain)
+    plain = plain_model(kernel["gpu_model"], cluster, group, is_plan=source.plan is not None)
     changes = {name: kernel[name] for name in CHANGES if name in kernel}
     model = ModelOptions(**changes).of(plain)
     program = source.program(len(group), model.line_bytes)
     _refuse_what_cannot_matter(program, kernel["unroll"], no_fold or verify_fold)
     runs = _Runs(source, program, cluster, group, engine)
+    if "initiator" in changes and not runs.has_puts(model):
+        raise InputError("--initiator cannot matter: nothing of the program crosses NICs")
     result = runs.result(model, warnings, fold="off" if no_fold else "auto", verify=verify_fold)
     if result.finished and result.records.num_events <= CHEAP_EVENTS:
 
@@ -212,6 +213,17 @@ class _Runs:
     machine: Cluster
     group: tuple[int, ...]
     engine: str
+
+    def has_puts(self, model: GpuModel) -> bool:
+        """Whether anything of the program crosses NICs."""
+        import numpy as np
+
+        from trine.collectives.kernels.count import op_ranks, operand_ops
+        from trine.gpu.fabric import GpuFabric
+
+        domains = np.array(GpuFabric(self.machine, self.group, model).domains)
+        own = op_ranks(self.program)[operand_ops(self.program)]
+        return bool((domains[own] != domains[self.program.operand_rank]).any())
 
     def result(self, model: GpuModel, warnings: list[str], **how: Any) -> GpuResult:
         """Simulate, with progress. how: whether to fold, and to verify that."""

@@ -331,11 +331,10 @@ def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
 
 @cache
 def fabric_bandwidth(nodes: int) -> float:
-    """Bytes/s that a node's ports carried in an all-reduce over the largest measured number of nodes up to ``nodes``,
-    in the 95th percentile of all measurements.
+    """Bytes/s that a node's ports carried in all-reduces over the largest measured number of nodes up to ``nodes``.
 
-    A ring over nodes sends 2 (ranks - 1) / ranks of the payload through each node's ports, which is what bus
-    bandwidth counts. ``presets/measured/training/fabric.csv``.
+    The 95th percentile of all measurements in ``presets/measured/training/fabric.csv``. A ring over nodes sends
+    2 (ranks - 1) / ranks of the payload through each node's ports, which is what bus bandwidth counts.
     """
     text = read_bytes(FOLDER / "fabric.csv").decode()
     rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == "all_reduce"]

@@ -102,20 +102,29 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
     ------
     PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot be.
     """
-    from trine.gpu.model import GpuModel
-    from trine.gpu.model.files import gpu_model_of, load_gpu_model
-    from trine.gpu.model.options import ModelOptions, posted_by_proxy
+    from trine.gpu.model.options import ModelOptions
 
-    model = options.gpu_model
-    if model is None:
-        model = gpu_model_of(cluster, group)
-    elif not isinstance(model, GpuModel):
-        model = load_gpu_model(model)
-    if options.is_plan:
-        model = posted_by_proxy(model)
     return ModelOptions(
         unroll=options.unroll,
         max_outstanding=options.max_outstanding,
         arbitration=options.arbitration,
         initiator=options.initiator,
-    ).of(model)
+    ).of(plain_model(options.gpu_model, cluster, group, is_plan=options.is_plan))
+
+
+def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
+    """The inside of the GPUs as it is given, or theirs; of a plan, with puts by a proxy.
+
+    Raises
+    ------
+    PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: no such model.
+    """
+    from trine.gpu.model import GpuModel
+    from trine.gpu.model.files import gpu_model_of, load_gpu_model
+    from trine.gpu.model.options import posted_by_proxy
+
+    if given is None:
+        model = gpu_model_of(cluster, group)
+    else:
+        model = given if isinstance(given, GpuModel) else load_gpu_model(given)
+    return posted_by_proxy(model) if is_plan else model
