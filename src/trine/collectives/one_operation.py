@@ -85,7 +85,7 @@ def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) ->
     return Schedule(
         kind=kind, algorithm=ONE_OPERATION, num_ranks=num_ranks, num_chunks=len(chunks), chunk_bytes=max(chunks),
         size_bytes=size_bytes, sends_of=OneOperationSends(size, is_direct), chunk_sizes=chunks,
-        symmetry=(size, groups), timed_step=signals, together=True,
+        chunk_caps=(0,) * len(chunks), symmetry=(size, groups), timed_step=signals, together=True,
     )  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,30 +115,29 @@ def _answer(call: GroupCall, num_ranks: int, algorithm: str | FlowPlan | None, s
     return ScheduledCall(schedule.algorithm, software_ps, local, schedule.timed_step, schedule.together)
 
 
+class _Kinds(NamedTuple):
+    """How the ranks of a program differ. of_rank: int64[ranks of the program], which combination each is.
+
+    calls: class of its group and structure of its position; messages: class of each rank, and what each class sends.
+    """
+
+    program: int
+    calls: dict[GroupCall, tuple[Int64, Int64]]
+    messages: dict[tuple[Peer, int], tuple[Int64, list[Message]]]
+    of_rank: Int64
+
+
 def extract_patterns(job: Job, costs: GroupCosts | None) -> JobPatterns:
     """Patterns of all ranks of ``job``; ``costs`` chooses schedules, and says what software adds to messages.
 
     Raises PlanError where members of a group disagree on its collectives, or a message has no sender or receiver.
     """
-    extraction = _Extraction(job, costs)
-    patterns = [pattern for program in range(len(job.programs)) for pattern in extraction.patterns(program)]
-    pattern_of, row_of = np.empty(extraction.grid.num_ranks, np.int32), np.empty(extraction.grid.num_ranks, np.int32)
-    for number, pattern in enumerate(patterns):
-        pattern_of[pattern.ranks] = number
-        row_of[pattern.ranks] = np.arange(len(pattern.ranks))
-    return JobPatterns(
-        job=job,
-        grid=extraction.grid,
-        patterns=tuple(patterns),
-        pattern_of=pattern_of,
-        row_of=row_of,
-        keys=tuple(extraction.keys),
-        templates=tuple(extraction.templates),
-        streams=tuple(extraction.streams),
-    )
+    return Extraction(job, costs).job_patterns()
 
 
-class _Extraction:
+class Extraction:
+    """A job whose collectives have schedules, before patterns are made, of which there may be one a rank."""
+
     def __init__(self, job: Job, costs: GroupCosts | None) -> None:
         self.job = job
         self.costs = costs
@@ -216,30 +216,57 @@ class _Extraction:
                         first, second = self.job.programs[program].name, self.job.programs[other].name
                         raise PlanError(f"program {first!r} sends message {lost[0]}, which {second!r} never receives")
 
-    # -- the patterns of one program -------------------------------------------------------------------------------
+    # -- patterns --------------------------------------------------------------------------------------------------
 
-    def patterns(self, program: int) -> list[Pattern]:
-        """One pattern for each combination of schedules, positions and software among the ranks of a program."""
+    @cached_property
+    def num_patterns(self) -> int:
+        """How many patterns there are: no fewer classes than that."""
+        return sum(int(kinds.of_rank.max()) + 1 for kinds in self._kinds)
+
+    def job_patterns(self) -> JobPatterns:
+        """Patterns of all ranks. Raises PlanError where a message has no sender."""
+        patterns = [pattern for kinds in self._kinds for pattern in self._patterns(kinds)]
+        pattern_of, row_of = np.empty((2, self.grid.num_ranks), np.int32)
+        for number, pattern in enumerate(patterns):
+            pattern_of[pattern.ranks] = number
+            row_of[pattern.ranks] = np.arange(len(pattern.ranks))
+        return JobPatterns(
+            job=self.job,
+            grid=self.grid,
+            patterns=tuple(patterns),
+            pattern_of=pattern_of,
+            row_of=row_of,
+            keys=tuple(self.keys),
+            templates=tuple(self.templates),
+            streams=tuple(self.streams),
+        )
+
+    @cached_property
+    def _kinds(self) -> list[_Kinds]:
+        """Of each program that ranks run."""
+        return [self._kinds_of(program) for program, ranks in enumerate(self.ranks_of) if len(ranks)]
+
+    def _kinds_of(self, program: int) -> _Kinds:
         ranks = self.ranks_of[program]
-        if not len(ranks):
-            return []
-        calls = list(dict.fromkeys(self.calls[program].values()))
-        found = [self.plans[call].of(ranks, self.grid) for call in calls]
+        calls = {call: self.plans[call].of(ranks, self.grid) for call in dict.fromkeys(self.calls[program].values())}
         messages = self._message_costs(program, ranks)
-        columns = [column for pair in found for column in pair] + [group_class for group_class, _ in messages.values()]
+        columns = [column for pair in calls.values() for column in pair]
+        columns += [group_class for group_class, _ in messages.values()]
         columns += [self.grid.coordinates(ranks, axis) for axis in sorted(self.many_targets)]
-        kind_of = _combined(columns, len(ranks))
-        patterns = []
-        for kind in range(int(kind_of.max()) + 1):
-            rows = np.flatnonzero(kind_of == kind)
+        return _Kinds(program, calls, messages, _combined(columns, len(ranks)))
+
+    def _patterns(self, kinds: _Kinds) -> Iterator[Pattern]:
+        """One pattern for each combination of schedules, positions and software among the ranks of a program."""
+        ranks = self.ranks_of[kinds.program]
+        for kind in range(int(kinds.of_rank.max()) + 1):
+            rows = np.flatnonzero(kinds.of_rank == kind)
             first = rows[0]
             chosen = {
                 call: (int(group_class[first]), int(structure[first]))
-                for call, (group_class, structure) in zip(calls, found, strict=True)
+                for call, (group_class, structure) in kinds.calls.items()
             }
-            sent = {size: answers[int(group_class[first])] for size, (group_class, answers) in messages.items()}
-            patterns.append(_PatternBuilder(self, program, ranks[rows], chosen, sent).pattern())
-        return patterns
+            sent = {size: answers[int(group_class[first])] for size, (group_class, answers) in kinds.messages.items()}
+            yield _PatternBuilder(self, kinds.program, ranks[rows], chosen, sent).pattern()
 
     def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[Message]]]:
         """(peer, bytes) of each message that the program sends -> class of each rank, what each class sends."""
@@ -324,7 +351,7 @@ class _PatternBuilder:
 
     def __init__(
         self,
-        extraction: _Extraction,
+        extraction: Extraction,
         program: int,
         ranks: Int64,
         chosen: dict[GroupCall, tuple[int, int]],

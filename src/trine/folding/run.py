@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,13 @@ from trine.arrays import Bool, Int8, Int32, Int64
 from trine.engine import run
 from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.errors import InputError, nearest
-from trine.folding.extract import extract_patterns
-from trine.folding.observe import Observation, observe, rank_memory
-from trine.folding.pattern import JobPatterns, Pattern
-from trine.folding.stages import FoldedRun, Folder
-from trine.folding.traffic import collective_totals, link_bytes, link_uses
-from trine.folding.verify import check_fold, unfolded_records
+from trine.folding.extract import Extraction, extract_patterns
+from trine.folding.observe import Observation, observe
+from trine.folding.pattern import JobPatterns
+from trine.folding.shown import representative_ranks, spread_ranks
+from trine.folding.stages import FoldedRun, Folder, UnfoldedTimes
+from trine.folding.traffic import WORTH_A_WORD, apart_in_ps, collective_totals, link_bytes, link_uses
+from trine.folding.verify import UnfoldedNumbers, check_fold, unfolded_records
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Job
@@ -26,7 +27,6 @@ from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
 from trine.parallel.instantiate import instantiate
 from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result
-from trine.results.memory import memory_timeline
 from trine.results.records import Ends
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
@@ -34,10 +34,6 @@ from trine.results.traffic import LinkUse
 FOLDING = ("on", "exact", "off", "verify")
 #: Results of up to so many ranks show all of them.
 SHOW_ALL = 64
-#: Results of more ranks show so many of them: of each kind of program the one that ends last.
-SHOWN = 32
-#: Classes with more tasks than this in all are not looked at one by one (about 1 s).
-MAX_PEAK_TASKS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +132,10 @@ class JobRunner:
         why = self._why_unfolded()
         if self.fold == "off" or (why and self.stragglers is None and self.fold != "verify"):
             return self._unfolded(None, why)
-        patterns = extract_patterns(self.job, self.placement.group_costs)
+        extraction, whole = Extraction(self.job, self.placement.group_costs), _Whole(self, None)
+        if self.fold != "verify" and not why and self._are_alone(extraction, whole):
+            return self._all(whole, None, why="no two ranks have the same place in collectives")
+        patterns = extraction.job_patterns()
         scaling = self._scaling(patterns)
         folder = self._folder(patterns, scaling)
         why = why or _why_queues(folder)
@@ -144,9 +143,26 @@ class JobRunner:
             raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
         if why:
             return self._unfolded(scaling, why)
-        folded = folder.run()
-        sentence = self._verify(folded, scaling) if self.fold == "verify" else ""
-        return self._shown(folded, scaling, sentence)
+        whole = whole if scaling is None else _Whole(self, scaling)
+        if self.fold == "verify":
+            folded = folder.run()
+            return self._shown(folded, whole, check_fold(folded, whole.graph, whole.records).sentence())
+        if self.placement.num_ranks > SHOW_ALL:
+            return self._shown(folder.run(), whole)
+        folded = folder.run(lambda: UnfoldedTimes(whole.records, UnfoldedNumbers(patterns, whole.graph).of_rank))
+        return self._shown(folded, whole)
+
+    def _are_alone(self, extraction: Extraction, whole: _Whole) -> bool:
+        """Whether schedules alone tell all of few ranks apart, as a chain does: their patterns need not be made.
+
+        Not where ranks of one program drift apart: then there is more to say of them (``sensitivity_warning``).
+        """
+        num_ranks = self.placement.num_ranks
+        if self.stragglers is not None or num_ranks > SHOW_ALL or len(self.job.programs) == num_ranks:
+            return False
+        if extraction.num_patterns < num_ranks:
+            return False
+        return apart_in_ps(extraction, whole.records) < WORTH_A_WORD * int(whole.records.end_ps.max(initial=0))
 
     def _folder(self, patterns: JobPatterns, scaling: StragglerScaling | None) -> Folder:
         return Folder(
@@ -183,25 +199,11 @@ class JobRunner:
     def _unfolded(self, scaling: StragglerScaling | None, why: str) -> JobRun:
         if scaling is None and self.stragglers is not None:
             scaling = self._scaling(extract_patterns(self.job, self.placement.group_costs))
-        graph, memory = self._instantiated(scaling)
-        return self._all(graph, self._run(graph), memory, None, why=why if self.fold != "off" else "")
+        return self._all(_Whole(self, scaling), None, why=why if self.fold != "off" else "")
 
-    def _instantiated(self, scaling: StragglerScaling | None) -> tuple[TaskGraph, MemoryEvents]:
-        """The tasks of all ranks, made by code that folding shares nothing but storage with."""
-        graph, memory = instantiate(self.job, self.placement)
-        return graph if scaling is None else scaling.on_graph(graph), memory
-
-    def _run(self, graph: TaskGraph) -> Records:
-        return run(graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile)
-
-    def _verify(self, folded: FoldedRun, scaling: StragglerScaling | None) -> str:
-        graph, _ = self._instantiated(scaling)
-        return check_fold(folded, graph, self._run(graph)).sentence()
-
-    def _shown(self, folded: FoldedRun, scaling: StragglerScaling | None, sentence: str) -> JobRun:
+    def _shown(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
         if self.placement.num_ranks <= SHOW_ALL:
-            graph, memory = self._instantiated(scaling)
-            return self._all(graph, unfolded_records(folded, graph), memory, folded, sentence=sentence)
+            return self._all(whole, folded, sentence=sentence)
         ranks = representative_ranks(folded)
         seen = observe(folded, self.placement, ranks)
         return JobRun(
@@ -216,10 +218,12 @@ class JobRunner:
             sentence=sentence,
         )
 
-    def _all(
-        self, graph: TaskGraph, records: Records, memory: MemoryEvents, folded: FoldedRun | None, *,
-        why: str = "", sentence: str = "",
-    ) -> JobRun:  # fmt: skip
+    def _all(self, whole: _Whole, folded: FoldedRun | None, *, why: str = "", sentence: str = "") -> JobRun:
+        graph, memory = whole.made
+        if folded is not None and (self.fold == "verify" or not whole.is_run):
+            records = unfolded_records(folded, graph)
+        else:
+            records = whole.records
         return JobRun(
             graph=graph,
             records=records,
@@ -232,39 +236,43 @@ class JobRunner:
         )
 
 
+class _Whole:
+    """All tasks of all ranks, made and simulated when they are asked for, by code that folding shares nothing but
+    storage with.
+    """
+
+    def __init__(self, runner: JobRunner, scaling: StragglerScaling | None) -> None:
+        self._runner = runner
+        self._scaling = scaling
+
+    @cached_property
+    def made(self) -> tuple[TaskGraph, MemoryEvents]:
+        graph, memory = instantiate(self._runner.job, self._runner.placement)
+        return graph if self._scaling is None else self._scaling.on_graph(graph), memory
+
+    @property
+    def graph(self) -> TaskGraph:
+        return self.made[0]
+
+    @cached_property
+    def records(self) -> Records:
+        runner = self._runner
+        return run(
+            self.graph, network=runner.network, engine=runner.engine, progress=runner.progress,
+            on_compile=runner.on_compile,
+        )  # fmt: skip
+
+    @property
+    def is_run(self) -> bool:
+        return "records" in self.__dict__
+
+
 def _why_queues(folder: Folder) -> str:
     """Why a run on a network of queues does not fold; "" where it does, and on other networks."""
     if not folder.shared_link:
         return ""
     why = why_unfolded(network_model(folder.network))
     return f"{why}, and link {folder.shared_link} carries those of several routes"
-
-
-def representative_ranks(folded: FoldedRun) -> list[int]:
-    """The ranks to show, at most :data:`SHOWN`: the one that ends last of all, and of each pattern; and of each pattern
-    the one that holds most memory.
-    """
-    ends = folded.rank_ends()
-    last = int(np.argmax(ends))
-    found = {last}
-    last_of_each = [int(pattern.ranks[np.argmax(ends[pattern.ranks])]) for pattern in folded.job.patterns]
-    for rank in (*last_of_each, *peak_memory_ranks(folded)):
-        if len(found) >= SHOWN:
-            break
-        found.add(rank)
-    return sorted(found)
-
-
-def spread_ranks(folded: FoldedRun) -> dict[int, float]:
-    """Rank -> how many it stands for: of each pattern those that end at evenly spaced places of its order."""
-    ends = folded.rank_ends()
-    found: dict[int, float] = {}
-    for pattern in folded.job.patterns:
-        count = min(len(pattern.ranks), max(1, SHOWN // len(folded.job.patterns)))
-        order = pattern.ranks[np.argsort(ends[pattern.ranks], kind="stable")]
-        places = (2 * np.arange(count) + 1) * len(order) // (2 * count)
-        found.update(dict.fromkeys(order[places].tolist(), len(order) / count))
-    return found
 
 
 def scope_of(
@@ -339,42 +347,3 @@ def _why_so_many(job: JobPatterns, folded: FoldedRun) -> list[str]:
     if finest > kinds:
         parts.append(f"{finest} with the links and neighbours that they see")
     return [", ".join(parts)]
-
-
-def peak_memory_ranks(run: FoldedRun) -> list[int]:
-    """Of each pattern the rank with the highest peak, of several the lowest, where the last classes differ in it.
-
-    Patterns of one class are left out: its ranks are alike. Where classes have more than MAX_PEAK_TASKS tasks: none.
-    """
-    found = []
-    left = MAX_PEAK_TASKS
-    for pattern in run.job.patterns:
-        ranks = one_of_each_class(run, pattern.ranks)
-        left -= len(ranks) * pattern.num_tasks
-        if left < 0:
-            return []
-        if len(ranks) > 1:
-            peaks = _peaks(run, pattern, ranks)
-            found.append(int(ranks[np.argmax(peaks)]))
-    return found
-
-
-def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
-    """The lowest of the given ``ranks`` of each class in which a rank ends."""
-    last, count = np.full(len(ranks), -1, np.int64), 0
-    for stage in run.stages:
-        number = stage.partition.class_of[ranks]
-        last[number >= 0] = count + number[number >= 0]
-        count += stage.partition.num_classes
-    return ranks[np.sort(np.unique(last, return_index=True)[1])]
-
-
-def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
-    """Bytes that each of the ranks, which follow one pattern, holds at most."""
-    memory = rank_memory(run, [pattern], np.zeros(1, np.int64))
-    peaks = []
-    for rank in ranks.tolist():
-        ready, start, end = run.times(rank)
-        records = Records(ready_ps=ready, start_ps=start, end_ps=end, num_events=0, engine="", network="")
-        peaks.append(int(memory_timeline(memory, records).total_bytes.max(initial=0)))
-    return peaks

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -150,6 +151,13 @@ class FoldedRun:
         return ends
 
 
+class UnfoldedTimes(NamedTuple):
+    """Records of all tasks of all ranks; ``numbers``: a rank -> the number of each task of its pattern among them."""
+
+    records: Records
+    numbers: Callable[[int], Int64]
+
+
 @dataclass(slots=True)
 class _Waiting:
     """A run that is still to be made: from where its parts were stopped ``before``, or, the first, a quotient."""
@@ -196,13 +204,21 @@ class Folder:
         shared = np.flatnonzero(self.places == SHARED)
         return self.placement.link_name(int(shared[0])) if len(shared) else ""
 
-    def run(self) -> FoldedRun:
-        """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time."""
+    def run(self, unfolded: Callable[[], UnfoldedTimes] | None = None) -> FoldedRun:
+        """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time.
+
+        unfolded: simulates all tasks of all ranks, for a caller who shows them; taken where no two ranks are alike.
+        """
         parts, partition, neighbourhood = self._first()
         if self.places is None:  # runs of queues cannot stop
             parts, partition, neighbourhood = self._deferred(parts, partition, neighbourhood)
+        is_folded = partition.num_classes < self.placement.num_ranks or any(part.deferred for part in parts)
+        tasks = _num_tasks(parts, partition)
+        if unfolded is not None and not is_folded and tasks <= BOUND_TASKS:
+            self._say(partition, tasks, 0)
+            return self._as_simulated(parts, partition, unfolded())
         quotient = self._quotient(parts, partition, neighbourhood)
-        self._say(quotient, 0)
+        self._say(partition, quotient.graph.num_tasks, 0)
         if not any(part.deferred for part in parts):
             return self._whole(quotient)
         return self._in_stages(quotient)
@@ -302,9 +318,8 @@ class Folder:
         builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, placement, self.scaling)
         return builder.build()
 
-    def _say(self, quotient: Quotient, now_ps: int) -> None:
+    def _say(self, partition: Partition, tasks: int, now_ps: int) -> None:
         if self.on_stage is not None:
-            partition, tasks = quotient.partition, quotient.graph.num_tasks
             ranks, since = int(partition.sizes.sum()), f" from {format_time(now_ps)} on" if now_ps else ""
             classes = f"{partition.num_classes} class{'' if partition.num_classes == 1 else 'es'}"
             self.on_stage(f"{ranks} ranks in {classes}, {tasks:,} tasks{since}")
@@ -316,6 +331,28 @@ class Folder:
             quotient.graph, network=self.network, engine=self.engine, progress=self.progress, on_compile=self.on_compile
         )
         return self._gave([_stage_of(quotient, records, 0)], records.num_events)
+
+    def _as_simulated(self, parts: list[PatternPart], partition: Partition, times: UnfoldedTimes) -> FoldedRun:
+        """A run in which every rank is its own class, from the times of all tasks."""
+        part_of = np.empty(len(partition.sizes), np.int32)
+        for number, part in enumerate(parts):
+            part_of[part.ranks] = number
+        sizes = np.array([len(part.tasks) for part in parts], np.int64)[part_of]
+        tasks = [times.numbers(rank)[parts[at].tasks] for rank, at in enumerate(part_of.tolist())]
+        at, records = np.concatenate(tasks), times.records
+        stage = RunStage(
+            partition=partition,
+            parts=tuple(parts),
+            part_of=part_of,
+            base=np.cumsum(sizes) - sizes,
+            ready_ps=records.ready_ps[at],
+            start_ps=records.start_ps[at],
+            end_ps=records.end_ps[at],
+            begins_ps=0,
+            num_tasks=len(at),
+            num_events=records.num_events,
+        )
+        return self._gave([stage], records.num_events)
 
     def _in_stages(self, quotient: Quotient) -> FoldedRun:
         stages: list[RunStage] = []
@@ -444,7 +481,7 @@ class Folder:
     def _prepared(self, one: _Waiting) -> Quotient:
         quotient = self._quotient(one.parts, *self._classes(one.parts))
         assert one.before is not None
-        self._say(quotient, one.before[1].now_ps)
+        self._say(quotient.partition, quotient.graph.num_tasks, one.before[1].now_ps)
         return quotient
 
 

@@ -6,12 +6,13 @@ import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
+from trine.folding.extract import Extraction
 from trine.folding.neighbourhood import RouteTable
 from trine.folding.pattern import HOSTS, JobPatterns, Pattern
 from trine.folding.refine import Partition
 from trine.folding.stages import FoldedRun
 from trine.graph.placement import Placement
-from trine.graph.taskgraph import TRANSFER
+from trine.graph.taskgraph import TRANSFER, Records
 from trine.results.traffic import LinkUse
 from trine.units import PS_PER_S
 
@@ -129,6 +130,18 @@ def apart_ps(run: FoldedRun) -> int:
             first[part.tasks[over]] = np.minimum(first[part.tasks[over]], end_ps[over])
             last[part.tasks[over]] = np.maximum(last[part.tasks[over]], end_ps[over])
     return max((int((last - first)[last >= 0].max(initial=0)) for first, last in ends.values()), default=0)
+
+
+def apart_in_ps(extraction: Extraction, records: Records) -> int:
+    """The same of a run in which each rank was simulated by itself."""
+    own = np.array([len(template.kind) for template in extraction.templates], np.int64)
+    sizes = own[extraction.program_of]
+    base = np.cumsum(sizes) - sizes
+    apart = 0
+    for program, ranks in enumerate(extraction.ranks_of):
+        ends = records.end_ps[base[ranks][:, None] + np.arange(own[program])]
+        apart = max(apart, int((ends.max(axis=0) - ends.min(axis=0)).max(initial=0)) if len(ends) else 0)
+    return apart
 
 
 def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> float:
