@@ -213,9 +213,9 @@ class Folder:
         if self.places is None:  # runs of queues cannot stop
             parts, partition, neighbourhood = self._deferred(parts, partition, neighbourhood)
         is_folded = partition.num_classes < self.placement.num_ranks or any(part.deferred for part in parts)
-        tasks = _num_tasks(parts, partition)
-        if unfolded is not None and not is_folded and tasks <= BOUND_TASKS:
-            self._say(partition, tasks, 0)
+        if unfolded is not None and not is_folded:
+            self._refuse_many(parts, partition)
+            self._say(partition, _num_tasks(parts, partition), 0)
             return self._as_simulated(parts, partition, unfolded())
         quotient = self._quotient(parts, partition, neighbourhood)
         self._say(partition, quotient.graph.num_tasks, 0)
@@ -309,14 +309,16 @@ class Folder:
         return parts, partition, neighbourhood
 
     def _quotient(self, parts: Sequence[PatternPart], partition: Partition, neighbourhood: Neighbourhood) -> Quotient:
-        placement, tasks = self.placement, _num_tasks(parts, partition)
-        most = MAX_TASKS
+        self._refuse_many(parts, partition)
+        builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, self.placement, self.scaling)
+        return builder.build()
+
+    def _refuse_many(self, parts: Sequence[PatternPart], partition: Partition) -> None:
+        most, tasks = MAX_TASKS, _num_tasks(parts, partition)
         if tasks > BOUND_TASKS and self.has_bound is not None and self.has_bound():
             most = BOUND_TASKS
         if tasks > most:
-            raise TooManyTasksError.of(partition.num_classes, placement.num_ranks, tasks, most)
-        builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, placement, self.scaling)
-        return builder.build()
+            raise TooManyTasksError.of(partition.num_classes, self.placement.num_ranks, tasks, most)
 
     def _say(self, partition: Partition, tasks: int, now_ps: int) -> None:
         if self.on_stage is not None:
