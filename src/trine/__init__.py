@@ -17,6 +17,7 @@ _PUBLIC = {
     "CollectiveOptions": "trine.collectives.options",
     "Collectives": "trine.collectives.nccl",
     "DeadlockError": "trine.errors",
+    "DetailOptions": "trine.simulation.detail_choice",
     "EidolonOptions": "trine.replay.options",
     "HopProtocol": "trine.parallel.hop.protocol",
     "InputError": "trine.errors",
@@ -47,6 +48,7 @@ _PUBLIC = {
     "collective_time": "trine.collectives.nccl",
     "compare_fidelity": "trine.collectives.loadstore",
     "hop": "trine.studies.hop",
+    "kernel_detail": "trine.simulation.detail",
     "load": "trine.workload",
     "load_cluster": "trine.cluster",
     "load_gpu": "trine.cluster",
@@ -94,6 +96,8 @@ if TYPE_CHECKING:
     from trine.results.citations import cite
     from trine.simulation import simulate
     from trine.simulation.collective import collective
+    from trine.simulation.detail import kernel_detail
+    from trine.simulation.detail_choice import DetailOptions
     from trine.studies.hop import hop
     from trine.studies.overlap import overlap_range
     from trine.studies.step_fit import calibrate_step
@@ -108,6 +112,7 @@ __all__ = [
     "CollectiveOptions",
     "Collectives",
     "DeadlockError",
+    "DetailOptions",
     "EidolonOptions",
     "HopProtocol",
     "InputError",
@@ -138,6 +143,7 @@ __all__ = [
     "collective_time",
     "compare_fidelity",
     "hop",
+    "kernel_detail",
     "load",
     "load_cluster",
     "load_gpu",

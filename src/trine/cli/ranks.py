@@ -86,7 +86,12 @@ class RankOptions:
 
 
 class TrainAnswer:
-    """The answer of ``trine train``: of one run, of ``--overlap range`` (shown: modelled), or of an ensemble."""
+    """The answer of ``trine train``: of one run, of ``--overlap range`` (shown: modelled), or of an ensemble.
+
+    whole: the result, with all the ranks that it has.
+    """
+
+    whole: Result
 
     def __init__(self, overlap: str | None, options: RankOptions) -> None:
         self._is_range, self._options = overlap == RANGE, options
@@ -114,6 +119,7 @@ class TrainAnswer:
             from trine.simulation import simulate
 
             result = simulate(workload, plan, options=how)
+        self.whole = result
         return result.of_ranks(shown) if shown else result
 
     @property

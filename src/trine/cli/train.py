@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.detail import DetailAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, job_machine
-from trine.cli.options import OUTPUT, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
+from trine.cli.options import OUTPUT, RANKS, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
 from trine.cli.output import end, say, show, write_files, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
@@ -43,6 +44,12 @@ def train(
     memory_snapshot: Annotated[
         str | None, Option("Write a rank's allocations for PyTorch's memory_viz.", "FILE", OUTPUT)
     ] = None,
+    detail: Annotated[
+        str | None, Option("Simulate one kernel of one rank load by load.", "rank=R,layer=L,...", RANKS)
+    ] = None,
+    detail_perfetto: Annotated[
+        str | None, Option("Write the timeline of that kernel.", "FILE", OUTPUT)
+    ] = None,
     chakra: Annotated[
         str | None, Option("Write the job as Chakra traces CHAKRA.<rank>.et.", "PREFIX", OUTPUT)
     ] = None,
@@ -59,6 +66,9 @@ def train(
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
+    inside = DetailAnswer(detail, detail_perfetto)
+    if detail is not None and ranks.repeat is not None:
+        raise InputError("--detail is about one run: it does not go with --repeat")
     job = plan_from(layout, plan)
     cluster, warnings = job_machine(job.num_ranks, replace(machine, gpu=how["gpu"]))
     asked = ("network", "collective_costs", "placement")
@@ -88,11 +98,15 @@ def train(
     memory = MemoryAnswer(workload, job, asked_how, explain_memory, memory_snapshot)
     show(answer.headline(result) if brief else answer.summary(result), json)
     memory.show(json)
-    write_json({**answer.document(result), **memory.document()}, json, "train", result.SCHEMA)
+    inside.run(workload, job, asked_how, answer.whole)
+    inside.show(json, brief)
+    content = {**answer.document(result), **memory.document(), **inside.document()}
+    write_json(content, json, "train", result.SCHEMA)
     write_files(result, perfetto, parquet, timeline)
     memory.write()
+    inside.write()
     exported.report()
-    end(answer.finished)
+    end(answer.finished and inside.finished)
 
 
 class MemoryAnswer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from trine.errors import InputError
 
 #: Parameters of commands by what they name: a file, a picture, a folder, the beginning of files' names.
-FILES = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "memory_snapshot")
+FILES = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "detail_perfetto", "memory_snapshot")
 PICTURES = ("plot", "plot_noc", "timeline")
 FOLDERS = ("parquet", "report")
 PREFIXES = ("chakra",)

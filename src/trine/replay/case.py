@@ -39,7 +39,8 @@ GEMV_TILE = (64, 1024)
 class ReplayCase:
     """built: None of a program that trine did not build. tasks: the order of kernels, None: all at once.
 
-    sync: as asked for. record: of the run that is replayed. warnings: what was taken as given.
+    sync: as asked for. record: of the run that is replayed. warnings: what was taken as given. devices: of each rank,
+    None: the cluster's first GPUs.
     """
 
     program: GpuProgram
@@ -51,10 +52,12 @@ class ReplayCase:
     tasks: KernelTasks | None = None
     record: Arrivals | None = None
     warnings: tuple[str, ...] = ()
+    devices: tuple[int, ...] | None = None
 
     @property
     def group(self) -> tuple[int, ...]:
-        return tuple(self.cluster.gpus[: self.program.num_ranks])
+        """The device of each rank."""
+        return tuple(self.cluster.gpus[: self.program.num_ranks]) if self.devices is None else self.devices
 
     @property
     def way(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from trine._version import __version__
 from trine.evidence import EVIDENCE, Evidence
 from trine.gpu.model.derived import flag_read_ps
-from trine.gpu.peers import IDEAL
+from trine.gpu.peers import IDEAL, Arrivals
 from trine.gpu.program import ACQUIRE
 from trine.gpu.records import SEMAPHORE
 from trine.gpu.run import GpuRun
@@ -130,6 +130,28 @@ class EidolonResult(Report):
         return np.stack([records.op_start_ps[rows[first]], records.op_end_ps[rows[last]]], axis=1)
 
     @cached_property
+    def waits_ended_ps(self) -> dict[int, int]:
+        """Rank -> time of all wavefronts at acquires that it ended: whose write came last before the acquire was over.
+
+        The target's own rank where no peer had written to that semaphore before.
+        """
+        program, outside, rows = self.work.program, self.incoming.outside, self.inside.shown
+        records, flags = self.inside.records, np.flatnonzero(outside.semaphore >= 0)
+        who = outside.rank if isinstance(outside, Arrivals) else outside.peer
+        order = flags[np.lexsort((outside.time_ps[flags], outside.semaphore[flags]))]
+        waits = np.flatnonzero((program.op_kind[rows.op] == ACQUIRE) & (records.op_end_ps >= 0))
+        wanted = program.operand_semaphore[program.operand_ptr[rows.op[waits]]]
+        found: dict[int, int] = {}
+        for semaphore in np.unique(wanted).tolist():
+            own = waits[wanted == semaphore]
+            low, high = np.searchsorted(outside.semaphore[order], (semaphore, semaphore + 1))
+            last = low + np.searchsorted(outside.time_ps[order[low:high]], records.op_end_ps[own], "right") - 1
+            ranks = np.where(last >= low, who[order[np.maximum(last, 0)]] if len(order) else -1, self.work.target)
+            for rank, ps in zip(ranks.tolist(), (records.op_end_ps - records.op_start_ps)[own].tolist(), strict=True):
+                found[rank] = found.get(rank, 0) + ps
+        return dict(sorted(found.items()))
+
+    @cached_property
     def polling_interval_ps(self) -> int | None:
         """Time between two reads of one spinning wavefront with nothing else going on; None: the memory answers."""
         model = self.work.model
@@ -197,6 +219,11 @@ class EidolonResult(Report):
         """The result as text of 100 columns."""
         return _summary(self)
 
+    def body(self) -> list[str]:
+        """The lines of the summary behind the time: reads, waits, what wavefronts did, how it is known."""
+        blocks = (_reads(self), _waits(self), _inside(self), _known(self))
+        return [line for block in blocks for line in block]
+
     def document(self) -> Row:
         """The result as plain data (docs/reference/eidolon-json.md)."""
         return _document(self)
@@ -224,8 +251,7 @@ class EidolonResult(Report):
 
 def _summary(result: EidolonResult) -> str:
     """Text of 100 columns."""
-    blocks = (_head(result), _reads(result), _waits(result), _inside(result), _known(result))
-    return "\n".join(line.rstrip() for block in blocks for line in block)
+    return "\n".join(line.rstrip() for line in (*_head(result), *result.body()))
 
 
 def _head(result: EidolonResult) -> list[str]:

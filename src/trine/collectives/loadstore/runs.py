@@ -89,7 +89,7 @@ class LoadStoreRuns:
         names = self.programs.names(size_bytes)
         unfolded: list[InputError] | None = [] if len(names) > 1 else None
         for name in names:
-            if best is not None and name == ONESHOT and self._is_hopeless(size_bytes, best.time.time_ps):
+            if best is not None and self.is_hopeless(name, size_bytes, best.time.time_ps):
                 tried.append((name, None))
                 continue
             row = self._row(name, size_bytes, unfolded)
@@ -129,8 +129,10 @@ class LoadStoreRuns:
             ),
         )
 
-    def _is_hopeless(self, size_bytes: int, best_ps: int) -> bool:
-        return self.programs.oneshot_lower_bound_ps(size_bytes, self.cluster, self.group) >= best_ps
+    def is_hopeless(self, name: str, size_bytes: int, best_ps: int) -> bool:
+        """Whether the bytes of a program alone take as long as another one takes."""
+        lower_bound_ps = self.programs.oneshot_lower_bound_ps
+        return name == ONESHOT and lower_bound_ps(size_bytes, self.cluster, self.group) >= best_ps
 
     def _row(self, name: str, size_bytes: int, unfolded: list[InputError] | None) -> LoadStoreRow:
         began = time.perf_counter()

@@ -1,0 +1,68 @@
+"""``trine train --detail``: one kernel of one rank of the step, load by load and store by store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trine.cli.output import say, show, writes
+from trine.cli.progress import ProgressLine
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.parallel.plan import Plan
+    from trine.results import Result
+    from trine.simulation.detail_choice import DetailOptions
+    from trine.simulation.detail_result import KernelDetail
+    from trine.simulation.options import SimulateOptions
+
+
+class DetailAnswer:
+    """What ``--detail`` says and ``--detail-perfetto`` writes. finished: False where Ctrl-C stopped it."""
+
+    def __init__(self, text: str | None, perfetto: str | None) -> None:
+        if text is None and perfetto is not None:
+            raise InputError("--detail-perfetto is the timeline of the kernel of --detail, and that was not given")
+        self._asked: DetailOptions | None = None
+        if text is not None:
+            from trine.simulation.detail_choice import parse_detail
+
+            self._asked = parse_detail(text)
+        self._perfetto = perfetto
+        self._found: KernelDetail | None = None
+        self.finished = True
+
+    def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
+        """Simulate the kernel, if one was asked for. result: of the step, with all ranks."""
+        if self._asked is None:
+            return
+        from trine.simulation.detail import kernel_detail
+
+        with ProgressLine("requests") as progress:
+            watched = replace(
+                options, progress=progress, on_compile=progress.compiling, on_stage=progress.stage, on_job=None
+            )
+            try:
+                self._found = kernel_detail(workload, plan, self._asked, result, options=watched)
+            except KeyboardInterrupt:
+                self.finished = False
+            except InputError as error:  # whose fields are keys of this option
+                raise InputError(f"--detail, {error}") from None
+
+    def show(self, json: str | None, brief: bool) -> None:
+        """Print what was found."""
+        if self._found is not None:
+            show(self._found.headline if brief else f"\n{self._found.summary()}", json)
+
+    def document(self) -> dict[str, object]:
+        """``detail``, if that was asked for."""
+        return {} if self._found is None else {"detail": self._found.document()}
+
+    def write(self) -> None:
+        """Write the timeline, if that was asked for."""
+        if self._perfetto is None or self._found is None:
+            return
+        with writes():
+            for note in self._found.to_perfetto(self._perfetto):
+                say(f"note: {note}")
+            say(f"timeline written to {self._perfetto}: open it at https://ui.perfetto.dev")
