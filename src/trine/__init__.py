@@ -23,6 +23,7 @@ _PUBLIC = {
     "InputError": "trine.errors",
     "LoadStoreCosts": "trine.collectives.loadstore",
     "LoadStoreOptions": "trine.collectives.loadstore",
+    "MoeOptions": "trine.collectives.kernels.moe.options",
     "Operator": "trine.graph.workload",
     "Plan": "trine.parallel.plan",
     "PlanError": "trine.errors",
@@ -63,6 +64,7 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
+    from trine.collectives.kernels.moe.options import MoeOptions
     from trine.collectives.loadstore import (
         LoadStoreCosts,
         LoadStoreOptions,
@@ -118,6 +120,7 @@ __all__ = [
     "InputError",
     "LoadStoreCosts",
     "LoadStoreOptions",
+    "MoeOptions",
     "Operator",
     "Plan",
     "PlanError",

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import DETAILED, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.count import count_lines
 from trine.gpu.program import DATA_OPS
 
@@ -42,7 +42,7 @@ CHUNKS = {
     ("all_to_all", "peer-get"): (1, 0),
 }
 BUFFERS = {("all_reduce", "oneshot"): (0, 1), ("all_reduce", "oneshot-get"): (1, 0)}
-BUILT = [(op, algorithm) for op in known_ops() if op not in ROOTED for algorithm in known_kernels(op)]
+BUILT = [(op, algorithm) for op in known_ops() if op not in (*ROOTED, *DETAILED) for algorithm in known_kernels(op)]
 
 
 def protocols(op, algorithm):

@@ -20,6 +20,9 @@ FAIR = "all_reduce --size 1M --cluster dgx-h100 --network fair"
 PHOTONIC = "all_to_all --size 1M --cluster wafer-a100-photonic"
 INSIDE = "all_reduce --size 64K --cluster dgx-h100 --gpus 4 --fidelity loadstore"
 ACROSS = "all_reduce --size 8K --cluster dgx-h100 --nodes 2 --fidelity loadstore --workgroups 1 --wavefronts 2"
+EXPERTS = "moe_dispatch --cluster hgx-h800 --gpus 4 --fidelity loadstore --tokens 8 --hidden 512 --experts 16 --top-k 4"
+NORMAL = EXPERTS.replace("dispatch", "combine") + " --algorithm normal"
+UNEVEN = "all_to_all_v --size 64K --cluster dgx-h100 --gpus 4"
 LARGE = "all_gather --size 512K --cluster dgx-h100 --gpus 4 --fidelity loadstore --workgroups 1"
 FOLDED = "all_gather --size 256K --cluster astra3-generic --gpus 8 --fidelity loadstore"
 BOTH = "all_reduce --size 1K --cluster dgx-h100 --gpus 4 --compare-fidelity"
@@ -79,6 +82,19 @@ MOVES = [
     (INSIDE, "--gpus 2"),
     (INSIDE, "--slow-link gpu0->nvswitch:0.1"),
     (LARGE, "--unroll 2"),
+    (EXPERTS, "--tokens 12"),
+    (EXPERTS, "--hidden 1024"),
+    (EXPERTS, "--experts 32"),
+    (EXPERTS, "--top-k 2"),
+    (EXPERTS, "--expert-imbalance zipf:1"),
+    (EXPERTS, "--draws rotated"),
+    (EXPERTS, "--seed 1"),
+    (EXPERTS, "--dispatch-type bf16"),
+    (EXPERTS, "--algorithm normal"),
+    (EXPERTS.replace("--gpus 4", "--nodes 2"), "--top-nodes 1"),
+    (NORMAL, "--sms 4"),
+    (UNEVEN, "--expert-imbalance zipf:1"),
+    (f"{UNEVEN} --fidelity loadstore", "--expert-imbalance zipf:1"),
     (LARGE, "--max-outstanding 8"),
     (FOLDED.replace("256K", "2M") + " --algorithm put --unroll 256", "--arbitration fair"),
 ]  # fmt: skip
@@ -136,6 +152,24 @@ REFUSED = [
     (H100, "--circuit-buffer 64KiB", "--circuit-setup"),
     (H100, "--network fare", "fair"),
     (H100, "--matrix {tmp}/m.csv", "--matrix"),
+    (H100, "--tokens 8", "--tokens"),
+    (H100, "--expert-imbalance zipf:1", "--expert-imbalance"),
+    (UNEVEN, "--expert-imbalance zipff:1", "balanced"),
+    (UNEVEN, "--tokens 8", "--tokens"),
+    ("all_to_all_v --cluster dgx-h100 --gpus 2", "--matrix {tmp}/m.csv --expert-imbalance zipf:1", "give one"),
+    (EXPERTS, "--size 1M", "--size"),
+    (EXPERTS, "--matrix {tmp}/m.csv", "--matrix"),
+    (EXPERTS, "--sms 4", "--sms"),
+    (EXPERTS, "--top-nodes 1", "--top-nodes"),
+    (EXPERTS, "--workgroups 4", "--workgroups"),
+    (EXPERTS, "--wavefronts 4", "--wavefronts"),
+    (EXPERTS, "--bookkeeping none", "--bookkeeping"),
+    (EXPERTS, "--protocol ll", "--protocol"),
+    (EXPERTS, "--experts 15", "--experts"),
+    (NORMAL, "--sms 3", "--sms"),
+    (NORMAL, "--sms 400", "--sms"),
+    (EXPERTS.replace(" --fidelity loadstore", ""), "--brief", "--fidelity loadstore"),
+    (EXPERTS.replace("--fidelity loadstore", "--compare-fidelity"), "--brief", "--fidelity loadstore"),
     ("all_reduce --cluster dgx-h100", "--matrix {tmp}/m.csv", "matrix"),
     ("barrier --cluster dgx-h100", "--size 1K", "size"),
     ("all_reduce --size 1M --cluster dgx-h100", "--plot {tmp}/x.png", "two sizes"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trine.collectives.kernels.build import READING, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import DETAILED, READING, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
 from trine.testing.proofs import check_program
 
 RANKS = (2, 3, 4, 5, 8)
@@ -14,7 +14,7 @@ SIZES = (100, 2999, 16 * 1024)
 BUILT = [
     (op, algorithm, protocol)
     for op in known_ops()
-    if op not in ROOTED
+    if op not in (*ROOTED, *DETAILED)
     for algorithm in known_kernels(op)
     for protocol in ("simple", "ll", "ll128")
     if protocol == "simple" or f"{op}/{algorithm}" not in UNFLAGGED

@@ -52,6 +52,7 @@ MACHINES = [
     ("dgx-a100", 8, "a100-80gb", (240, 2), (240, 2)),
     ("dgx-h100", 8, "h100-sxm", (370.8, 2), (370.8, 2)),
     ("hgx-h200", 8, "h200", (370.8, 2), (370.8, 2)),
+    ("hgx-h800", 8, "h800-sxm", (164.8, 2), (164.8, 2)),
     ("hgx-b200", 8, "b200", (721.8, 2), (721.8, 2)),
     ("hgx-b300", 8, "b300", (721.8, 2), (721.8, 2)),
     ("h20-node", 8, "h20", (370.8, 2), (370.8, 2)),
@@ -129,7 +130,8 @@ def test_every_gpu_has_a_nic_near_it(name: str) -> None:
 
 def test_only_hopper_and_later_nvswitches_reduce() -> None:
     reducing = {name for name in known_clusters() if any(device.reduces for device in load_cluster(name).devices)}
-    assert reducing == {"dgx-h100", "hgx-h200", "hgx-b200", "hgx-b300", "h20-node", "gb200-nvl72", "gb300-nvl72"}
+    nvl72 = {"gb200-nvl72", "gb300-nvl72"}
+    assert reducing == {"dgx-h100", "hgx-h200", "hgx-h800", "hgx-b200", "hgx-b300", "h20-node", *nvl72}
 
 
 def test_dgx1_is_the_hybrid_cube_mesh() -> None:

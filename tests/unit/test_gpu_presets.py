@@ -66,6 +66,7 @@ def test_models_agree_with_the_data_sheets_of_the_operator_level(name: str) -> N
         ("dgx-a100", 1),
         ("dgx-h100", 1),
         ("hgx-h200", 1),
+        ("hgx-h800", 1),
         ("mi300x-node", 7),
         ("astra3-generic", 1),
         ("eidola", 1),

@@ -9,6 +9,7 @@ import pytest
 from gpu_cases import counting_words
 
 from trine.collectives.kernels.build import KERNELS, ROOTED, automatic, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.moe.options import MOE
 from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DATA_OPS, DELAY, FENCE, RELEASE
@@ -16,8 +17,9 @@ from trine.testing.proofs import check_program
 
 
 def test_every_collective_has_both_directions():
-    assert known_ops() == ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED)
-    for op in known_ops():
+    alike = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+    assert known_ops() == (*alike, "all_to_all_v", *ROOTED, *MOE)
+    for op in (*alike, *ROOTED):
         assert any("get" in name for name in known_kernels(op))
         assert any("get" not in name for name in known_kernels(op))
     assert known_kernels("all_gathr") == ()

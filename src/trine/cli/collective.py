@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.layout import imbalance_fields
 from trine.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Json, Option, argument, collectives, networks
 from trine.cli.output import say, show, write_json, writes
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
+from trine.collectives.kernels.moe.options import MOE, MoeOptions
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
@@ -28,6 +30,7 @@ def collective(
     asked: Given[CollectiveOptions],
     inside: Inside,
     given: Annotated[Given[LoadStoreOptions], Fields(only=KERNEL)],
+    experts: Given[MoeOptions],
     size: Annotated[
         str | None, Option("64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4; powers of 1024.", panel=JOB)
     ] = None,
@@ -47,6 +50,11 @@ def collective(
     wanted = inside.is_wanted(given, network is not None)
     kind = alias(op)
     sizes, table = _sizes(kind, size, matrix)
+    if experts.values:
+        table = _uneven(kind, sizes, table, experts, machine)
+        sizes = sizes if table is None else [max(sum(row) for row in table)]
+    if kind in MOE and (not wanted or inside.compare_fidelity):
+        raise InputError(f"{kind} is known to the load-store level alone: --fidelity loadstore")
     if plot is not None:
         from trine.collectives.plot import check_plot
 
@@ -54,12 +62,13 @@ def collective(
     if wanted:
         others = {
             **{name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")},
-            "network": network, "matrix": matrix, "explain": explain,
+            "network": network, "explain": explain, "matrix": table if inside.compare_fidelity else None,
         }  # fmt: skip
         refuse_others(others, inside.compare_fidelity)
         LoadStoreQuestion(
             op=kind, sizes=sizes, machine=machine, asked=asked.make(), given=given, inside=inside, network=network,
-            json=json, plot=plot, brief=brief,
+            json=json, plot=plot, brief=brief, matrix=None if table is None else [*map(tuple, table)],
+            moe=_tokens(experts) if kind in MOE else None,
         ).answer()  # fmt: skip
         return
     answer, warnings = _Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)
@@ -79,6 +88,12 @@ def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Ma
     """The sizes asked for, and the bytes of an all_to_all_v, whose size is the most that a rank has to send."""
     from trine.collectives.sizes import parse_sizes, read_matrix
 
+    if op in MOE:
+        for option, value in (("--size", size), ("--matrix", matrix)):
+            if value is not None:
+                raise InputError(f"{option}: what {op} moves follows from its tokens and experts")
+        return [], None
+
     if matrix is not None:
         if size is not None:
             raise InputError("--size and --matrix both say how much is sent: give one")
@@ -87,6 +102,37 @@ def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Ma
     if size is None and op != "barrier":
         raise InputError("--size is needed, such as --size 64M or --size 1K:1G")
     return parse_sizes(size or "0"), None
+
+
+def _tokens(given: Given[MoeOptions]) -> MoeOptions:
+    """What a dispatch or combine is asked to move; the imbalance of experts may be a file."""
+    if "expert_imbalance" not in given:
+        return given.make()
+    return given.make(**imbalance_fields(given["expert_imbalance"]))
+
+
+def _uneven(
+    op: str, sizes: list[int], table: Matrix | None, given: Given[MoeOptions], machine: MachineOptions
+) -> Matrix | None:
+    """The bytes of an all_to_all_v whose ranks get shares of what each sends, as experts get tokens."""
+    from trine.collectives.kernels.moe.options import imbalance_weights
+    from trine.collectives.sizes import shared_matrix
+
+    if op in MOE:
+        return table
+    for name in given.values:
+        if name != "expert_imbalance" or op != "all_to_all_v":
+            known = " and ".join(MOE) + (", or all_to_all_v" if name == "expert_imbalance" else "")
+            raise InputError(f"--{name.replace('_', '-')} is about {known}, not about {op}")
+    if table is not None:
+        raise InputError("--matrix and --expert-imbalance both say how much goes where: give one")
+    if len(sizes) != 1:
+        raise InputError("--expert-imbalance of all_to_all_v needs one size")
+    fields, ranks = imbalance_fields(given["expert_imbalance"]), len(group_machine(machine)[0].gpus)
+    shares = fields.get("expert_shares") or imbalance_weights(fields["expert_imbalance"], ranks)
+    if len(shares) != ranks:
+        raise InputError(f"--expert-imbalance has {len(shares)} shares, and there are {ranks} ranks")
+    return shared_matrix(sizes[0], shares)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def plan_from(layout: LayoutOptions, given: Given[Plan]) -> Plan:
     if "bucket_bytes" in given:
         fields["first_bucket_bytes"] = given["bucket_bytes"]
     if "expert_imbalance" in given:
-        fields |= _imbalance(given["expert_imbalance"])
+        fields |= imbalance_fields(given["expert_imbalance"])
     return given.make(**fields)
 
 
@@ -112,7 +112,7 @@ def _replica_batch(layout: LayoutOptions, given: Given[Plan], replicas: int) -> 
     return layout.global_batch // replicas
 
 
-def _imbalance(text: str) -> dict[str, Any]:
+def imbalance_fields(text: str) -> dict[str, Any]:
     """A word, or a file with the share (or the number of tokens) of one expert a line."""
     if text.lower() == "balanced" or text.lower().startswith("zipf:"):
         return {"expert_imbalance": text.lower()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.collectives.kernels.moe.options import MoeOptions
     from trine.collectives.loadstore import FidelityResult, LoadStoreCollectiveResult, LoadStoreOptions
     from trine.collectives.options import CollectiveOptions
     from trine.results.gpu.result import GpuResult
@@ -105,6 +106,8 @@ class LoadStoreQuestion:
     json: str | None
     plot: str | None
     brief: bool
+    matrix: Sequence[Sequence[int]] | None = None
+    moe: MoeOptions | None = None
 
     def answer(self) -> None:
         """Run, print and write."""
@@ -130,13 +133,15 @@ class LoadStoreQuestion:
             protocol="auto" if bare else self.asked.protocol,
             fold="off" if self.inside.no_fold else "auto",
             verify=self.inside.verify_fold,
+            matrix=self.matrix,
+            moe=self.moe,
         )
 
     def _run(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> LoadStoreCollectiveResult:
         from trine.collectives.loadstore import loadstore_collective
 
         return loadstore_collective(
-            self.op, self.sizes, cluster, options=how, progress=progress, on_compile=progress.compiling,
+            self.op, self.sizes or None, cluster, options=how, progress=progress, on_compile=progress.compiling,
             on_stage=progress.stage,
         )  # fmt: skip
 
@@ -175,7 +180,7 @@ def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
                     "--no-nvls is not known to the load-store level: there only --algorithm nvls and plans use switches"
                 )
             continue
-        if not comparing or name in ("matrix", "explain"):
+        if not comparing or name == "explain" or (name == "matrix" and comparing):
             raise InputError(f"{_option(name)} is not known to the load-store level")
 
 

@@ -19,6 +19,7 @@ LAYOUT, PIPELINE, FORMS, MEMORY = "Layout", "Pipeline", "Forms of parallelism", 
 JOB, COMPUTE, NETWORK, MACHINE = "Job", "Operator times", "Network", "Machine"
 CIRCUITS, RANKS, CHANCE = "Circuits between GPUs", "Ranks", "Slow ranks and chance"
 WRITES, WAITS = "What peers send", "How wavefronts wait"
+EXPERTS = "Tokens and experts (moe_dispatch, moe_combine)"
 HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadstore)"
 
 
@@ -302,6 +303,11 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "launch": Option(metavar="process-per-gpu|single-process|graph"),
     }),
     "LoadStoreOptions": (INSIDE, _REQUESTS),
+    "MoeOptions": (EXPERTS, {
+        "expert_imbalance": Option(metavar="balanced|zipf:S|FILE"),
+        "draws": word("random|rotated"),
+        "dispatch_type": word("fp8|bf16"),
+    }),
     "HopProtocol": ("Protocol", {"order": Option(metavar="parallel|serial")}),
     "Chance": (CHANCE, {
         "slow_by": Option(metavar="LOW:HIGH"), "slow_per": Option(metavar="link|gpu"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import SupportsIndex
 
 from trine.errors import InputError, UnitError
@@ -118,6 +118,12 @@ def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
         widths = sorted({len(row) for row in rows})
         raise InputError(f"must be square, has {len(rows)} lines of {widths} entries", file=path)
     return tuple(rows)
+
+
+def shared_matrix(size_bytes: int, shares: Sequence[float]) -> tuple[tuple[int, ...], ...]:
+    """Bytes from each rank to each, where all send ``size_bytes`` in all, to each rank by its share."""
+    row = tuple(round(size_bytes * share / sum(shares)) for share in shares)
+    return (row,) * len(row)
 
 
 #: Element of nccl-tests' default data type, and what it rounds a rank's part down to (float32; 16 bytes).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trine.collectives.kernels.moe.options import MOE, MoeOptions, is_low_latency
 from trine.collectives.kernels.options import JOINT, KernelOptions
 from trine.collectives.options import AUTO
 from trine.errors import InputError, nearest
@@ -48,6 +49,7 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_to_all/peer-put": f"{_HERE}.peers:all_to_all_put",
         "all_to_all/peer-get": f"{_HERE}.peers:all_to_all_get",
         "all_to_all/hierarchical": f"{_HERE}.hierarchical:all_to_all",
+        "all_to_all_v/put": f"{_HERE}.uneven:all_to_all_v_put",
         "broadcast/put": f"{_HERE}.rooted:broadcast_put",
         "broadcast/get": f"{_HERE}.rooted:broadcast_get",
         "broadcast/ring": f"{_HERE}.rooted:broadcast_ring",
@@ -61,6 +63,10 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "scatter/put": f"{_HERE}.rooted:scatter_put",
         "scatter/get": f"{_HERE}.rooted:scatter_get",
         "scatter/hierarchical": f"{_HERE}.rooted:scatter_nodes",
+        "moe_dispatch/normal": f"{_HERE}.moe.normal:dispatch",
+        "moe_dispatch/low-latency": f"{_HERE}.moe.low_latency:dispatch",
+        "moe_combine/normal": f"{_HERE}.moe.normal:combine",
+        "moe_combine/low-latency": f"{_HERE}.moe.low_latency:combine",
     },
 )
 
@@ -73,13 +79,17 @@ READING = frozenset(
 SWITCHED = frozenset(name for name in KERNELS.built_in if name.endswith("/nvls"))
 
 #: Those of several nodes, whose puts cross NICs.
-ACROSS = frozenset(name for name in KERNELS.built_in if name.endswith("/hierarchical"))
+ACROSS = frozenset(name for name in KERNELS.built_in if name.endswith(("/hierarchical", "/low-latency", "/normal")))
 
 #: Collectives with a root, which is rank 0.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
+#: Those that need to know more than a size.
+DETAILED = ("all_to_all_v", *MOE)
+#: Those that wait and signal as they need to.
+_SETTLED = (*ROOTED, *DETAILED)
 
 #: Programs that know no flags in lines.
-UNFLAGGED = READING | SWITCHED | ACROSS | {name for name in KERNELS.built_in if name.partition("/")[0] in ROOTED}
+UNFLAGGED = READING | SWITCHED | ACROSS | {name for name in KERNELS.built_in if name.partition("/")[0] in _SETTLED}
 
 #: Names of several programs, of which the fastest is meant; the one that is never hopeless first.
 FAMILIES = {
@@ -131,12 +141,12 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 
     Parameters
     ----------
-    op: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, or one of ROOTED.
+    op: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, one of ROOTED, or one of DETAILED.
     num_ranks: at least 2.
     size_bytes: payload as nccl-tests counts it. Each rank's chunk is rounded up to whole cache lines.
     algorithm: one of :func:`known_kernels`, or ``auto`` (:func:`automatic`).
     options: further fields of :class:`trine.collectives.kernels.options.KernelOptions`: ``workgroups``, ``wavefronts``,
-        ``protocol``, ``sync``, ``waits``, ``line_bytes``, ``unroll``, ``num_nodes``.
+        ``protocol``, ``sync``, ``waits``, ``line_bytes``, ``unroll``, ``num_nodes``, ``matrix``, ``moe``.
 
     Raises
     ------
@@ -151,10 +161,10 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
             f"protocol {chosen.protocol!r} needs another algorithm, or take protocol 'simple'",
             field="protocol",
         )
-    for field, usual in (("sync", "auto"), ("waits", JOINT)) if op in ROOTED else ():
+    for field, usual in (("sync", "auto"), ("waits", JOINT)) if op in _SETTLED else ():
         if getattr(chosen, field) != usual:
             raise InputError(f"programs of {op} wait as they need to: leave it at {usual!r}", field=field)
-    if chosen.flagged and op in ROOTED:
+    if chosen.flagged and op in _SETTLED:
         raise InputError(f"programs of {op} signal behind their data: take protocol 'simple'", field="protocol")
     if chosen.flagged and name in ACROSS:
         raise InputError(
@@ -173,13 +183,15 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 def automatic(options: KernelOptions) -> str:
     """The algorithm that ``auto`` takes: a rule of thumb, not a search.
 
-    Several nodes: hierarchical. One: reduce gets; reduce_scatter gets, with flags it puts; all_reduce takes one step
-    for two ranks and up to ONESHOT_BYTES / ranks, else two; all others put. Raises InputError for an op that has no
-    rule.
+    Experts: low-latency up to 256 tokens and between nodes, else normal. Several nodes: hierarchical. One: reduce gets;
+    reduce_scatter gets, with flags it puts; all_reduce takes one step for two ranks and up to ONESHOT_BYTES / ranks,
+    else two; all others put. Raises InputError for an op that has no rule.
     """
+    if options.op in MOE:
+        return "low-latency" if is_low_latency(options.moe or MoeOptions(), options.num_nodes) else "normal"
     if options.num_nodes > 1 and has_kernel(options.op, "hierarchical"):
         return "hierarchical"
-    if options.op in ("all_gather", "all_to_all", "broadcast", "gather", "scatter"):
+    if options.op in ("all_gather", "all_to_all", "all_to_all_v", "broadcast", "gather", "scatter"):
         return "put"
     if options.op == "reduce":
         return "get"

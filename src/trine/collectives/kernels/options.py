@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trine.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from trine.collectives.kernels.moe.options import MoeOptions
 
 #: How ranks tell each other that data is there. ``simple``: semaphores behind the data; all bytes of a line are data.
 #: ``ll``, ``ll128``: each line carries its own flags; half, or 15/16, of it is data (NCCL's LL and LL128).
@@ -36,7 +41,8 @@ class KernelOptions:
     all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
     one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
     requests of a wavefront in flight, 0: what the GPU model says. bookkeeping: whether kernels do what a library's do
-    besides moving data (:mod:`trine.collectives.kernels.bookkeeping`).
+    besides moving data (:mod:`trine.collectives.kernels.bookkeeping`). matrix: of all_to_all_v, bytes from
+    each rank (row) to each. moe: of moe_dispatch and moe_combine, what they exchange.
 
     Raises
     ------
@@ -55,6 +61,8 @@ class KernelOptions:
     unroll: int = 0
     bookkeeping: bool = False
     num_nodes: int = 1
+    matrix: Sequence[Sequence[int]] | None = None
+    moe: MoeOptions | None = None
 
     def __post_init__(self) -> None:
         _in_range("num_ranks", self.num_ranks, 2, 4096)

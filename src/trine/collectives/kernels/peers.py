@@ -106,8 +106,8 @@ def _works(builder: CollectiveBuilder, lines: int) -> Iterator[_PeerWork]:
         if count >= peers:
             distances = (number % peers + 1,)
             share, shares = number // peers, (count - number % peers + peers - 1) // peers
-        first, some = _slice(lines, share, shares)
-        own_first, own = _slice(lines, number, count)
+        first, some = slice_of(lines, share, shares)
+        own_first, own = slice_of(lines, number, count)
         yield _PeerWork(
             remote=tuple((Workgroup(builder, number, first, some), d) for d in distances if some),
             own=(Workgroup(builder, number, own_first, own),) if own else (),
@@ -115,7 +115,7 @@ def _works(builder: CollectiveBuilder, lines: int) -> Iterator[_PeerWork]:
         builder.end_workgroup()
 
 
-def _slice(lines: int, number: int, of: int) -> tuple[int, int]:
+def slice_of(lines: int, number: int, of: int) -> tuple[int, int]:
     """(first, lines) of one of ``of`` slices; the first ones have a line more where they do not divide."""
     each, more = divmod(lines, of)
     return number * each + min(number, more), each + (number < more)

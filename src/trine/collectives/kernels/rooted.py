@@ -19,7 +19,7 @@ Move = Callable[..., None]
 
 def broadcast_put(options: KernelOptions) -> GpuProgram:
     """The root writes its input to the outputs of all, and signals."""
-    builder, lines = _RootedBuilder("broadcast/put", options), options.lines()
+    builder, lines = PerRankBuilder("broadcast/put", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
 
     def put(group: Workgroup, *others: int) -> None:
@@ -30,7 +30,7 @@ def broadcast_put(options: KernelOptions) -> GpuProgram:
 
 def broadcast_get(options: KernelOptions) -> GpuProgram:
     """When the root is ready, each rank reads its input; the root does not leave before all have."""
-    builder, lines = _RootedBuilder("broadcast/get", options), options.lines()
+    builder, lines = PerRankBuilder("broadcast/get", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
 
     def get(group: Workgroup, root: int) -> None:
@@ -41,7 +41,7 @@ def broadcast_get(options: KernelOptions) -> GpuProgram:
 
 def broadcast_ring(options: KernelOptions) -> GpuProgram:
     """Each rank passes on to the next, piece by piece."""
-    builder, lines, last = _RootedBuilder("broadcast/ring", options), options.lines(), options.num_ranks - 1
+    builder, lines, last = PerRankBuilder("broadcast/ring", options), options.lines(), options.num_ranks - 1
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     there = builder.signals(1)
     for rank, group in builder.kernels(lines):
@@ -59,7 +59,7 @@ def broadcast_ring(options: KernelOptions) -> GpuProgram:
 
 def reduce_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, the root reads the inputs of all and adds each line up; nobody leaves before it has."""
-    builder, lines = _RootedBuilder("reduce/get", options), options.lines()
+    builder, lines = PerRankBuilder("reduce/get", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
 
     def get(group: Workgroup, *others: int) -> None:
@@ -70,7 +70,7 @@ def reduce_get(options: KernelOptions) -> GpuProgram:
 
 def reduce_ring(options: KernelOptions) -> GpuProgram:
     """The sum begins at the last rank, and each adds its input and writes it on to the one before, piece by piece."""
-    builder, lines = _RootedBuilder("reduce/ring", options), options.lines()
+    builder, lines = PerRankBuilder("reduce/ring", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     sums = builder.scratch("scratch", 1, lines)
     there = builder.signals(1)
@@ -89,7 +89,7 @@ def reduce_ring(options: KernelOptions) -> GpuProgram:
 
 def gather_put(options: KernelOptions) -> GpuProgram:
     """Each rank writes its input into its place in the root's output, and signals."""
-    builder, lines = _RootedBuilder("gather/put", options), options.lines(options.num_ranks)
+    builder, lines = PerRankBuilder("gather/put", options), options.lines(options.num_ranks)
     source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
     there = builder.signals(1)
     for rank, group in builder.kernels(lines):
@@ -100,7 +100,7 @@ def gather_put(options: KernelOptions) -> GpuProgram:
 
 def gather_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, the root reads the inputs of all; nobody leaves before it has."""
-    builder, lines = _RootedBuilder("gather/get", options), options.lines(options.num_ranks)
+    builder, lines = PerRankBuilder("gather/get", options), options.lines(options.num_ranks)
     source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
 
     def get(group: Workgroup, *others: int) -> None:
@@ -112,7 +112,7 @@ def gather_get(options: KernelOptions) -> GpuProgram:
 
 def scatter_put(options: KernelOptions) -> GpuProgram:
     """The root writes each chunk of its input to its rank, and signals."""
-    builder, lines = _RootedBuilder("scatter/put", options), options.lines(options.num_ranks)
+    builder, lines = PerRankBuilder("scatter/put", options), options.lines(options.num_ranks)
     source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
 
     def put(group: Workgroup, *others: int) -> None:
@@ -124,7 +124,7 @@ def scatter_put(options: KernelOptions) -> GpuProgram:
 
 def scatter_get(options: KernelOptions) -> GpuProgram:
     """When the root is ready, each rank reads its chunk from it; the root does not leave before all have."""
-    builder, lines = _RootedBuilder("scatter/get", options), options.lines(options.num_ranks)
+    builder, lines = PerRankBuilder("scatter/get", options), options.lines(options.num_ranks)
     source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
 
     def get(group: Workgroup, root: int) -> None:
@@ -135,7 +135,7 @@ def scatter_get(options: KernelOptions) -> GpuProgram:
 
 def broadcast_nodes(options: KernelOptions) -> GpuProgram:
     """The root writes chunk l to local l, which puts it to its rail; in each node it is written to all."""
-    builder = _RootedBuilder("broadcast/hierarchical", options)
+    builder = PerRankBuilder("broadcast/hierarchical", options)
     num_locals = builder.num_locals
     lines = options.lines(num_locals)
     source, result = builder.data("input", num_locals, lines), builder.data("output", num_locals, lines)
@@ -170,7 +170,7 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
 
 def reduce_nodes(options: KernelOptions) -> GpuProgram:
     """Local l of each node adds up chunk l of its node; those of a rail are put to the root's node and added there."""
-    builder = _RootedBuilder("reduce/hierarchical", options)
+    builder = PerRankBuilder("reduce/hierarchical", options)
     num_locals, num_others = builder.num_locals, len(builder.others)
     lines = options.lines(num_locals)
     source, result = builder.data("input", num_locals, lines), builder.data("output", num_locals, lines)
@@ -210,7 +210,7 @@ def reduce_nodes(options: KernelOptions) -> GpuProgram:
 
 def gather_nodes(options: KernelOptions) -> GpuProgram:
     """Each rank puts its input to its rail in the root's node, which writes it to the root."""
-    builder, ranks = _RootedBuilder("gather/hierarchical", options), options.num_ranks
+    builder, ranks = PerRankBuilder("gather/hierarchical", options), options.num_ranks
     num_locals, num_others = builder.num_locals, len(builder.others)
     lines = options.lines(ranks)
     source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
@@ -237,7 +237,7 @@ def gather_nodes(options: KernelOptions) -> GpuProgram:
 
 def scatter_nodes(options: KernelOptions) -> GpuProgram:
     """The root writes what is for other nodes to the ranks of their rails in its own, which put it there."""
-    builder, ranks = _RootedBuilder("scatter/hierarchical", options), options.num_ranks
+    builder, ranks = PerRankBuilder("scatter/hierarchical", options), options.num_ranks
     num_locals = builder.num_locals
     lines = options.lines(ranks)
     source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
@@ -263,7 +263,7 @@ def scatter_nodes(options: KernelOptions) -> GpuProgram:
     return builder.finished()
 
 
-class _RootedBuilder(CollectiveBuilder):
+class PerRankBuilder(CollectiveBuilder):
     """Operands are relative to the rank whose kernel is written; chunks are places in a buffer."""
 
     #: A chain of ranks is full but for its length in pieces.
@@ -280,11 +280,14 @@ class _RootedBuilder(CollectiveBuilder):
         """A buffer for payload of ``chunks`` chunks; ``name``: ``input`` or ``output``."""
         return super().data(name, chunks, lines)._replace(by_rank=False)
 
-    def kernels(self, lines: int) -> Iterator[tuple[int, Workgroup]]:
-        """Ranks one after the other, with their workgroups; what is added meanwhile is the kernel of each."""
+    def kernels(self, lines: int | Sequence[int]) -> Iterator[tuple[int, Workgroup]]:
+        """Ranks one after the other, with their workgroups; what is added meanwhile is the kernel of each.
+
+        lines: of each rank, or of all.
+        """
         for rank in range(self.num_ranks):
             self.rank = rank
-            for group in self.workgroups(lines):
+            for group in self.workgroups(lines if isinstance(lines, int) else lines[rank]):
                 yield rank, group
             self.end_kernel(rank, self.options.wavefronts, self.name)
 

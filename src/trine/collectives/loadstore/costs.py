@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
-from trine.collectives.kernels.build import ROOTED, has_kernel, known_kernels
+from trine.collectives.kernels.build import DETAILED, ROOTED, has_kernel, known_kernels
 from trine.collectives.kernels.options import WORKGROUPS
 from trine.collectives.loadstore.durations import DurationCache, GroupDurations, user_folder
 from trine.collectives.loadstore.options import LoadStoreOptions
@@ -143,7 +143,7 @@ class LoadStoreCosts(StepCosts):
 
     def _why_not(self, kind: str, ranks: tuple[int, ...], algorithm: str | None) -> str | None:
         known = known_kernels(kind)
-        if kind in ROOTED:
+        if kind in (*ROOTED, *DETAILED):
             return "there is no GPU program for it that costs are taken from"
         if not known:
             return "there is no GPU program for it"

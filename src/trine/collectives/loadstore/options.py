@@ -14,6 +14,7 @@ from trine.shown import OneLine
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
+    from trine.collectives.kernels.moe.options import MoeOptions
     from trine.gpu.model import GpuModel
 
 
@@ -39,6 +40,8 @@ class LoadStoreOptions(OneLine):
         plan ``proxy``, as MSCCL++'s port channels have it.
     gpu_model: the inside of the GPUs, a model or the name or file of one; None: that of the cluster's GPUs.
     fold: ``auto`` or ``off``. verify: run both ways and compare everything.
+    matrix: of all_to_all_v, bytes from each rank (row) to each; None: the same for all. moe: of moe_dispatch and
+        moe_combine, tokens and experts; their kernels say workgroups and wavefronts.
 
     Raises
     ------
@@ -57,6 +60,8 @@ class LoadStoreOptions(OneLine):
     gpu_model: str | GpuModel | None = option(None, "Inside of the GPUs: name or file [the cluster's GPU].")
     fold: str = "auto"
     verify: bool = False
+    matrix: Sequence[Sequence[int]] | None = None
+    moe: MoeOptions | None = None
 
     def __post_init__(self) -> None:
         if self.protocol not in (AUTO, *PROTOCOLS):

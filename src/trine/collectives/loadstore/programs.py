@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import ACROSS, FAMILIES, automatic, build_kernel, kernel_name
+from trine.collectives.kernels.moe.options import MOE, NORMAL_SMS, MoeOptions, is_low_latency, low_latency_sms
 from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.options import WAVEFRONTS, WORKGROUPS, KernelOptions
 from trine.collectives.loadstore.options import LoadStoreOptions
@@ -21,13 +23,14 @@ from trine.units import PS_PER_S
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
     from trine.collectives.mscclpp.plan import KernelPlan
+    from trine.gpu.model import GpuModel
 
 ONESHOT = "oneshot"
 
 #: What ``auto`` is between nodes of unequal numbers of ranks: it puts, and needs no grid.
 _UNEVEN = {
-    "all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put", "broadcast": "ring",
-    "reduce": "ring", "gather": "put", "scatter": "put",
+    "all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put", "all_to_all_v": "put",
+    "broadcast": "ring", "reduce": "ring", "gather": "put", "scatter": "put",
 }  # fmt: skip
 #: What ``auto`` is in a node where the fastest of several is taken.
 _FASTEST = {"broadcast": ("ring", "put"), "reduce": ("ring", "get")}
@@ -56,6 +59,7 @@ class Programs:
         nodes = np.repeat(np.arange(self.num_nodes), num_ranks // self.num_nodes)
         self.is_even = self.domains == tuple(nodes.tolist())
         self.plan: KernelPlan | None = None
+        self._check_exchange()
         if options.is_plan:
             self.plan = self._load_plan()
         else:
@@ -76,13 +80,42 @@ class Programs:
         return (automatic(self._kernel_options(size_bytes)),)
 
     @property
+    def moe(self) -> MoeOptions | None:
+        """Tokens and experts of a dispatch or combine."""
+        return (self.options.moe or MoeOptions()) if self.op in MOE else None
+
+    @property
+    def is_low_latency(self) -> bool:
+        """Whether a dispatch or combine is for few tokens."""
+        chosen = self.options.algorithm
+        few = self.moe is not None and is_low_latency(self.moe, self.num_nodes)
+        return few if chosen == AUTO else chosen == "low-latency"
+
+    def model(self, model: GpuModel) -> GpuModel:
+        """The GPU as the programs have it: the normal kernels of a dispatch or combine run on some of its CUs."""
+        moe = self.moe
+        if moe is None:
+            return model
+        if self.is_low_latency:
+            if moe.sms is not None:
+                raise InputError("cannot matter: low-latency kernels take all that they need", field="sms")
+            return model
+        sms = moe.sms or NORMAL_SMS
+        if sms > model.num_cus:
+            raise InputError(f"{model.name} has {model.num_cus}, got {sms}", field="sms")
+        source = {"cus.count": f"those that the kernels have, of {model.num_cus}"}
+        return replace(model, num_cus=sms, sources={**model.sources, **source})
+
+    @property
     def protocol(self) -> str:
         """As answers show it; of a plan as its file says it."""
         return self.options.wire_protocol if self.plan is None else self.plan.protocol.lower()
 
     @property
     def workgroups(self) -> int:
-        """Of each rank; of a plan the most that one has."""
+        """Of each rank; of a plan the most that one has; of a dispatch or combine its SMs."""
+        if self.moe is not None:
+            return low_latency_sms(self.moe) if self.is_low_latency else self.moe.sms or NORMAL_SMS
         if self.plan is not None:
             return max(len(gpu.blocks) for gpu in self.plan.gpus)
         return WORKGROUPS if self.options.workgroups is None else self.options.workgroups
@@ -132,9 +165,9 @@ class Programs:
         options = self._kernel_options(size_bytes)
         if not self.is_even and f"{self.op}/{name}" in ACROSS:
             sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
+            instead = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
             raise InputError(
-                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}: take "
-                f"{_UNEVEN[self.op]!r}",
+                f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{instead}",
                 field="algorithm",
             )
         program = build_kernel(
@@ -148,6 +181,8 @@ class Programs:
             line_bytes=options.line_bytes,
             bookkeeping=options.bookkeeping,
             num_nodes=options.num_nodes,
+            matrix=options.matrix,
+            moe=options.moe,
         )
         if self.num_nodes == 1 or f"{self.op}/{name}" in ACROSS:
             return program
@@ -165,7 +200,26 @@ class Programs:
             line_bytes=self.line_bytes,
             bookkeeping=self.bookkeeping,
             num_nodes=self.num_nodes if self.is_even else 1,
+            matrix=self._matrix(size_bytes),
+            moe=self.moe,
         )
+
+    def _matrix(self, size_bytes: int) -> Sequence[Sequence[int]] | None:
+        """Of all_to_all_v; the same to all where nobody said."""
+        if self.op != "all_to_all_v" or self.options.matrix is not None:
+            return self.options.matrix
+        return ((-(-size_bytes // self.num_ranks),) * self.num_ranks,) * self.num_ranks
+
+    def _check_exchange(self) -> None:
+        """What says how much goes where fits the collective; kernels that say their SMs are not told others."""
+        options = self.options
+        if options.matrix is not None and self.op != "all_to_all_v":
+            raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {self.op}", field="matrix")
+        if options.moe is not None and self.op not in MOE:
+            raise InputError(f"tokens and experts belong to {' and '.join(MOE)}, not to {self.op}", field="moe")
+        for field in ("workgroups", "wavefronts", "bookkeeping") if self.op in MOE else ():
+            if getattr(options, field) is not None:
+                raise InputError(f"cannot matter: kernels of {self.op} say it themselves", field=field)
 
     def _load_plan(self) -> KernelPlan:
         from trine.collectives.mscclpp import check_plan, load_plan

@@ -10,10 +10,12 @@ from typing import Any
 from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
+from trine.collectives.kernels.moe.options import MOE
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.result import LoadStoreCollectiveResult
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
 from trine.collectives.sizes import check_sizes
+from trine.errors import InputError
 from trine.graph.taskgraph import Progress
 from trine.results.unused_options import unused_options
 
@@ -24,7 +26,7 @@ CHEAP_BYTES = 1 << 20
 @named_arguments
 def loadstore_collective(
     op: str,
-    sizes: Sequence[int],
+    sizes: Sequence[int] | None,
     cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
@@ -38,8 +40,9 @@ def loadstore_collective(
     Parameters
     ----------
     op, sizes: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``broadcast``, ``reduce``,
-        ``gather``, ``scatter``, or what a plan is for; bytes as nccl-tests counts them, at least 1. Each rank's part is
-        rounded up to whole cache lines.
+        ``gather``, ``scatter``, ``all_to_all_v``, or what a plan is for; bytes as nccl-tests counts them, at least 1.
+        Each rank's part is rounded up to whole cache lines. ``moe_dispatch`` and ``moe_combine``, whose sizes are None:
+        tokens to their experts and back, as ``options.moe`` says; their size is what a rank sends, copies counted.
     cluster, group: ranks are positions in ``cluster.gpus``; None: all.
     options: how it is run.
     progress, on_compile: as of :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run.
@@ -50,7 +53,14 @@ def loadstore_collective(
     ------
     InputError, SpecError, PlanError: what does not exist, does not fit or makes no difference; unknown GPUs.
     """
+    if op in MOE:
+        if sizes is not None:
+            raise InputError(f"of {op} follow from its tokens and experts: leave them out", field="sizes")
+        sizes = [1]
+    elif op == "all_to_all_v" and options is not None and options.matrix is not None and sizes is None:
+        sizes = [max(sum(row) for row in options.matrix)]
     check_sizes(sizes)
+    assert sizes is not None
     cluster = as_cluster(cluster)
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.kernels.moe.options import MOE
 from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.programs import ONESHOT, Programs
 from trine.collectives.options import CollectiveTime
@@ -79,6 +80,7 @@ class LoadStoreRuns:
         if self.options.initiator is not None and max(domains) == 0:
             raise InputError("cannot matter: no NICs are between these ranks", field="initiator")
         self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes, bookkeeping, domains)
+        self.model = self.programs.model(self.model)
 
     def row(self, size_bytes: int) -> LoadStoreRow:
         """The fastest of what may run at this size."""
@@ -151,6 +153,8 @@ class LoadStoreRuns:
             wall_s=time.perf_counter() - began,
             notes=notes,
         )
+        if self.op in MOE:  # what is sent follows from tokens and experts
+            size_bytes = done.program.payload_bytes
         answer = self._time(name, size_bytes, done, factor, result.bottleneck)
         return LoadStoreRow(
             time=answer,

@@ -47,6 +47,7 @@ def check_program(
     orders: int = 3,
     inputs: str = OWN,
     open_ends: bool = False,
+    goal: ProofGoal | None = None,
 ) -> ProgramProof:
     """ProofRun a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
 
@@ -64,6 +65,8 @@ def check_program(
     inputs: ``own``: a rank's input is there when the rank begins, which others have to be told; ``all``: all are from
         the start, as they are where a collective follows a barrier.
     open_ends: allow results that come after the rank's end.
+    goal: what ranks begin and end with, in place of what ``op`` means
+        (:func:`trine.testing.proofs.exchange.exchange_goal`).
 
     Raises
     ------
@@ -74,8 +77,9 @@ def check_program(
     """
     if inputs not in (OWN, ALL):
         raise InputError(f"unknown {inputs!r}{nearest(inputs, (OWN, ALL))}", field="inputs")
-    goal = None if op is None else make_goal(program, op, size_bytes)
-    spans = [] if goal is None else sorted({*goal.sources, *goal.results})
+    if goal is None and op is not None:
+        goal = make_goal(program, op, size_bytes)
+    spans = [] if goal is None else sorted({*goal.sources, *goal.results, *goal.constants})
     parts = [] if goal is None else [(goal.sources[0][0], goal.chunk_bytes)]
     cells, ops = make_cells(program, [*spans, *parts]), decode(program)
     _refuse_overlaps(program, ops)
@@ -90,7 +94,7 @@ def check_program(
             _look_at_end(run, rank, ends, late)
     return ProgramProof(
         program=program.name,
-        op=op,
+        op=op if goal is None else goal.op,
         num_ranks=program.num_ranks,
         num_ops=run.num_done,
         num_cells=cells.count * program.num_ranks,
@@ -109,6 +113,8 @@ def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_end
     inputs = contents(goal, cells, seed)
     for rank, ((address, length), values) in enumerate(zip(goal.sources, inputs, strict=True)):
         run.enter(rank, cells.span(rank, address, length), values, ready)
+        for constant in goal.constants:
+            run.enter(rank, cells.span(rank, *constant), np.uint64(rank), True)
     run.run()
     found = [run.memory.values[cells.span(rank, *place)] for rank, place in enumerate(goal.results)]
     root = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,18 +31,34 @@ _TO_ROOT = ("reduce", "gather")
 _TAKEN_APART = 12
 
 
+class GoalPiece(NamedTuple):
+    """Bytes ``start`` to ``start + size_bytes`` of a result: the sum of as many of inputs, each (rank, first byte)."""
+
+    start: int
+    size_bytes: int
+    sources: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofGoal:
-    """chunk_bytes: of one chunk. sources, results: (address, bytes) of each rank's input and result."""
+    """chunk_bytes: of one chunk. sources, results: (address, bytes) of each rank's input and result.
+
+    pieces: of each rank's result, in place of what ``op`` means; nobody writes between them. constants: (address,
+    bytes) of what all ranks have from the start.
+    """
 
     op: str
     num_ranks: int
     chunk_bytes: int
     sources: tuple[tuple[int, int], ...]
     results: tuple[tuple[int, int], ...]
+    pieces: tuple[tuple[GoalPiece, ...], ...] | None = None
+    constants: tuple[tuple[int, int], ...] = ()
 
     def wanted(self, rank: int, contents: list[Values], root: int) -> Values:
         """The result of a rank; ``contents``: uint64 of each rank's input, one a cell."""
+        if self.pieces is not None:
+            return self._of_pieces(self.pieces[rank], self.results[rank][1], contents)
         if self.op == "broadcast":
             return contents[root]
         if self.op in _TO_ROOT and rank:
@@ -57,6 +75,15 @@ class ProofGoal:
             return contents[0][own]
         total: Values = np.add.reduce(np.stack(contents), axis=0, dtype=np.uint64)
         return total if self.op in ("all_reduce", "reduce") else total[own]
+
+    def _of_pieces(self, pieces: Sequence[GoalPiece], size_bytes: int, contents: list[Values]) -> Values:
+        cell = self.sources[0][1] // len(contents[0])
+        found = np.full(size_bytes // cell, NOTHING, np.uint64)
+        for piece in pieces:
+            count = piece.size_bytes // cell
+            parts = [contents[rank][start // cell : start // cell + count] for rank, start in piece.sources]
+            found[piece.start // cell : piece.start // cell + count] = np.sum(parts, axis=0, dtype=np.uint64)
+        return found
 
 
 def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trine.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
-from trine.collectives.kernels.build import ROOTED, build_kernel, known_kernels, known_ops
+from trine.collectives.kernels.build import DETAILED, ROOTED, build_kernel, known_kernels, known_ops
 from trine.collectives.kernels.nics import through_nics
 from trine.collectives.options import AUTO
 from trine.errors import PlanError
@@ -135,7 +135,7 @@ class JobKernels:
 
 
 def _check(step: Collective) -> None:
-    known = [op for op in known_ops() if op not in ROOTED]
+    known = [op for op in known_ops() if op not in (*ROOTED, *DETAILED)]
     if step.kind not in known:
         raise PlanError(
             f"{step.kind} has no kernel at the load-store level, which knows {', '.join(known)}: run these "

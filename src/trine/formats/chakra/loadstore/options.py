@@ -48,11 +48,11 @@ class KernelChoices:
             if value is not None and value < 1:
                 raise InputError(f"must be at least 1, got {value}", field=name)
         for op, algorithm in self.algorithms.items():
-            from trine.collectives.kernels.build import ROOTED, known_kernels, known_ops
+            from trine.collectives.kernels.build import DETAILED, ROOTED, known_kernels, known_ops
 
             known = known_kernels(op)
-            if not known or op in ROOTED:
-                ops = [each for each in known_ops() if each not in ROOTED]
+            if not known or op in (*ROOTED, *DETAILED):
+                ops = [each for each in known_ops() if each not in (*ROOTED, *DETAILED)]
                 raise InputError(f"no kernel for {op!r}{nearest(op, ops)}", field="algorithms")
             if algorithm not in (*known, AUTO):
                 raise InputError(

@@ -1,0 +1,249 @@
+"""Dispatch and combine for decoding: every token goes by itself to each of its experts, straight from the GPU.
+
+What DeepEP's low-latency kernels do (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/internode_ll.cu; facts, no
+code). A message a token and expert: to ranks of the node over NVLink, to others a put by the NIC that the GPU posts
+(IBGDA). A counter or flag for each expert and rank follows them. Experts (of all ranks) are shared out to the SMs in
+groups of warps: these send what goes to the expert (combine) or its count (dispatch), all SMs meet, and they wait for
+what comes from there.
+
+Dispatch: an SM a token casts it into a send buffer and sends it to all its experts; the receiver copies what came into
+rows for each of its experts. Combine: what an expert made of a token goes to a place that its owner has for it, and the
+owner adds up its weighted top_k rows, an SM a token.
+
+Beside DeepEP: a message is whole lines; warps share the lines of a message, so that those of one token go one after the
+other; places in the rows of an expert are in the order of ranks, where DeepEP counts as they come.
+"""
+
+from __future__ import annotations
+
+from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, moe_of
+from trine.collectives.kernels.moe.options import low_latency_sms
+from trine.collectives.kernels.moe.routing import Place
+from trine.collectives.kernels.options import KernelOptions
+from trine.gpu.program import GpuProgram
+
+#: Warps of a block at most.
+MOST_WARPS = 32
+#: Of a message beside the token: the token's number, 16 bytes.
+HEADER_BYTES = 16
+#: Lines of a warp in flight: to peers, from the receive buffer, and by the TMA: of three buffers of 2048 bytes one is
+#: filled while another is written; and rows of a block in flight that adds up.
+SEND_LINES, RECEIVE_LINES, TMA_LINES, ADDED_ROWS = 8 * LINES_PER_ACCESS, 7 * LINES_PER_ACCESS, 32, 3
+#: Bytes of an expert's number in the routing; one warp of each SM counts all of them, 8 numbers a lane at a time.
+INDEX_BYTES = 8
+
+
+class _LowLatency(MoeBuilder):
+    """What both have: groups of warps, one for each expert of all ranks, numbered by distance and expert."""
+
+    def __init__(self, name: str, options: KernelOptions) -> None:
+        top_nodes = moe_of(options).top_nodes
+        super().__init__(name, options, options.num_nodes if top_nodes is None else top_nodes)
+        self.sms = low_latency_sms(self.moe)
+        self.warps = max(2, MOST_WARPS // -(-self.moe.experts // self.sms))
+        self.by_expert = [routes.by_expert() for routes in self.routes]
+        self.token_lines = self.lines_of(self.moe.combined_bytes)
+        self.expert_rows = self.num_ranks * self.moe.tokens
+
+    def places(self) -> list[Place]:
+        """(distance, local expert) of all experts, in the order of their numbers."""
+        return [(d, local) for d in range(self.num_ranks) for local in range(self.local_experts)]
+
+    def number(self, place: Place) -> int:
+        """Of an expert, in that order."""
+        return place[0] * self.local_experts + place[1]
+
+    def tokens_from(self, rank: int, place: Place) -> list[int]:
+        """Of a rank, for the expert at a place."""
+        return self.by_expert[rank if len(self.routes) > 1 else 0].get(place, [])
+
+    def tokens_at(self, rank: int, place: Place) -> list[int]:
+        """Of the rank from which ``rank`` is at the distance, for the local expert of ``rank``."""
+        return self.tokens_from(self.grid.at(rank, place[0], -1), place)
+
+    def first_rows(self, rank: int) -> dict[Place, int]:
+        """Where the tokens of :meth:`tokens_at` begin among the rows of the experts of ``rank``."""
+        found = {}
+        for local in range(self.local_experts):
+            row = local * self.expert_rows
+            for distance in range(self.num_ranks):
+                found[distance, local] = row
+                row += len(self.tokens_at(rank, (distance, local)))
+        return found
+
+    def shared(self, lines: int, warps: int) -> int:
+        """Lines in flight of each warp of a group, where so many of them have ``lines`` and the others none."""
+        return -(-lines * min(warps, self.warps) // self.warps)
+
+    def end(self, rank: int) -> None:
+        self.end_kernel(rank, self.warps, self.name)
+
+    def all_ranks(self, size_bytes: int) -> GpuProgram:
+        """``size_bytes``: of a message."""
+        note = f"{self.sms} SMs, {self.warps} warps an expert; {self.moe.tokens} tokens, experts {self.moe.draws}"
+        return self.finished(self.moe.tokens * self.moe.top_k * size_bytes, note)
+
+
+def dispatch(options: KernelOptions) -> GpuProgram:
+    """Tokens to the ranks of their experts."""
+    builder = _Dispatch(options)
+    for rank in builder.written:
+        for block in range(min(builder.sms, builder.moe.tokens)):
+            builder.send(rank, block)
+        first = builder.first_rows(rank)
+        for number, place in enumerate(builder.places()):
+            builder.receive(rank, number, place, first[place])
+        builder.end(rank)
+    return builder.all_ranks(builder.message_bytes)
+
+
+class _Dispatch(_LowLatency):
+    def __init__(self, options: KernelOptions) -> None:
+        super().__init__("moe_dispatch/low-latency", options)
+        moe, ranks = self.moe, self.num_ranks
+        self.message_bytes = moe.token_bytes + HEADER_BYTES
+        self.lines = self.lines_of(self.message_bytes)
+        self.x = self.rows("input", moe.tokens, self.token_lines)
+        self.output = self.rows("output", self.local_experts * self.expert_rows, self.lines)
+        self.routing = self.rows("routing", 1, self.lines_of(moe.tokens * moe.top_k * INDEX_BYTES))
+        self.messages = self.rows("messages", moe.tokens, self.lines)
+        self.received = self.rows("received", moe.experts * moe.tokens, self.lines)
+        self.staged = self.flags("staged", moe.tokens)
+        self.issued, self.counts = self.flags("issued", moe.experts), self.flags("counts", ranks * self.local_experts)
+        self.grid_flags = self.flags("grid", 2)
+
+    def send(self, rank: int, block: int) -> None:
+        """The tokens of a block: cast, and sent to all experts.
+
+        Where NICs take some, other warps write to the node, and others put where there is more to cast: who casts, or
+        waits for what is written, never waits for a NIC.
+        """
+        tokens = range(block, self.moe.tokens, self.sms)
+        near: dict[int, list[Place]] = {}
+        far: dict[int, list[Place]] = {}
+        for token in tokens:
+            chosen = self.routes_of(rank).tokens[token]
+            near[token] = [place for place in chosen if not self.crosses(place[0])]
+            far[token] = [place for place in chosen if self.crosses(place[0])]
+        has_writers, has_putters = any(far.values()), len(tokens) > 1
+        for token in tokens:
+            self.cast(rank, token)
+            others = (has_writers and bool(near[token])) + (has_putters and bool(far[token]))
+            if others:
+                self.release(self.staged, [(rank, token)], "staged", others)
+            if far[token] and not has_putters:
+                self.put_all(rank, token, far[token])
+            if near[token] and not has_writers:
+                self.write_all(rank, token, near[token])
+        self.end_workgroup()
+        for wanted, places_of, send in ((has_putters, far, self.put_all), (has_writers, near, self.write_all)):
+            if wanted and any(places_of.values()):
+                for token, places in places_of.items():
+                    if places:
+                        self.acquire(self.staged, rank, token, 1, "staged")
+                        self.barrier("staged")
+                        send(rank, token, places)
+                self.end_workgroup()
+
+    def cast(self, rank: int, token: int) -> None:
+        """A token into its message: as many lines are read as it has, and written as the message has."""
+        lines = min(self.lines, self.token_lines)
+        self.copy(lines, self.x.at(rank, token), self.messages.at(rank, token), "cast", 0)
+        if self.token_lines > lines:
+            self.load(self.token_lines - lines, self.x.at(rank, token, lines), "cast", 0)
+        if self.lines > lines:
+            self.store(self.lines - lines, self.messages.at(rank, token, lines), "cast")
+        self.settle("cast")
+
+    def put_all(self, rank: int, token: int, places: list[Place]) -> None:
+        """By NICs."""
+        for place in places:
+            target = self.slot(rank, self.grid.at(rank, place[0]), place, token)
+            self.put(self.lines, self.messages.at(rank, token), target, "put")
+        self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
+
+    def write_all(self, rank: int, token: int, places: list[Place]) -> None:
+        """To ranks of the node, each by a warp."""
+        unroll = self.shared(SEND_LINES, len(places))
+        for place in places:
+            target = self.slot(rank, self.grid.at(rank, place[0]), place, token)
+            self.copy(self.lines, self.messages.at(rank, token), target, "send", unroll)
+        self.settle("send")
+        self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
+
+    def slot(self, rank: int, peer: int, place: Place, token: int) -> tuple[int, int]:
+        """Where a message lies at its receiver: behind those that the rank has for the same expert."""
+        row = self.number(place) * self.moe.tokens + self.tokens_from(rank, place).index(token)
+        return self.received.at(peer, row)
+
+    def receive(self, rank: int, number: int, place: Place, row: int) -> None:
+        """Send the count to the expert of that number; then copy what came for the own one from the other side."""
+        moe, sent, coming = self.moe, len(self.tokens_from(rank, place)), len(self.tokens_at(rank, place))
+        self.load(self.routing.lines, self.routing.at(rank, 0), "count", 1)
+        self.settle("count")
+        if sent:
+            self.acquire(self.issued, rank, number, sent, "issued")
+        self.notify(self.counts, (self.grid.at(rank, place[0]), number), place[0], "count")
+        self.meet(self.grid_flags, rank, number, moe.experts, "grid")
+        self.acquire(self.counts, rank, number, 1, "wait")
+        if coming:
+            source, unroll = self.received.at(rank, number * moe.tokens), self.shared(RECEIVE_LINES, coming)
+            self.load(1, source, "number", 0)
+            self.settle("number")
+            self.copy(coming * self.lines, source, self.output.at(rank, row), "unpack", unroll)
+        self.end_workgroup()
+
+
+def combine(options: KernelOptions) -> GpuProgram:
+    """What the experts made of them, back, and added up."""
+    builder = _Combine(options)
+    for rank in builder.written:
+        first = builder.first_rows(rank)
+        for number, place in enumerate(builder.places()):
+            builder.send(rank, number, place, first[place])
+            builder.receive(rank, number)
+            builder.end_workgroup()
+        builder.end(rank)
+    return builder.all_ranks(builder.moe.combined_bytes)
+
+
+class _Combine(_LowLatency):
+    def __init__(self, options: KernelOptions) -> None:
+        super().__init__("moe_combine/low-latency", options)
+        moe = self.moe
+        self.x = self.rows("input", self.local_experts * self.expert_rows, self.token_lines)
+        self.output = self.rows("output", moe.tokens, self.token_lines)
+        self.messages = self.rows("messages", self.local_experts * self.expert_rows, self.token_lines)
+        self.received = self.rows("received", moe.experts * moe.tokens, self.token_lines)
+        self.flags_of = self.flags("flags", moe.experts)
+        self.grid_flags = self.flags("grid", 2)
+
+    def send(self, rank: int, number: int, place: Place, row: int) -> None:
+        """What an expert made of the tokens of the rank at the other side, and a flag behind it."""
+        distance, lines = place[0], self.token_lines
+        owner, tokens = self.grid.at(rank, distance, -1), self.tokens_at(rank, place)
+        away = self.grid.distance(rank, owner)
+        unroll = self.shared(TMA_LINES, len(tokens))
+        if self.crosses(away) and tokens:
+            self.copy(len(tokens) * lines, self.x.at(rank, row), self.messages.at(rank, row), "copy", unroll)
+            self.settle("copy")
+        for i, token in enumerate(tokens):
+            target = self.received.at(owner, number * self.moe.tokens + token)
+            if self.crosses(away):
+                self.put(lines, self.messages.at(rank, row + i), target, "put")
+            else:
+                self.copy(lines, self.x.at(rank, row + i), target, "send", unroll)
+        if tokens and not self.crosses(away):
+            self.settle("send")
+        self.notify(self.flags_of, (owner, number), away, "flag")
+
+    def receive(self, rank: int, number: int) -> None:
+        """Wait for the expert of that number; then add up the tokens of the block."""
+        moe = self.moe
+        self.acquire(self.flags_of, rank, number, 1, "wait")
+        self.meet(self.grid_flags, rank, number, moe.experts, "grid")
+        unroll = -(-ADDED_ROWS * self.token_lines // self.warps)
+        for token in range(number, moe.tokens, moe.experts):
+            places = self.routes_of(rank).tokens[token]
+            rows = [self.received.at(rank, self.number(place) * moe.tokens + token) for place in places]
+            self.reduce(self.token_lines, rows, self.output.at(rank, token), "add up", unroll)

@@ -1,0 +1,249 @@
+"""Dispatch and combine of many tokens in a node: channels of SMs that send and receive through queues.
+
+What DeepEP's intranode kernels do (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/intranode.cu; facts, no code).
+Ranks first tell each other how much comes. A channel is an SM that sends and one that receives, with some warps for
+each rank; tokens are shared out to channels. A token goes once to each rank that has an expert of it, the own one too,
+into a queue in the memory of the receiver: after each chunk of tokens the sender moves the tail, which the receiver
+waits for. Dispatch: the receiver copies tokens to where they belong. Combine: warps that each have a token wait for all
+that comes of it, and add it up.
+
+Beside DeepEP: the tail is a semaphore to which each chunk adds, and one more for each group of warps that adds up;
+queues never fill (they have 256 tokens, and receivers keep up); warps of a group share the lines of a token, where
+DeepEP gives each warp its own; the kernel that exchanges counts, and which the measurement holds too, is the first
+thing that this one does.
+"""
+
+from __future__ import annotations
+
+from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, moe_of
+from trine.collectives.kernels.moe.options import NORMAL_SMS
+from trine.collectives.kernels.moe.routing import Routes
+from trine.collectives.kernels.options import KernelOptions
+from trine.errors import InputError
+from trine.gpu.program import GpuProgram
+
+#: Warps of an SM (768 threads), tokens of a chunk (Buffer.get_dispatch_config and
+#: get_combine_config by ranks; those in between have the next larger's).
+WARPS = 24
+DISPATCH_CHUNK, COMBINE_CHUNK = {2: 24, 4: 6, 8: 6}, {2: 10, 4: 9, 8: 4}
+MOST_RANKS = 8
+#: Beside a dispatched token: its number, and number and weight of each expert; beside a combined one: the weights.
+NUMBER_BYTES, EXPERT_BYTES, WEIGHT_BYTES = 4, 8, 4
+#: Accesses of a warp in flight: sending a dispatched and a combined token; receiving: half a token, by the TMA.
+DISPATCH_UNROLL, COMBINE_UNROLL = 5 * LINES_PER_ACCESS, 4 * LINES_PER_ACCESS
+
+
+class _Normal(MoeBuilder):
+    """Channels, and who is served by which workgroup of them."""
+
+    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
+        if options.num_nodes > 1:
+            raise InputError(
+                f"{name} is for one node, and these are {options.num_nodes}: take 'low-latency'", field="algorithm"
+            )
+        if options.num_ranks > MOST_RANKS:
+            raise InputError(
+                f"{name} is for at most {MOST_RANKS} ranks, and these are {options.num_ranks}: take 'low-latency'",
+                field="algorithm",
+            )
+        super().__init__(name, options, 1)
+        moe, ranks = self.moe, options.num_ranks
+        self.channels = (moe.sms or NORMAL_SMS) // 2
+        self.warps = max(1, WARPS // ranks)
+        self.chunk = chunks[min(size for size in chunks if size >= ranks)]
+        self.token_bytes, more_bytes = sizes
+        self.lines = self.lines_of(self.token_bytes + more_bytes)
+        self.each = -(-moe.tokens // self.channels)
+        self.by_rank = [routes.by_rank() for routes in self.routes]
+        self.queue = self.rows("queues", self.channels * ranks * self.each, self.lines)
+        self.counts = self.rows("counts", ranks, 1)
+        self.heads = self.rows("heads", self.channels * ranks, 1)
+        self.told, self.go = self.flags("told", 1), self.flags("go", 1)
+        self.tails = self.flags("tails", self.channels * ranks)
+
+    def sent(self, rank: int, distance: int, channel: int) -> list[int]:
+        """Tokens of a channel of a rank that go to a distance."""
+        first = channel * self.each
+        tokens = self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, [])
+        return [token for token in tokens if first <= token < first + self.each]
+
+    def came(self, rank: int, distance: int, channel: int) -> list[int]:
+        """The same of the rank from which ``rank`` is at the distance."""
+        return self.sent(self.grid.at(rank, distance, -1), distance, channel)
+
+    def first_rows(self, rank: int) -> dict[tuple[int, int], int]:
+        """Where tokens begin that came, by (distance, channel)."""
+        found, row = {}, 0
+        for distance in range(self.num_ranks):
+            for channel in range(self.channels):
+                found[distance, channel] = row
+                row += len(self.came(rank, distance, channel))
+        return found
+
+    def row(self, channel: int, distance: int, number: int) -> int:
+        """In the queue at the receiver."""
+        return (channel * self.num_ranks + distance) * self.each + number
+
+    def chunks_of(self, count: int) -> list[range]:
+        """Of so many tokens."""
+        return [range(first, min(first + self.chunk, count)) for first in range(0, count, self.chunk)]
+
+    def tell(self, rank: int, workgroups: int) -> None:
+        """Tell all others how much comes, and wait for what they say; then the others may go on."""
+        others = [self.grid.at(rank, distance) for distance in range(1, self.num_ranks)]
+        for distance, other in enumerate(others, 1):
+            self.store(1, self.counts.at(other, distance), "notify")
+        self.settle("notify")
+        self.fence("notify")
+        self.release(self.told, [(other, 0) for other in others], "notify")
+        self.acquire(self.told, rank, 0, len(others), "notify")
+        self.release(self.go, [(rank, 0)], "notify", workgroups)
+        self.end_workgroup()
+
+    def begin(self, rank: int) -> None:
+        self.acquire(self.go, rank, 0, 1, "notify")
+        self.barrier("notify")
+
+    def look_at_head(self, peer: int, channel: int, distance: int) -> None:
+        """Is there room in the queue: a read of the receiver's memory before each chunk."""
+        self.load(1, self.heads.at(peer, channel * self.num_ranks + distance), "head", 0)
+        self.settle("head")
+
+    def move_tail(self, peer: int, channel: int, distance: int) -> None:
+        """What has been written is there."""
+        self.settle("tail")
+        self.fence("tail")
+        self.release(self.tails, [(peer, channel * self.num_ranks + distance)], "tail")
+
+    def all_ranks(self, rows: int) -> GpuProgram:
+        """``rows``: tokens that come to all written ranks, copies counted, as DeepEP's bandwidth does."""
+        note = f"{2 * self.channels} SMs; chunks of {self.chunk}; {self.moe.tokens} tokens, experts {self.moe.draws}"
+        return self.finished(rows // len(self.written) * self.token_bytes, note)
+
+    def copies(self) -> int:
+        """Tokens that all written ranks send, one for each receiver."""
+        return sum(len(tokens) for by_rank in self.by_rank for tokens in by_rank.values())
+
+
+def dispatch(options: KernelOptions) -> GpuProgram:
+    """Tokens to the ranks of their experts."""
+    moe = moe_of(options)
+    more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
+    builder = _Dispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), DISPATCH_CHUNK)
+    for rank in builder.written:
+        first = builder.first_rows(rank)
+        for distance in range(builder.num_ranks):
+            for channel in range(builder.channels):
+                builder.send(rank, distance, channel)
+                builder.receive(rank, distance, channel, first[distance, channel])
+        builder.tell(rank, 2 * builder.channels * builder.num_ranks)
+        builder.end_kernel(rank, builder.warps, builder.name)
+    return builder.all_ranks(builder.copies())
+
+
+class _Dispatch(_Normal):
+    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
+        super().__init__(name, options, sizes, chunks)
+        self.x = self.rows("input", self.moe.tokens, self.lines)
+        self.output = self.rows("output", self.num_ranks * self.moe.tokens, self.lines)
+
+    def send(self, rank: int, distance: int, channel: int) -> None:
+        peer, tokens = self.grid.at(rank, distance), self.sent(rank, distance, channel)
+        self.begin(rank)
+        for chunk in self.chunks_of(len(tokens)):
+            self.look_at_head(peer, channel, distance)
+            for number in chunk:
+                target = self.queue.at(peer, self.row(channel, distance, number))
+                self.copy(self.lines, self.x.at(rank, tokens[number]), target, "send", DISPATCH_UNROLL)
+            self.move_tail(peer, channel, distance)
+        self.end_workgroup()
+
+    def receive(self, rank: int, distance: int, channel: int, row: int) -> None:
+        self.begin(rank)
+        half_a_token = max(1, self.lines_of(self.token_bytes) // 2)
+        for chunk in self.chunks_of(len(self.came(rank, distance, channel))):
+            self.acquire(self.tails, rank, channel * self.num_ranks + distance, 1, "wait")
+            self.barrier("wait")
+            source = self.queue.at(rank, self.row(channel, distance, chunk.start))
+            lines = len(chunk) * self.lines
+            self.copy(lines, source, self.output.at(rank, row + chunk.start), "receive", half_a_token)
+            self.settle("receive")
+        self.end_workgroup()
+
+
+def combine(options: KernelOptions) -> GpuProgram:
+    """What the experts of each rank made of them, back, and added up."""
+    moe = moe_of(options)
+    builder = _Combine(
+        "moe_combine/normal", options, (moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES), COMBINE_CHUNK
+    )
+    for rank in builder.written:
+        first = builder.first_rows(rank)
+        for which in range(builder.num_ranks):
+            for channel in range(builder.channels):
+                builder.send(rank, which, channel, first[which, channel])
+                builder.add_up(rank, which, channel)
+        for distance in range(builder.num_ranks):
+            for channel in range(builder.channels):
+                builder.end_workgroup()  # on the SM that sends
+                builder.watch(rank, distance, channel)
+        builder.tell(rank, 3 * builder.channels * builder.num_ranks)
+        builder.end_kernel(rank, builder.warps, builder.name)
+    return builder.all_ranks(builder.copies())
+
+
+class _Combine(_Normal):
+    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
+        super().__init__(name, options, sizes, chunks)
+        self.x = self.rows("input", self.num_ranks * self.moe.tokens, self.lines)
+        self.output = self.rows("output", self.moe.tokens, self.lines)
+        self.there = self.flags("there", self.channels * self.num_ranks * self.num_ranks)
+
+    def send(self, rank: int, distance: int, channel: int, row: int) -> None:
+        """Tokens that came from the rank from which this one is at the distance, back to it."""
+        owner = self.grid.at(rank, distance, -1)
+        self.begin(rank)
+        for chunk in self.chunks_of(len(self.came(rank, distance, channel))):
+            self.look_at_head(owner, channel, distance)
+            for number in chunk:
+                target = self.queue.at(owner, self.row(channel, distance, number))
+                self.copy(self.lines, self.x.at(rank, row + number), target, "send", COMBINE_UNROLL)
+            self.move_tail(owner, channel, distance)
+        self.end_workgroup()
+
+    def watch(self, rank: int, distance: int, channel: int) -> None:
+        """A warp that looks at the tail for the others."""
+        self.begin(rank)
+        flag = channel * self.num_ranks + distance
+        for _ in self.chunks_of(len(self.sent(rank, distance, channel))):
+            self.acquire(self.tails, rank, flag, 1, "wait")
+            self.release(self.there, [(rank, flag * self.num_ranks + j) for j in range(self.num_ranks)], "wait")
+        self.end_workgroup()
+
+    def add_up(self, rank: int, group: int, channel: int) -> None:
+        """Every so manieth token of a channel, when all of it is there."""
+        self.begin(rank)
+        sent = {d: self.sent(rank, d, channel) for d in range(self.num_ranks)}
+        place = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent.items()}
+        seen = dict.fromkeys(sent, 0)
+
+        def see(distance: int, chunks: int) -> None:
+            """That so many chunks are there."""
+            if chunks > seen[distance]:
+                flag = (channel * self.num_ranks + distance) * self.num_ranks + group
+                self.acquire(self.there, rank, flag, chunks - seen[distance], "wait")
+                seen[distance] = chunks
+
+        routes: Routes = self.routes_of(rank)
+        last = min((channel + 1) * self.each, self.moe.tokens)
+        for token in range(channel * self.each + group, last, self.num_ranks):
+            distances = routes.distances(token)
+            for distance in distances:
+                see(distance, place[distance][token] // self.chunk + 1)
+            self.barrier("wait")
+            rows = [self.queue.at(rank, self.row(channel, d, place[d][token])) for d in distances]
+            unroll = LINES_PER_ACCESS * len(rows)
+            self.reduce(self.lines, rows, self.output.at(rank, token), "add up", unroll)
+        for distance, tokens in sent.items():
+            see(distance, len(self.chunks_of(len(tokens))))
+        self.end_workgroup()

@@ -1,0 +1,141 @@
+"""What a dispatch or combine of a mixture of experts moves: tokens, experts, and how tokens find them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trine.arguments import named_arguments, option
+from trine.errors import InputError, nearest
+
+#: What a dispatch and a combine are called.
+MOE = ("moe_dispatch", "moe_combine")
+#: DeepSeek-V3's: elements of a token, experts, experts a token, nodes that these may be on (arXiv 2412.19437, 2.1.2).
+HIDDEN, EXPERTS, TOP_K, TOP_NODES = 7168, 256, 8, 4
+#: Tokens of a rank in a batch of decoding (DeepEP docs/legacy.md).
+TOKENS = 128
+#: FP8: bytes of a scale, and elements that share it.
+SCALE_BYTES, SCALED = 4, 128
+BALANCED, ZIPF = "balanced", "zipf:"
+#: Each rank draws its own experts; or all draw what rank 0 does, experts counted from the own ones on, which folds.
+RANDOM, ROTATED = "random", "rotated"
+FP8, BF16 = "fp8", "bf16"
+#: Up to so many tokens of a rank ``auto`` takes low-latency kernels: DeepEP recommends batches below (docs/legacy.md).
+LOW_LATENCY_TOKENS = 256
+#: SMs of the normal kernels (DeepEP's tests); those that a low-latency kernel may have: the H800's.
+NORMAL_SMS, DEVICE_SMS = 24, 132
+MAX_TOKENS, MAX_HIDDEN, MAX_EXPERTS, MAX_TOP_K = 1 << 16, 1 << 16, 4096, 32
+
+
+@named_arguments
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoeOptions:
+    """tokens: of each rank. top_nodes: None: what the kernels are for: 4 of the normal ones, any of the low-latency.
+
+    expert_imbalance: as of :class:`trine.parallel.plan.Plan`: how likely each expert is. expert_shares: the same by
+    numbers, one an expert. sms: of the normal kernels, half of which send; None: 24 (DeepEP's tests).
+
+    Raises
+    ------
+    InputError: a number out of range, an unknown word, experts that do not divide.
+    """
+
+    tokens: int = option(TOKENS, "Of each rank.")
+    hidden: int = option(HIDDEN, "Elements of a token.")
+    experts: int = option(EXPERTS, "Of all ranks.")
+    top_k: int = option(TOP_K, "Experts of a token.")
+    top_nodes: int | None = option(None, "Nodes that a token's experts are on [4, low-latency: all].")
+    expert_imbalance: str = option(BALANCED, "Tokens of experts; a file has one share a line.")
+    expert_shares: tuple[float, ...] = ()
+    draws: str = option(RANDOM, "Experts: each rank draws its own, or as rank 0, seen from there, which folds.")
+    seed: int = option(0, "Of the draws.")
+    dispatch_type: str = option(FP8, "Of dispatched tokens; combined ones are bf16.")
+    sms: int | None = option(None, "Of the normal kernels, half of which send [24].")
+
+    def __post_init__(self) -> None:
+        for field, least, most in (
+            ("tokens", 1, MAX_TOKENS),
+            ("hidden", SCALED, MAX_HIDDEN),
+            ("experts", 1, MAX_EXPERTS),
+            ("top_k", 1, MAX_TOP_K),
+            ("seed", 0, (1 << 63) - 1),
+            *((("top_nodes", 1, MAX_EXPERTS),) if self.top_nodes is not None else ()),
+            *((("sms", 2, 1024),) if self.sms is not None else ()),
+        ):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InputError(f"must be a whole number from {least} to {most}, got {value!r}", field=field)
+        if self.hidden % SCALED:
+            raise InputError(f"must be a multiple of {SCALED}, which share a scale; got {self.hidden}", field="hidden")
+        if self.top_k > self.experts:
+            raise InputError(f"a token has {self.top_k} different experts, and there are {self.experts}", field="top_k")
+        if self.sms is not None and self.sms % 2:
+            raise InputError(f"half of them send and half receive: must be even, got {self.sms}", field="sms")
+        for field, known in (("draws", (RANDOM, ROTATED)), ("dispatch_type", (FP8, BF16))):
+            if getattr(self, field) not in known:
+                value = getattr(self, field)
+                raise InputError(f"unknown {field} {value!r}{nearest(str(value), known)}", field=field)
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        if self.expert_shares and self.expert_imbalance != BALANCED:
+            raise InputError("contradicts expert_shares: give one", field="expert_imbalance")
+        if self.expert_shares and len(self.expert_shares) != self.experts:
+            raise InputError(
+                f"has {len(self.expert_shares)} entries, and there are {self.experts} experts", field="expert_shares"
+            )
+        if not all(share > 0 for share in self.expert_shares):
+            raise InputError("must be above 0: a token has different experts", field="expert_shares")
+        if self.draws == ROTATED and not self.is_balanced:
+            raise InputError(
+                "cannot be 'rotated' where experts are not alike: each rank draws for itself", field="draws"
+            )
+        self.weights()
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether all experts are as likely."""
+        return self.expert_imbalance == BALANCED and not self.expert_shares
+
+    def weights(self) -> tuple[float, ...]:
+        """How likely each expert is, up to a factor."""
+        return self.expert_shares or imbalance_weights(self.expert_imbalance, self.experts)
+
+    @property
+    def token_bytes(self) -> int:
+        """Of a dispatched token: with the scales of FP8."""
+        return self.hidden + self.hidden // SCALED * SCALE_BYTES if self.dispatch_type == FP8 else 2 * self.hidden
+
+    @property
+    def combined_bytes(self) -> int:
+        """Of a token that comes back: BF16."""
+        return 2 * self.hidden
+
+
+def is_low_latency(moe: MoeOptions, num_nodes: int) -> bool:
+    """Whether ``auto`` takes the low-latency kernels: for few tokens, and between nodes."""
+    return num_nodes > 1 or moe.tokens <= LOW_LATENCY_TOKENS
+
+
+def low_latency_sms(moe: MoeOptions) -> int:
+    """SMs of a low-latency kernel: experts of all ranks are shared out to them in as few groups as may be."""
+    return -(-moe.experts // -(-moe.experts // DEVICE_SMS))
+
+
+def imbalance_weights(imbalance: str, count: int) -> tuple[float, ...]:
+    """Shares of ``count`` receivers, up to a factor: ``balanced``, or ``zipf:S``: 1/n^S of the n-th.
+
+    Raises InputError for another text, or an exponent not above 0 and at most 10.
+    """
+    if imbalance == BALANCED:
+        return (1.0,) * count
+    try:
+        power = float(imbalance.removeprefix(ZIPF)) if imbalance.startswith(ZIPF) else -1.0
+    except ValueError:
+        power = -1.0
+    if not 0 < power <= 10:
+        raise InputError(
+            f"must be {BALANCED!r} or 'zipf:S' with an exponent S above 0 and at most 10; got "
+            f"{imbalance!r:.80}{nearest(imbalance[:80], (BALANCED,))}",
+            field="expert_imbalance",
+        )
+    return tuple((n + 1) ** -power for n in range(count))

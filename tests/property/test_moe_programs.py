@@ -1,0 +1,179 @@
+"""Do dispatch, combine and all-to-all of unequal parts bring every row to its place, in whatever order they run?"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trine.cluster import load_cluster
+from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.count import count_lines
+from trine.collectives.kernels.moe.options import MOE, MoeOptions
+from trine.collectives.kernels.moe.routing import NodeGrid, draw_routes
+from trine.errors import InputError
+from trine.gpu.model.files import gpu_model_of
+from trine.gpu.program import BARRIER, NOP, WAITCNT
+from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.validate import validate_program
+from trine.testing.proofs import check_program
+from trine.testing.proofs.exchange import moe_goal, uneven_goal
+
+#: algorithm, ranks, nodes
+SHAPES = [
+    *(("low-latency", ranks, nodes) for ranks, nodes in ((2, 1), (4, 1), (4, 2), (3, 3), (6, 3))),
+    *(("normal", ranks, 1) for ranks in (2, 3, 4, 8)),
+]
+#: what is drawn, and how
+DRAWS = (
+    {"draws": "random"},
+    {"draws": "rotated", "seed": 3},
+    {"expert_imbalance": "zipf:1", "dispatch_type": "bf16"},
+    {"tokens": 1, "top_k": 1},
+)
+
+
+def small(ranks, algorithm, **how):
+    usual = {"tokens": 7, "hidden": 256, "experts": 2 * ranks, "top_k": 3, "sms": 4 if algorithm == "normal" else None}
+    return MoeOptions(**usual | how)
+
+
+@pytest.mark.parametrize(("algorithm", "ranks", "nodes"), SHAPES)
+@pytest.mark.parametrize("op", MOE)
+def test_every_token_finds_its_experts_and_its_sum(op, algorithm, ranks, nodes):
+    for number, how in enumerate(DRAWS):
+        moe = small(ranks, algorithm, **how)
+        program = build_kernel(op, ranks, 1, algorithm=algorithm, num_nodes=nodes, moe=moe)
+        validate_program(program)
+        proof = check_program(program, goal=moe_goal(program, moe, nodes), seed=number, orders=int(ranks < 5))
+        assert proof.open_ends == ()
+        assert proof.late_reads == ()
+
+
+def test_more_tokens_than_sms_across_nodes():
+    """Blocks with several tokens: others put and write what one warp group casts."""
+    moe = small(4, "low-latency", tokens=13, experts=4, top_k=2)
+    for op in MOE:
+        program = build_kernel(op, 4, 1, algorithm="low-latency", num_nodes=2, moe=moe)
+        check_program(program, goal=moe_goal(program, moe, 2))
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm", "kind", "labels"),
+    [
+        ("moe_dispatch", "low-latency", WAITCNT, ("cast", "send")),
+        ("moe_combine", "low-latency", WAITCNT, ("send",)),
+        ("moe_dispatch", "normal", WAITCNT, ("tail",)),
+        ("moe_combine", "normal", WAITCNT, ("tail",)),
+        ("moe_dispatch", "low-latency", BARRIER, ("number",)),
+        ("moe_combine", "low-latency", BARRIER, ("grid",)),
+        ("moe_dispatch", "normal", BARRIER, ("wait",)),
+        ("moe_combine", "normal", BARRIER, ("wait",)),
+    ],
+)
+def test_the_proof_sees_what_is_not_waited_for(op, algorithm, kind, labels):
+    """All waits or barriers of a label left out, on all ranks: a race."""
+    moe = small(4, algorithm)
+    program = build_kernel(op, 4, 1, algorithm=algorithm, moe=moe)
+    for label in labels:
+        chosen = (program.op_kind == kind) & (program.op_label == program.labels.index(label))
+        assert chosen.any()
+        broken = replace(program, op_kind=np.where(chosen, NOP, program.op_kind).astype(np.int8))
+        with pytest.raises(InputError, match=r"reads|writes|overwrites"):
+            check_program(broken, goal=moe_goal(program, moe))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_unequal_parts_arrive_in_the_order_of_ranks(ranks):
+    drawn = random.Random(ranks)
+    for workgroups in (1, 3):
+        matrix = [[drawn.choice((0, 1, 100, 1000, 5000)) for _ in range(ranks)] for _ in range(ranks)]
+        matrix[0][1] = 10
+        program = build_kernel("all_to_all_v", ranks, 1, workgroups=workgroups, wavefronts=2, matrix=matrix)
+        validate_program(program)
+        proof = check_program(program, goal=uneven_goal(program, matrix), orders=int(ranks < 5))
+        assert proof.open_ends == ()
+        sent = count_lines(program).written
+        assert (sent == [[-(-size // 128) for size in row] for row in matrix]).all()
+
+
+def test_a_goal_that_is_not_met_is_said():
+    matrix = [[0, 300], [500, 0]]
+    program = build_kernel("all_to_all_v", 2, 1, workgroups=1, wavefronts=1, matrix=matrix)
+    with pytest.raises(InputError, match="all_to_all_v ends with"):
+        check_program(program, goal=uneven_goal(program, [[0, 300], [200, 0]]))
+
+
+@pytest.mark.parametrize("algorithm", ["low-latency", "normal"])
+def test_tokens_are_conserved(algorithm):
+    """Lines that cross between ranks are those of the messages, one for each expert, or for each rank."""
+    ranks = 4
+    moe = small(ranks, algorithm, tokens=20, hidden=1024)
+    routes = draw_routes(moe, NodeGrid(1, ranks), 1)
+    program = build_kernel("moe_dispatch", ranks, 1, algorithm=algorithm, moe=moe)
+    lines = {"low-latency": -(-(1024 + 32 + 16) // 128), "normal": -(-(1024 + 32 + 4 + 3 * 12) // 128)}[algorithm]
+    written = count_lines(program).written
+    for rank in range(ranks):
+        for distance in range(1, ranks):
+            places = [place for places in routes[rank].tokens for place in places if place[0] == distance]
+            copies = len(places) if algorithm == "low-latency" else len(routes[rank].by_rank().get(distance, []))
+            counts = 0 if algorithm == "low-latency" else 1  # the line that says how much comes
+            assert written[rank, (rank + distance) % ranks] == copies * lines + counts
+
+
+def test_draws_are_of_different_experts_by_their_shares():
+    grid = NodeGrid(4, 2)
+    moe = MoeOptions(tokens=2000, experts=64, top_k=4, expert_imbalance="zipf:1", top_nodes=2)
+    for rank, routes in enumerate(draw_routes(moe, grid, 2)):
+        tokens = [[grid.at(rank, d) * 8 + e for d, e in places] for places in routes.tokens]
+        assert all(len(set(experts)) == 4 for experts in tokens)
+        assert all(len({expert // 16 for expert in experts}) <= 2 for experts in tokens)
+        counts = np.bincount(np.ravel(tokens), minlength=64)
+        assert counts[0] > 1.5 * counts[3] > 3 * counts[40]
+    even = draw_routes(MoeOptions(tokens=2000, experts=64, top_k=4), grid, 4)
+    counts = np.bincount(np.ravel([[d * 8 + e for d, e in places] for places in even[0].tokens]), minlength=64)
+    assert abs(counts - 125).max() < 6 * 125**0.5
+
+
+def test_rotated_draws_fold_exactly_and_others_say_why_not():
+    cluster = load_cluster("hgx-h800", gpus=4)
+    model = gpu_model_of(cluster, cluster.gpus)
+    for op in MOE:
+        for algorithm in ("low-latency", "normal"):
+            moe = small(4, algorithm, draws="rotated", hidden=1024)
+            program = build_kernel(op, 4, 1, algorithm=algorithm, moe=moe)
+            done = run_gpus(program, cluster, cluster.gpus, model, options=GpuRunOptions(verify=True))
+            assert (done.fold.classes, done.fold.verified) == (1, True)
+    program = build_kernel("moe_dispatch", 4, 1, algorithm="low-latency", moe=small(4, "low-latency"))
+    assert "rank 1 has" in run_gpus(program, cluster, cluster.gpus, model).fold.why_unfolded
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "nodes", "how", "field"),
+    [
+        ("normal", 2, {}, "algorithm"),
+        ("low-latency", 1, {"experts": 6}, "experts"),
+        ("low-latency", 1, {"top_nodes": 1}, "top_nodes"),
+        ("low-latency", 2, {"top_nodes": 3}, "top_nodes"),
+        ("low-latency", 4, {"top_nodes": 1, "top_k": 4}, "top_k"),
+    ],
+)
+def test_what_cannot_be_is_refused(algorithm, nodes, how, field):
+    moe = small(4, algorithm, **how)
+    with pytest.raises(InputError) as error:
+        build_kernel("moe_dispatch", 4, 1, algorithm=algorithm, num_nodes=nodes, moe=moe)
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"tokens": 0}, {"hidden": 100}, {"top_k": 300}, {"sms": 3}, {"draws": "randm"}, {"dispatch_type": "fp4"},
+     {"expert_imbalance": "zipf:0"}, {"expert_imbalance": "zipf:1", "draws": "rotated"}, {"expert_shares": (1.0,)},
+     {"expert_shares": (0.0,) * 256}],
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused_by_name(how):
+    with pytest.raises(InputError) as error:
+        MoeOptions(**how)
+    assert error.value.field in how
