@@ -5,7 +5,6 @@ All series, also those that miss: ``trine validate loadstore``, docs/background/
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,20 +14,13 @@ from gpu_cases import counting_words
 from trine.cluster import load_cluster
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.program import (
-    COPY,
-    READ_MEMBER,
-    READ_SUM,
-    REDUCE,
-    WRITE_ALL,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import DELAY
 from trine.gpu.run import run_gpus
-from trine.studies import gpu_measured
+from trine.studies import gpu_kernels
 from trine.studies.gpu_kernels import (
     COPIES,
     copy_kernel,
+    nvls_between_meetings,
     oneshot_copied,
     oneshot_packets,
     reads_between_meetings,
@@ -63,32 +55,32 @@ def test_small_all_reduce_of_mscclpp_on_eight_h100():
     compared = compare(chosen(["mscclpp-dsl-h100"]))
     assert [each.point.size_bytes for each in compared] == [1 << power for power in range(10, 21)]
     assert median_error(compared) <= TARGET
-    assert max(abs(each.error) for each in compared) <= 0.15  # 13 %, at 1 KiB
+    assert max(abs(each.error) for each in compared) <= 0.15  # 12 %, at 1 MiB
     times = [each.time_ps for each in compared]
     # Polls that come a little too early or too late: 0.3 % between 16 and 32 KiB.
     assert all(larger >= 0.99 * smaller for smaller, larger in pairwise(times))
 
 
-def through_the_switch(size_bytes: int, ranks: int) -> GpuProgram:
-    """The plan as it is: its one load is added up by the switch, which multicasts its one store."""
-    program = twoshot_between_meetings(size_bytes, ranks)
-    kind, role = program.op_kind.copy(), program.operand_role.copy()
-    for op in np.flatnonzero(kind == REDUCE).tolist():
-        rows = np.arange(*program.operand_ptr[op : op + 2])
-        kind[op], role[rows[:ranks]], role[rows[ranks:]] = COPY, READ_MEMBER, WRITE_MEMBER
-        role[rows[0]], role[rows[ranks]] = READ_SUM, WRITE_ALL
-    return replace(program, op_kind=kind, operand_role=role)
+def test_the_plan_of_mscclpp_with_nvls_on_eight_h100():
+    """What bytes cost is right up to 256 KiB; what a kernel does besides takes 0.2 to 0.4 us too long."""
+    check_program(counting_words(nvls_between_meetings(5_000, 4)), "all_reduce", 5_000)
+    compared = compare([each for each in chosen(["mscclpp-dsl-h100"]) if each.size_bytes <= 256 << 10])
+    longer = [each.time_ps - each.point.time_ps for each in compared]
+    assert min(longer) >= 0
+    assert max(longer) <= 400_000
+    assert max(longer) - min(longer) <= 200_000
 
 
-def test_the_plan_of_mscclpp_with_nvls_on_eight_h100(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What bytes cost is right; of what a kernel does besides, 0.9 us are missing (docs/background/gpu-models.md)."""
-    check_program(counting_words(through_the_switch(5_000, 4)), "all_reduce", 5_000)
-    monkeypatch.setattr(gpu_measured, "PROGRAMS", {**gpu_measured.PROGRAMS, "nvls": through_the_switch})
-    compared = compare(chosen(["mscclpp-dsl-h100"]), ("nvls",))
-    assert median_error(compared) <= TARGET
-    assert abs(compared[-1].error) <= 0.05  # 0.6 %, at 1 MiB
-    missing = [each.point.time_ps - each.time_ps for each in compared if each.point.size_bytes <= 256 << 10]
-    assert max(missing) - min(missing) <= 200_000  # of 0.84 to 0.97 us
+def test_a_plan_whose_code_is_fetched_takes_seven_fetches_longer():
+    # Four before the first signal, two before its wait, one before the sum; the second meeting finds its code.
+    plain, meeting = gpu_kernels._EXECUTOR, gpu_kernels._EXECUTOR_FETCHED
+    assert meeting[0] - plain[0] == 4 * gpu_kernels.FETCH_CYCLES
+    delays = [
+        int(amount)
+        for kind, amount in zip(*(lambda p: (p.op_kind, p.op_amount))(twoshot_between_meetings(4096, 2)), strict=True)
+        if kind == DELAY
+    ]
+    assert delays.count(meeting[0]) == delays.count(plain[0]) > 0
 
 
 def test_the_best_of_mscclpps_kernels_of_one_and_two_steps_on_eight_h100():
@@ -125,9 +117,9 @@ def test_all_small_all_reduces_on_h100_and_h200():
     compared = compare([each for each in points if not each.series.startswith("tutorial")])
     errors = [each.error for each in compared]
     assert len(errors) == 48
-    assert median_error(compared) <= 0.15  # 12.4 %
-    assert np.quantile(np.abs(errors), 0.9) <= 0.30  # 29.2 %
-    assert -0.15 <= np.mean(errors) <= 0.05  # -11.4 %: the GPUs are too fast where many meet
+    assert median_error(compared) <= 0.10  # 7.4 %
+    assert np.quantile(np.abs(errors), 0.9) <= 0.30  # 23.8 %
+    assert -0.08 <= np.mean(errors) <= 0.05  # -6.6 %: on eight H200, under a profiler, half of it
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -3,8 +3,9 @@
 Written from reading MSCCL++ (github.com/microsoft/mscclpp): tutorials/03-memory-channel, allreduce_packet.cu,
 allreduce_allpair_packet.cu, allreduce_rsag_zero_copy.cu, execution_kernel.hpp, semaphore_device.hpp,
 concurrency_device.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py; TensorRT-LLM's all-reduces as sglang had
-them in January 2025 (sgl-kernel/src/sgl-kernel/csrc/trt_reduce_internal.cu); and vLLM's csrc/custom_all_reduce.cuh with
-signals for each block. No code is taken over. How their threads become wavefronts:
+them in January 2025 (sgl-kernel/src/sgl-kernel/csrc/trt_reduce_internal.cu); and vLLM's csrc/custom_all_reduce.cuh
+from 0.6.2 on (pull request 8558), whose blocks count their meetings. No code is taken over. How their threads become
+wavefronts:
 
 - A warp that accesses 16 bytes a lane has four lines of 128 bytes in one access, so ``unroll`` is a multiple of 4.
 - A lane that waits for a packet's flag waits for nothing else: packets of different peers are waited for one after
@@ -19,6 +20,10 @@ signals for each block. No code is taken over. How their threads become wavefron
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
 
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
@@ -31,11 +36,15 @@ from trine.gpu.program import (
     FENCE,
     LOAD,
     READ,
+    READ_MEMBER,
+    READ_SUM,
     REDUCE,
     RELEASE,
     STORE,
     WAITCNT,
     WRITE,
+    WRITE_ALL,
+    WRITE_MEMBER,
     GpuProgram,
 )
 
@@ -49,6 +58,10 @@ L2_CYCLES = 262
 FAR_CYCLES = 156
 #: Of a load that the L1 has (arXiv 2402.13499), and of further lines of a kernel's parameters (as above).
 L1_CYCLES, PARAMETER_LINES = 33, 105
+#: Of a jump to instructions that nothing has fetched: a kernel begins with empty caches of instructions and constants,
+#: lines come from the L2 by an L1 of their own (39 cycles from it each way), and the next eight of 128 bytes come with
+#: them (Huerta et al., MICRO 2025, arXiv 2503.20481: their simulator's configurations of Turing, Ampere, Blackwell).
+FETCH_CYCLES = L2_CYCLES - L1_CYCLES + 2 * 39
 #: TensorRT-LLM's kernels in sglang (sgl-kernel trt_reduce_internal.cuh): most blocks, most threads.
 COPIED_BLOCKS, COPIED_THREADS = 36, 512
 #: What a block of vLLM's 512 threads reads of each rank at once.
@@ -58,6 +71,35 @@ PLAN_LINES = 96
 #: What the plan executor executes of a meeting: to the signal, to the count of the wait, to its poll, and behind it;
 #: with the way through its operations, which compares their types one after the other.
 _EXECUTOR = (309, 406, 37, 140)
+#: The first time its 200 KB of code are fetched: what nothing does, the comparisons from the third type on, the signal
+#: and its case of a memory channel; the wait and its case.
+_EXECUTOR_FETCHED = (309 + 4 * FETCH_CYCLES, 406 + 2 * FETCH_CYCLES, 37, 140)
+
+
+class PacketCode(NamedTuple):
+    """What a kernel of two steps of packets executes, cycles.
+
+    loads: up to each word that the next instructions wait for. put: from there to the put. reduce: from the put to the
+    first packet. packet: of each packet. written: from the last packet to the write to a single peer, and for each
+    further one. unpack: from there to the sums of others. counts: block 0 alone counts a flag up, which it loads.
+    """
+
+    loads: tuple[tuple[int, str], ...]
+    put: int
+    reduce: int
+    packet: int
+    written: tuple[int, int]
+    unpack: int
+    counts: bool = False
+
+
+#: allreducePacket of MSCCL++'s library: flags and handles lie in memory.
+ALLREDUCE_PACKET = PacketCode(((140, "flag"), (704, "channels")), 176, 163, 103, (288, 50), 100)
+#: allreduce6 of mscclpp-test: handles are constants, which come as instructions do, the own one and two groups of those
+#: of all peers; nothing waits for the flag but the put; three divisions.
+ALLREDUCE_6 = PacketCode(
+    (), 393 + 3 * 46 + 2 * 21 + PARAMETER_LINES + FETCH_CYCLES, 117, 76, (120 + 2 * FETCH_CYCLES, 20), 153, counts=True
+)
 
 
 def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 1024) -> GpuProgram:
@@ -129,7 +171,9 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
     return builder.finished()
 
 
-def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: int = 512) -> GpuProgram:
+def twoshot_packets(
+    size_bytes: int, ranks: int, *, blocks: int = 28, threads: int = 512, code: PacketCode = ALLREDUCE_PACKET
+) -> GpuProgram:
     """All-reduce in two steps (allreducePacket): a few blocks for each peer send it its part as packets; all blocks add
     up their share of the own part and send the sum to all as packets; then those of each peer unpack its sum."""
     builder = _builder("two-shot packets", ranks, size_bytes, blocks, threads, LL)
@@ -139,23 +183,28 @@ def twoshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
     words = builder.scratch("words", blocks, 1)
     for number in range(blocks):
         block = _Block(builder, number, words)
-        block.delay(140, "flag")
-        block.word("flag")
-        block.delay(704, "channels")
-        block.word("channels")
-        block.delay(176, "put")
+        for cycles, word in code.loads:
+            block.delay(cycles, word)
+            block.word(word)
+        block.delay(code.put, "put")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
             part.copy(part.read(source, chunk=distance), part.write(slots, distance, distance - 1), label="put")
-        block.delay(163, "reduce")
+        block.delay(code.reduce, "reduce")
         share = block.part(lines, blocks, number)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
-            block.add_up(share, source, slots, targets, (103, 238 + 50 * (ranks - 1)))
-        block.delay(100, "unpack")
+            block.add_up(share, source, slots, targets, (code.packet, code.written[0] + code.written[1] * (ranks - 2)))
+        block.delay(code.unpack, "unpack")
         if part.lines:
             part.copy(part.read(sums, chunk=distance - 1), part.write(result, chunk=-distance), label="unpack")
-        block.next_flag()
+        if code.counts and number == 0:
+            block.delay(20 + 21, "next flag")
+            block.word("next flag")
+        if code.counts and number:
+            builder.end_workgroup()
+        else:
+            block.next_flag()
     return builder.finished()
 
 
@@ -181,10 +230,10 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
         block.add(LOAD, PLAN_LINES, [plan.operand((READ, READ), 0, number, 0)], "plan")
         block.finish("plan")
         block.delay(234, "plan")
-        block.meet(before, peers, _EXECUTOR)
+        block.meet(before, peers, _EXECUTOR_FETCHED)
         block.delay(176, "meet")
         block.barrier("meet")
-        block.delay(1006, "reduce")
+        block.delay(1006 + FETCH_CYCLES, "reduce")
         part = block.part(lines, blocks, number, 1)
         if part.lines:
             targets = [part.write(memory), *(part.write(memory, d) for d in peers)]
@@ -194,6 +243,18 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
         block.meet(after, peers, _EXECUTOR)
         builder.end_workgroup()
     return builder.finished()
+
+
+def nvls_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
+    """The plan allreduce_nvls_zero_copy: as :func:`twoshot_between_meetings`, but one load is added up by the switch,
+    which multicasts the one store."""
+    program = twoshot_between_meetings(size_bytes, ranks)
+    kind, role = program.op_kind.copy(), program.operand_role.copy()
+    for op in np.flatnonzero(kind == REDUCE).tolist():
+        rows = np.arange(*program.operand_ptr[op : op + 2])
+        kind[op], role[rows[:ranks]], role[rows[ranks:]] = COPY, READ_MEMBER, WRITE_MEMBER
+        role[rows[0]], role[rows[ranks]] = READ_SUM, WRITE_ALL
+    return replace(program, op_kind=kind, operand_role=role)
 
 
 def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
@@ -266,21 +327,24 @@ def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
 
 def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
     """All-reduce in one step (vLLM, cross_device_reduce_1stage): blocks of the same number meet, read all inputs and
-    add them up, and meet again."""
+    add them up, and meet again. Meetings are counted in memory; the second finds the count in the L1. What points to
+    the inputs is read meanwhile."""
     builder, blocks = _reading("one-stage reads", size_bytes, ranks)
     lines = builder.options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     before, after, words = builder.signals(1), builder.signals(1), builder.scratch("words", blocks, 1)
     for number in range(blocks):
         block = _Block(builder, number, words)
-        block.wave_word(32, "pointers")
-        block.meet_at_once(before, ranks, 83 + 21 + L1_CYCLES + PARAMETER_LINES)
+        block.delay(104 + 21 + PARAMETER_LINES, "count")
+        block.word("count")
+        block.meet_at_once(before, ranks)
         part = block.part(lines, blocks, number, READING_LINES)
         block.delay(40 + 21, "reduce")
         if part.lines:
             part.reduce([part.read(source, d) for d in range(ranks)], part.write(result), label="reduce")
         block.finish("reduce")
-        block.meet_at_once(after, ranks, 32)
+        block.delay(32 + 21 + L1_CYCLES, "count")
+        block.meet_at_once(after, ranks)
         builder.end_workgroup()
     return builder.finished()
 
@@ -296,15 +360,17 @@ def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
     before, after = builder.signals(1), builder.signals(1)
     for number in range(blocks):
         block = _Block(builder, number, words)
-        block.wave_word(99 + PARAMETER_LINES, "pointers")
-        block.meet_at_once(before, ranks, 94 + 21 + L1_CYCLES)
+        block.delay(205 + 21 + PARAMETER_LINES, "count")
+        block.word("count")
+        block.meet_at_once(before, ranks)
         part = block.part(lines, blocks, number, READING_LINES)
         block.delay(40 + 21, "reduce")
         if part.lines:
             part.reduce([part.read(source, d) for d in range(ranks)], part.write(sums), label="reduce")
         block.finish("reduce")
+        block.delay(25 + 21 + L1_CYCLES, "count")
         block.add(FENCE, 0, (), "reduce")
-        block.meet_at_once(after, ranks, 32)
+        block.meet_at_once(after, ranks)
         block.delay(60, "gather")
         for d in range(ranks):
             if part.lines:
@@ -390,15 +456,11 @@ class _Block(Workgroup):
         unroll = max(1, min(4, -(-part.lines // wavefronts)))
         self.builder.add(COPY, part.lines, (source, target), label, unroll)
 
-    def wave_word(self, cycles: int, label: str) -> None:
-        """A word that only what reads data depends on."""
-        self.delay(cycles, label)
-        self.add(LOAD, 1, [self._word(READ)], label)
-
-    def meet_at_once(self, signals: SignalTable, ranks: int, cycles: int) -> None:
-        """A signal to each peer and a wait for theirs, neither counted nor ordered behind anything."""
-        self.delay(cycles, "signal")
+    def meet_at_once(self, signals: SignalTable, ranks: int) -> None:
+        """A signal to each peer with the count of meetings, which is there, and a wait for theirs."""
+        self.delay(23, "signal")
         self.signal(signals, [(d, 0) for d in range(1, ranks)], "signal")
+        self.delay(15, "wait")
         self.wait(signals, 0, ranks - 1, "wait")
         self.delay(23, "wait")
         self.barrier("wait")

@@ -30,7 +30,9 @@ from trine.gpu.system import kernel_tasks
 from trine.graph.assembler import csr
 from trine.results.report import Report, Row, Table
 from trine.studies.gpu_kernels import (
+    ALLREDUCE_6,
     copy_kernel,
+    nvls_between_meetings,
     oneshot_copied,
     oneshot_packets,
     reads_between_meetings,
@@ -80,10 +82,11 @@ PROGRAMS: Mapping[str, Build] = {
     "get": lambda size, ranks: copy_kernel("get", size),
     "packets": lambda size, ranks: copy_kernel("packets", size),
     "one-shot packets": lambda size, ranks: oneshot_packets(size, ranks),
-    "two-shot packets, 21 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=21),
+    "allreduce6": lambda size, ranks: twoshot_packets(size, ranks, blocks=21, code=ALLREDUCE_6),
     "two-shot packets, 28 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=28),
     "two-shot packets, 56 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=56),
     "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
+    "NVLS between meetings": lambda size, ranks: nvls_between_meetings(size, ranks),
     "copied": lambda size, ranks: _tensorrt_llm(size, ranks),
     "two-shot zero copy, 32 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=32),
     "two-shot zero copy, 64 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=64),
@@ -101,8 +104,8 @@ PROGRAMS: Mapping[str, Build] = {
 class Stand:
     """What stands for a series: cluster preset, programs, whether it is judged, and what the reader should know.
 
-    start_ps: what each call has of the start of a measurement, beside the kernel. loop: kernels were started one by
-    one, as loop_ps says.
+    start_ps: what each call has of the start of a measurement or of a graph, beside the kernel. loop: kernels were
+    started one by one, as loop_ps says.
     """
 
     cluster: str
@@ -115,14 +118,16 @@ class Stand:
 
 _PACKETS = ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks")
 _ZERO_COPY = ("two-shot zero copy, 32 blocks", "two-shot zero copy, 64 blocks")
-#: Of a kernel that the host starts behind others: 65 536 bytes at 26 GB/s (gpu-benches gpu-small-kernels/h200.txt).
-HOST_LAUNCH_PS = 2_520_000
+#: Of the host for a launch, at most: the fastest stream of kernels there is, with an L40 (gpu-benches
+#: gpu-small-kernels/l40.txt: 65 536 bytes at 40 GB/s). What an H200's stream takes, 2.5 us, is the GPU's own:
+HOST_LAUNCH_PS = 1_630_000
 #: Of Python, of its binding to C++, and of PyTorch's dispatcher (1 to 2 us), each call of an operator
 #: (jiahuanglin.xyz, From PyTorch op to kernel launch).
 _PYTHON_PS, _BINDING_PS, _DISPATCHER_PS = 1_000_000, 1_000_000, 1_500_000
-#: Of the GPU between kernels in a stream beyond those in a graph: 3.8 and 3.4 us a kernel of 2.9 us, on a V100
-#: (developer.nvidia.com/blog/cuda-graphs).
-_STREAM_PS = 400_000
+#: Of the GPU between kernels in a stream beyond those in a graph: the median of what kernels of 64 kB to 24 MB take
+#: longer on an H200 (gpu-benches gpu-small-kernels/h200.txt and h200_graph.txt). It is the GPU's, as the host would be
+#: hidden behind the larger of them, which take 9 us.
+_STREAM_PS = 1_200_000
 #: A copy of the input in front of the kernel: launch, and what it takes longer than an empty kernel on an H200 NVL;
 #: and its bytes, read and written, at the memory's rate.
 _COPY_PS, _COPY_BYTES_PER_S = 1_000_000 + 680_000, 3_352_000_000_000 // 2
@@ -137,15 +142,16 @@ _LOOP = "started one by one, 5000 times, by Python, which looks at its own clock
 STANDS: Mapping[str, Stand] = {
     "mscclpp-dsl-h100": Stand(
         cluster="dgx-h100",
-        programs=("two-shot between meetings",),
+        programs=("NVLS between meetings",),
         judged=True,
-        remark="plan allreduce_nvls_zero_copy, CUDA graph; for NVLS: reading from and writing to all",
+        remark="plan allreduce_nvls_zero_copy, CUDA graphs of 10",
+        start_ps=_STREAM_PS // 10,
     ),
     "mscclpp-kernel6-h100": Stand(
-        cluster="dgx-h100", programs=("two-shot packets, 21 blocks",), remark="allreduce6 of mscclpp-test, CUDA graph"
+        cluster="dgx-h100", programs=("allreduce6",), remark="allreduce6 of mscclpp-test, CUDA graphs of 100"
     ),
     "mscclpp-kernel6-a100": Stand(
-        cluster="dgx-a100", programs=("two-shot packets, 21 blocks",), remark="allreduce6 of mscclpp-test, CUDA graph"
+        cluster="dgx-a100", programs=("allreduce6",), remark="allreduce6 of mscclpp-test, CUDA graphs of 100"
     ),
     "sglang-mscclpp-h200": Stand(
         cluster="hgx-h200",
