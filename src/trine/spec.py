@@ -1,7 +1,4 @@
-"""Base of the files that users write: strict, with errors that name file, field, value and the nearest valid name.
-
-Imports pydantic, so it is itself imported only when a file is read or written.
-"""
+"""Files that users write, read strictly: errors name file, field, value and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -10,15 +7,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
-from trine.errors import SpecError, nearest
+from trine.errors import SpecError
 from trine.inputs import read_text
 from trine.outputs import write_text
+from trine.schema import AnySpec, BeforeValidator, Fault, show
 from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
 MAX_DEPTH = 32
@@ -30,31 +26,6 @@ Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
 Size = Annotated[int, BeforeValidator(lambda value: parse_bytes(value))]
 Rate = Annotated[int, BeforeValidator(lambda value: parse_rate(value))]
 Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
-
-
-class Spec(BaseModel):
-    """Base of a mapping in a file: no other keys than its fields, no conversion of types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: Any) -> Any:
-        """Refuse an unknown key, naming the nearest; pydantic's own message does not."""
-        if not isinstance(data, Mapping):
-            raise PydanticCustomError("mapping", "must be a mapping, got {got}", {"got": show(data)})
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in data:
-            if key not in known:
-                raise PydanticCustomError(
-                    "unknown_key",
-                    "unknown key {key}{hint}",
-                    {"key": show(key), "hint": nearest(str(key)[:80], known)},
-                )
-        return data
-
-
-AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def read_spec(path: str | os.PathLike[str], model: type[AnySpec]) -> AnySpec:
@@ -92,30 +63,9 @@ def check(model: type[AnySpec], data: object, file: object) -> AnySpec:
     """Validate plain data as ``model``; the first fault becomes a SpecError that names file and field."""
     try:
         return model.model_validate(data)
-    except ValidationError as error:
-        faults = error.errors(include_url=False)
-        first = faults[0]
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        raise SpecError(_explain(first), file=file, field=field or None) from None
-
-
-def _explain(fault: Any) -> str:
-    """One fault of pydantic in the words of trine's other errors."""
-    cause = fault.get("ctx", {}).get("error")
-    if isinstance(cause, Exception):
-        return str(cause)
-    if fault["type"] == "missing":
-        return "is missing"
-    if fault["type"] in ("unknown_key", "mapping"):
-        return str(fault["msg"])
-    message = str(fault["msg"]).removeprefix("Input ")
-    return f"{message[0].lower()}{message[1:]}, got {show(fault['input'])}"
-
-
-def show(value: object) -> str:
-    """A value for an error message, cut short."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    except ValueError as error:
+        field = error.path if isinstance(error, Fault) else ""
+        raise SpecError(str(error), file=file, field=field or None) from None
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:

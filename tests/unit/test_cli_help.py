@@ -18,7 +18,7 @@ from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
 from trine.cli.parameters import all_parameters
 
-HEAVY = ("numba", "numpy", "typer", "rich", "pydantic", "yaml")
+HEAVY = ("numba", "numpy", "typer", "rich", "yaml")
 
 
 def built(words: str):

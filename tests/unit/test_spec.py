@@ -8,13 +8,14 @@ import pytest
 
 from trine import spec
 from trine.errors import SpecError
+from trine.schema import Spec
 
 
-class Wheel(spec.Spec):
+class Wheel(Spec):
     latency: spec.Duration
 
 
-class Cart(spec.Spec):
+class Cart(Spec):
     name: str
     wheels: list[Wheel]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _HELP = ("--help", "-h")
 #: What libraries ask when they are imported; the user's own setting wins. numpy's products are small here, and starting
-#: threads for them takes longer; pydantic would read what every installed package offers, in search of plug-ins.
-_SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+#: threads for them takes longer.
+_SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def __getattr__(name: str) -> typer.Typer:

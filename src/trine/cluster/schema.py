@@ -1,12 +1,11 @@
-"""What a cluster file may hold. Imports pydantic, so it is itself imported only when a file is read."""
+"""What a cluster file may hold."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
-
-from trine.spec import Bandwidth, Duration, Power, Rate, Size, Spec
+from trine.schema import BeforeValidator, Field, Spec
+from trine.spec import Bandwidth, Duration, Power, Rate, Size
 
 LinkClass = Literal["scale-up", "host", "scale-out"]
 Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8"]

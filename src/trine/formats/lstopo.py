@@ -20,7 +20,7 @@ from trine.formats.media import (
 )
 from trine.formats.reader import TopologyBuilder, gpu_named, read_out
 from trine.formats.xml_tree import Element, parse_xml
-from trine.spec import show
+from trine.schema import show
 
 NODE = "node0"
 #: Vendors of GPUs that compute; the VGA of a board's controller is a display too.

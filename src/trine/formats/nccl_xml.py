@@ -24,7 +24,7 @@ from trine.formats.media import (
 )
 from trine.formats.reader import TopologyBuilder, gpu_named, read_out
 from trine.formats.xml_tree import Element, parse_xml
-from trine.spec import show
+from trine.schema import show
 from trine.units import whole_number
 
 #: Elements that NCCL 2.4 to 2.29 and RCCL write; ``gin`` is what newer NCCL adds to a NIC and has no bandwidth.

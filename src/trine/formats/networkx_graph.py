@@ -12,7 +12,7 @@ from trine.cluster.serialize import refuse_circuits
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import LinkChoices
 from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
-from trine.spec import show
+from trine.schema import show
 from trine.units import parse_bandwidth, parse_time
 
 _NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail")

@@ -15,7 +15,7 @@ from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
-from trine.spec import show
+from trine.schema import show
 
 #: How near two devices are over PCIe, nearest first; SOC is what old drivers call SYS.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from trine.errors import SpecError
-from trine.spec import show
+from trine.schema import show
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 200

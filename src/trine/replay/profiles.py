@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from trine.errors import InputError, UnitError, nearest
 from trine.replay.profile_events import read_events
 from trine.replay.profile_rows import (
@@ -26,7 +24,8 @@ from trine.replay.profile_rows import (
     matches,
 )
 from trine.replay.writes import MAX_ADDRESS, MAX_RANK, MAX_VALUE, MEMORY, SEMAPHORE, WriteTable, parse_address
-from trine.spec import Size, Spec, check, load_mapping
+from trine.schema import BeforeValidator, Field, Spec
+from trine.spec import Size, check, load_mapping
 from trine.units import MAX_INT64, parse_bytes, whole_number
 
 #: Ends of a row at which its write lands.
@@ -60,8 +59,7 @@ class MappingRule(Spec):
     at: str = "end"
     ignore: bool = False
 
-    @model_validator(mode="after")
-    def _check(self) -> MappingRule:
+    def _check(self) -> None:
         if self.rows is not None and self.rows not in KINDS:
             raise InputError(f"unknown rows {self.rows!r}{nearest(self.rows, KINDS)}")
         if self.at not in ENDS:
@@ -70,7 +68,6 @@ class MappingRule(Spec):
             raise InputError("needs an address, or 'ignore: true', and not both")
         if isinstance(self.address, str):
             parse_address(self.address, "rule")
-        return self
 
 
 class MappingFile(Spec):
@@ -87,13 +84,11 @@ class MappingFile(Spec):
     writes: list[MappingRule] = Field(default_factory=list)
     columns: dict[str, str] | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> MappingFile:
+    def _check(self) -> None:
         if (self.kernel is None) == (self.start_ns is None):
             raise InputError("needs the kernel of the target whose start is time 0, or start_ns, and not both")
         if self.start_ns is not None and self.launch:
             raise InputError("launch counts launches of a kernel, and none is named")
-        return self
 
 
 class ProfileMapping(NamedTuple):

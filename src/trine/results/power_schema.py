@@ -1,12 +1,10 @@
-"""What presets/power.yaml holds. Imports pydantic, so it is itself imported only when the file is read."""
+"""What presets/power.yaml holds."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
-from trine.spec import Spec
+from trine.schema import Field, Spec
 
 
 class PowerFile(Spec):

@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from trine.errors import InputError, SpecError, nearest
-from trine.spec import Spec, read_spec
+from trine.schema import Field, Spec
+from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
 FAMILIES = (

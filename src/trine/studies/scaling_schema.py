@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from trine.spec import Spec
+from trine.schema import Field, Spec
 
 Positive = Annotated[float, Field(gt=0)]
 

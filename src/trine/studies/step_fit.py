@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
-from pydantic import Field
 
 from trine.arguments import named_arguments
 from trine.errors import InputError, SpecError, nearest
 from trine.outputs import write_text
 from trine.parallel.plan import Plan
+from trine.schema import Field, Spec
 from trine.simulation import simulate
 from trine.simulation.software import software_of
 from trine.software.profile import FACTORS, NO_SOFTWARE, Software, load_software
-from trine.spec import Duration, Spec, read_spec
+from trine.spec import Duration, read_spec
 from trine.studies.factor_fit import FELT, MAX_FACTORS, FactorFit, fit_factors, mean_error
 from trine.units import PS_PER_S, format_time
 
@@ -100,7 +100,7 @@ class StepFit:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile, for ``--software FILE``."""
-        write_text(path, yaml.safe_dump(self.software.model_dump(mode="json"), sort_keys=False, width=120))
+        write_text(path, yaml.safe_dump(self.software.model_dump(), sort_keys=False, width=120))
 
 
 @named_arguments

@@ -12,7 +12,8 @@ from trine.collectives.mscclpp.read_xml import read_xml
 from trine.collectives.mscclpp.reading import check_plan_shape
 from trine.errors import SpecError
 from trine.inputs import read_text
-from trine.spec import parse_json, show
+from trine.schema import show
+from trine.spec import parse_json
 
 
 def load_plan(path: str | os.PathLike[str]) -> KernelPlan:

@@ -21,7 +21,7 @@ from trine.collectives.mscclpp.plan import (
     ThreadBlock,
 )
 from trine.errors import SpecError, nearest
-from trine.spec import show
+from trine.schema import show
 
 MAX_RANKS = 4096
 MAX_CHUNKS = 2**20

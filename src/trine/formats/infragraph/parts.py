@@ -11,7 +11,8 @@ from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Dev
 from trine.errors import SpecError
 from trine.formats.media import LinkChoices
 from trine.formats.reader import Cable, class_between
-from trine.spec import Spec, check, parse_json
+from trine.schema import Spec
+from trine.spec import check, parse_json
 from trine.units import MAX_INT64
 
 if TYPE_CHECKING:

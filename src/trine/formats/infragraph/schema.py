@@ -1,15 +1,10 @@
-"""What an InfraGraph file may hold (schema 3.1.0, MIT, https://github.com/keysight/infragraph), read strictly.
-
-Imports pydantic, so it is itself imported only when a file is read.
-"""
+"""What an InfraGraph file may hold (schema 3.1.0, MIT, https://github.com/keysight/infragraph), read strictly."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
-
-from trine.spec import Spec
+from trine.schema import AfterValidator, BeforeValidator, Field, Spec
 
 MAX_COUNT = 1 << 20
 

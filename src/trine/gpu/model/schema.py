@@ -1,14 +1,9 @@
-"""What a file of a GPU's inside holds, made from the table of fields.
-
-Imports pydantic, so it is itself imported only when a file is read.
-"""
+"""What a file of a GPU's inside holds, made from the table of fields."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator, Field, create_model
 
 from trine.gpu.model import (
     BY_GPU,
@@ -26,7 +21,8 @@ from trine.gpu.model import (
     Ports,
 )
 from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS
-from trine.spec import Bandwidth, Duration, Size, Spec
+from trine.schema import BeforeValidator, Field, Spec, make_spec
+from trine.spec import Bandwidth, Duration, Size
 from trine.units import parse_cycle, parse_time
 
 _Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -77,14 +73,13 @@ def file_schema() -> type[GpuModelFile]:
         groups.setdefault(group, {})[name] = (_kind(field), _DEFAULTS.get(field.path, ...))
     entries = groups.pop("")
     for group, fields in groups.items():
-        section: Any = create_model(f"{group.title()}Spec", __base__=Spec, **fields)
+        section: Any = make_spec(f"{group.title()}Spec", Spec, fields)
         if group in OPTIONAL:  # ``none`` in a file takes away what its base has
             absent = BeforeValidator(lambda value: None if value == "none" else value)
             entries[group] = (Annotated[section | None, absent], None)
         else:
             entries[group] = (section, ...)
-    found: type[GpuModelFile] = create_model("GpuModelFile", __base__=GpuModelFile, **entries)
-    return found
+    return make_spec("GpuModelFile", GpuModelFile, entries)
 
 
 def _kind(field: ModelField) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import SpecError, UnitError, nearest
-from trine.spec import show
+from trine.schema import show
 from trine.units import parse_bytes
 
 MAX_LINE = 2**18

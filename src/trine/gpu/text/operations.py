@@ -34,7 +34,7 @@ from trine.gpu.program import (
     WRITE_MEMBER,
 )
 from trine.gpu.text.line import NAME, NUMBER, WORD, Expression, Number, SourceLine, has_unit, read_factor, read_value
-from trine.spec import show
+from trine.schema import show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

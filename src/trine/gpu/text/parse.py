@@ -23,7 +23,7 @@ from trine.gpu.text.line import (
     read_value,
 )
 from trine.gpu.text.operations import OperationText, read_operation
-from trine.spec import show
+from trine.schema import show
 
 MAX_RANKS = 4096
 #: Of all ranks.

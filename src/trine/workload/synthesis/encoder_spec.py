@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from trine.spec import Spec
+from trine.schema import Field, Spec
 
 BERT, T5 = "bert", "t5"
 

@@ -12,10 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
 from trine.errors import SpecError, nearest
-from trine.spec import Spec
+from trine.schema import Field, Spec
 from trine.workload.synthesis.encoder_spec import (
     BERT,
     T5,

@@ -1,0 +1,394 @@
+"""Mappings that users write, as classes: which fields there are, of what types, and what is wrong with what is given.
+
+Fields are annotations, as in a dataclass: ``int``, ``float`` (whole numbers too), ``str``, ``bool``, ``Any``,
+``Literal``, ``list``, ``dict``, unions, other classes of this kind, and ``Annotated`` with what else a value must be.
+No type is converted into another. What a class needs is worked out when its first mapping is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from trine.errors import nearest
+
+#: Returns what a value becomes. Raises Fault, or any ValueError, whose words stand for themselves.
+Check = Callable[[Any], Any]
+AnySpec = TypeVar("AnySpec", bound="Spec")
+
+_WORDS: dict[type, str] = {int: "integer", float: "number", str: "string", bool: "boolean"}
+_CONTAINERS: dict[type, tuple[str, str]] = {
+    str: ("string", "character"), list: ("list", "item"), dict: ("dictionary", "item"),
+}  # fmt: skip
+_LIMITS: dict[str, tuple[str, Callable[[Any, float], bool]]] = {
+    "le": ("less than or equal to", lambda value, limit: value <= limit),
+    "lt": ("less than", lambda value, limit: value < limit),
+    "ge": ("greater than or equal to", lambda value, limit: value >= limit),
+    "gt": ("greater than", lambda value, limit: value > limit),
+}
+
+
+class Fault(ValueError):
+    """What is wrong, and where: names of fields, keys and positions, the outermost first."""
+
+    def __init__(self, message: str, where: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.where = where
+
+    @property
+    def path(self) -> str:
+        """``links[2].bandwidth``."""
+        return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
+
+
+def _at(error: ValueError, *where: object) -> Fault:
+    """The same fault, of something that is ``where`` in something larger."""
+    return Fault(str(error), where + (error.where if isinstance(error, Fault) else ()))
+
+
+def show(value: object) -> str:
+    """A value for an error message, cut short."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class BeforeValidator(NamedTuple):
+    """In ``Annotated``: what a value goes through before its type is looked at."""
+
+    check: Check
+
+
+class AfterValidator(NamedTuple):
+    """The same, of a value whose type is right."""
+
+    check: Check
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldInfo:
+    """What :func:`Field` was given. limits: of numbers, by name; lengths: least and most."""
+
+    default: Any
+    default_factory: Callable[[], Any] | None
+    alias: str | None
+    strict: bool
+    limits: dict[str, float]
+    lengths: tuple[int, float]
+    allow_inf_nan: bool
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is ... and self.default_factory is None
+
+    def made(self) -> Any:
+        """The default."""
+        return self.default if self.default_factory is None else self.default_factory()
+
+
+def Field(
+    default: Any = ..., *, default_factory: Callable[[], Any] | None = None, alias: str | None = None,
+    strict: bool = True, gt: float | None = None, ge: float | None = None, lt: float | None = None,
+    le: float | None = None, min_length: int = 0, max_length: float = math.inf, allow_inf_nan: bool = True,
+) -> Any:  # fmt: skip
+    """What a field is besides its type: its default, its name in files, limits, and numbers of items or characters.
+
+    strict: False takes numbers that are written as text.
+    """
+    limits = {"le": le, "lt": lt, "ge": ge, "gt": gt}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    return FieldInfo(default, default_factory, alias, strict, given, (min_length, max_length), allow_inf_nan)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+class Spec:
+    """Base of a mapping in a file: no other keys than its fields, no conversion of types, frozen.
+
+    Made from keywords as from a mapping. ``fields_set``: the fields that were given.
+    """
+
+    model_fields: dict[str, FieldInfo]
+    fields_set: frozenset[str]
+
+    def __init_subclass__(cls) -> None:
+        """Fields of the last base come first; their types are looked at later."""
+        found: dict[str, FieldInfo] = {}
+        for base in reversed(cls.__mro__[:-1]):
+            for name in inspect.get_annotations(base) if base is not Spec else ():
+                default = base.__dict__.get(name, ...)
+                found[name] = default if isinstance(default, FieldInfo) else Field(default)
+        cls.model_fields = found
+
+    def __init__(self, **given: Any) -> None:
+        self._take(given)
+
+    @classmethod
+    def model_validate(cls, data: object) -> Self:
+        """The mapping ``data`` as this class. Raises Fault."""
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise Fault(f"must be a mapping, got {show(data)}")
+        made = cls.__new__(cls)
+        made._take(data)
+        return made
+
+    def _take(self, data: Mapping[Any, Any]) -> None:
+        kind: Any = type(self)
+        checks, values, given = _checks_of(kind), self.__dict__, []
+        for key in data:
+            if key not in checks:
+                raise Fault(f"unknown key {show(key)}{nearest(str(key)[:80], list(checks))}")
+        for key, (name, info, check) in checks.items():
+            if key in data:
+                try:
+                    values[name] = check(data[key])
+                except ValueError as error:
+                    raise _at(error, key) from None
+                given.append(name)
+            elif info.is_required:
+                raise Fault("is missing", (key,))
+            else:
+                values[name] = info.made()
+        values["fields_set"] = frozenset(given)
+        self._check()
+
+    def _check(self) -> None:
+        """To override: look at all fields together; raises ValueError."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._values().values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
+
+    def _values(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.model_fields}
+
+    def model_copy(self, update: Mapping[str, Any]) -> Self:
+        """The same with some fields replaced, which are not looked at."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__, **update)
+        made.__dict__["fields_set"] = self.fields_set | frozenset(update)
+        return made
+
+    def model_dump(
+        self, exclude: Collection[str] = (), *, exclude_none: bool = False, exclude_unset: bool = False,
+        exclude_defaults: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Plain data, without the fields of ``exclude``, None, what was not given, or what is as by default."""
+
+        def plain(value: object) -> object:
+            if isinstance(value, Spec):
+                return value.model_dump(
+                    exclude_none=exclude_none, exclude_unset=exclude_unset, exclude_defaults=exclude_defaults
+                )
+            if isinstance(value, dict):
+                return {key: plain(each) for key, each in value.items()}
+            return [plain(each) for each in value] if isinstance(value, list) else value
+
+        return {
+            name: plain(value)
+            for name, value in self._values().items()
+            if name not in exclude
+            and not (exclude_none and value is None)
+            and not (exclude_unset and name not in self.fields_set)
+            and not (exclude_defaults and not (info := self.model_fields[name]).is_required and value == info.made())
+        }
+
+    def model_dump_json(self) -> str:
+        """Plain data as JSON, in one line."""
+        return json.dumps(self.model_dump(), separators=(",", ":"), ensure_ascii=False)
+
+
+def make_spec(name: str, base: type[AnySpec], fields: Mapping[str, tuple[Any, Any]]) -> type[AnySpec]:
+    """A class with fields, type and default (``...``: none) of each, besides those of ``base``."""
+    own = {"__annotations__": {key: kind for key, (kind, _) in fields.items()}, "__module__": base.__module__}
+    return type(name, (base,), own | {key: default for key, (_, default) in fields.items()})
+
+
+@cache
+def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
+    """By the name in files: the field, what it was given, and what checks it."""
+    kinds = get_type_hints(cls, include_extras=True)
+    return {
+        info.alias or name: (name, info, _within(info, _check_of(kinds[name], info.strict)))
+        for name, info in cls.model_fields.items()
+    }
+
+
+def _check_of(kind: Any, strict: bool = True) -> Check:
+    """What checks a value of a type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _annotated(inner, strict)
+    if origin is Union or origin is types.UnionType:
+        some = [_check_of(each, strict) for each in inner if each is not types.NoneType]
+        return _union(some, len(some) < len(inner))
+    if origin is Literal:
+        return _literal(inner)
+    if origin is list:
+        return _list(_check_of(inner[0]))
+    if origin is dict:
+        return _dict(_check_of(inner[0]), _check_of(inner[1]))
+    if kind is Any:
+        return lambda value: value
+    if isinstance(kind, type) and issubclass(kind, Spec):
+        return kind.model_validate
+    return _number_as_text if kind is float and not strict else _plain(kind)
+
+
+def _annotated(inner: tuple[Any, ...], strict: bool) -> Check:
+    kind, *extras = inner
+    strict = strict and all(extra.strict for extra in extras if isinstance(extra, FieldInfo))
+    check = _check_of(kind, strict)
+    for extra in extras:
+        if isinstance(extra, FieldInfo):
+            check = _within(extra, check)
+        elif isinstance(extra, BeforeValidator):
+            check = _chained(extra.check, check)
+        elif isinstance(extra, AfterValidator):
+            check = _chained(check, extra.check)
+    return check
+
+
+def _chained(first: Check, second: Check) -> Check:
+    return lambda value: second(first(value))
+
+
+def _plain(kind: type) -> Check:
+    def check(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return value
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        raise Fault(f"should be a valid {_WORDS[kind]}, got {show(value)}")
+
+    return check
+
+
+def _number_as_text(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Fault(f"should be a valid number, got {show(value)}") from None
+
+
+def _within(info: FieldInfo, check: Check) -> Check:
+    """``check``, then limits and lengths; None has neither."""
+    if not info.limits and info.allow_inf_nan and info.lengths == (0, math.inf):
+        return check
+    least, most = info.lengths
+
+    def within(value: Any) -> Any:
+        found = check(value)
+        if found is None:
+            return None
+        if not info.allow_inf_nan and not math.isfinite(found):
+            raise Fault(f"should be a finite number, got {show(value)}")
+        for name, limit in info.limits.items():
+            words, holds = _LIMITS[name]
+            if not holds(found, limit):
+                raise Fault(f"should be {words} {int(limit) if limit == int(limit) else limit}, got {show(value)}")
+        if (least or most < math.inf) and not least <= len(found) <= most:
+            raise Fault(f"{_length(found, least, most)}, got {show(value)}")
+        return found
+
+    return within
+
+
+def _length(value: Any, least: int, most: float) -> str:
+    word, unit = _CONTAINERS[type(value)]
+    bound, number = ("at least", least) if len(value) < least else ("at most", int(most))
+    unit += "" if number == 1 else "s"
+    found = "" if word == "string" else f" after validation, not {len(value)}"
+    return f"{word} should have {bound} {number} {unit}{found}"
+
+
+def _union(checks: list[Check], takes_none: bool) -> Check:
+    """The first that takes a value; where none does, what the first says."""
+
+    def check(value: Any) -> Any:
+        if value is None and takes_none:
+            return None
+        first: ValueError | None = None
+        for each in checks:
+            try:
+                return each(value)
+            except ValueError as error:
+                first = first or error
+        assert first is not None
+        raise first
+
+    return check
+
+
+def _literal(words: tuple[Any, ...]) -> Check:
+    known = [repr(word) for word in words]
+    text = " or ".join(filter(None, (", ".join(known[:-1]), known[-1])))
+
+    def check(value: Any) -> Any:
+        if any(type(value) is type(word) and value == word for word in words):
+            return value
+        raise Fault(f"should be {text}, got {show(value)}")
+
+    return check
+
+
+def _list(check: Check) -> Check:
+    def checked(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise Fault(f"should be a valid list, got {show(value)}")
+        found = []
+        for position, each in enumerate(value):
+            try:
+                found.append(check(each))
+            except ValueError as error:
+                raise _at(error, position) from None
+        return found
+
+    return checked
+
+
+def _dict(of_key: Check, of_value: Check) -> Check:
+    def checked(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise Fault(f"should be a valid dictionary, got {show(value)}")
+        found = {}
+        for key, each in value.items():
+            try:
+                name = of_key(key)
+            except ValueError as error:
+                raise _at(error, key, "[key]") from None
+            try:
+                found[name] = of_value(each)
+            except ValueError as error:
+                raise _at(error, key) from None
+        return found
+
+    return checked
