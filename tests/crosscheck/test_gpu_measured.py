@@ -17,6 +17,7 @@ from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import DELAY
 from trine.gpu.run import run_gpus
 from trine.studies import gpu_kernels
+from trine.studies.expert_kernels import EXPERT_PROGRAMS
 from trine.studies.gpu_kernels import (
     COPIES,
     copy_kernel,
@@ -43,6 +44,14 @@ from trine.studies.gpu_measured import (
 )
 from trine.testing.proofs import check_program
 
+#: DeepEP's rows that are simulated in seconds -> what they may be off. Dispatch of few tokens on 8 GPUs is a known gap
+#: (target 25 %): 20 to 30 us of each measured kernel are there at any number of GPUs, and not in the simulation.
+EXPERTS = {
+    ("deepep-low-latency-8gpu", "dispatch"): (-0.35, -0.25),
+    ("deepep-low-latency-8gpu", "combine"): (-0.25, 0.25),
+    ("deepep-normal-8gpu", "dispatch"): (-0.17, 0.25),  # a bandwidth within 20 %
+    ("deepep-normal-8gpu", "combine"): (-0.17, 0.25),
+}
 KERNELS = {
     "one-shot packets": oneshot_packets,
     "two-shot packets": twoshot_packets,
@@ -154,7 +163,7 @@ def test_every_measured_row_says_what_stands_for_it():
     points = load_fine_grained()
     assert {point.series for point in points} == set(STANDS)
     assert all(point.source and point.time_ps > 0 for point in points)
-    assert {name for stand in STANDS.values() for name in stand.programs} <= set(PROGRAMS)
+    assert {name for stand in STANDS.values() for name in stand.programs} <= set(PROGRAMS) | set(EXPERT_PROGRAMS)
     assert [name for name, stand in STANDS.items() if stand.judged] == ["mscclpp-dsl-h100"]
 
 
@@ -165,3 +174,12 @@ def test_unknown_names_are_refused_with_the_nearest():
         copy_kernel("packet", 1024)
     with pytest.raises(InputError, match="multiple of the 7 peers"):
         twoshot_packets(1024, 8, blocks=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("series", "op"), EXPERTS)
+def test_experts_take_what_deepep_measured(series, op):
+    (point,) = (each for each in chosen([series]) if each.kernel.endswith(op))
+    (compared,) = compare([point])
+    least, most = EXPERTS[series, op]
+    assert least < compared.error < most

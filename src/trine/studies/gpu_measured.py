@@ -29,6 +29,7 @@ from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks
 from trine.graph.assembler import csr
 from trine.results.report import Report, Row, Table
+from trine.studies.expert_kernels import EXPERT_PROGRAMS, expert_time_ps
 from trine.studies.gpu_kernels import (
     ALLREDUCE_6,
     copy_kernel,
@@ -171,6 +172,19 @@ STANDS: Mapping[str, Stand] = {
         for library, program in (("trtllm", "copied"), ("vllm", "reads"))
         for gpus in (2, 4, 8)
     },
+    **{
+        f"deepep-low-latency-{gpus}gpu": Stand(
+            cluster="hgx-h800",
+            programs=("low-latency dispatch", "low-latency combine"),
+            remark="kernels one by one, each rank behind an all-reduce, empty L2; each rank draws its experts",
+        )
+        for gpus in (8, 16, 32, 64, 128, 256)
+    },
+    "deepep-normal-8gpu": Stand(
+        cluster="hgx-h800",
+        programs=("normal dispatch", "normal combine"),
+        remark="24 SMs, empty L2; all ranks draw alike",
+    ),
     "fbgemm-rocm-oneshot": Stand(
         cluster="mi300x-node", programs=("one step of loads",), remark="GPU not stated; eager"
     ),
@@ -264,7 +278,7 @@ def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) 
 
 def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> FineCompared:
     """One of :func:`compare`."""
-    names = programs or point.stand.programs
+    names = programs or ((point.kernel,) if point.kernel in EXPERT_PROGRAMS else point.stand.programs)
     stand = point.stand
     times = {name: predicted_ps(name, stand.cluster, point.gpus, point.size_bytes) for name in names}
     best = min(times, key=lambda name: times[name][-1])
@@ -292,6 +306,8 @@ def loop_ps(cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
 @cache
 def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
     """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, of a large one one."""
+    if program in EXPERT_PROGRAMS:
+        return (expert_time_ps(program, cluster, gpus),)
     machine = load_cluster(cluster)
     group = machine.gpus[:gpus]
     built = PROGRAMS[program](size_bytes, gpus)
