@@ -210,6 +210,19 @@ def test_ranks_are_where_the_placement_puts_them(model):
     assert names == ["gpu3", "gpu2", "gpu1", "gpu0"]
 
 
+def test_a_collective_across_nodes_is_looked_at_too():
+    model = synthesize("gpt-2", layers=2, sequence=64)
+    how = replace(HOW, cluster=load_cluster("dgx-h100", nodes=2), stragglers=Stragglers(slow=((3, 1.5),)))
+    found = kernel_detail(model, Plan(dp=16, batch=16), DetailOptions(rank=9, layer=1, sync="spin"), options=how)
+    assert found.algorithm == "hierarchical"
+    peers = {peer.rank: peer for peer in found.peers}
+    # the rank of its number in the other node, and of its own node all
+    assert {rank for rank, peer in peers.items() if peer.writes} == {1, *range(8, 16)} - {9}
+    assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 1  # which waits for rank 3 of its node
+    assert peers[1].first_write_ps > found.chosen.start_ps[3] - found.chosen.start_ps.min() > 0
+    assert peers[1].flags == peers[1].writes  # by NICs: the flags behind the data
+
+
 def test_what_is_not_recorded_and_what_has_no_peers_is_refused(model):
     with pytest.raises(InputError, match="adds up in switches"):
         kernel_detail(model, PLAN, DetailOptions(layer=1, algorithm="nvls"), options=HOW)

@@ -89,7 +89,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
             elif clock.copied >= 0:
                 copy_for_member(entities, program, paths, clock)
             elif clock.deliver >= 0:
-                deliver(entities, program, paths, machine, clock, model)
+                deliver(tables, clock, model)
             elif clock.begin >= 0:
                 if begin(tables, clock, model):
                     status = np.int64(OVERFLOW)

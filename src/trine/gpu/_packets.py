@@ -6,13 +6,17 @@ import numpy as np
 
 from trine._jit import Int, inlined
 from trine._records import Record
+from trine.gpu._peers import answer_of_put, note, number_answer
 from trine.gpu._scheduler import enter_fabric, give_request, own_key, take_request, wait_key
 from trine.gpu._state import (
     DMA_CLASS,
+    HAS_COME,
+    IS_BACK,
     IS_FLOW,
     IS_PACKET,
     PACKET,
     SEGMENT_FABRIC,
+    SETS_OUT,
     SHIFT_CLASS,
     SHIFT_LABEL,
     SHIFT_SEQUENCE,
@@ -23,6 +27,7 @@ from trine.gpu._state import (
     STAGE_SENDING,
     TRANSFER_CLASS,
     Entities,
+    LoopTables,
     MachineTables,
     PathTable,
     ProgramTable,
@@ -37,17 +42,9 @@ U = np.uint64
 
 
 @inlined
-def make_flow(
-    entities: Entities,
-    program: ProgramTable,
-    machine: MachineTables,
-    clock: Record,
-    model: Record,
-    number: Int,
-    place: Int,
-    operand: Int,
-) -> None:
+def make_flow(tables: LoopTables, clock: Record, model: Record, number: Int, place: Int, operand: Int) -> None:
     """A wavefront hands bytes to the copy engine."""
+    entities, program, machine = tables.entities, tables.program, tables.machine
     op = np.int64(machine.waves[U(place)].op)
     semaphore = np.int64(program.operand_semaphore[U(operand)])
     _describe(entities, model, number, program.op_amount[U(op)], np.int64(-1), semaphore)
@@ -55,17 +52,23 @@ def make_flow(
     event = entities.events[U(number)]
     event.pair = pair
     event.wave = place
+    event.operand = operand
     begins_ps = clock.now + model.dma_ps
+    gpu_number = np.int64(program.cu_gpu[U(machine.waves[U(place)].cu)])
     if pair >= 0:
         chain = machine.chains[U(pair)]
         begins_ps = clock.now + chain.initiation_ps
         if chain.interval_ps > 0:
-            gpu = machine.gpus[U(program.cu_gpu[U(machine.waves[U(place)].cu)])]
+            gpu = machine.gpus[U(gpu_number)]
             begins_ps = max(begins_ps, gpu.nic_free_ps)
             gpu.nic_free_ps = begins_ps + chain.interval_ps
         _join_chain(entities, machine, number, pair)
     key = own_key(program, machine, model, place, np.int64(DMA_CLASS))
     give_event(entities, clock, number, begins_ps, key)
+    if pair >= 0 and model.has_answers == 1:
+        number_answer(entities, tables.peers, number)
+    if pair >= 0 and model.recorded_gpu == gpu_number:
+        note(entities, tables.peers, clock, number, np.int64(SETS_OUT), np.int64(0))
 
 
 @inlined
@@ -236,10 +239,12 @@ def _enter(
 
 
 @inlined
-def deliver(
-    entities: Entities, program: ProgramTable, paths: PathTable, machine: MachineTables, clock: Record, model: Record
-) -> None:
-    """The first dma to a peer has arrived, if it has: its semaphore is released, and its wavefront will know."""
+def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
+    """The first dma to a peer has arrived, if it has: its semaphore is released, and its wavefront will know.
+
+    To a peer that is replayed: it has left; the record says when the wavefront knows.
+    """
+    entities, program, machine = tables.entities, tables.program, tables.machine
     pair_number = clock.deliver
     chain = machine.chains[U(pair_number)]
     number = np.int64(chain.first)
@@ -248,9 +253,23 @@ def deliver(
         return
     flow = entities.events[U(number)]
     chain.first = flow.line
-    if flow.semaphore >= 0:
+    pair = tables.paths.pairs[U(pair_number)]
+    known_ps = clock.now + pair.latency_ps
+    if pair.gpu < 0:
+        known_ps = answer_of_put(entities, tables.peers, clock, number)
+        if known_ps < 0:
+            return
+    elif flow.semaphore >= 0:
         machine.semaphores[U(flow.semaphore)].amount += 1
         clock.wake = flow.semaphore
+        if pair.gpu == model.recorded_gpu:
+            flow.time_ps = clock.now
+            flow.address = program.operand_address[U(flow.operand)]
+            flow.amount = 1
+            note(entities, tables.peers, clock, number, np.int64(HAS_COME), np.int64(pair.label))
+    if model.recorded_gpu == np.int64(program.cu_gpu[U(machine.waves[U(flow.wave)].cu)]):
+        flow.time_ps = known_ps
+        note(entities, tables.peers, clock, number, np.int64(IS_BACK), np.int64(0))
     flow.stage = STAGE_KNOWN
     key = wait_key(entities, program, machine, model, number)
-    give_event(entities, clock, number, clock.now + paths.pairs[U(pair_number)].latency_ps, key)
+    give_event(entities, clock, number, known_ps, key)

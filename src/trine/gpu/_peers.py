@@ -13,6 +13,8 @@ from trine.gpu._scheduler import channel_of, choose_path, path_back, path_out, t
 from trine.gpu._state import (
     AT_LINK,
     AT_MEMORY,
+    HAS_COME,
+    IS_FLOW,
     IS_LOAD,
     IS_RELEASE,
     IS_STORE,
@@ -21,6 +23,7 @@ from trine.gpu._state import (
     SEGMENT_FABRIC,
     SEGMENT_LANDS,
     SEGMENT_OUT,
+    STAGE_FLOW,
     STAGE_MEMORY,
     Entities,
     MachineTables,
@@ -35,6 +38,22 @@ U = np.uint64
 def is_uncached(model: Record, address: Int) -> bool:
     """Whether requests to ``address`` go past the L2."""
     return bool(model.uncached_first <= address < model.uncached_end)
+
+
+@inlined
+def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, what: Int, label: Int) -> None:
+    """A row of the log: a request has come from another GPU, or has set out for one, or its answer is back."""
+    event = entities.events[U(number)]
+    row = peers.log[U(clock.num_log)]
+    clock.num_log += 1
+    row.what = what
+    row.time_ps = event.time_ps
+    row.key = event.key & OWN_KEY
+    row.label = label
+    row.kind = event.kind
+    row.address = event.address
+    row.semaphore = event.semaphore
+    row.amount = event.amount
 
 
 @inlined
@@ -64,7 +83,14 @@ def arrive(
     event.gpu = 0
     event.key = write.key
     event.time_ps = write.time_ps
-    if model.peers_begin == AT_MEMORY:
+    if write.kind == IS_FLOW:  # what a dma to the own GPU is, and of no wavefront
+        event.pair = -1
+        event.form = 0
+        event.stage = STAGE_FLOW
+        clock.scheduled = number
+        if model.recorded_gpu == 0:
+            note(entities, peers, clock, number, np.int64(HAS_COME), np.int64(pair.label))
+    elif model.peers_begin == AT_MEMORY:
         event.segment = SEGMENT_LANDS
         event.stage = STAGE_MEMORY
         clock.scheduled = number
@@ -80,6 +106,18 @@ def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> Non
     answer = answers.first + answers.issued
     answers.issued += 1
     entities.answer[U(number)] = np.int64(-1) if answer >= answers.end else answer
+
+
+@inlined
+def answer_of_put(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int) -> Int:
+    """When the record has the wavefront know that its dma to a peer that is replayed is there; -1: it has not."""
+    answer_number = np.int64(entities.answer[U(number)])
+    if answer_number < 0 or peers.answers[U(answer_number)].time_ps < clock.now:
+        entities.events[U(number)].time_ps = clock.now
+        clock.unrecorded = number
+        clock.log_room = -1  # so that the loop looks
+        return np.int64(-1)
+    return np.int64(peers.answers[U(answer_number)].time_ps)
 
 
 @inlined
@@ -125,19 +163,3 @@ def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable,
     out_ps = peers.fabric_ps[U(out)].message_ps[U(control_out)] + peers.there_ps[U(there)].message_ps[U(control_out)]
     back_ps = peers.fabric_ps[U(back)].message_ps[U(control_back)] + peers.home_ps[U(home)].message_ps[U(control_back)]
     return out_ps + back_ps + peers.memory_ps[U(memory)]
-
-
-@inlined
-def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, what: Int, label: Int) -> None:
-    """A row of the log: a request has come from another GPU, or has set out for one, or its answer is back."""
-    event = entities.events[U(number)]
-    row = peers.log[U(clock.num_log)]
-    clock.num_log += 1
-    row.what = what
-    row.time_ps = event.time_ps
-    row.key = event.key & OWN_KEY
-    row.label = label
-    row.kind = event.kind
-    row.address = event.address
-    row.semaphore = event.semaphore
-    row.amount = event.amount

@@ -60,6 +60,7 @@ EVENT = record_dtype(
     ("total_bytes", "i8", "address"),  # of a flow
     ("not_left", "i8", "issued_ps"),  # of a flow: packets that have not left the first link
     ("not_arrived", "i8", "position"),  # of a flow: packets
+    ("operand", "i4", "gpu"),  # of a flow: where it goes to
     ("task", "i4", "line"),  # of a flow that is of no wavefront: the transfer
     ("first_path", "i4", "semaphore"),  # of such a flow
     ("number", "i8", "address"),  # of a packet: which of its flow

@@ -271,7 +271,7 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
         if kind == IS_FLOW:
             wave.unfinished += 1
             flow = take_request(entities, clock)
-            make_flow(entities, program, machine, clock, model, flow, place, operand)
+            make_flow(tables, clock, model, flow, place, operand)
             return number
         wave.slots += 1
         cu.slots += 1

@@ -6,8 +6,8 @@ import numpy as np
 
 from trine.arrays import Int32, Int64
 from trine.errors import InputError
+from trine.gpu.peers import PUT, PeerWrites
 from trine.gpu.peers import RELEASE as ARRIVED_RELEASE
-from trine.gpu.peers import PeerWrites
 from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, RELEASE, is_read
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of
@@ -39,7 +39,7 @@ def flag_lines(system: GpuSystem) -> Int32:
         others = np.append(others, system.outside.semaphore[is_flag])
         other_lines = np.append(other_lines, system.outside.address[is_flag] // system.model.line_bytes)
     elif system.outside is not None:
-        is_flag = system.outside.kind == ARRIVED_RELEASE
+        is_flag = np.isin(system.outside.kind, (ARRIVED_RELEASE, PUT))
         others = np.append(others, system.outside.semaphore[is_flag])
         other_lines = np.append(other_lines, system.outside.address[is_flag] // system.model.line_bytes)
     of_releases = _line_of(others, other_lines, system.num_gpus * count)

@@ -14,7 +14,7 @@ from trine.gpu._state import LANE, MAX_PATHS, PAIR, PATH, TO_SWITCH, TO_SWITCH_A
 from trine.gpu.fabric import FabricPath, Spoke
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.multimem import OperandHeads, operand_heads
-from trine.gpu.peers import PeerWrites
+from trine.gpu.peers import PUT, Arrivals, PeerWrites
 from trine.gpu.program import ADD_ALL, DMA, MULTIMEM_ROLES, READ_SUM, has_multimem
 from trine.gpu.system import GpuSystem
 from trine.units import transfer_ps
@@ -53,8 +53,9 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]
     pair_of, pairs = operand_pairs(system)
     for gpu, peer, is_dma in pairs:
         fabric.add_pair(int(system.ranks[gpu]), peer, is_dma)
+    requesters = set(_requesters(system))
     for peer in outside_ranks(system):
-        fabric.add_pair(peer, int(system.ranks[0]), False)
+        fabric.add_pair(peer, int(system.ranks[0]), peer not in requesters)
     operand_pair = pair_of[heads.rows]
     member_rows, of_member = add_multimem(system, heads, fabric, operand_pair)
     route_path = [fabric.add_route(route) for route in range(len(system.graph.route_ptr) - 1)]
@@ -273,6 +274,15 @@ def outside_ranks(system: GpuSystem) -> list[int]:
     if outside is None:
         return []
     found: list[int] = np.unique(outside.peer if isinstance(outside, PeerWrites) else outside.rank).tolist()
+    return found
+
+
+def _requesters(system: GpuSystem) -> list[int]:
+    """Those of them that send more than what copy engines and NICs bring, which may come where no request can."""
+    outside = system.outside
+    if not isinstance(outside, Arrivals):
+        return outside_ranks(system)
+    found: list[int] = np.unique(outside.rank[outside.kind != PUT]).tolist()
     return found
 
 

@@ -14,7 +14,7 @@ from trine.gpu._state import PeerWriteTable
 from trine.gpu.layout import CHANNEL, PORT
 from trine.gpu.model import GpuModel
 from trine.gpu.path_table import FabricPaths, operand_pairs, outside_ranks
-from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals, PeerWrites
+from trine.gpu.peers import LOAD, PUT, RELEASE, STORE, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import service_columns
@@ -77,10 +77,10 @@ def _services(times_ps: Int64) -> RecordArray:
 def _writes(system: GpuSystem, at_memory: bool, flag_line: Int32) -> RecordArray:
     """The write tracking table, in the order in which the loop takes it."""
     entries = _entries(system, flag_line)
-    key = np.int64(S.MESSAGE_CLASS) << S.SHIFT_CLASS | entries.place << S.SHIFT_WAVE
+    is_put = entries.kind == S.IS_FLOW
+    key = np.where(is_put, S.DMA_CLASS, S.MESSAGE_CLASS) << np.int64(S.SHIFT_CLASS) | entries.place << S.SHIFT_WAVE
     key = key | entries.number << S.SHIFT_SEQUENCE | entries.rank
-    if at_memory:
-        key = key | entries.label << S.SHIFT_LABEL
+    key = key | np.where(is_put | at_memory, entries.label << S.SHIFT_LABEL, 0)
     order = np.lexsort((key, entries.label, entries.time_ps))
     pairs = len(operand_pairs(system)[1])
     writes = new_records(len(order), S.PEER_WRITE)
@@ -110,7 +110,7 @@ def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:
         label=label_of[rank],
         place=place,
         number=outside.number.astype(np.int64),
-        kind=outside.kind,
+        kind=np.where(outside.kind == PUT, S.IS_FLOW, outside.kind).astype(np.int8),
         address=outside.address,
         semaphore=outside.semaphore.astype(np.int64),
         amount=np.where(outside.kind == LOAD, 1, outside.amount),

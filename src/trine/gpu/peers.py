@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from trine.arrays import Int8, Int32, Int64
 
-#: Kinds of requests that arrive.
-LOAD, STORE, ACQUIRE, RELEASE = range(4)
+#: Kinds of what arrives; PUT: a copy engine or NIC has brought its bytes, and releases the semaphore behind them.
+LOAD, STORE, ACQUIRE, RELEASE, PUT = range(5)
 
 IDEAL, MODELLED = "ideal", "modelled"
 FABRICS = (IDEAL, MODELLED)
@@ -38,11 +38,12 @@ class Arrivals:
 
     Requests of others, by the instant of arrival, then in the order of messages (docs/design/gpu-model.md): time_ps
     int64[n], when it came out of the port; rank int32[n], whose request; place int32[n], of the wavefront in its GPU
-    (CU * ``wavefronts_per_cu`` of the model + slot); number int32[n], of the request there; kind int8[n]: LOAD, STORE
-    or RELEASE; address int64[n]; semaphore int32[n], of the target, -1: none; amount int64[n], of the semaphore.
-    Answers to requests of the target to others: answer_place int32[m]; answer_number int32[m], the number of the
-    request among those of that place to other GPUs, from 0; answer_ps int64[m], when it came out of the port;
-    answer_refused int8[m], 1: a flagged load that came too early.
+    (CU * ``wavefronts_per_cu`` of the model + slot); number int32[n], of the request there; kind int8[n]: LOAD, STORE,
+    RELEASE or PUT (of a dma that releases a semaphore: when it does); address int64[n]; semaphore int32[n], of the
+    target, -1: none; amount int64[n], of the semaphore.
+    Answers to requests and dmas of the target to others: answer_place int32[m]; answer_number int32[m], the number of
+    the request among those of that place to other GPUs, from 0; answer_ps int64[m], when it came out of the port, or
+    the wavefront knew that the dma is there; answer_refused int8[m], 1: a flagged load that came too early.
     origin: of which run it is (JSON of ``trine.replay.arrivals``), "" where nobody has said.
     """
 

@@ -8,7 +8,7 @@ import trine.gpu._state as S
 from trine._records import Record, RecordArray
 from trine.arrays import Int64
 from trine.gpu._state import LoopTables
-from trine.gpu.peers import Arrivals
+from trine.gpu.peers import PUT, Arrivals
 from trine.gpu.system import GpuSystem
 
 
@@ -27,7 +27,7 @@ def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
     place, number = _place(come["key"], system, waves), _number(come["key"])
     if isinstance(system.outside, Arrivals):  # keys of what is replayed have places as records do
         place = _place(come["key"], system, system.model.wavefronts_per_cu)
-    order = np.lexsort((rank, number, place, come["label"], come["time_ps"]))
+    order = np.lexsort((rank, number, place, come["label"], come["kind"] == S.IS_FLOW, come["time_ps"]))
     come, rank, place, number = come[order], rank[order], place[order], number[order]
     semaphore = come["semaphore"] - system.record * system.program.semaphores.shape[1]
     has_semaphore = come["semaphore"] >= 0
@@ -46,7 +46,7 @@ def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
         rank=rank.astype(np.int32),
         place=place.astype(np.int32),
         number=number.astype(np.int32),
-        kind=come["kind"].astype(np.int8),
+        kind=np.where(come["kind"] == S.IS_FLOW, PUT, come["kind"]).astype(np.int8),
         address=come["address"].copy(),
         semaphore=np.where(has_semaphore, semaphore, -1).astype(np.int32),
         amount=np.where(has_semaphore, come["amount"], 0),

@@ -125,9 +125,6 @@ def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target
 def check_replayable(system: GpuSystem, target: int) -> None:
     """Raise InputError where the program, or what comes from outside, is not replayed at ``target``."""
     program, outside = system.program, system.outside
-    dma = np.flatnonzero(program.op_kind == DMA)
-    if len(dma):
-        raise InputError(f"{program.name!r}, {place_of(program, int(dma[0]))}: dma operations are not replayed")
     if has_multimem(program):
         raise InputError(
             f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed"
@@ -142,6 +139,10 @@ def check_replayable(system: GpuSystem, target: int) -> None:
             )
         _check_semaphores(system, outside.semaphore)
         return
+    dma = np.flatnonzero(program.op_kind == DMA)
+    if len(dma):
+        where = place_of(program, int(dma[0]))
+        raise InputError(f"{program.name!r}, {where}: dma operations with replayed peers need the record of a run")
     op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
     foreign = (program.operand_role == READ_FLAGGED) & (system.operand_peer != target) & (program.op_kind[op] >= LOAD)
     if foreign.any():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from trine._jit import without_collector
 from trine.cluster.cluster import Cluster
 from trine.engine.validate import validate
@@ -14,13 +12,13 @@ from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
 from trine.gpu.model import FAIR, GpuModel
 from trine.gpu.model.check import check_numbers
-from trine.gpu.path_table import operand_gpus
+from trine.gpu.path_table import operand_pairs
 from trine.gpu.peers import Arrivals
-from trine.gpu.program import DMA, GpuProgram, has_multimem
+from trine.gpu.program import GpuProgram, has_multimem
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
-from trine.gpu.validate import place_of, validate_program
+from trine.gpu.validate import validate_program
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
 ENGINES = ("compiled", "reference")
@@ -269,11 +267,7 @@ def check_recordable(system: GpuSystem, target: int) -> None:
     """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
     if not 0 <= target < system.num_ranks:
         raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")
-    program = system.program
-    dma = np.flatnonzero(program.op_kind == DMA)
-    if len(dma):
-        raise InputError(f"{place_of(program, int(dma[0]))}: copies by copy engines are not recorded", field="record")
-    if has_multimem(program):
+    if has_multimem(system.program):
         raise InputError("multimem operations, which switches copy for all members, are not recorded", field="record")
     if (system.graph.kind != COMPUTE).any():
         raise InputError("task graphs with transfers or joins are not recorded", field="record")
@@ -289,16 +283,12 @@ def check_replayable_model(system: GpuSystem, field: str) -> None:
 
 def _check_routes(system: GpuSystem, target: int) -> None:
     """Paths between others must not lead through the target."""
-    gpu, _ = operand_gpus(system)
-    source = system.ranks[gpu].astype(np.int64)
-    device = system.fabric.group[target]
-    sources = system.fabric.cluster.link_table.source
-    for key in np.unique(source * system.num_ranks + system.operand_peer).tolist():
-        rank, peer = divmod(key, system.num_ranks)
-        if rank == peer:
-            continue
-        for one, other in ((rank, peer), (peer, rank)):
-            for path in system.fabric.paths(one, other):
+    fabric = system.fabric
+    sources, device = fabric.cluster.link_table.source, fabric.group[target]
+    for gpu, peer, is_dma in operand_pairs(system)[1]:
+        rank = int(system.ranks[gpu])
+        for one, other in ((rank, peer),) if is_dma else ((rank, peer), (peer, rank)):
+            for path in fabric.dma_paths(one, other) if is_dma else fabric.paths(one, other):
                 if any(sources[hop.link] == device for hop in path.hops[1:]):
                     raise InputError(
                         f"the way from rank {one} to rank {other} leads through rank {target}: that is not recorded",

@@ -19,7 +19,7 @@ import numpy as np
 from trine.cluster.cluster import Cluster
 from trine.errors import InputError, SpecError, nearest
 from trine.gpu.model import FIELDS, PATHS, GpuModel, ModelField, shown, values
-from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.peers import LOAD, PUT, RELEASE, STORE, Arrivals
 from trine.gpu.program import GpuProgram, kernels_of_rank
 from trine.outputs import open_output
 from trine.replay.tables import has_part, read_archive
@@ -134,9 +134,9 @@ def check_values(arrivals: Arrivals, file: str | None = None) -> None:
         "rank": (arrivals.rank < 0) | (arrivals.rank >= ranks) | (arrivals.rank == arrivals.target),
         "place": arrivals.place < 0,
         "number": arrivals.number < 0,
-        "kind": ~np.isin(arrivals.kind, (LOAD, STORE, RELEASE)),
+        "kind": ~np.isin(arrivals.kind, (LOAD, STORE, RELEASE, PUT)),
         "address": (arrivals.address < 0) | (arrivals.address > MAX_ADDRESS),
-        "semaphore": (arrivals.semaphore < -1) | ((arrivals.kind == RELEASE) & ~flagged),
+        "semaphore": (arrivals.semaphore < -1) | (np.isin(arrivals.kind, (RELEASE, PUT)) & ~flagged),
         "amount": (arrivals.amount < 0) | (arrivals.amount > MAX_AMOUNT),
         "answer_place": arrivals.answer_place < 0,
         "answer_number": arrivals.answer_number < 0,

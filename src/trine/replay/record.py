@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.errors import InputError
-from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals
+from trine.gpu.peers import LOAD, PUT, RELEASE, STORE, Arrivals
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
 from trine.replay.arrivals import provenance_of
@@ -30,7 +30,7 @@ class RecordedRun:
     def summary(self) -> str:
         """In two lines."""
         run, found = self.run, self.arrivals
-        kinds = [int(np.count_nonzero(found.kind == kind)) for kind in range(4)]
+        kinds = [int(np.count_nonzero(found.kind == kind)) for kind in range(PUT + 1)]
         fold = run.fold
         how = f"folded to {fold.classes}" if fold.why_unfolded is None else "each simulated"
         alike = "" if found.target == self.work.target else f", as which rank {self.work.target} does"
@@ -39,7 +39,7 @@ class RecordedRun:
                 f"{run.program.name}: {run.program.num_ranks} GPUs of {run.model.name} ({how}), "
                 f"{format_time(run.end_ps)}",
                 f"came to rank {found.target}{alike}: {kinds[LOAD]:,} loads, {kinds[STORE]:,} stores, "
-                f"{kinds[RELEASE]:,} releases, {len(found.answer_ps):,} answers",
+                f"{kinds[RELEASE] + kinds[PUT]:,} releases, {len(found.answer_ps):,} answers",
             )
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from trine.arrays import Int64
 from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError, SpecError, nearest
-from trine.gpu.peers import IDEAL, LOAD, RELEASE, Arrivals, PeerWrites
+from trine.gpu.peers import IDEAL, LOAD, PUT, RELEASE, Arrivals, PeerWrites
 from trine.gpu.program import GpuProgram
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
@@ -235,7 +235,7 @@ def _check_addresses(record: Arrivals, program: GpuProgram, file: str | None) ->
         count = program.semaphores.shape[1]
         raise SpecError(f"cannot be {record.semaphore[row]} (row {row}): the program has {count}", file=file,
                         field="semaphore")  # fmt: skip
-    out = (record.kind != RELEASE) & outside_buffers(program, record.address, 1)
+    out = ~np.isin(record.kind, (RELEASE, PUT)) & outside_buffers(program, record.address, 1)
     if program.buffers and out.any():
         row = int(out.argmax())
         problem = f"0x{record.address[row]:x} is outside the buffers of the target{buffer_list(program)} (row {row})"

@@ -191,7 +191,11 @@ class KernelDetail(Report):
         lines: list[tuple[str, ...]] = [
             ("ranks, last first", "comes after", "waited for it", "first write", "last write", "flags", "lines")
         ]
-        for peer in sorted(self.peers, key=lambda each: (-each.start_ps, each.rank))[:_SHOWN_PEERS]:
+        order = sorted(self.peers, key=lambda each: (-each.start_ps, each.rank))
+        heard = [
+            each for each in order if each is order[0] or each.writes or each.loads or each.rank == self.chosen.rank
+        ]
+        for peer in heard[:_SHOWN_PEERS]:
             times = (peer.start_ps, peer.waits_ended_ps, peer.first_write_ps, peer.last_write_ps)
             name = f"{peer.rank}{' itself' if peer.rank == self.chosen.rank else ''}"
             counts = f"{peer.flags:,}", f"{peer.writes - peer.flags + peer.loads:,}"

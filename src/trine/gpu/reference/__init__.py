@@ -77,6 +77,9 @@ class GpuReference:
         self.messages.crossed = self.peers.crossed
         self.messages.request_came = self.recorder.request_came
         self.messages.answer_came = self.recorder.answer_came
+        engines = self.shared.engines
+        engines.put_came, engines.put_known = self.recorder.put_came, self.recorder.put_known
+        engines.replayed_ps, self.peers.put_came = self.peers.known_ps, self.recorder.put_came
         self.workgroups = WorkgroupColumns(system.program.num_workgroups)
         self.gpus = [SimulatedGpu(self.shared, gpu, self.workgroups) for gpu in range(system.num_gpus)]
         self.tasks = TaskRunner(self.shared, self.gpus, GraphTransfers(self.packets))

@@ -108,8 +108,10 @@ class _Sending:
 class DmaRequest:
     """A DMA that the copy engine has.
 
-    begins_ps: from when it may begin. gpu, rank, wave_slot, number: the wavefront's, and the request's there. peer: the
-    rank that it goes to. delivered: told, as it is there, how long word of it takes back to the wavefront.
+    begins_ps: from when it may begin. gpu, rank, wave_slot, number: the wavefront's, and the request's there. ordinal:
+    as of requests to other GPUs. peer, target: the rank that it goes to, and the GPU that is simulated for it, -1: it
+    is replayed. address, semaphore: that it releases there, -1: none. delivered: told, as it is there, when the
+    wavefront will know.
     """
 
     begins_ps: int
@@ -117,8 +119,12 @@ class DmaRequest:
     rank: int
     wave_slot: int
     number: int
+    ordinal: int
     peer: int
+    target: int
     num_bytes: int
+    address: int
+    semaphore: int
     delivered: Callable[[int], None]
 
 
@@ -132,7 +138,16 @@ class _DmaQueue:
 
 
 class CopyEngines:
-    """What one GPU sends to another goes one after the other, and is delivered in this order."""
+    """What one GPU sends to another goes one after the other, and is delivered in this order.
+
+    put_came: told of each dma that another GPU delivers and that releases a semaphore; put_known: of each to another
+    GPU, and when its wavefront will know; replayed_ps: asked that of a dma to a replayed peer. All are set before the
+    run.
+    """
+
+    put_came: Callable[[DmaRequest], None]
+    put_known: Callable[[DmaRequest, int], None]
+    replayed_ps: Callable[[DmaRequest], int]
 
     def __init__(self, sender: PacketSender) -> None:
         self.sender, self.interconnect, self.agenda = sender, sender.interconnect, sender.agenda
@@ -191,17 +206,30 @@ class CopyEngines:
         while queue.to_deliver and queue.to_deliver[0] in queue.arrived:
             first = queue.to_deliver.popleft()
             queue.arrived.remove(first)
-            own = first.rank == first.peer
-            first.delivered(0 if own else self.interconnect.system.fabric.latency_ps(first.peer, first.rank))
+            first.delivered(self.agenda.now if first.rank == first.peer else self._known_ps(first))
+
+    def _known_ps(self, dma: DmaRequest) -> int:
+        """When the wavefront will know that a dma to another GPU is there."""
+        if dma.target < 0:
+            known_ps = self.replayed_ps(dma)
+        else:
+            known_ps = self.agenda.now + self.interconnect.system.fabric.latency_ps(dma.peer, dma.rank)
+            if dma.semaphore >= 0:
+                self.put_came(dma)
+        self.put_known(dma, known_ps)
+        return known_ps
 
     def _key(self, dma: DmaRequest, home: int, packet: int) -> Key:
         away = self.interconnect.away(dma.rank, dma.peer, home)
         return (PACKETS, 1, away, dma.wave_slot, dma.number, dma.rank, packet)
 
     def _paths(self, rank: int, peer: int) -> list[tuple[PathStop, ...]]:
-        fabric = self.interconnect.system.fabric
+        """The paths; to a replayed peer the first lane of each."""
+        system = self.interconnect.system
+        fabric, end = system.fabric, None if system.gpu_of[peer] >= 0 else 1
         routes = [route for route, _ in fabric.cluster.paths(fabric.group[rank], fabric.group[peer])]
-        return [tuple(self.interconnect.lane(hop) for hop in p.hops) for route in routes for p in fabric.lanes(route)]
+        paths = [path.hops[:end] for route in routes for path in fabric.lanes(route)]
+        return [tuple(self.interconnect.lane(hop) for hop in hops) for hops in paths]
 
 
 class GraphTransfers:

@@ -6,7 +6,7 @@ A write of a peer that is not simulated begins here (the rows of the write track
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from trine.gpu.fabric import LaneHop, moved
 from trine.gpu.layout import CHANNEL, PORT, Hop
 from trine.gpu.peers import IDEAL, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
-from trine.gpu.reference.events import TABLE
+from trine.gpu.reference.events import PACKETS, TABLE
+from trine.gpu.reference.packets import DmaRequest
 from trine.gpu.reference.requests import Interconnect, Messages, OwnRequest, Request
 from trine.units import transfer_ps
 
@@ -38,7 +39,9 @@ class RecordedAnswer(NamedTuple):
 
 
 class ReplayedPeers:
-    """The write tracking table, and the peers' answers."""
+    """The write tracking table, and the peers' answers. put_came: told of each dma of a peer; set before the run."""
+
+    put_came: Callable[[DmaRequest], None]
 
     def __init__(self, messages: Messages) -> None:
         self.messages, self.interconnect, self.agenda = messages, messages.interconnect, messages.agenda
@@ -59,6 +62,14 @@ class ReplayedPeers:
         columns = (table.time_ps, table.rank, table.place, table.number, table.kind, table.address, table.semaphore)
         rows = zip(*(column.tolist() for column in (*columns, table.amount)), strict=True)
         for i, (time_ps, rank, wave_slot, number, kind, address, semaphore, amount) in enumerate(rows):
+            if kind == peers.PUT:
+                dma = DmaRequest(
+                    begins_ps=0, gpu=-1, rank=rank, wave_slot=wave_slot, number=number, ordinal=-1, peer=self.rank,
+                    target=TARGET, num_bytes=0, address=address, semaphore=semaphore, delivered=lambda known_ps: None,
+                )  # fmt: skip
+                key = (PACKETS, 1, self.interconnect.away(rank, self.rank, self.rank), wave_slot, number, rank, 0)
+                self.agenda.at(time_ps, key, partial(self._put_lands, dma, amount))
+                continue
             request = self._request(KINDS[kind], rank, address, semaphore, amount)
             request.wave_slot, request.number = wave_slot, number
             self.agenda.at(time_ps, (TABLE, i), partial(self.messages.enter, request, at_port=True))
@@ -107,18 +118,28 @@ class ReplayedPeers:
         request.is_answered = False
         self.messages.at(self.agenda.now, request, self.rank, partial(memory.reached, request))
 
+    def _put_lands(self, dma: DmaRequest, amount: int) -> None:
+        """What a peer's copy engine or NIC has brought is there."""
+        self.put_came(dma)
+        self.messages.memories[TARGET].release(dma.semaphore, amount, dma.address)
+
     def crossed(self, request: OwnRequest) -> None:
         """A request of the target has left it: its answer comes to the port."""
         if self.answers is None:
             answer = RecordedAnswer(self.agenda.now + _beyond_ps(self.interconnect, request), is_refused=False)
         else:
-            answer = self._recorded(self.answers, request)
+            answer = self._recorded(self.answers, request.wave_slot, request.ordinal)
         request.was_enough = not answer.is_refused
         self.messages.answer_from_outside(request, answer.time_ps)
 
-    def _recorded(self, answers: dict[tuple[int, int], RecordedAnswer], request: OwnRequest) -> RecordedAnswer:
-        where = f"answer {request.ordinal} for place {request.wave_slot} of rank {self.rank}"
-        answer = answers.get((request.wave_slot, request.ordinal))
+    def known_ps(self, dma: DmaRequest) -> int:
+        """A dma of the target has left it: when its wavefront will know that it is there."""
+        assert self.answers is not None
+        return self._recorded(self.answers, dma.wave_slot, dma.ordinal).time_ps
+
+    def _recorded(self, answers: dict[tuple[int, int], RecordedAnswer], place: int, ordinal: int) -> RecordedAnswer:
+        where = f"answer {ordinal} for place {place} of rank {self.rank}"
+        answer = answers.get((place, ordinal))
         if answer is None:
             raise InputError(f"the record has no {where}: it is of another program or model", field="outside")
         if answer.time_ps < self.agenda.now:
@@ -196,7 +217,26 @@ class ArrivalRecorder:
         if isinstance(request, OwnRequest) and request.gpu == self.gpu:
             self.answers.append((request.wave_slot, request.ordinal, self.agenda.now, not request.was_enough))
 
-    def _sender(self, request: Request) -> int:
+    def put_came(self, dma: DmaRequest) -> None:
+        if dma.target == self.gpu >= 0:
+            self.requests.append(
+                (
+                    self.agenda.now,
+                    self._sender(dma),
+                    dma.wave_slot,
+                    dma.number,
+                    peers.PUT,
+                    dma.address,
+                    dma.semaphore,
+                    1,
+                )
+            )
+
+    def put_known(self, dma: DmaRequest, known_ps: int) -> None:
+        if dma.gpu == self.gpu:
+            self.answers.append((dma.wave_slot, dma.ordinal, known_ps, False))
+
+    def _sender(self, request: Request | DmaRequest) -> int:
         """Who asks, seen from the GPU: where folded, that may stand for the peer that is meant."""
         here = int(self.system.ranks[self.gpu])
         return moved(self.system.grid, here, request.rank, request.peer)

@@ -183,17 +183,21 @@ class WavefrontRun:
                 rank=self.cu.rank,
                 wave_slot=self.wave_slot,
                 number=self.cu.next_number(self.slot),
+                ordinal=self.cu.next_ordinal(self.slot, target.peer),
                 peer=target.peer,
+                target=target.rank,
                 num_bytes=operation.amount,
+                address=target.address,
+                semaphore=target.semaphore,
                 delivered=partial(self._delivered, target),
             )
         )
 
-    def _delivered(self, target: TwinOperand, back_ps: int) -> None:
+    def _delivered(self, target: TwinOperand, known_ps: int) -> None:
         """The semaphore of a DMA that is there; word of it to the wavefront."""
-        if target.semaphore >= 0:
+        if target.semaphore >= 0 and target.rank >= 0:
             self.shared.messages.memories[target.rank].release(target.semaphore, 1, target.address)
-        self.later(self.agenda.now + back_ps, self.finish_line)
+        self.later(known_ps, self.finish_line)
 
     def free_slot(self) -> None:
         """One of its request slots, which is one of the CU's."""
@@ -374,7 +378,7 @@ class ComputeUnit:
             semaphore=semaphore,
             amount=amount,
             number=self.next_number(wavefront.slot),
-            ordinal=self._next_ordinal(wavefront.slot, operand.peer),
+            ordinal=self.next_ordinal(wavefront.slot, operand.peer),
             issued_ps=self.agenda.now,
         )
         self.shared.requests_done += 1
@@ -387,7 +391,7 @@ class ComputeUnit:
     def _send_again(self, request: WavefrontRequest) -> None:
         request.is_again = True
         request.number = self.next_number(request.wavefront.slot)
-        request.ordinal = self._next_ordinal(request.wavefront.slot, request.peer)
+        request.ordinal = self.next_ordinal(request.wavefront.slot, request.peer)
         request.issued_ps = self.agenda.now
         self.shared.counters[self.gpu].count(request)
         request.set_out(self.shared.messages)
@@ -397,7 +401,8 @@ class ComputeUnit:
         self.numbers[slot] = (number + 1) % NUMBERS
         return number
 
-    def _next_ordinal(self, slot: int, peer: int) -> int:
+    def next_ordinal(self, slot: int, peer: int) -> int:
+        """The number of the slot's next request to another GPU; -1: to the own one."""
         if peer == self.rank:
             return -1
         self.ordinals[slot] += 1
