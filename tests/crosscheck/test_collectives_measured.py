@@ -12,12 +12,24 @@ import pytest
 from trine.cluster import load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
+from trine.studies.measured import load_measurements
 from trine.studies.validate import BELOW, FROM, Validation, left_out, validate_collectives
 
 
 @pytest.fixture(scope="module")
 def validation() -> Validation:
     return validate_collectives()
+
+
+def test_every_point_is_compared_or_its_series_skipped_with_a_reason(validation: Validation) -> None:
+    everything = load_measurements()
+    assert len(validation.compared) + sum(len(s.points) for s, _ in validation.skipped) == sum(
+        len(s.points) for s in everything
+    )
+    assert all(why for _, why in validation.skipped)
+    assert {s.machine.name for s, _ in validation.skipped} <= {
+        s.machine.name for s in everything if s.machine.cluster is None
+    }
 
 
 def test_all_machines_meet_the_targets(validation: Validation) -> None:

@@ -1,6 +1,6 @@
 """Does any file or command line end in a traceback, a hang, a gigabyte or a message that is not one short line?
 
-``make test`` asks for all that is known to have broken once (``corpus/``) and for 100 cases of a search, ``make
+``make test`` asks for all that is known to have broken once (``corpus/``) and for 60 cases of a search, ``make
 test-slow`` for 3600: the same ones on every machine, however fast it is. ``make fuzz SECONDS=3600`` searches among new
 ones for as long as you like. A fault is kept in ``fuzz-found/``, and
 ``PYTHONPATH=tests python tests/fuzz/fuzz_search.py --again FILE`` asks for it again.
@@ -21,8 +21,8 @@ from fuzz_search import Search
 
 CORPUS = Path(__file__).with_name("corpus")
 CASES = yaml.safe_load((CORPUS / "cases.yaml").read_text(encoding="utf-8"))
-#: What a search asks for, and its first seed: some 5 seconds, and some 3 minutes.
-SHORT, LONG = (100, 1), (3600, 1000)
+#: What a search asks for, and its first seed: some 3 seconds, and some 3 minutes.
+SHORT, LONG = (60, 1), (3600, 1000)
 
 
 def content(given):

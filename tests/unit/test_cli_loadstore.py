@@ -149,7 +149,10 @@ def test_ctrl_c_shows_what_there_is() -> None:
 def test_training_with_load_store_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     invoke("collective", "all_gather", "--size", "1K", *INSIDE)  # kernels are loaded from the user's own cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    command = ("train", "vgg13-h100-b128", "--parallel", "tp", "--gpus", 2, "--cluster", "dgx-h100", "--batch", 1)
+    model = tmp_path / "llama.trine.json"
+    made = invoke("trace", "synthesize", "llama-3-8b", "--layers", 1, "--sequence", 16, "--batch", 1, "--output", model)
+    assert made.exit_code == 0, made.output
+    command = ("train", model, "--tp", 2, "--gpus", 2, "--cluster", "dgx-h100")
     first = invoke(*command, "--collective-costs", "loadstore", "--json", "-")
     assert first.exit_code == 0, first.output
     files = {path: path.read_bytes() for path in (tmp_path / "trine" / "loadstore").iterdir()}

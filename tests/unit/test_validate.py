@@ -52,16 +52,6 @@ def test_a_perfect_model_has_no_error_and_all_inside() -> None:
     assert not found.skipped
 
 
-def test_every_point_is_compared_or_its_series_skipped_with_a_reason() -> None:
-    found = validate_collectives()
-    everything = load_measurements()
-    assert len(found.compared) + sum(len(s.points) for s, _ in found.skipped) == sum(len(s.points) for s in everything)
-    assert all(why for _, why in found.skipped)
-    assert {s.machine.name for s, _ in found.skipped} <= {
-        s.machine.name for s in everything if s.machine.cluster is None
-    }
-
-
 def test_errors_are_signed_and_bands_counted() -> None:
     found = validate_collectives(predictor=off_by(1.3))
     (_, _, stats) = found.totals()[0]
@@ -125,9 +115,10 @@ def test_select_by_machine_or_family() -> None:
 
 
 def test_verdicts_of_a_slow_machine() -> None:
-    healthy = validate_collectives(predictor=off_by(1.0))
+    series = load_measurements()[::3]
+    healthy = validate_collectives(series, off_by(1.0))
     assert {suspicious for _, suspicious, _ in verdicts(healthy)} == {0}
-    slow = validate_collectives(predictor=off_by(0.3))
+    slow = validate_collectives(series, off_by(0.3))
     assert all(suspicious == total for _, suspicious, total in verdicts(slow))
 
 
