@@ -156,7 +156,7 @@ def test_an_export_of_nsys(tmp_path, between):
         (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": "x", "dur": 1}]', "event 0.*ts: must be microseconds"),
         (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]', "event 0.*dur: must be microseconds"),
         (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]', "ts: must be microseconds"),
-        (b"SQLite format 3\0" + bytes(200), "is no export of nsys"),
+        (b"SQLite format 3\0" + bytes(200), "is no export of nsys or rocprofv3"),
         (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "is cut short"),
     ],
 )

@@ -61,7 +61,7 @@ def record(
 
 def writes_from(
     result: Annotated[
-        list[str], argument("Records of a run (npz, csv, parquet), arrivals, or a profile's CSV.", "RESULT...")
+        list[str], argument("Records of a run (npz, csv, parquet), arrivals, or files of a profile.", "RESULT...")
     ],
     output: Annotated[str, Option("The writes: CSV, JSON or Parquet.", "FILE", OUTPUT, ("--output", "-o"))],
     given: Annotated[

@@ -1,4 +1,4 @@
-"""Rows of profiles that are no CSV: traces of the PyTorch profiler (Kineto), SQLite exports of Nsight Systems.
+"""Rows of profiles that are no CSV: traces of the PyTorch profiler (Kineto), SQLite of Nsight Systems and rocprofv3.
 
 Kineto's categories and arguments: pytorch/kineto, libkineto/src/CuptiActivity.h and output_json.cpp, and traces that
 others published (HolisticTraceAnalysis, tests/data). Tables of nsys: its exporter's schema reference.
@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from trine.errors import SpecError
 from trine.inputs import head, open_input, read_bytes
+from trine.replay.profile_rocpd import ROCPD, is_rocpd, rocpd_rows
 from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, MAX_ROWS, RANGE, ProfileRow, read_rows
 from trine.units import MAX_INT64
 
@@ -44,7 +45,7 @@ def read_events(
     """
     first = head(path, 4096)
     if first.startswith(_SQLITE):
-        return NSYS, list(_nsys(path))
+        return _database(path)
     if first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         return KINETO, list(_kineto(path, by_rank))
     return read_rows(path, own)
@@ -123,22 +124,25 @@ def _microseconds(value: object, where: str, key: str) -> int:
     return int(found * 10**6)
 
 
-# nsys
+# Databases
 
 
-def _nsys(path: str | os.PathLike[str]) -> Iterator[ProfileRow]:
+def _database(path: str | os.PathLike[str]) -> tuple[str, list[ProfileRow]]:
+    """The format's name and the rows of an SQLite file, which is read only."""
     file = os.fspath(path)
     with open_input(path, MAX_DATABASE_BYTES):  # a regular file that may be read
         pass
     try:
         with closing(sqlite3.connect(f"file:{quote(os.path.abspath(file))}?mode=ro&immutable=1", uri=True)) as database:
-            yield from _tables(database, file)
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if is_rocpd(tables):
+                return ROCPD, list(rocpd_rows(database, tables, file))
+            return NSYS, list(_nsys(database, tables, file))
     except sqlite3.Error as error:
-        raise SpecError(f"is no export of nsys: {str(error)[:80]}", file=file) from None
+        raise SpecError(f"is no export of nsys or rocprofv3: {str(error)[:80]}", file=file) from None
 
 
-def _tables(database: sqlite3.Connection, file: str) -> Iterator[ProfileRow]:
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+def _nsys(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator[ProfileRow]:
     found = 0
     for table, kind, device, name, condition in (
         ("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, "deviceId", "demangledName", ""),
@@ -169,7 +173,7 @@ def _tables(database: sqlite3.Connection, file: str) -> Iterator[ProfileRow]:
             if made is not None:
                 yield made
     if not found:
-        raise SpecError("has no table of kernels, copies or ranges that nsys exports", file=file)
+        raise SpecError("has no table of kernels, copies or ranges that nsys or rocprofv3 exports", file=file)
 
 
 def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
