@@ -114,3 +114,13 @@ def test_simulated_ll_wins_longer_where_latency_is_higher():
 def test_every_case_has_a_question():
     assert len(CASES) == 7
     assert all("case" in question or "LL" in question for _, question in CASES.values())
+
+
+@pytest.mark.slow
+def test_packets_are_ahead_up_to_256_kib_on_eight_h100_as_a_library_that_tunes_has_it():
+    study = protocols.packets(machines=("dgx-h100",), first=256 * KIB)
+    assert study.column("size bytes") == [256 * KIB, 512 * KIB]
+    (small, large), (slow, fast) = study.column("packets"), study.column("zero copy")
+    assert small < slow
+    assert fast < large
+    assert [finding.verdict for finding in study.findings] == ["agrees in direction", "differs"]

@@ -1,4 +1,4 @@
-"""The case studies of ASTRA-sim 3.0 (arXiv 2606.10440), done again on the load-store level."""
+"""The case studies of ASTRA-sim 3.0 (arXiv 2606.10440), done again on the load-store level; one on real machines."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ CASES: dict[str, tuple[str, str]] = {
     "cost": ("runs:cost", "case 5: what does a simulation cost, by bytes and GPUs?"),
     "clos": ("scale_out:clos", "case 6: a ring all-reduce on a two-tier Clos, packet by packet"),
     "ll-simple": ("protocols:ll_simple", "from which size on does Simple beat LL, by link latency and bandwidth?"),
+    "packets": (
+        "protocols:packets",
+        "the same on 8 H100 and H200, by MSCCL++'s kernels, against what libraries choose",
+    ),
 }
 
 

@@ -1,4 +1,7 @@
-"""LL against Simple: from which size on does it pay to signal behind the data in place of flags in it?"""
+"""LL against Simple: from which size on does it pay to signal behind the data in place of flags in it?
+
+Once on the paper's links, and once on real machines, by MSCCL++'s kernels.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from dataclasses import dataclass
 
 from trine.cluster import build_topology
 from trine.collectives.sizes import format_size
+from trine.studies.gpu_measured import predicted_ps
 from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
-from trine.studies.loadstore_cases.runs import KIB, MIB, measure
+from trine.studies.loadstore_cases.runs import KIB, MIB, measure, tell
 from trine.units import PS_PER_S
 
 GIB_PER_S = 1 << 30
@@ -107,6 +111,85 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
         panels=tuple(_panel(rate, {x: row for x, row in runs.items() if x.bytes_per_s == rate})
                      for rate in dict.fromkeys(x.bytes_per_s for x in links)),
     )  # fmt: skip
+
+
+#: What runs on real machines, by column; names are those of trine.studies.gpu_measured.PROGRAMS.
+KERNELS = {
+    "packets": ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks"),
+    "zero copy": ("two-shot zero copy, 32 blocks", "two-shot zero copy, 64 blocks"),
+    "NVLS": ("NVLS between meetings",),
+}
+MACHINES = ("dgx-h100", "hgx-h200")
+#: src/ext/nccl/algorithm_selector.cc of MSCCL++ (August 2026): the last sizes of packets, without and with NVLS in
+#: place.
+LAST_PACKETS, LAST_BEFORE_NVLS = MIB, 64 * KIB
+#: pymscclpp.py of sglang: the first size at which its tuner looks at the zero-copy kernel.
+TUNED_FROM = 512 * KIB
+
+
+def packets(machines: Sequence[str] = MACHINES, first: int = 128 * KIB, last: int = 4 * MIB) -> CaseStudy:
+    """MSCCL++'s kernels on eight GPUs, by doubling sizes until all that signal behind the data are ahead of packets."""
+    rows = [(machine, *row) for machine in machines for row in _kernels_us(machine, first, last)]
+    ahead = {
+        name: {m: next((size for at, size, *times in rows if at == m and times[place] < times[0]), 0) for m in machines}
+        for place, name in enumerate(KERNELS)
+        if place
+    }
+    copies, switch = ahead["zero copy"], ahead["NVLS"]
+    assumed = "what trine gpu show marks so; kernels as read from their source"
+    return CaseStudy(
+        name="packets",
+        title="Packets (LL) against kernels that signal behind the data (Simple): all-reduce of 8 GPUs, us",
+        settings=(
+            "MSCCL++'s kernels of two steps (allreducePacket, 28 and 56 blocks; allreduceRsAgZeroCopy, 32 and 64 "
+            "blocks; the plan allreduce_nvls_zero_copy), the faster of each; warm L2, in a CUDA graph.",
+        ),
+        columns=("machine", "size bytes", *KERNELS),
+        rows=tuple(rows),
+        findings=(
+            Finding(
+                paper=f"packets up to {format_size(LAST_PACKETS)} (MSCCL++'s default without NVLS); sglang's tuner "
+                f"looks at the zero-copy kernel from {format_size(TUNED_FROM)} on",
+                here=f"the zero-copy kernel is ahead from {_sizes(copies)} on",
+                holds=all(TUNED_FROM <= size <= 2 * LAST_PACKETS for size in copies.values()),
+                assumed=assumed,
+            ),
+            Finding(
+                paper=f"packets up to {format_size(LAST_BEFORE_NVLS)} (MSCCL++'s default with NVLS in place)",
+                here=f"NVLS is ahead from {_sizes(switch)} on: by the plan executor, which fetches its code for 1.1 "
+                "us; MSCCL++'s own kernel for that size was not read",
+                holds=all(size <= 2 * LAST_BEFORE_NVLS for size in switch.values()),
+                assumed=assumed,
+            ),
+        ),
+        panels=tuple(_kernel_panel(machine, [row[1:] for row in rows if row[0] == machine]) for machine in machines),
+    )
+
+
+def _kernels_us(machine: str, first: int, last: int) -> list[tuple[int, float, float, float]]:
+    """(size, us of each of KERNELS), doubling until packets are behind all others, or ``last``."""
+    rows, size = [], first
+    while size <= last:
+        times = [min(predicted_ps(each, machine, 8, size)[-1] for each in names) / 1e6 for names in KERNELS.values()]
+        tell(f"all-reduce of {format_size(size)} on 8 GPUs of {machine}: packets {times[0]:.2f} us")
+        rows.append((size, times[0], times[1], times[2]))
+        if max(times[1:]) < times[0]:
+            break
+        size *= 2
+    return rows
+
+
+def _sizes(by_machine: dict[str, int]) -> str:
+    return ", ".join(f"{format_size(size) if size else 'no size'} ({name})" for name, size in by_machine.items())
+
+
+def _kernel_panel(machine: str, rows: Sequence[Sequence[float]]) -> Panel:
+    x = tuple(row[0] for row in rows)
+    curves = tuple(
+        Curve(label=name, x=x, y=tuple(row[place] for row in rows), colour=place - 1)
+        for place, name in enumerate(KERNELS, 1)
+    )
+    return Panel(title=f"8 GPUs of {machine}", x_label="size", y_label="time (us)", curves=curves, sizes=True, log="xy")
 
 
 def _factors(sizes: dict[LinkCase, int], field: str) -> list[float]:
