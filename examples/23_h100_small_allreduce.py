@@ -1,8 +1,8 @@
 """Small all-reduces on eight H100s, load by load, against what MSCCL++ measured. Writes 23_h100_small_allreduce.png.
 
-The measured plan meets, lets the switch add up (NVLS), and meets again. Here the same without NVLS, and two others that
-MSCCL++ has: one and two steps with packets, up to the sizes at which these still pay. `trine validate loadstore`
-compares all published times.
+The measured plan meets, lets the switch add up (NVLS), and meets again. Here the same, and two others that MSCCL++ has:
+one and two steps with packets, up to the sizes at which these still pay. `trine validate loadstore` compares all
+published times.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from trine.studies.gpu_measured import chosen, compare, median_error
 
 SIZES = tuple(1 << power for power in range(10, 21, 2))
 CURVES = {
-    "as measured, without NVLS": (("two-shot between meetings",), 1 << 20),
+    "as measured, NVLS": (("NVLS between meetings",), 1 << 20),
     "two steps, packets": (("two-shot packets, 28 blocks", "two-shot packets, 56 blocks"), 256 << 10),
     "one step, packets": (("one-shot packets",), 64 << 10),
 }
