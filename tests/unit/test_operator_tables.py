@@ -193,6 +193,7 @@ def test_folds_are_the_hash_of_the_text():
 def test_left_out_products_and_attention_of_a_sample():
     """Issue 14: products <= 4 % median, <= 14 % p90; attention <= 2.5 and <= 10 %. One shape in 40."""
     products = [gemm_shapes_left_out(gpu, "bfloat16", every=40) for gpu in ("a100-80gb", "h100-sxm", "gb300")]
+    products.append(gemm_shapes_left_out("l40s", "bfloat16", every=10))
     for found in products:
         assert found.median <= 0.04
         assert found.p90 <= 0.14
@@ -212,15 +213,29 @@ def test_left_out_gpus_of_a_sample(gpu, source, what):
 
 @pytest.mark.slow
 def test_left_out_products_and_attention_whole():
-    """Every shape. The L40S repeats itself to 10 % at best: its 90th percentile is shown, and not held to the limit."""
+    """Every shape."""
     for gpu in known_tables():
         found = gemm_shapes_left_out(gpu, "bfloat16")
         assert found.median <= 0.04
-        assert found.p90 <= (0.19 if gpu == "l40s" else 0.14)
+        assert found.p90 <= 0.14
         if "attention" in read_arrays(gpu):
             attention = attention_shapes_left_out(gpu)
             assert attention.median <= 0.025
             assert attention.p90 <= 0.10
+
+
+def test_weights_came_from_the_l40s_cache_where_the_benchmarks_copies_fit():
+    """Columns of 16 KiB: 48 and 96 MiB of weights fit, as two copies and one; 40, 64, 80 and 128 MiB do not."""
+    table = load_gemm("l40s", "bfloat16", Machine.of(load_gpu("l40s"), "bfloat16"))
+    hidden = np.zeros(table.times.shape, bool)
+    hidden[:, :, table.axes[2] == 8192] = True
+
+    def bytes_per_s(mib):
+        shapes = np.array([[8.0, mib * 64, 8192.0]])
+        return mib * 2**20 / table.without(hidden).estimate_us(shapes)[0] * 1e6
+
+    for fit, spilled in ((48, 40), (48, 64), (96, 80), (96, 128)):
+        assert bytes_per_s(fit) > 1.3 * bytes_per_s(spilled)
 
 
 def test_tables_are_small_and_read_fast():

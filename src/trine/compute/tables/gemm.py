@@ -3,6 +3,10 @@
 The closed form is the larger of arithmetic and memory traffic, and a launch. Where kernels are tiled, arithmetic goes
 in waves of tiles: the best of a few tiles and splits of k, each with the share of the peak that its size allows.
 Between measured shapes the logarithm of measured over closed form is interpolated over log2 of m, n and k.
+
+The benchmark (aiconfigurator, collector/trtllm/collect_gemm.py) goes round at most five copies of the weights, as many
+as fill the GPU's L2. Where they fit all the same (32, 48 or 96 MiB in 96 MiB, not 40 or 64), weights come from there,
+two to three times as fast as from memory.
 """
 
 from __future__ import annotations
@@ -32,17 +36,37 @@ _TILES = (
 _SPLITS = (1, 2, 4, 8)
 _ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
 _OUT_BYTES = 2.0
+_MOST_COPIES = 5
+#: A working set so much larger than the cache, as a share of it, comes wholly from memory: all of it is read in turn.
+_SPILLING = 0.1
+#: Octaves between shapes whose weights come from the cache and from memory, and between those with and without a ragged
+#: last tile of rows, for which libraries take other kernels.
+_BETWEEN_LEVELS, _BETWEEN_TILES, _TILE_ROWS = 2.0, 0.2, 16
 
 
 def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: str) -> Float64:
     """Microseconds of (m, k) x (k, n) alone on ``machine``; arrays of one shape."""
     item = _ITEM_BYTES[dtype]
-    moved = (item * (m * k + k * n) + _OUT_BYTES * m * n) / (machine.bytes_per_s * _MEMORY_SHARE)
+    spilled = _spilled(m, n, k, machine, item)
+    num_bytes = item * (m * k + k * n) + _OUT_BYTES * m * n
+    moved = num_bytes * spilled / (machine.bytes_per_s * _MEMORY_SHARE)
+    if machine.cache_bytes:
+        moved = moved + num_bytes * (1 - spilled) / machine.cache_bytes_per_s
     if machine.tiled:
         arithmetic = _tiled_s(m, n, k, machine)
     else:
         arithmetic = 2 * m * n * k / (machine.flop_per_s * _SMOOTH_SHARE)
     return np.asarray(np.maximum(arithmetic, moved) * 1e6 + _LAUNCH_US)
+
+
+def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) -> Float64:
+    """The share of the bytes that came from memory when the product was measured."""
+    if not machine.cache_bytes:
+        return np.ones(np.shape(m))
+    weights = item * k * n
+    copies = np.clip(np.ceil(machine.cache_bytes / weights), 1, _MOST_COPIES)
+    over = (copies * weights + item * m * k + _OUT_BYTES * m * n) / machine.cache_bytes - 1
+    return np.asarray(np.clip(over / _SPILLING, 0.0, 1.0))
 
 
 def _tiled_s(m: Float64, n: Float64, k: Float64, machine: Machine) -> Float64:
@@ -96,20 +120,20 @@ class GemmTable:
 
         def answer(part: slice) -> Float64:
             m, n, k = np.maximum(shapes[part].T, 1.0)
-            residual = self._residual(np.log2(np.stack([m, n, k], axis=1)))
+            residual = self._residual(self._place(m, n, k))
             return closed_form_us(m, n, k, machine, self.dtype) * np.exp(residual)
 
         return in_chunks(len(shapes), answer)
 
     def _residual(self, queries: Float64) -> Float64:
-        """Logarithm of measured over closed form at (queries, 3) of log2 m, n, k."""
+        """Logarithm of measured over closed form at (queries, coordinates of :meth:`_place`)."""
         near = [self._near(axis, queries[:, i], _AROUND[i]) for i, axis in enumerate(self._logs)]
         count = len(queries)
         shape = (count, *(part.shape[1] for part in near))
         i = np.broadcast_to(near[0][:, :, None, None], shape).reshape(count, -1)
         j = np.broadcast_to(near[1][:, None, :, None], shape).reshape(count, -1)
         k = np.broadcast_to(near[2][:, None, None, :], shape).reshape(count, -1)
-        points = np.stack([axis[at] for axis, at in zip(self._logs, (i, j, k), strict=True)], axis=-1)
+        points = self._place(*(axis[at].astype(float) for axis, at in zip(self.axes, (i, j, k), strict=True)))
         distances = ((points - queries[:, None]) ** 2).sum(-1)
         distances[np.isnan(self.times[i, j, k])] = math.inf
         few = nearest_few(distances, _NEIGHBOURS)
@@ -122,6 +146,15 @@ class GemmTable:
             points = np.where(lost[..., None], 1e6 + 1e4 * np.arange(values.shape[1])[None, :, None], points)
             values = np.where(lost, np.nanmean(values, axis=1, keepdims=True), values)
         return kriged(points / _OCTAVES, values, queries / _OCTAVES, _NUGGET)
+
+    def _place(self, m: Float64, n: Float64, k: Float64) -> Float64:
+        """Where a shape lies, in octaves, along a new last axis; with a cache also by where its weights come from."""
+        axes = [np.log2(m), np.log2(n), np.log2(k)]
+        if self._machine.cache_bytes:
+            ragged = (m % _TILE_ROWS != 0) & (m > _TILE_ROWS)
+            axes.append(_BETWEEN_LEVELS * _spilled(m, n, k, self._machine, _ITEM_BYTES[self.dtype]))
+            axes.append(_BETWEEN_TILES * ragged)
+        return np.stack(axes, axis=-1)
 
     @staticmethod
     def _near(axis: Float64, values: Float64, count: int) -> Int64:

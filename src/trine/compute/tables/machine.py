@@ -52,6 +52,9 @@ _SUSTAINED = {
     "rtx-pro-6000": 0.731, "mi300x": 0.474, "mi325x": 0.474, "t4": 0.6,
 }  # fmt: skip
 _PUBLISHED_ALONE = frozenset({"mi300x", "mi325x", "t4"})
+#: Cache of GPUs whose measured products found their weights there where these fitted: bytes (AD102 as the L40S has
+#: it), and bytes/s of such products of up to 16 rows (95th percentile of the table).
+_CACHES = {"l40s": (96 << 20, 2.3e12)}
 #: No GPU reaches more of its peak in large products, whatever its power (A100: 0.86 at the 90th percentile).
 _MOST = 0.86
 
@@ -118,16 +121,20 @@ class Machine:
 
     flop_per_s: sustained by one tile of a large product on all compute units; bytes_per_s: of the memory.
     tiled: products run in tiles that warps compute by themselves (mma; all but Hopper and Blackwell of data centres,
-    whose kernels are persistent and share the last wave out).
+    whose kernels are persistent and share the last wave out). cache_bytes: of the cache that weights were found in,
+    cache_bytes_per_s: at this rate; 0: all came from memory.
     """
 
     flop_per_s: float
     bytes_per_s: float
     units: int
     tiled: bool
+    cache_bytes: float = 0.0
+    cache_bytes_per_s: float = 0.0
 
     @staticmethod
     def of(gpu: GpuSpec, dtype: str, ratio: float = 1.0, like: str | None = None) -> Machine:
         """The machine of ``gpu``; ratio: of its sustained share to that of ``like``, whose kernels it runs."""
         tiled = generation_of(like or gpu.name) not in POWER_LIMITED
-        return Machine(peak_of(gpu, dtype) * ratio, float(gpu.memory_bytes_per_s), gpu.num_compute_units, tiled)
+        rates = peak_of(gpu, dtype) * ratio, float(gpu.memory_bytes_per_s)
+        return Machine(*rates, gpu.num_compute_units, tiled, *_CACHES.get(gpu.name, (0.0, 0.0)))
