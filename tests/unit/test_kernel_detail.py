@@ -202,6 +202,13 @@ def test_without_a_late_rank_levels_are_compared_like_with_like(model):
     assert found.kernel.wait_ps < parse_time("3 us", "")
 
 
+def test_levels_agree_where_the_step_has_the_load_store_levels_costs(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    how = replace(HOW, stragglers=None, collective_costs="loadstore")
+    found = kernel_detail(model, PLAN, DetailOptions(rank=1, layer=1, sync="spin"), options=how)
+    assert found.time_ps == pytest.approx(found.operator_ps, rel=0.01)
+
+
 def test_ranks_are_where_the_placement_puts_them(model):
     found = kernel_detail(
         model, PLAN, DetailOptions(rank=0, layer=1, sync="spin"), options=replace(HOW, placement=[3, 2, 1, 0])
@@ -259,6 +266,7 @@ def test_the_command_answers_with_documented_keys_and_a_timeline(tmp_path):
         (["--detail", "rank=0", "--repeat", "2"], "it does not go with --repeat"),
         (["--detail", "rank=0,layer=9"], "--detail, layer: there is no layer 9; the nearest is 1"),
         (["--detail", "rank=0,algorithm=nvl"], "did you mean 'nvls'"),
+        (["--detail", "rank=0,poll=none,sync=mwait"], "--detail, poll none is no way to mwait"),
     ],
 )
 def test_the_command_refuses_in_one_line(words, problem):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,9 @@ class DetailAnswer:
                 self._found = kernel_detail(workload, plan, self._asked, result, options=watched)
             except KeyboardInterrupt:
                 self.finished = False
-            except InputError as error:  # whose fields are keys of this option
-                raise InputError(f"--detail, {error}") from None
+            except InputError as error:  # whose fields are keys of this option, as other commands' options are
+                text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
+                raise InputError(f"--detail, {text}") from None
 
     def show(self, json: str | None, brief: bool) -> None:
         """Print what was found."""
