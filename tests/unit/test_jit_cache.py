@@ -174,6 +174,7 @@ WRITER = """
 import os, signal, sys
 from pathlib import Path
 from trine import _jit_files
+_jit_files.LOCK_S = 60.0  # a busy machine lets the one that writes wait for seconds
 if sys.argv[2] == "killed":
     whole = _jit_files.open_whole
     def open_whole(path, mode):
