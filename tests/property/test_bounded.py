@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.evened import evened
-from trine.cluster.select import slow_down
+from trine.cluster.select import first_gpus, slow_down, take_down
 from trine.errors import TooManyTasksError
 from trine.folding import stages
 
@@ -31,6 +31,7 @@ def both(case: dict[str, object], patch: pytest.MonkeyPatch) -> tuple[trine.Resu
     """The exact answer, and the bound."""
     exact = trine.simulate(**case, cpu=False, fold="exact")  # type: ignore[arg-type]
     patch.setattr(stages, "BOUND_TASKS", 1)
+    patch.setattr(stages, "MAX_TASKS", sum(stage.num_tasks for stage in exact.scope.stages) - 1)
     return exact, trine.simulate(**case, cpu=False)  # type: ignore[arg-type]
 
 
@@ -51,6 +52,30 @@ def test_the_exact_answer_is_within_the_bound(seed: int) -> None:
     assert bound.scope.bound_ps is not None
     low, high = bound.scope.bound_ps
     assert low <= exact.step_time_ps <= high == bound.step_time_ps
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=6, deadline=None, derandomize=True)
+def test_with_a_dead_link_too_but_for_what_the_bound_says(seed: int) -> None:
+    """A message that goes another way than on either of the even machines may take a little longer."""
+    rng = Random(seed)
+    nodes, fabric = rng.choice((4, 8)), rng.choice(("switch", "rail", "fat-tree"))
+    node = f"node{rng.randrange(nodes)}"
+    dead = f"{node}.{rng.choice((*NICS[:2], 'pcie0-{}.nic0', 'nic3-{}.pcie1')).format(node)}"
+    cluster = take_down(joined("dgx-h100", nodes, fabric), [dead])
+    fields = rng.choice(
+        ({"dp": 8 * nodes}, {"dp": 8 * nodes, "sharding": "fsdp"}, {"dp": nodes, "tp": 8}, {"dp": 4 * nodes, "pp": 2})
+    )
+    workload = chain(8, (rng.randint(1, 400), 7), 20, rng.choice((4 * 10**5, 4 * 10**7)))
+    plan = trine.Plan(**fields, batch=8, micro_batch=4 if "pp" in fields else 8, inputs="none")
+    with pytest.MonkeyPatch.context() as patch:
+        exact, bound = both({"workload": workload, "plan": plan, "cluster": cluster}, patch)
+    assert bound.scope is not None
+    assert bound.scope.bound_ps is not None
+    low, high = bound.scope.bound_ps
+    assert low <= exact.step_time_ps <= 1.002 * high
+    assert f"{dead.replace('-', '->', 1) if '>' not in dead else dead}" in bound.warnings[0]
+    assert "dead alone" in bound.warnings[0]
 
 
 def test_a_slow_link_of_a_ring_is_bounded_by_a_ring_of_slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +121,30 @@ def test_machines_made_even(fabric: str) -> None:
     assert set(names[changed]) == {f"node{i}.pcie0->node{i}.nic0" for i in range(8)}
     assert (4 * even.slow.link_bytes_per_s[changed] == whole.link_bytes_per_s[changed]).all()
     assert even.num_slowed == 8
+
+
+@pytest.mark.parametrize("fabric", ["switch", "rail", "fat-tree"])
+def test_machines_with_dead_links_made_even(fabric: str) -> None:
+    """Made whole, the machine is the one that links were taken from; made even, all links of their places are gone."""
+    slow = slow_down(joined("dgx-h100", 8, fabric), [("node4.pcie0->node4.nic0", 0.25)])
+    even = evened(take_down(slow, ["node1.pcie0->node1.nic0"]))
+    assert even is not None
+    names = np.array(slow.link_names)
+    assert names[even.dead].tolist() == ["node1.pcie0->node1.nic0"]
+    assert even.fast.link_names == joined("dgx-h100", 8, fabric).link_names
+    assert (even.fast.link_bytes_per_s == joined("dgx-h100", 8, fabric).link_bytes_per_s).all()
+    gone = {f"node{i}.pcie0->node{i}.nic0" for i in range(8)}
+    assert list(even.slow.link_names) == [name for name in slow.link_names if name not in gone]
+    assert even.num_dead == 8
+
+
+def test_what_was_done_to_a_machine_behind_its_dead_links_is_not_undone() -> None:
+    cut = take_down(joined("dgx-h100", 8, "switch"), ["node1.pcie0->node1.nic0"])
+    assert evened(slow_down(cut, [("node4.pcie0->node4.nic0", 0.25)])) is None
+    assert evened(first_gpus(cut, 32)) is None
+    assert evened(take_down(cut, ["node2.pcie0->node2.nic0"])) is None
+    rest = [f"node{i}.pcie0->node{i}.nic0" for i in range(3)]
+    assert evened(take_down(joined("dgx-h100", 8, "switch"), rest)) is None
 
 
 def test_nodes_of_two_kinds_are_not_slow_links() -> None:

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from trine.arrays import Int64
 from trine.cluster.parts import EVIDENCE, KINDS, LIBRARIES, SCALE_OUT, Circuits, Device, Fabric, check_link
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 from trine.errors import SpecError, nearest
@@ -44,7 +45,8 @@ class ClusterData(LinkedDevices):
     torus that the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node,
     None where that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None:
     nothing does.
-    ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is.
+    ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is. ``cut_from``: no
+    part of it either: the cluster that some links were taken from, and the numbers of these there.
 
     Raises
     ------
@@ -60,6 +62,7 @@ class ClusterData(LinkedDevices):
     fabric: Fabric | None = None
     circuits: Circuits | None = None
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
+    cut_from: tuple[Self, Int64] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "links", LinkTable.of(self.links))

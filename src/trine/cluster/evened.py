@@ -1,4 +1,6 @@
-"""A machine in which a few links are slower than all others of their place, made even: all as fast, or all as slow."""
+"""A machine in which a few links are slower than all others of their place, or dead, made even in two ways: none is, or
+all links of these places are.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
+from trine.cluster.select import left_without
 from trine.cluster.tables import LinkTable
 
 #: Links of one place are slow, and not another kind of node, where the others are so many times as many.
@@ -18,24 +21,32 @@ RARE = 3
 class Evened:
     """``fast``: no link is slow. ``slow``: all links of the places of slow links are as slow as the slowest of these.
 
-    links: int64[slow links], their numbers. num_slowed: how many links are slow in ``slow``.
+    links: int64[slow links], their numbers in ``fast``. num_slowed: how many links are slow in ``slow``. dead: int64,
+    the numbers of dead links in ``fast``; num_dead: how many links ``slow`` lacks.
     """
 
     fast: Cluster
     slow: Cluster
     links: Int64
     num_slowed: int
+    dead: Int64
+    num_dead: int
 
 
 def evened(cluster: Cluster) -> Evened | None:
-    """The machine made even in both ways; None where no link is slower than the many others of its place.
+    """The machine made even in both ways; None where no link is slower than the many others of its place, or dead.
 
     The place of a link is which devices of its nodes it joins (``pcie0->nic0`` of any node), or of which kind they are
-    outside nodes.
+    outside nodes. Links that were never there are not dead: :func:`trine.cluster.select.take_down` takes them out.
     """
-    links = cluster.link_table
+    whole, dead = (cluster, np.zeros(0, np.int64)) if cluster.cut_from is None else cluster.cut_from
+    if whole is not cluster:
+        if not _is_left_of(cluster, whole, dead):
+            return None
+        whole = replace(whole, routing=cluster.routing, routing_reason=cluster.routing_reason)
+    links = whole.link_table
     fast, slow = links.number.astype(np.int64), links.number.astype(np.int64)
-    places = _places(cluster, links)
+    places = _places(whole, links)
     for place in _uneven(places, fast):
         of_place = np.flatnonzero(places == place)
         numbers, counts = np.unique(links.number[of_place], return_counts=True)
@@ -50,13 +61,38 @@ def evened(cluster: Cluster) -> Evened | None:
             fast[of_place[np.isin(fast[of_place], rare)]] = usual
             slow[of_place[np.isin(slow[of_place], [usual, *rare])]] = slowest
     changed = np.flatnonzero(fast != links.number)
-    if not len(changed):
+    lost = np.flatnonzero(np.isin(places, places[dead]))
+    if not len(changed) + len(dead) or _are_many(places, dead):
         return None
+    slowed = _numbered(whole, slow)
     return Evened(
-        fast=_numbered(cluster, fast),
-        slow=_numbered(cluster, slow),
+        fast=_numbered(whole, fast),
+        slow=left_without(slowed, lost.tolist()) if len(lost) else slowed,
         links=changed,
         num_slowed=int((slow != fast).sum()),
+        dead=dead,
+        num_dead=len(lost),
+    )
+
+
+def _are_many(places: Int64, dead: Int64) -> bool:
+    """Whether of a place of dead links not many others are left."""
+    all_of_place = np.bincount(places)
+    num_dead = np.bincount(places[dead], minlength=len(all_of_place))
+    return bool((RARE * num_dead > all_of_place - num_dead).any())
+
+
+def _is_left_of(cluster: Cluster, whole: Cluster, dead: Int64) -> bool:
+    """Whether nothing else was done to a cluster since links were taken from it, once."""
+    links, left = whole.link_table, cluster.link_table
+    kept = np.delete(np.arange(len(links)), dead)
+    return (
+        whole.cut_from is None
+        and len(left) == len(kept)
+        and left.numbers == links.numbers
+        and all(
+            np.array_equal(getattr(left, name), getattr(links, name)[kept]) for name in ("source", "target", "number")
+        )
     )
 
 

@@ -95,7 +95,9 @@ def is_plain(node: LinkedDevices) -> bool:
 
 
 def trimmed(layout: NodeLayout, links: LinkTable, down: Sequence[int]) -> NodeLayout:
-    """The layout without links: nodes that lose some, or whose NICs no longer lead out, become blocks of their own."""
+    """The layout without links: nodes that lose some, or whose NICs no longer lead out, become blocks of their own,
+    those side by side that lose the same one.
+    """
     gone = np.array(sorted(down), np.int64)
     lost: dict[tuple[int, int], set[int]] = {}
     for number, block in enumerate(layout.blocks):
@@ -133,13 +135,20 @@ def _cut_nics(layout: NodeLayout, links: LinkTable, gone: Int64) -> dict[tuple[i
 
 def _split(block: NodeBlock, lost: Mapping[int, tuple[set[int], set[int]]]) -> Iterator[NodeRun]:
     """Runs of a block in which some nodes have lost links, or NICs that lead out."""
+    alike: list[tuple[int, int, tuple[set[int], set[int]]]] = []  # first, how many, what they lost
+    for copy, own in sorted(lost.items()):
+        first, count, before = alike[-1] if alike else (-1, 0, own)
+        if alike and (first + count, before) == (copy, own):
+            alike[-1] = (first, count + 1, own)
+        else:
+            alike.append((copy, 1, own))
     at = 0
-    for copy, (links, nics) in sorted(lost.items()):
-        if copy > at:
-            yield NodeRun(node=block.node, count=copy - at, joined=block.joined, prefix=block.prefix)
+    for first, count, (links, nics) in alike:
+        if first > at:
+            yield NodeRun(node=block.node, count=first - at, joined=block.joined, prefix=block.prefix)
         node = without_links(block.node, frozenset(links)) if links else block.node
-        yield NodeRun(node=node, count=1, joined=block.joined - nics, prefix=block.prefix)
-        at = copy + 1
+        yield NodeRun(node=node, count=count, joined=block.joined - nics, prefix=block.prefix)
+        at = first + count
     if at < block.count:
         yield NodeRun(node=block.node, count=block.count - at, joined=block.joined, prefix=block.prefix)
 

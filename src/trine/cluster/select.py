@@ -105,19 +105,20 @@ def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
     if not names:
         return cluster
     down = {index for name in names for index in find_links(cluster, name)}
-    left = _without(cluster, sorted(down))
+    left = left_without(cluster, sorted(down))
     _check_connected(cluster, left, sorted(down), names)
     return left
 
 
-def _without(cluster: Cluster, down: Sequence[int]) -> Cluster:
-    """The cluster without links; nodes of a large one that lose some become nodes of their own make."""
+def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:
+    """The cluster without links, by number; nodes of a large one that lose some become nodes of their own make."""
     devices, links, layout = cluster.devices, cluster.link_table, cluster.link_table.layout
     if layout is not None:
         layout = trimmed(layout, links, down)
         devices = replace(cluster.device_table, layout=layout)
-    kept = np.delete(np.arange(len(links)), list(down))
-    return replace(cluster, devices=devices, links=links.chosen(kept, layout))
+    lost = np.array(down, np.int64)
+    kept = np.delete(np.arange(len(links)), lost)
+    return replace(cluster, devices=devices, links=links.chosen(kept, layout), cut_from=(cluster, lost))
 
 
 def find_links(cluster: Cluster, name: str) -> list[int]:
