@@ -24,7 +24,7 @@ from trine.testing.proofs.exchange import moe_goal, uneven_goal
 #: algorithm, ranks, nodes
 SHAPES = [
     *(("low-latency", ranks, nodes) for ranks, nodes in ((2, 1), (4, 1), (4, 2), (3, 3), (6, 3))),
-    *(("normal", ranks, 1) for ranks in (2, 3, 4, 8)),
+    *(("normal", ranks, nodes) for ranks, nodes in ((2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (6, 3))),
 ]
 #: what is drawn, and how
 DRAWS = (
@@ -153,7 +153,6 @@ def test_rotated_draws_fold_exactly_and_others_say_why_not():
 @pytest.mark.parametrize(
     ("algorithm", "nodes", "how", "field"),
     [
-        ("normal", 2, {}, "algorithm"),
         ("low-latency", 1, {"experts": 6}, "experts"),
         ("low-latency", 1, {"top_nodes": 1}, "top_nodes"),
         ("low-latency", 2, {"top_nodes": 3}, "top_nodes"),
@@ -165,6 +164,12 @@ def test_what_cannot_be_is_refused(algorithm, nodes, how, field):
     with pytest.raises(InputError) as error:
         build_kernel("moe_dispatch", 4, 1, algorithm=algorithm, num_nodes=nodes, moe=moe)
     assert error.value.field == field
+
+
+def test_normal_kernels_are_for_so_many_ranks():
+    for ranks, nodes in ((9, 1), (18, 2), (18, 9)):
+        with pytest.raises(InputError, match=r"at most 8.*take 'low-latency'"):
+            build_kernel("moe_combine", ranks, 1, algorithm="normal", num_nodes=nodes, moe=small(ranks, "normal"))
 
 
 @pytest.mark.parametrize(

@@ -183,12 +183,12 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 def automatic(options: KernelOptions) -> str:
     """The algorithm that ``auto`` takes: a rule of thumb, not a search.
 
-    Experts: low-latency up to 256 tokens and between nodes, else normal. Several nodes: hierarchical. One: reduce gets;
+    Experts: low-latency up to 256 tokens, else normal. Several nodes: hierarchical. One: reduce gets;
     reduce_scatter gets, with flags it puts; all_reduce takes one step for two ranks and up to ONESHOT_BYTES / ranks,
     else two; all others put. Raises InputError for an op that has no rule.
     """
     if options.op in MOE:
-        return "low-latency" if is_low_latency(options.moe or MoeOptions(), options.num_nodes) else "normal"
+        return "low-latency" if is_low_latency(options.moe or MoeOptions()) else "normal"
     if options.num_nodes > 1 and has_kernel(options.op, "hierarchical"):
         return "hierarchical"
     if options.op in ("all_gather", "all_to_all", "all_to_all_v", "broadcast", "gather", "scatter"):

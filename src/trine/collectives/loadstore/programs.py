@@ -88,7 +88,7 @@ class Programs:
     def is_low_latency(self) -> bool:
         """Whether a dispatch or combine is for few tokens."""
         chosen = self.options.algorithm
-        few = self.moe is not None and is_low_latency(self.moe, self.num_nodes)
+        few = self.moe is not None and is_low_latency(self.moe)
         return few if chosen == AUTO else chosen == "low-latency"
 
     def model(self, model: GpuModel) -> GpuModel:

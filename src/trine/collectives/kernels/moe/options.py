@@ -111,9 +111,9 @@ class MoeOptions:
         return 2 * self.hidden
 
 
-def is_low_latency(moe: MoeOptions, num_nodes: int) -> bool:
-    """Whether ``auto`` takes the low-latency kernels: for few tokens, and between nodes."""
-    return num_nodes > 1 or moe.tokens <= LOW_LATENCY_TOKENS
+def is_low_latency(moe: MoeOptions) -> bool:
+    """Whether ``auto`` takes the low-latency kernels."""
+    return moe.tokens <= LOW_LATENCY_TOKENS
 
 
 def low_latency_sms(moe: MoeOptions) -> int:

@@ -1,0 +1,427 @@
+"""Dispatch and combine of many tokens across nodes: by the NIC to the own rail, then over NVLink.
+
+What DeepEP's internode kernels do (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/internode.cu; facts, no code). A
+token crosses once to each node that has an expert of it, to the rank of the same place there, which forwards it to the
+ranks of its node. On the way back that rank adds up what its node made of the token, and sends one row. A channel has
+two SMs, whose warps each do one thing, so a workgroup here is a warp. Dispatch: one SM's senders copy tokens into
+buffers, a coordinator puts chunks of them, receivers copy what came over NVLink to where it belongs; the other SM's
+forwarders copy from the buffers that NICs fill to the ranks of the node. Combine: one SM's senders write rows to the
+rank that forwarded them, receivers add up what nodes bring; the other's forwarders add up rows of the node and put.
+
+Beside DeepEP: as in :mod:`trine.collectives.kernels.moe.normal`; a coordinator takes nodes in turns; a warp that looks
+at a tail of a NIC tells those that wait for it, through memory; queues of NICs, of 128 tokens, do not fill either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trine.collectives.kernels.moe.builder import FlagTable, MoeBuilder, moe_of
+from trine.collectives.kernels.moe.normal import EXPERT_BYTES, NUMBER_BYTES, WEIGHT_BYTES
+from trine.collectives.kernels.moe.options import NORMAL_SMS, TOP_NODES
+from trine.collectives.kernels.options import KernelOptions
+from trine.errors import InputError
+from trine.gpu.program import WAITCNT, GpuProgram
+
+#: Warps that send a dispatched token, and those of combine that forward (of all nodes) and receive.
+SENDERS, FORWARDERS, RECEIVERS = 7, 24, 16
+#: Tokens that a put has, of two nodes and of more; those of a combine; and of its chunk over NVLink
+#: (Buffer.get_dispatch_config and get_combine_config).
+PUT_TOKENS, BACK_TOKENS, BACK_CHUNK = (20, 8), (12, 8), (4, 1)
+#: Ranks of a node; nodes whose warps find room on two SMs a channel, as they are counted here.
+MOST_MATES, MOST_NODES = 8, 8
+SEND_LINES, ADD_LINES = 20, 4
+
+Job = Callable[[], None]
+
+
+class _Nodes(MoeBuilder):
+    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
+        top = moe_of(options).top_nodes
+        if options.num_nodes > MOST_NODES or options.num_ranks // options.num_nodes > MOST_MATES:
+            raise InputError(
+                f"{name} is for at most {MOST_NODES} nodes of {MOST_MATES}, and these are {options.num_nodes} of "
+                f"{options.num_ranks // options.num_nodes}: take 'low-latency'",
+                field="algorithm",
+            )
+        super().__init__(name, options, min(options.num_nodes, TOP_NODES) if top is None else top)
+        moe = self.moe
+        self.channels, self.chunk = (moe.sms or NORMAL_SMS) // 2, chunks[options.num_nodes > 2]
+        self.token_bytes, more_bytes = sizes
+        self.lines, self.each = self.lines_of(self.token_bytes + more_bytes), -(-moe.tokens // self.channels)
+        self.by_rank = [routes.by_rank() for routes in self.routes]
+        nodes, mates = self.grid
+        self._crossing: dict[tuple[int, int, int], list[int]] = {}
+        self._output_rows: dict[int, dict[tuple[int, int], int]] = {}
+        self.counts = self.rows("counts", nodes + mates, 1)
+        self.rail_told, self.told, self.go = self.flags("rail", 1), self.flags("told", 1), self.flags("go", 1)
+        self.sent_rows = self.rows("send buffers", self.channels * nodes * self.each, self.lines)
+        self.came_rows = self.rows("receive buffers", self.channels * nodes * self.each, self.lines)
+        self.queues = self.rows("queues", self.channels * nodes * mates * self.each, self.lines)
+        self.tails = self.flags("rail tails", self.channels * nodes)
+        self.near_tails = self.flags("tails", self.channels * nodes * mates)
+
+    # What goes where: ``to`` a node so many further on; ``mate``: a rank of the node, as a distance in it.
+
+    def crossing(self, rank: int, channel: int, to: int) -> list[int]:
+        """Tokens of a rank that go to a node."""
+        key = rank if len(self.routes) > 1 else 0, channel, to
+        if key not in self._crossing:
+            mates, routes = self.grid.locals, self.routes_of(rank)
+            tokens = range(channel * self.each, min((channel + 1) * self.each, self.moe.tokens))
+            self._crossing[key] = [t for t in tokens if any(place[0] // mates == to for place in routes.tokens[t])]
+        return self._crossing[key]
+
+    def of_mates(self, rank: int, token: int, to: int) -> list[int]:
+        """The ranks of the node that the token of ``rank`` goes to there, as distances from the rank of its rail."""
+        mates = self.grid.locals
+        return [d % mates for d in self.routes_of(rank).distances(token) if d // mates == to]
+
+    def rail(self, rank: int, to: int, sign: int = 1) -> int:
+        return self.grid.at(rank, to * self.grid.locals, sign)
+
+    def output_row(self, here: int, owner: int, token: int) -> int:
+        """Of a token among all that come to a rank: by distance of the owner, then by number."""
+        key = here if len(self.routes) > 1 else 0
+        if key not in self._output_rows:
+            owners = [(d, self.grid.at(here, d, -1) if len(self.routes) > 1 else 0) for d in range(self.num_ranks)]
+            order = ((d, token) for d, owner in owners for token in self.by_rank[owner].get(d, []))
+            self._output_rows[key] = {place: row for row, place in enumerate(order)}
+        return self._output_rows[key][self.grid.distance(owner, here), token]
+
+    def slot(self, channel: int, to: int, number: int) -> int:
+        return (channel * self.grid.nodes + to) * self.each + number
+
+    def near_slot(self, channel: int, to: int, mate: int, number: int) -> int:
+        return ((channel * self.grid.nodes + to) * self.grid.locals + mate) * self.each + number
+
+    def stream_slot(self, channel: int, mate: int) -> int:
+        """Where the queue of one rank of the node begins, of all nodes behind each other."""
+        return (channel * self.grid.locals + mate) * self.grid.nodes * self.each
+
+    def chunks_of(self, count: int, chunk: int) -> list[range]:
+        return [range(first, min(first + chunk, count)) for first in range(0, count, chunk)]
+
+    # What warps do.
+
+    def done(self, label: str) -> None:
+        """What the warp has asked for."""
+        self.add(WAITCNT, 0, (), label)
+
+    def pass_on(self, tails: FlagTable, rank: int, tail: int, targets: tuple[FlagTable, range], chunks: int) -> Job:
+        """A warp that looks at a tail and tells those that wait."""
+        flags, numbers = targets
+
+        def job() -> None:
+            for _ in range(chunks):
+                self.acquire(tails, rank, tail, 1, "tail")
+                self.release(flags, [(rank, number) for number in numbers], "tail")
+
+        return job
+
+    def put_chunk(self, rank: int, owner: int, place: tuple[int, int, range]) -> None:
+        """Rows of a chunk from the send buffers to the rank of the own rail, and its tail behind them."""
+        channel, to, numbers = place
+        away = self.grid.distance(rank, owner)
+        if self.crosses(away):
+            row = self.slot(channel, to, numbers.start)
+            self.put(len(numbers) * self.lines, self.sent_rows.at(rank, row), self.came_rows.at(owner, row), "put")
+        self.notify(self.tails, (owner, channel * self.grid.nodes + to), away, "put")
+
+    def write_kernel(self, rank: int, jobs: list[list[Job]]) -> None:
+        """The jobs of each SM, a warp each, behind the exchange of counts."""
+        started = 0
+        for row in range(max(map(len, jobs))):
+            for of_sm in jobs:
+                if row < len(of_sm):
+                    self.acquire(self.go, rank, 0, 1, "notify")
+                    of_sm[row]()
+                    started += 1
+                self.end_workgroup()
+        self._tell(rank, started)
+        self.end_kernel(rank, 1, self.name)
+
+    def _tell(self, rank: int, warps: int) -> None:
+        """Counts to the own rail, then to the node."""
+        nodes, mates = self.grid
+        self.store(1, self.counts.at(rank, 0), "notify")
+        self.done("notify")
+        for to in range(1, nodes):
+            self.put(1, self.counts.at(rank, 0), self.counts.at(self.rail(rank, to), to), "notify")
+            self.notify(self.rail_told, (self.rail(rank, to), 0), to * mates, "notify")
+        if nodes > 1:
+            self.acquire(self.rail_told, rank, 0, nodes - 1, "notify")
+        others = [self.grid.at(rank, mate) for mate in range(1, mates)]
+        for mate, other in enumerate(others, 1):
+            self.store(1, self.counts.at(other, nodes + mate), "notify")
+        if others:
+            self.done("notify")
+            self.fence("notify")
+            self.release(self.told, [(other, 0) for other in others], "notify")
+            self.acquire(self.told, rank, 0, len(others), "notify")
+        self.release(self.go, [(rank, 0)], "notify", warps)
+        self.end_workgroup()
+
+    def all_ranks(self) -> GpuProgram:
+        """Size: of what crosses to nodes, the own one too, as DeepEP's bandwidth of RDMA counts."""
+        crossing = sum(
+            len(self.crossing(rank, channel, to))
+            for rank in self.written
+            for channel in range(self.channels)
+            for to in range(self.grid.nodes)
+        )
+        note = f"{2 * self.channels} SMs; puts of {self.chunk}; {self.moe.tokens} tokens, experts {self.moe.draws}"
+        return self.finished(crossing // len(self.written) * self.token_bytes, note)
+
+
+def dispatch(options: KernelOptions) -> GpuProgram:
+    """Tokens to the ranks of their experts."""
+    moe = moe_of(options)
+    more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
+    builder = _Dispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), PUT_TOKENS)
+    for rank in builder.written:
+        jobs: list[list[Job]] = []
+        for channel in range(builder.channels):
+            jobs += [builder.forwarders(rank, channel), builder.senders(rank, channel)]
+        builder.write_kernel(rank, jobs)
+    return builder.all_ranks()
+
+
+class _Dispatch(_Nodes):
+    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
+        super().__init__(name, options, sizes, chunks)
+        nodes, mates = self.grid
+        self.x = self.rows("input", self.moe.tokens, self.lines)
+        self.output = self.rows("output", self.num_ranks * self.moe.tokens, self.lines)
+        self.ready = self.flags("ready", self.channels * nodes * SENDERS)
+        self.there = self.flags("there", self.channels * nodes * mates)
+
+    def senders(self, rank: int, channel: int) -> list[Job]:
+        """Of the SM that sends: warps that copy tokens, one that puts them, and those that receive from the node."""
+        nodes, mates = self.grid
+        lists = [self.crossing(rank, channel, to) for to in range(nodes)]
+        first = channel * self.each
+
+        def ready(to: int, warp: int) -> int:
+            return (channel * nodes + to) * SENDERS + warp
+
+        def send(warp: int) -> None:
+            for token in range(first + warp, min(first + self.each, self.moe.tokens), SENDERS):
+                chosen = [to for to in range(nodes) if token in lists[to]]
+                for to in chosen:
+                    buffer = self.sent_rows if to else self.came_rows
+                    target = buffer.at(rank, self.slot(channel, to, lists[to].index(token)))
+                    self.copy(self.lines, self.x.at(rank, token), target, "copy", SEND_LINES)
+                self.done("copy")
+                self.release(self.ready, [(rank, ready(to, warp)) for to in chosen], "copy")
+
+        def coordinate() -> None:
+            chunks = [self.chunks_of(len(tokens), self.chunk) for tokens in lists]
+            for number in range(max(map(len, chunks))):
+                for turn in range(nodes):
+                    to = (turn + channel) % nodes
+                    if number >= len(chunks[to]):
+                        continue
+                    chunk = chunks[to][number]
+                    of = [(lists[to][i] - first) % SENDERS for i in chunk]
+                    for warp in sorted(set(of)):
+                        self.acquire(self.ready, rank, ready(to, warp), of.count(warp), "ready")
+                    self.put_chunk(rank, self.rail(rank, to), (channel, to, chunk))
+
+        return [
+            *(lambda warp=warp: send(warp) for warp in range(SENDERS)),
+            coordinate,
+            *(lambda mate=mate: self.receive(rank, channel, mate) for mate in range(mates)),
+        ]
+
+    def forwarded(self, rank: int, channel: int, mate: int) -> list[tuple[int, int, list[int]]]:
+        """What a rank forwards to one of its node, nodes in turns: (node, first of the chunk, tokens of it)."""
+        nodes = self.grid.nodes
+        lists = [self.crossing(self.rail(rank, to, -1), channel, to) for to in range(nodes)]
+        chunks = [self.chunks_of(len(tokens), self.chunk) for tokens in lists]
+        found = []
+        for number in range(max(map(len, chunks), default=0)):
+            for to in range(nodes):
+                if number < len(chunks[to]):
+                    owner = self.rail(rank, to, -1)
+                    chosen = [i for i in chunks[to][number] if mate in self.of_mates(owner, lists[to][i], to)]
+                    found.append((to, chunks[to][number].start, chosen))
+        return found
+
+    def forwarders(self, rank: int, channel: int) -> list[Job]:
+        """Of the SM that forwards: a warp for each rank of the node, and those that look at the tails of nodes."""
+        nodes, mates = self.grid
+
+        def forward(mate: int) -> None:
+            target, sent = self.grid.at(rank, mate), 0
+            for to, _, numbers in self.forwarded(rank, channel, mate):
+                self.acquire(self.there, rank, (channel * nodes + to) * mates + mate, 1, "wait")
+                for number in numbers:
+                    source = self.came_rows.at(rank, self.slot(channel, to, number))
+                    place = self.queues.at(target, self.stream_slot(channel, mate) + sent)
+                    self.copy(self.lines, source, place, "forward", self.lines)
+                    self.done("forward")
+                    sent += 1
+                if numbers:
+                    self.fence("tail")
+                    self.release(self.near_tails, [(target, channel * nodes * mates + mate)], "tail")
+
+        watchers = []
+        for to in range(nodes):
+            numbers = range((channel * nodes + to) * mates, (channel * nodes + to + 1) * mates)
+            count = len(self.chunks_of(len(self.crossing(self.rail(rank, to, -1), channel, to)), self.chunk))
+            watchers.append(self.pass_on(self.tails, rank, channel * nodes + to, (self.there, numbers), count))
+        return [*(lambda mate=mate: forward(mate) for mate in range(mates)), *watchers]
+
+    def receive(self, rank: int, channel: int, mate: int) -> None:
+        """From the rank of the node from which this one is at ``mate``."""
+        nodes, mates = self.grid
+        source, came = self.grid.at(rank, mate, -1), 0
+        for to, _, numbers in self.forwarded(source, channel, mate):
+            if not numbers:
+                continue
+            owner = self.rail(source, to, -1)
+            tokens = self.crossing(owner, channel, to)
+            self.acquire(self.near_tails, rank, channel * nodes * mates + mate, 1, "wait")
+            for number in numbers:
+                row = self.output_row(rank, owner, tokens[number])
+                place = self.queues.at(rank, self.stream_slot(channel, mate) + came)
+                self.copy(self.lines, place, self.output.at(rank, row), "receive", self.lines)
+                self.done("receive")
+                came += 1
+
+
+def combine(options: KernelOptions) -> GpuProgram:
+    """What the experts of each rank made of them, back, and added up."""
+    moe = moe_of(options)
+    sizes = moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES
+    builder = _Combine("moe_combine/normal", options, sizes, BACK_TOKENS)
+    for rank in builder.written:
+        jobs: list[list[Job]] = []
+        for channel in range(builder.channels):
+            jobs += [builder.forwarders(rank, channel), builder.senders(rank, channel)]
+        builder.write_kernel(rank, jobs)
+    return builder.all_ranks()
+
+
+class _Combine(_Nodes):
+    def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
+        super().__init__(name, options, sizes, chunks)
+        nodes, mates = self.grid
+        self.near_chunk = BACK_CHUNK[nodes > 2]
+        self.warps = max(1, FORWARDERS // nodes)
+        self.x = self.rows("input", self.num_ranks * self.moe.tokens, self.lines)
+        self.output = self.rows("output", self.moe.tokens, self.lines)
+        self.near = self.flags("near", self.channels * nodes * mates * self.warps)
+        self.added = self.flags("added", self.channels * nodes * self.warps)
+        self.there = self.flags("there", self.channels * nodes * RECEIVERS)
+
+    def rows_of(self, rank: int, channel: int, to: int, mate: int) -> list[int]:
+        """Numbers of the tokens that ``rank`` forwarded from the node ``to`` before to the rank at ``mate``."""
+        owner = self.rail(rank, to, -1)
+        tokens = self.crossing(owner, channel, to)
+        return [i for i, token in enumerate(tokens) if mate in self.of_mates(owner, token, to)]
+
+    def senders(self, rank: int, channel: int) -> list[Job]:
+        """Of the SM that sends: a warp for each rank of the node, those that receive from nodes, and their lookouts."""
+        nodes, mates = self.grid
+
+        def send(mate: int) -> None:
+            """Rows back to the rank of the node from which this one is at ``mate``, nodes in turns."""
+            forwarder = self.grid.at(rank, mate, -1)
+            lists = [self.rows_of(forwarder, channel, to, mate) for to in range(nodes)]
+            chunks = [self.chunks_of(len(numbers), self.near_chunk) for numbers in lists]
+            for number in range(max(map(len, chunks))):
+                for to in range(nodes):
+                    if number >= len(chunks[to]):
+                        continue
+                    owner = self.rail(forwarder, to, -1)
+                    tokens = self.crossing(owner, channel, to)
+                    for i in chunks[to][number]:
+                        source = self.x.at(rank, self.output_row(rank, owner, tokens[lists[to][i]]))
+                        place = self.queues.at(forwarder, self.near_slot(channel, to, mate, i))
+                        self.copy(self.lines, source, place, "send", self.lines)
+                    self.done("tail")
+                    self.fence("tail")
+                    flag = ((channel * nodes + to) * mates + mate) * self.warps
+                    self.release(self.near, [(forwarder, flag + warp) for warp in range(self.warps)], "tail")
+
+        lookouts = []
+        for to in range(nodes):
+            numbers = range((channel * nodes + to) * RECEIVERS, (channel * nodes + to + 1) * RECEIVERS)
+            count = len(self.chunks_of(len(self.crossing(rank, channel, to)), self.chunk))
+            lookouts.append(self.pass_on(self.tails, rank, channel * nodes + to, (self.there, numbers), count))
+        return [
+            *(lambda mate=mate: send(mate) for mate in range(mates)),
+            *(lambda warp=warp: self.receive(rank, channel, warp) for warp in range(RECEIVERS)),
+            *lookouts,
+        ]
+
+    def receive(self, rank: int, channel: int, warp: int) -> None:
+        """Every so manieth token of the channel: the sum of what its nodes bring."""
+        nodes = self.grid.nodes
+        lists = [self.crossing(rank, channel, to) for to in range(nodes)]
+        seen = _Seen(self, self.there, rank, lambda to: (channel * nodes + to) * RECEIVERS + warp)
+        first = channel * self.each
+        for token in range(first + warp, min(first + self.each, self.moe.tokens), RECEIVERS):
+            places = [(to, lists[to].index(token)) for to in range(nodes) if token in lists[to]]
+            for to, number in places:
+                seen.chunk(to, number // self.chunk + 1)
+            rows = [self.came_rows.at(rank, self.slot(channel, to, number)) for to, number in places]
+            self.reduce(self.lines, rows, self.output.at(rank, token), "add up", ADD_LINES * len(rows))
+        for to in range(nodes):
+            seen.chunk(to, len(self.chunks_of(len(lists[to]), self.chunk)))
+
+    def forwarders(self, rank: int, channel: int) -> list[Job]:
+        """Of the SM that forwards: for each node warps that add up rows of the own one, and one that puts."""
+        nodes = self.grid.nodes
+        jobs: list[Job] = []
+        for to in range(nodes):
+            jobs += [lambda to=to, w=w: self.forward(rank, channel, to, w) for w in range(self.warps)]  # type: ignore[misc]
+            jobs.append(lambda to=to: self.put_back(rank, channel, to))  # type: ignore[misc]
+        return jobs
+
+    def forward(self, rank: int, channel: int, to: int, warp: int) -> None:
+        """Add up every so manieth token that came from the node so many before."""
+        nodes, mates = self.grid
+        owner = self.rail(rank, to, -1)
+        lists = [self.rows_of(rank, channel, to, mate) for mate in range(mates)]
+        flag = (channel * nodes + to) * mates
+        seen = _Seen(self, self.near, rank, lambda mate: (flag + mate) * self.warps + warp)
+        buffer = self.sent_rows if to else self.came_rows
+        count = len(self.crossing(owner, channel, to))
+        for number in range(warp, count, self.warps):
+            places = [(mate, lists[mate].index(number)) for mate in range(mates) if number in lists[mate]]
+            for mate, i in places:
+                seen.chunk(mate, i // self.near_chunk + 1)
+            rows = [self.queues.at(rank, self.near_slot(channel, to, mate, i)) for mate, i in places]
+            target = buffer.at(rank, self.slot(channel, to, number))
+            self.reduce(self.lines, rows, target, "forward", ADD_LINES * len(rows))
+            self.done("forward")
+            self.release(self.added, [(rank, (channel * nodes + to) * self.warps + warp)], "forward")
+        for mate in range(mates):
+            seen.chunk(mate, len(self.chunks_of(len(lists[mate]), self.near_chunk)))
+
+    def put_back(self, rank: int, channel: int, to: int) -> None:
+        owner = self.rail(rank, to, -1)
+        for chunk in self.chunks_of(len(self.crossing(owner, channel, to)), self.chunk):
+            of = [number % self.warps for number in chunk]
+            for warp in sorted(set(of)):
+                flag = (channel * self.grid.nodes + to) * self.warps + warp
+                self.acquire(self.added, rank, flag, of.count(warp), "added")
+            self.put_chunk(rank, owner, (channel, to, chunk))
+
+
+class _Seen:
+    """Chunks that a warp knows to be there, of each that it waits for."""
+
+    def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, flag: Callable[[int], int]) -> None:
+        self._builder, self._flags, self._rank, self._flag = builder, flags, rank, flag
+        self._seen: dict[int, int] = {}
+
+    def chunk(self, which: int, count: int) -> None:
+        """Wait until so many are there."""
+        more = count - self._seen.get(which, 0)
+        if more > 0:
+            self._builder.acquire(self._flags, self._rank, self._flag(which), more, "wait")
+            self._seen[which] = count
