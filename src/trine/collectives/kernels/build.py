@@ -63,9 +63,9 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "scatter/put": f"{_HERE}.rooted:scatter_put",
         "scatter/get": f"{_HERE}.rooted:scatter_get",
         "scatter/hierarchical": f"{_HERE}.rooted:scatter_nodes",
-        "moe_dispatch/normal": f"{_HERE}.moe.normal:dispatch",
+        "moe_dispatch/normal": f"{_HERE}.moe.nodes:dispatch",
         "moe_dispatch/low-latency": f"{_HERE}.moe.low_latency:dispatch",
-        "moe_combine/normal": f"{_HERE}.moe.normal:combine",
+        "moe_combine/normal": f"{_HERE}.moe.nodes:combine",
         "moe_combine/low-latency": f"{_HERE}.moe.low_latency:combine",
     },
 )

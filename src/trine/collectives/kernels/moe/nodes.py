@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trine.collectives.kernels.moe import normal
 from trine.collectives.kernels.moe.builder import FlagTable, MoeBuilder, moe_of
 from trine.collectives.kernels.moe.normal import EXPERT_BYTES, NUMBER_BYTES, WEIGHT_BYTES
 from trine.collectives.kernels.moe.options import NORMAL_SMS, TOP_NODES
@@ -175,7 +176,9 @@ class _Nodes(MoeBuilder):
 
 
 def dispatch(options: KernelOptions) -> GpuProgram:
-    """Tokens to the ranks of their experts."""
+    """Tokens to the ranks of their experts; in one node as :mod:`trine.collectives.kernels.moe.normal`."""
+    if options.num_nodes == 1:
+        return normal.dispatch(options)
     moe = moe_of(options)
     more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
     builder = _Dispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), PUT_TOKENS)
@@ -292,7 +295,9 @@ class _Dispatch(_Nodes):
 
 
 def combine(options: KernelOptions) -> GpuProgram:
-    """What the experts of each rank made of them, back, and added up."""
+    """What the experts of each rank made of them, back, and added up; in one node as there."""
+    if options.num_nodes == 1:
+        return normal.combine(options)
     moe = moe_of(options)
     sizes = moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES
     builder = _Combine("moe_combine/normal", options, sizes, BACK_TOKENS)

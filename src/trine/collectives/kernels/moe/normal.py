@@ -123,10 +123,6 @@ class _Normal(MoeBuilder):
 
 def dispatch(options: KernelOptions) -> GpuProgram:
     """Tokens to the ranks of their experts."""
-    if options.num_nodes > 1:
-        from trine.collectives.kernels.moe import nodes
-
-        return nodes.dispatch(options)
     moe = moe_of(options)
     more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
     builder = _Dispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), DISPATCH_CHUNK)
@@ -173,10 +169,6 @@ class _Dispatch(_Normal):
 
 def combine(options: KernelOptions) -> GpuProgram:
     """What the experts of each rank made of them, back, and added up."""
-    if options.num_nodes > 1:
-        from trine.collectives.kernels.moe import nodes
-
-        return nodes.combine(options)
     moe = moe_of(options)
     builder = _Combine(
         "moe_combine/normal", options, (moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES), COMBINE_CHUNK
