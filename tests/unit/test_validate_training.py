@@ -77,9 +77,16 @@ def test_a_head_as_large_as_four_layers_ends_the_stages_of_the_1b_model() -> Non
     assert [stages[pp] for pp in (1, 2, 4, 8)] == ["16", "10|6", "5|5|5|1", "3|2|3|2|3|2|1|0"]
 
 
-def test_the_fabric_is_as_slow_as_its_all_reduce() -> None:
-    assert fabric_bandwidth(2) == pytest.approx(436.13e9)
-    assert fabric_bandwidth(24) == fabric_bandwidth(16)
+def test_the_fabric_is_as_slow_as_the_collective_of_the_replicas() -> None:
+    assert fabric_bandwidth("all_reduce", 2) == pytest.approx(436.13e9)
+    assert fabric_bandwidth("all_reduce", 24) == fabric_bandwidth("all_reduce", 16)
+    assert fabric_bandwidth("reduce_scatter", 32) == pytest.approx(77.29e9)
+    rows = [row for row in load_layouts() if row.replica_nodes == 32 and row.num_nodes == 32]
+    ports = {}
+    for sharding in ("none", "zero1"):
+        cluster = next(row for row in rows if row.facts["sharding"] == sharding).load_cluster()
+        ports[sharding] = {link.bytes_per_s for link in cluster.link_table.numbers if (link.medium or "").startswith("efa")}
+    assert ports == {"none": {round(194.23e9 / 8)}, "zero1": {round(77.29e9 / 8)}}
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,8 @@ class TrainingRow:
     def load_cluster(self) -> Cluster:
         """The machine, with the bandwidth between nodes that its source shows, where it does."""
         name, has_fabric = self.source.cluster_of(self.facts["gpu"]), self.source.key == ULTRASCALE
-        return _cluster(name, self.num_gpus, self.replica_nodes if has_fabric else 0)
+        kind = "reduce_scatter" if self.facts.get("sharding") == "zero1" else "all_reduce"
+        return _cluster(name, self.num_gpus, fabric_bandwidth(kind, self.replica_nodes) if has_fabric else 0)
 
     @property
     def replica_nodes(self) -> int:
@@ -300,43 +301,39 @@ def _machine(name: str) -> Cluster:
 
 
 @cache
-def _cluster(name: str, gpus: int, fabric_nodes: int) -> Cluster:
+def _cluster(name: str, gpus: int, fabric_bytes_per_s: float) -> Cluster:
+    """Whole nodes of a machine; 0 bytes/s: with its own fabric."""
     own = FOLDER / "clusters" / f"{name}.yaml"
     path = str(own) if own.exists() else name
-    if gpus <= GPUS_PER_NODE:
-        return load_cluster(path, gpus=gpus)
-    if gpus % GPUS_PER_NODE:
+    if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
         return load_cluster(path, gpus=gpus)
     cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
-    return _with_fabric(cluster, fabric_nodes) if fabric_nodes else cluster
+    return _with_fabric(cluster, fabric_bytes_per_s) if fabric_bytes_per_s else cluster
 
 
-def _with_fabric(cluster: Cluster, nodes: int) -> Cluster:
-    """Ports no faster than the all-reduce of 1 GiB over so many nodes was in the 95th percentile that the page shows.
-
-    The mean has the hours in it in which others used the fabric, and is a third of that percentile on 32 nodes. Over as
-    many nodes as a stage has: its replicas reduce gradients over them. What stages send to each other goes from
-    one node to another, which is faster still.
-    """
-    reached = fabric_bandwidth(nodes) / GPUS_PER_NODE
+def _with_fabric(cluster: Cluster, bytes_per_s: float) -> Cluster:
+    """Ports of a node that together reach no more than so many bytes/s."""
+    reached = round(bytes_per_s / GPUS_PER_NODE)
     links = cluster.link_table
     numbers = tuple(
-        replace(each, bytes_per_s=min(each.bytes_per_s, round(reached)))
-        if (each.medium or "").startswith("efa")
-        else each
+        replace(each, bytes_per_s=min(each.bytes_per_s, reached)) if (each.medium or "").startswith("efa") else each
         for each in links.numbers
     )
     return replace(cluster, links=replace(links, numbers=numbers))
 
 
 @cache
-def fabric_bandwidth(nodes: int) -> float:
-    """Bytes/s that a node's ports carried in all-reduces over the largest measured number of nodes up to ``nodes``.
+def fabric_bandwidth(kind: str, nodes: int) -> float:
+    """Bytes/s of a node's ports in collectives of 1 GiB over so many nodes, 95th percentile of all measurements.
 
-    The 95th percentile of all measurements in ``presets/measured/training/fabric.csv``. A ring over nodes sends
-    2 (ranks - 1) / ranks of the payload through each node's ports, which is what bus bandwidth counts.
+    That percentile, since the mean has the hours in it in which others used the fabric: a third of it on 32 nodes. kind:
+    ``all_reduce`` for replicas that reduce gradients, ``reduce_scatter`` for ZeRO 1, which also gathers: over as many
+    nodes as a stage has. What stages send to each other goes from one node to another, which is faster still. Of
+    numbers of nodes in between the next smaller measured one. A ring over nodes sends (ranks - 1) / ranks of the
+    payload through each node's ports, or twice that, which is what bus bandwidth counts.
+    ``presets/measured/training/fabric.csv``.
     """
     text = read_bytes(FOLDER / "fabric.csv").decode()
-    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == "all_reduce"]
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == kind]
     known = {int(row["nodes"]): float(row["busbw_GBps_p95"]) * 1e9 for row in rows}
     return known[max(count for count in known if count <= max(nodes, 2))]

@@ -1,0 +1,125 @@
+"""How well layouts on a shared fabric can be ranked at all: by a model that knows all but the fabric's hour.
+
+    python benchmarks/fabric_luck.py [--models 3B 8B] [--nodes 16 32] [--jobs N]
+
+The Ultra-Scale Playbook measured collectives of 1 GiB between nodes again and again: on 32 nodes the 95th percentile is
+six to eight times the 5th (``presets/measured/training/fabric.csv``). Each layout was timed once. Here every clean
+layout of a group is predicted at three bandwidths of the fabric, so that its step is known for any; then "measured"
+steps are drawn from our own predictions, each at a bandwidth of its own from the page's spread (lognormal through both
+percentiles), and ranked by the predictions at the 95th percentile. What Spearman and regret come out is what a model
+without any error of its own would get. Beside them what the measured rows gave, and at which bandwidths predictions and
+measurements agree. Takes ten minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from unittest.mock import patch
+
+import numpy as np
+
+from trine.arrays import Float64
+from trine.studies import training_rows
+from trine.studies.replay_rows import Ask, predict
+from trine.studies.training_rows import FOLDER, TrainingRow, load_layouts
+from trine.studies.validate_layouts import LEAST, spearman
+
+DRAWS = 400
+#: Standard deviations between the 5th and the 95th percentile of a normal distribution.
+BETWEEN = 3.29
+#: Parts of the 95th percentile that steps are predicted at.
+PARTS = (1.0, 0.5, 0.125)
+
+
+def main() -> None:
+    """Ask, draw, print a line a group."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["1B", "3B", "8B"])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[16, 32])
+    parser.add_argument("--jobs", type=int, default=None)
+    given = parser.parse_args()
+    groups: dict[tuple[str, int], list[TrainingRow]] = {}
+    for row in load_layouts():
+        model, nodes = row.facts["model"], row.num_nodes
+        if row.step_s is not None and not row.apart and model in given.models and nodes in given.nodes:
+            groups.setdefault((model, nodes), []).append(row)
+    print("group            rows  without error: Spearman (p10)  regret  of three | here: Spearman  regret  of three | "
+          "bandwidth that fits, of the 95th percentile: p10, median, p90")  # fmt: skip
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        for (model, nodes), rows in sorted(groups.items()):
+            if len(rows) >= LEAST:
+                steps = np.array(list(pool.map(_steps, [row.name for row in rows]))).T
+                _show(f"{model} on {nodes} nodes", rows, steps)
+
+
+def _steps(name: str) -> list[float]:
+    """The step of a layout in seconds at each of :data:`PARTS`."""
+    row = next(row for row in load_layouts() if row.name == name)
+    usual = training_rows.fabric_bandwidth
+    found = []
+    for part in PARTS:
+        with patch.object(training_rows, "fabric_bandwidth", lambda *asked, part=part: part * usual(*asked)):
+            found.append(predict(row, Ask()).step_s)
+    return found
+
+
+def _show(name: str, rows: Sequence[TrainingRow], steps: Float64) -> None:
+    """steps: float64[parts, rows] in seconds."""
+    random = np.random.default_rng(1)
+    sigma = np.array([_sigma(row) for row in rows])
+    drawn = []
+    for _ in range(DRAWS):
+        part = np.exp(sigma * (random.standard_normal(len(rows)) - BETWEEN / 2))
+        drawn.append(_ranked(steps[0], _at(steps, np.minimum(part, 1.2))))
+    without = np.array(drawn)
+    measured = np.array([row.step_s for row in rows], np.float64)
+    here = _ranked(steps[0], measured)
+    fits = np.quantile(_fitting(steps, measured), [0.1, 0.5, 0.9])
+    middle, low, high = np.median(without, axis=0), np.quantile(without, 0.1, axis=0), np.quantile(without, 0.9, axis=0)
+    print(f"{name:16} {len(rows):4}  {middle[0]:.3f} ({low[0]:.3f})  "
+          f"{middle[1]:.1%}  {middle[2]:.1%} (p90 {high[2]:.1%}) | "
+          f"{here[0]:.3f}  {here[1]:.1%}  {here[2]:.1%} | {fits[0]:.2f}, {fits[1]:.2f}, {fits[2]:.2f}")  # fmt: skip
+
+
+def _sigma(row: TrainingRow) -> float:
+    """Of the log of the bandwidth that the row's collective may meet."""
+    kind = "reduce_scatter" if row.facts["sharding"] == "zero1" else "all_reduce"
+    lines = csv.DictReader(io.StringIO((FOLDER / "fabric.csv").read_text()))
+    known = {int(line["nodes"]): line for line in lines if line["collective"] == kind}
+    line = known[max(count for count in known if count <= max(row.replica_nodes, 2))]
+    return float(np.log(float(line["busbw_GBps_p95"]) / float(line["busbw_GBps_p5"]))) / BETWEEN
+
+
+def _at(steps: Float64, part: Float64) -> Float64:
+    """Steps at parts of the bandwidth, linear in its inverse between those that were asked and beyond them."""
+    inverse, asked = 1 / part, 1 / np.array(PARTS)
+    left = np.where(inverse < asked[1], 0, 1)
+    columns = np.arange(steps.shape[1])
+    share = (inverse - asked[left]) / (asked[left + 1] - asked[left])
+    found: Float64 = steps[left, columns] * (1 - share) + steps[left + 1, columns] * share
+    return found
+
+
+def _fitting(steps: Float64, measured: Float64) -> Float64:
+    """Parts of the bandwidth at which predictions are as measured, of rows that it moves by a tenth or more."""
+    moved = steps[1] - steps[0]
+    chosen = moved > 0.1 * steps[0]
+    inverse = 1 + (measured - steps[0])[chosen] / moved[chosen]
+    found: Float64 = 1 / np.clip(inverse, 0.5, 20)
+    return found
+
+
+def _ranked(predicted: Float64, measured: Float64) -> tuple[float, float, float]:
+    """Spearman, throughput lost by the first layout and by the best of the first three."""
+    order, best = np.argsort(predicted, kind="stable"), measured.min()
+    lost = 1 - best / measured[order]
+    return spearman(-predicted, -measured), float(lost[0]), float(lost[:3].min())
+
+
+if __name__ == "__main__":
+    main()
