@@ -118,6 +118,8 @@ FASTER_BY = tuple(2 ** (i / 4) for i in range(1, 9))
 EDGE_OCTAVES = 2
 SLOWER_BY = (1.5, 2.0, 3.0, 4.5, 7.0, 12.0, 25.0)
 CHANGING, CHANGING_OCTAVES = math.log(2.5), 4.0
+#: Decimals of what is said: logarithms and exponentials of vectors differ in the last bit from CPU to CPU.
+DIGITS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,15 +165,14 @@ def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) 
     no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
     scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in found] + [no_name])
     whole = _sum(scores)
-    shares = np.exp(scores - whole)
+    shares = [round(share, DIGITS) for share in np.exp(scores - whole).tolist()]
     order = sorted(range(len(found)), key=lambda i: -shares[i])
     return Weights(
-        log_odds=whole - math.log(len(of_kind) + 1) - sound,
+        log_odds=round(whole - math.log(len(of_kind) + 1) - sound, DIGITS),
         causes=tuple(
-            Weighed(cause=found[i][0], probability=float(shares[i]), left=_left(measured_ps, found[i][0]))
-            for i in order
+            Weighed(cause=found[i][0], probability=shares[i], left=_left(measured_ps, found[i][0])) for i in order
         ),
-        unknown=float(shares[-1]),
+        unknown=shares[-1],
     )
 
 
@@ -253,4 +254,4 @@ def _mixed(logs: Float64, shares: Sequence[float]) -> float:
 
 def _left(measured_ps: Sequence[int], cause: Hypothesis) -> float:
     ratios = np.log(np.asarray(measured_ps, float) / np.asarray(cause.times_ps, float))
-    return float(np.sqrt((ratios**2).mean()))
+    return round(float(np.sqrt((ratios**2).mean())), DIGITS)
