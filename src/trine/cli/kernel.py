@@ -102,7 +102,7 @@ def show_program(
     size: Size = None,
     wavefronts: Wavefronts = None,
     gpus: Annotated[int | None, Option("Ranks, where FILE does not say.")] = None,
-    line: Annotated[str | None, Option("Cache line of a plan's GPUs [128 B].")] = None,
+    line_bytes: Annotated[str | None, Option("Cache line of a plan's GPUs [128 B].", names=("--line",))] = None,
     summary: Annotated[bool, Option("Count what is in it in place of printing it.", panel=OUTPUT)] = False,
     json: Annotated[str | None, Option("Write the counts as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
@@ -117,9 +117,9 @@ def show_program(
     source = _Source.read(file, size, wavefronts)
     if source.num_ranks is not None and gpus is not None:
         raise InputError(f"--gpus: {file} says itself that it is for {source.num_ranks} ranks")
-    if source.plan is None and line is not None:
+    if source.plan is None and line_bytes is not None:
         raise InputError("--line is about plans: a text program says the size of its lines")
-    program = source.program(gpus, 128 if line is None else parse_bytes(line, "--line"))
+    program = source.program(gpus, 128 if line_bytes is None else parse_bytes(line_bytes, "--line"))
     counts = count_program(program)
     show(summary_text(counts) if summary or json is not None else format_program(program).rstrip("\n"), json)
     write_json(counts, json, "kernel show")

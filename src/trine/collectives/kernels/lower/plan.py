@@ -67,9 +67,9 @@ def padded_bytes(plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128) ->
 
 def _check_options(line_bytes: int, wavefronts: int | None) -> None:
     if line_bytes < 16 or line_bytes & (line_bytes - 1):
-        raise InputError(f"a line must be a power of two of at least 16 bytes, got {line_bytes}")
+        raise InputError(f"must be a power of two of at least 16 bytes, got {line_bytes}", field="line_bytes")
     if wavefronts is not None and wavefronts < 1:
-        raise InputError(f"a workgroup needs at least one wavefront, got {wavefronts}")
+        raise InputError(f"a workgroup needs at least one, got {wavefronts}", field="wavefronts")
 
 
 def _refuse_packets_to_all(plan: KernelPlan) -> None:
