@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Names of slow links that are said.
 NAMED = 3
-#: Of random jobs on 4 and 8 nodes with a dead NIC, those on rails took at most 0.18 % longer than where all NICs of that
-#: place are dead: a message to the node without that rail crosses another switch. Seen, not proven.
+#: Of random jobs on 4 and 8 nodes with a dead NIC, those on rails took at most 0.18 % longer than where all NICs of
+#: that place are dead: a message to the node without that rail crosses another switch. Seen, not proven.
 LONGER_DEAD = "0.2 %"
 
 

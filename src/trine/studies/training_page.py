@@ -58,7 +58,8 @@ an independent model) are `slow`. Regret: throughput lost by taking the layout t
 of three: by the best of its first three."""
 _NOISE = """Rows of identical stated facts differ by 4-8 % (median) and about 30 % (p90) across sources; equal
 layouts of the playbook by 0.6 % on one node, 4 % on 16-32 (one step is timed, on a shared fabric). No
-model can be nearer."""
+model can be nearer. On more than 8 nodes the hour decides how fast the fabric is:
+[what a ranking can know](software.md#layouts-on-a-shared-fabric-what-a-ranking-can-know)."""
 
 
 def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str | Path) -> list[Path]:

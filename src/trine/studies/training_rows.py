@@ -326,9 +326,9 @@ def _with_fabric(cluster: Cluster, bytes_per_s: float) -> Cluster:
 def fabric_bandwidth(kind: str, nodes: int) -> float:
     """Bytes/s of a node's ports in collectives of 1 GiB over so many nodes, 95th percentile of all measurements.
 
-    That percentile, since the mean has the hours in it in which others used the fabric: a third of it on 32 nodes. kind:
-    ``all_reduce`` for replicas that reduce gradients, ``reduce_scatter`` for ZeRO 1, which also gathers: over as many
-    nodes as a stage has. What stages send to each other goes from one node to another, which is faster still. Of
+    That percentile, since the mean has the hours in it in which others used the fabric: a third of it on 32 nodes.
+    kind: ``all_reduce`` for replicas that reduce gradients, ``reduce_scatter`` for ZeRO 1, which also gathers: over as
+    many nodes as a stage has. What stages send to each other goes from one node to another, which is faster still. Of
     numbers of nodes in between the next smaller measured one. A ring over nodes sends (ranks - 1) / ranks of the
     payload through each node's ports, or twice that, which is what bus bandwidth counts.
     ``presets/measured/training/fabric.csv``.
