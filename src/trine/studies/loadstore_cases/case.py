@@ -22,6 +22,7 @@ VERDICTS = (DIFFERS, DIRECTION, AGREES)
 class Finding:
     """What the paper states, what comes out here, and whether that holds; None: what there is to say besides.
 
+    whose: a word for who states it, where that is not the paper.
     assumed: what of the simulation the paper does not state; empty where all that was simulated is stated. volatile: it
     differs from run to run.
     """
@@ -31,6 +32,7 @@ class Finding:
     holds: bool | None
     assumed: str = ""
     volatile: bool = False
+    whose: str = "paper"
 
     @property
     def verdict(self) -> str | None:
@@ -158,7 +160,7 @@ class CaseStudy(Report):
 def _said(finding: Finding) -> list[str]:
     if finding.verdict is None:
         return [f"besides  {finding.here}"]
-    lines = [f"{finding.verdict:7}  paper: {finding.paper}", f"         here: {finding.here}"]
+    lines = [f"{finding.verdict:7}  {finding.whose}: {finding.paper}", f"         here: {finding.here}"]
     return [*lines, f"         assumed: {finding.assumed}"] if finding.assumed else lines
 
 

@@ -153,6 +153,7 @@ def packets(machines: Sequence[str] = MACHINES, first: int = 128 * KIB, last: in
                 here=f"the zero-copy kernel is ahead from {_sizes(copies)} on",
                 holds=all(TUNED_FROM <= size <= 2 * LAST_PACKETS for size in copies.values()),
                 assumed=assumed,
+                whose="libraries",
             ),
             Finding(
                 paper=f"packets up to {format_size(LAST_BEFORE_NVLS)} (MSCCL++'s default with NVLS in place)",
@@ -160,6 +161,7 @@ def packets(machines: Sequence[str] = MACHINES, first: int = 128 * KIB, last: in
                 "us; MSCCL++'s own kernel for that size was not read",
                 holds=all(size <= 2 * LAST_BEFORE_NVLS for size in switch.values()),
                 assumed=assumed,
+                whose="libraries",
             ),
         ),
         panels=tuple(_kernel_panel(machine, [row[1:] for row in rows if row[0] == machine]) for machine in machines),
