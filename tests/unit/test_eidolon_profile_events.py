@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from trine.errors import InputError, SpecError
-from trine.replay import profile_events
+from trine.replay import profile_events, profile_rows
 from trine.replay.profile_events import KINETO, NSYS, read_events
 from trine.replay.profiles import read_profile
 
@@ -174,7 +174,7 @@ def test_limits_and_other_databases(tmp_path, monkeypatch):
     made.close()
     with pytest.raises(SpecError, match="no table of kernels, copies or ranges"):
         read_events(path, None, False)
-    monkeypatch.setattr(profile_events, "MAX_ROWS", 1)
+    monkeypatch.setattr(profile_rows, "MAX_ROWS", 1)
     with pytest.raises(SpecError, match="more than 1 rows in CUPTI_ACTIVITY_KIND_KERNEL"):
         read_events(database(tmp_path), None, False)
     monkeypatch.setattr(profile_events, "MAX_UNPACKED_BYTES", 10)

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from trine.errors import InputError, SpecError
-from trine.replay import profile_rocpd
+from trine.replay import profile_rows
 from trine.replay.profile_events import read_events
 from trine.replay.profile_rocpd import ROCPD
 from trine.replay.profiles import read_profile
@@ -130,6 +130,6 @@ def test_times_and_numbers_of_rows_are_checked(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"rocpd_kernel_dispatch\w*:7: is no span of nanoseconds: 5 to 4"):
         read_events(database(tmp_path, rows=wrong), None, False)
     (tmp_path / "1234_results.db").unlink()
-    monkeypatch.setattr(profile_rocpd, "MAX_ROWS", 1)
+    monkeypatch.setattr(profile_rows, "MAX_ROWS", 1)
     with pytest.raises(SpecError, match="more than 1 rows in rocpd_kernel_dispatch"):
         read_events(database(tmp_path), None, False)

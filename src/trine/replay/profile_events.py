@@ -19,7 +19,7 @@ from urllib.parse import quote
 from trine.errors import SpecError
 from trine.inputs import head, open_input, read_bytes
 from trine.replay.profile_rocpd import ROCPD, is_rocpd, rocpd_rows
-from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, MAX_ROWS, RANGE, ProfileRow, read_rows
+from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, RANGE, ProfileRow, read_rows, selected
 from trine.units import MAX_INT64
 
 KINETO, NSYS = "Kineto trace", "nsys SQLite"
@@ -162,13 +162,8 @@ def _nsys(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator
         between = kind == COPY and {"srcDeviceId", "dstDeviceId"} <= columns
         source, target = ("srcDeviceId", "dstDeviceId") if between else (device, "NULL")
         size = "bytes" if kind == COPY else "NULL"
-        rows = database.execute(
-            f"SELECT rowid, {name}, start, end, {source}, {target}, {size}, {device} FROM {table} {condition} "
-            f"LIMIT {MAX_ROWS + 1}"
-        )
-        for number, row in enumerate(rows):
-            if number == MAX_ROWS:
-                raise SpecError(f"has more than {MAX_ROWS} rows in {table}", file=file)
+        query = f"SELECT rowid, {name}, start, end, {source}, {target}, {size}, {device} FROM {table} {condition}"
+        for row in selected(database, query, table, file):
             made = _row(kind, row, f"{file}, {table}")
             if made is not None:
                 yield made

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trine.errors import SpecError
-from trine.replay.profile_rows import COPY, KERNEL, MAX_ROWS, RANGE, ProfileRow
+from trine.replay.profile_rows import COPY, KERNEL, RANGE, ProfileRow, selected
 
 ROCPD = "rocpd SQLite"
 _TABLE = re.compile(r"rocpd_(kernel_dispatch|memory_copy|region)(\w*)")
@@ -72,13 +72,8 @@ def rocpd_rows(database: sqlite3.Connection, tables: set[str], file: str) -> Ite
         agent = f"(SELECT COALESCE(logical_index, absolute_index) FROM {beside['agent']} WHERE id = {{0}})"
         agents = {column: agent.format(column) for column in columns if column.endswith("agent_id")}
         parts = {**beside, **agents}
-        rows = database.execute(
-            f'SELECT id, start, "end", {wanted.format(**parts)} FROM {name} {condition.format(**parts)} '
-            f"LIMIT {MAX_ROWS + 1}"
-        )
-        for number, row in enumerate(rows):
-            if number == MAX_ROWS:
-                raise SpecError(f"has more than {MAX_ROWS} rows in {name}", file=file)
+        query = f'SELECT id, start, "end", {wanted.format(**parts)} FROM {name} {condition.format(**parts)}'
+        for row in selected(database, query, name, file):
             yield _row(kind, row, f"{file}, {name}")
 
 

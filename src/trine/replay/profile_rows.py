@@ -7,10 +7,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trine.errors import InputError, SpecError, UnitError, nearest
 from trine.units import MAX_INT64, parse_bytes, parse_time, whole_number
+
+if TYPE_CHECKING:
+    import sqlite3
 
 MAX_FILE_BYTES = 128 * 2**20
 MAX_ROWS = 2 * 10**6
@@ -263,3 +266,11 @@ def matches(pattern: str, name: str) -> bool:
             return False
         at = found + len(part)
     return len(name) - at >= len(rest[-1]) and name.endswith(rest[-1])
+
+
+def selected(database: sqlite3.Connection, query: str, table: str, file: str) -> Iterator[tuple[Any, ...]]:
+    """What a query finds in a table of a profiler's database. Raises SpecError beyond :data:`MAX_ROWS` rows."""
+    for number, row in enumerate(database.execute(f"{query} LIMIT {MAX_ROWS + 1}")):
+        if number == MAX_ROWS:
+            raise SpecError(f"has more than {MAX_ROWS} rows in {table}", file=file)
+        yield row

@@ -86,7 +86,7 @@ class _LowLatency(MoeBuilder):
 
 def dispatch(options: KernelOptions) -> GpuProgram:
     """Tokens to the ranks of their experts."""
-    builder = _Dispatch(options)
+    builder = _LowLatencyDispatch(options)
     for rank in builder.written:
         for block in range(min(builder.sms, builder.moe.tokens)):
             builder.send(rank, block)
@@ -97,7 +97,7 @@ def dispatch(options: KernelOptions) -> GpuProgram:
     return builder.all_ranks(builder.message_bytes)
 
 
-class _Dispatch(_LowLatency):
+class _LowLatencyDispatch(_LowLatency):
     def __init__(self, options: KernelOptions) -> None:
         super().__init__("moe_dispatch/low-latency", options)
         moe, ranks = self.moe, self.num_ranks
@@ -196,7 +196,7 @@ class _Dispatch(_LowLatency):
 
 def combine(options: KernelOptions) -> GpuProgram:
     """What the experts made of them, back, and added up."""
-    builder = _Combine(options)
+    builder = _LowLatencyCombine(options)
     for rank in builder.written:
         first = builder.first_rows(rank)
         for number, place in enumerate(builder.places()):
@@ -207,7 +207,7 @@ def combine(options: KernelOptions) -> GpuProgram:
     return builder.all_ranks(builder.moe.combined_bytes)
 
 
-class _Combine(_LowLatency):
+class _LowLatencyCombine(_LowLatency):
     def __init__(self, options: KernelOptions) -> None:
         super().__init__("moe_combine/low-latency", options)
         moe = self.moe

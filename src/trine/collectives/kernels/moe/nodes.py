@@ -181,16 +181,11 @@ def dispatch(options: KernelOptions) -> GpuProgram:
         return normal.dispatch(options)
     moe = moe_of(options)
     more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
-    builder = _Dispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), PUT_TOKENS)
-    for rank in builder.written:
-        jobs: list[list[Job]] = []
-        for channel in range(builder.channels):
-            jobs += [builder.forwarders(rank, channel), builder.senders(rank, channel)]
-        builder.write_kernel(rank, jobs)
-    return builder.all_ranks()
+    builder = _NodesDispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), PUT_TOKENS)
+    return _written(builder)
 
 
-class _Dispatch(_Nodes):
+class _NodesDispatch(_Nodes):
     def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
         super().__init__(name, options, sizes, chunks)
         nodes, mates = self.grid
@@ -300,16 +295,11 @@ def combine(options: KernelOptions) -> GpuProgram:
         return normal.combine(options)
     moe = moe_of(options)
     sizes = moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES
-    builder = _Combine("moe_combine/normal", options, sizes, BACK_TOKENS)
-    for rank in builder.written:
-        jobs: list[list[Job]] = []
-        for channel in range(builder.channels):
-            jobs += [builder.forwarders(rank, channel), builder.senders(rank, channel)]
-        builder.write_kernel(rank, jobs)
-    return builder.all_ranks()
+    builder = _NodesCombine("moe_combine/normal", options, sizes, BACK_TOKENS)
+    return _written(builder)
 
 
-class _Combine(_Nodes):
+class _NodesCombine(_Nodes):
     def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: tuple[int, int]) -> None:
         super().__init__(name, options, sizes, chunks)
         nodes, mates = self.grid
@@ -430,3 +420,13 @@ class _Seen:
         if more > 0:
             self._builder.acquire(self._flags, self._rank, self._flag(which), more, "wait")
             self._seen[which] = count
+
+
+def _written(builder: _NodesDispatch | _NodesCombine) -> GpuProgram:
+    """The kernels of all ranks: of each channel an SM that forwards and one that sends."""
+    for rank in builder.written:
+        jobs: list[list[Job]] = []
+        for channel in range(builder.channels):
+            jobs += [builder.forwarders(rank, channel), builder.senders(rank, channel)]
+        builder.write_kernel(rank, jobs)
+    return builder.all_ranks()

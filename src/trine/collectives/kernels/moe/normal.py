@@ -125,7 +125,7 @@ def dispatch(options: KernelOptions) -> GpuProgram:
     """Tokens to the ranks of their experts."""
     moe = moe_of(options)
     more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
-    builder = _Dispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), DISPATCH_CHUNK)
+    builder = _NormalDispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), DISPATCH_CHUNK)
     for rank in builder.written:
         first = builder.first_rows(rank)
         for distance in range(builder.num_ranks):
@@ -137,7 +137,7 @@ def dispatch(options: KernelOptions) -> GpuProgram:
     return builder.all_ranks(builder.copies())
 
 
-class _Dispatch(_Normal):
+class _NormalDispatch(_Normal):
     def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
         super().__init__(name, options, sizes, chunks)
         self.x = self.rows("input", self.moe.tokens, self.lines)
@@ -170,7 +170,7 @@ class _Dispatch(_Normal):
 def combine(options: KernelOptions) -> GpuProgram:
     """What the experts of each rank made of them, back, and added up."""
     moe = moe_of(options)
-    builder = _Combine(
+    builder = _NormalCombine(
         "moe_combine/normal", options, (moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES), COMBINE_CHUNK
     )
     for rank in builder.written:
@@ -188,7 +188,7 @@ def combine(options: KernelOptions) -> GpuProgram:
     return builder.all_ranks(builder.copies())
 
 
-class _Combine(_Normal):
+class _NormalCombine(_Normal):
     def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
         super().__init__(name, options, sizes, chunks)
         self.x = self.rows("input", self.num_ranks * self.moe.tokens, self.lines)
