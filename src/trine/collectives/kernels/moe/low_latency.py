@@ -80,7 +80,7 @@ class _LowLatency(MoeBuilder):
 
     def all_ranks(self, size_bytes: int) -> GpuProgram:
         """``size_bytes``: of a message."""
-        note = f"{self.sms} SMs, {self.warps} warps an expert; {self.moe.tokens} tokens, experts {self.moe.draws}"
+        note = f"{self.sms} SMs, {self.warps} warps an expert; {self.moe.words}"
         return self.finished(self.moe.tokens * self.moe.top_k * size_bytes, note)
 
 

@@ -171,7 +171,7 @@ class _Nodes(MoeBuilder):
             for channel in range(self.channels)
             for to in range(self.grid.nodes)
         )
-        note = f"{2 * self.channels} SMs; puts of {self.chunk}; {self.moe.tokens} tokens, experts {self.moe.draws}"
+        note = f"{2 * self.channels} SMs; puts of {self.chunk}; {self.moe.words}"
         return self.finished(crossing // len(self.written) * self.token_bytes, note)
 
 

@@ -113,7 +113,7 @@ class _Normal(MoeBuilder):
 
     def all_ranks(self, rows: int) -> GpuProgram:
         """``rows``: tokens that come to all written ranks, copies counted, as DeepEP's bandwidth does."""
-        note = f"{2 * self.channels} SMs; chunks of {self.chunk}; {self.moe.tokens} tokens, experts {self.moe.draws}"
+        note = f"{2 * self.channels} SMs; chunks of {self.chunk}; {self.moe.words}"
         return self.finished(rows // len(self.written) * self.token_bytes, note)
 
     def copies(self) -> int:

@@ -76,6 +76,13 @@ class MoeOptions:
                 raise InputError(f"unknown {field} {value!r}{nearest(str(value), known)}", field=field)
         self._check_shares()
 
+    @property
+    def words(self) -> str:
+        """What is moved, for people."""
+        of = f"{self.tokens} tokens a rank of {self.hidden} elements"
+        shares = "by given shares" if self.expert_shares else self.expert_imbalance
+        return f"{of} to {self.top_k} of {self.experts} experts each, {shares}, draws {self.draws}"
+
     def _check_shares(self) -> None:
         if self.expert_shares and self.expert_imbalance != BALANCED:
             raise InputError("contradicts expert_shares: give one", field="expert_imbalance")
