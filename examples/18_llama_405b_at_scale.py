@@ -98,7 +98,7 @@ def what_if() -> None:
     print(
         "\nMeta measured 41% on 16 384 GPUs with this layout (400 TFLOP/s a GPU), and 38 to 43% with its others.\n"
         "Its order of passes, number of parts a rank and network (1:7 above pods of 3072 GPUs) are its own; here\n"
-        "operator times are a roofline, overlap costs nothing, no GPU is slower than another, and the switch blocks\n"
+        "operator times are those of tables of kernels, no GPU is slower than another, and the switch blocks\n"
         "nothing."
     )
 

@@ -308,9 +308,59 @@ class RandomCase:
             add(amount, (READ, rank, self._flag_address(key[1]), 0, key[1]))
 
 
+class AcrossCase(RandomCase):
+    """Kernels, computes, transfers and joins of all ranks wait for those of earlier phases of any rank.
+
+    So they end whatever the timing is: the program is written phase by phase.
+    """
+
+    def _few(self):
+        return self._choose(1, 2, 2, 3)
+
+    def _graph(self, kernels, cluster):
+        rng = np.random.default_rng([self.seed, 7])
+        self.builder, self.task_kernel, self.cluster = graph_builder(cluster), [], cluster
+        before, number = [], {}
+        for phase in range(max(kernel[1] for kernel in kernels) + 1):
+            now = [self._beside(rng, before) for _ in range(int(rng.integers(0, 6)))]
+            for kernel, (rank, when, _) in enumerate(kernels):
+                if when == phase:
+                    own = [number[k] for k, other in enumerate(kernels) if other[0] == rank and other[1] < phase]
+                    after = sorted({*own, *self._some(rng, before + now)})
+                    number[kernel] = self.builder.compute(rank, f"kernel {kernel}", 0, after)
+                    self.task_kernel.append(kernel)
+            before = sorted({*before, *now, *number.values()})
+        self.builder.join(before)
+        return self.builder.build(), [*self.task_kernel, -1]
+
+    def _some(self, rng, tasks):
+        return rng.choice(tasks, min(len(tasks), int(rng.integers(0, 4))), replace=False).tolist() if tasks else []
+
+    def _beside(self, rng, before):
+        """A task without a kernel."""
+        after, rank = self._some(rng, before), int(rng.integers(self.num_ranks))
+        self.task_kernel.append(-1)
+        kind = int(rng.integers(4))
+        if kind == 0:
+            return self.builder.compute(rank, f"stream {rng.integers(2)}", int(rng.choice([0, 1000, 912_345])), after)
+        if kind == 1 and after:
+            return self.builder.join(
+                after, need=int(rng.integers(1, len(after) + 1)), rank=rank if rng.integers(4) else -1
+            )
+        gpus = self.cluster.gpus
+        a, b = (int(i) for i in rng.choice(len(gpus), 2, replace=False))
+        route = self.cluster.paths(gpus[a], gpus[b])[0][0]
+        return self.builder.transfer(a, b, route, int(rng.choice([0, 100, 20_000, 60_001])), after)
+
+
 def random_case(seed, size=6, without=(), monitored=False):
     """``size``: operations a workgroup, about. ``without``: kinds, "transfers", "kernels" (more than one a rank).
 
     monitored: with a monitor.
     """
     return RandomCase(seed, size, without, monitored).case()
+
+
+def across_case(seed, size=4, without=()):
+    """As :func:`random_case`, with a graph of tasks that wait for those of other ranks."""
+    return AcrossCase(seed, size, without).case()

@@ -43,9 +43,11 @@ def machine(name: str, nodes: int) -> Cluster | None:
         return None
 
 
-def graph_of(cluster: Cluster, calls: list[tuple[str, int, tuple[int, ...]]], factor: float = 1.0) -> TaskGraph:
+def graph_of(
+    cluster: Cluster, calls: list[tuple[str, int, tuple[int, ...]]], factors: tuple[float, float] = (1.0, 1.0)
+) -> TaskGraph:
     """Collectives (kind, bytes, group) that all begin at 0."""
-    costs = FlowCosts(cluster, factor)
+    costs = FlowCosts(cluster, factors)
     assembler = PlacedAssembler(Placement(devices=np.array(cluster.gpus), cluster=cluster))
     for kind, size, group in calls:
         plan, software_ps = costs(kind, size, group, None)
@@ -57,8 +59,10 @@ def graph_of(cluster: Cluster, calls: list[tuple[str, int, tuple[int, ...]]], fa
     return assembler.build(rank_names=[str(gpu) for gpu in cluster.gpus])
 
 
-def alone_ps(cluster: Cluster, kind: str, size: int, group: tuple[int, ...], factor: float = 1.0) -> int:
-    return int(run(graph_of(cluster, [(kind, size, group)], factor)).end_ps.max())
+def alone_ps(
+    cluster: Cluster, kind: str, size: int, group: tuple[int, ...], factors: tuple[float, float] = (1.0, 1.0)
+) -> int:
+    return int(run(graph_of(cluster, [(kind, size, group)], factors)).end_ps.max())
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -125,13 +129,15 @@ def test_in_lock_step_two_that_share_take_exactly_the_sum_of_their_bytes() -> No
     assert int(run(graph).end_ps.max()) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_factor_multiplies_durations() -> None:
+def test_factors_multiply_durations_between_domains_and_in_one() -> None:
     cluster = load_cluster("dgx-h100", nodes=2)
-    for kind in ("all_reduce", "all_to_all", "barrier"):
-        one, slower = (alone_ps(cluster, kind, 64 * MIB, tuple(range(16)), factor) for factor in (1.0, 1.5))
-        assert slower == pytest.approx(1.5 * one, rel=1e-6)
-    with pytest.raises(InputError, match="communication factor"):
-        FlowCosts(cluster, 0.0)
+    for group, factor in ((tuple(range(16)), 1.5), (tuple(range(8)), 2.0)):
+        for kind in ("all_reduce", "all_to_all", "barrier"):
+            one, slower = (alone_ps(cluster, kind, 64 * MIB, group, factors) for factors in ((1.0, 1.0), (1.5, 2.0)))
+            assert slower == pytest.approx(factor * one, rel=1e-6)
+    for name, factors in (("communication", (0.0, 1.0)), ("scale_up", (1.0, 200.0))):
+        with pytest.raises(InputError, match=f"{name} factor"):
+            FlowCosts(cluster, factors)
 
 
 @pytest.mark.parametrize("size", [0, 4096, 3 * MIB])

@@ -186,3 +186,31 @@ def test_launch_conventions_differ_by_what_the_library_says() -> None:
         usual = library.launch_us["process-per-gpu"] * factor
         expected = times["process-per-gpu"].time_ps / 1e6 - usual + library.launch_us[launch] * factor
         assert row.time_ps / 1e6 == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus_a_node", "channels"),
+    [
+        ("dgx-h100", 8, 16), ("dgx-h100", 4, 16), ("dgx-h100", 2, 8), ("dgx-h100", 1, 4),
+        ("dgx-a100", 8, 16), ("dgx-a100", 4, 8), ("dgx-a100", 1, 2),
+    ],
+)  # fmt: skip
+def test_channels_between_nodes_are_those_of_nccls_search(name: str, gpus_a_node: int, channels: int) -> None:
+    """H100: rings of 48 GB/s, up to four of them doubled, and all doubled again; A100: rings of 24 GB/s, doubled once.
+
+    Two GPUs of Hopper on each of two nodes with NICs of 400 Gb/s have 8: NCCL's log in its issue 1189.
+    """
+    cluster = load_cluster(name, nodes=2)
+    group = [node * 8 + gpu for node in range(2) for gpu in range(gpus_a_node)]
+    assert Collectives(cluster, group).predict("all_reduce", 1 << 28).channels == channels
+
+
+def test_a_limit_below_the_groups_own_channels_scales_its_rate() -> None:
+    """One H100 a node has 4 channels: a limit of 4 changes nothing, one of 2 halves the rate."""
+    cluster, size = load_cluster("dgx-h100", nodes=2), 1 << 30
+    took = {}
+    for limit in (None, 4, 2):
+        options = CollectiveOptions(algorithm="ring", protocol="simple", max_channels=limit)
+        took[limit] = Collectives(cluster, [0, 8], options).cost("all_reduce", size, ("ring", "simple")).bytes_us
+    assert took[4] == took[None]
+    assert took[2] == pytest.approx(2 * took[None])

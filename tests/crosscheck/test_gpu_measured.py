@@ -44,10 +44,10 @@ from trine.studies.gpu_measured import (
 )
 from trine.testing.proofs import check_program
 
-#: DeepEP's rows that are simulated in seconds -> what they may be off. Dispatch of few tokens on 8 GPUs is a known gap
-#: (target 25 %): 20 to 30 us of each measured kernel are there at any number of GPUs, and not in the simulation.
+#: DeepEP's rows that are simulated in seconds -> what they may be off. Of few tokens on 8 GPUs both are too fast by
+#: about 20 us (target 25 %).
 EXPERTS = {
-    ("deepep-low-latency-8gpu", "dispatch"): (-0.35, -0.25),
+    ("deepep-low-latency-8gpu", "dispatch"): (-0.25, 0.25),
     ("deepep-low-latency-8gpu", "combine"): (-0.25, 0.25),
     ("deepep-normal-8gpu", "dispatch"): (-0.17, 0.25),  # a bandwidth within 20 %
     ("deepep-normal-8gpu", "combine"): (-0.17, 0.25),

@@ -118,7 +118,7 @@ AREAS = {
     ),
     "metrics": Area(
         ("results/metrics.py", "results/waits.py", "results/activity.py", "results/intervals.py", "results/traffic.py",
-         "results/energy.py", "results/run.py", "results/restrict.py", "results/gpu/run.py",
+         "results/energy.py", "results/run.py", "results/result.py", "results/gpu/run.py",
          "results/gpu/bottleneck.py", "results/gpu/resources.py"),
         ("oracle/test_lookups.py", "closed_form/test_metrics*", "property/test_metrics*", "unit/test_metrics*",
          "unit/test_results*",

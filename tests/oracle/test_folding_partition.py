@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trine.errors import SimulationError
+from trine.folding import colors
 from trine.folding import refine as partitions
 from trine.folding.neighbourhood import Neighbourhood
 from trine.folding.refine import Partition, is_stable, refine
@@ -139,36 +140,45 @@ def _merged(rng: np.random.Generator, partition: Partition, field: str) -> Parti
         return None
     first, second = rng.choice(column.max() + 1, 2, replace=False)
     column[column == first] = second
-    return partitions._partition(ranks.astype(np.uint64), links.astype(np.uint64), ())
+    return partitions._partition(ranks, links, ())
+
+
+@given(seed=seeds)
+@settings(max_examples=100, deadline=None)
+def test_sums_in_which_changed_colors_were_replaced_are_sums_made_anew(seed: int) -> None:
+    ranks, links, neighbourhood = random_neighbourhood(np.random.default_rng(seed))
+    rounds = colors.ColorRounds(neighbourhood.ptr, neighbourhood.items, neighbourhood.slots, ranks, links, seed)
+    while rounds.round():
+        before = rounds._sums.copy()
+        touched = rounds._update(rounds._sums)
+        assert rounds._sums.tolist() == rounds._all_sums().tolist()
+        assert touched.tolist() == np.flatnonzero(rounds._sums != before).tolist()
+        rounds._sums = before
 
 
 def broken(kind: str) -> Any:
-    """A round of refinement by hashes that collide, or that do not look."""
-    right = partitions.ColorRounds.round
+    """A split by hashes that collide, or that do not look."""
+    right = colors.ColorRounds._split
 
-    def of_next(self: Any, ranks: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if kind == "blind":
-            return ranks, links
-        new_ranks, new_links = right(self, ranks, links)
-        return new_ranks & np.uint64(1), new_links & np.uint64(1)
+    def split(self: Any, touched: np.ndarray, sums: np.ndarray) -> None:
+        right(self, touched, sums & np.uint64(kind == "colliding"))
 
-    return of_next
+    return split
 
 
 @pytest.mark.parametrize("kind", ["blind", "colliding"])
 def test_hashes_that_collide_cannot_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring of 8 with one rank of another colour: every distance is a class of its own."""
-    ranks = np.zeros(8, np.int64)
-    ranks[3] = 1
+    """Four ranks of one color, each of which sees a rank of another color."""
+    ranks = np.array([0, 0, 0, 0, 1, 2, 3, 4])
     none = np.zeros(0, np.int64)
-    ring = Neighbourhood(
-        ptr=np.arange(9), items=((np.arange(8) + 1) % 8).astype(np.int32), slots=np.zeros(8, np.int32),
+    pairs = Neighbourhood(
+        ptr=np.array([0, 1, 2, 3, 4, 4, 4, 4, 4]), items=np.arange(4, 8, dtype=np.int32), slots=np.zeros(4, np.int32),
         links=none.astype(np.int32),
     )  # fmt: skip
-    assert found(ranks, none, ring).num_classes == 8
-    monkeypatch.setattr(partitions.ColorRounds, "round", broken(kind))
+    assert found(ranks, none, pairs).num_classes == 8
+    monkeypatch.setattr(colors.ColorRounds, "_split", broken(kind))
     with pytest.raises(SimulationError, match="not stable"):
-        refine(ranks, none, ring, 8)
+        refine(ranks, none, pairs, 8)
 
 
 def test_one_collision_only_costs_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gpu_cases import NS, Programmer, assert_same, case, read, small_model
+from gpu_multimem import switched_case
 from gpu_random import FLAGS, random_case
 from gpu_relative import relative_case
 from gpu_replay import (
@@ -41,6 +42,19 @@ def both(system, **how):
     if slow.arrivals is not None:
         assert_same_arrivals(fast.arrivals, slow.arrivals)
     return slow
+
+
+def test_records_of_what_switches_add_up_and_multicast():
+    """Copies of requests of others, and answers to the own ones; not what a switch brings back of the own."""
+    copies = 0
+    for seed in range(5):
+        system = switched_case(seed, size=4).system()
+        for rank in range(system.num_ranks) if by_instant(system) else ():
+            one, other = (recorded(system, rank, engine).arrivals for engine in ("compiled", "reference"))
+            assert_same_arrivals(one, other)
+            assert (one.rank != rank).all()
+            copies += len(one.time_ps)
+    assert copies > 100
 
 
 @pytest.mark.parametrize("first", range(30, 50, 10))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from gpu_cases import assert_same
 from gpu_replay import assert_same_target, replayed
 
 from trine.collectives.kernels.fused.build import known_fused
+from trine.gpu.alone import seen_alone
 from trine.gpu.records import GpuOutcome
 from trine.gpu.replayed import run_target, target_system
 from trine.gpu.run import GpuRunControl, GpuRunOptions, run_gpus
@@ -75,6 +78,10 @@ def test_a_record_gives_the_target_its_times_of_the_run_of_all(target, engine):
     )
     system = unfolded(program, work.cluster, group, work.model, kernel_tasks(program))
     assert_same_target(full, system, target, alone)
+    seen = seen_alone(full, target)
+    assert seen.end_ps == alone.end_ps
+    replayed_gpu = replace(alone.gpu, end_ps=seen.gpu.end_ps)  # writes may come when the target has ended
+    assert_same(GpuOutcome(seen.records, seen.gpu, True, None), GpuOutcome(alone.records, replayed_gpu, True, None))
 
 
 def test_the_system_of_a_target_is_the_one_that_tests_cut_out():

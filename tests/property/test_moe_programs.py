@@ -11,6 +11,7 @@ import pytest
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.count import count_lines
+from trine.collectives.kernels.moe.low_latency import part_lines
 from trine.collectives.kernels.moe.options import MOE, MoeOptions
 from trine.collectives.kernels.moe.routing import NodeGrid, draw_routes
 from trine.errors import InputError
@@ -63,22 +64,23 @@ def test_more_tokens_than_sms_across_nodes():
 @pytest.mark.parametrize(
     ("op", "algorithm", "kind", "labels"),
     [
-        ("moe_dispatch", "low-latency", WAITCNT, ("cast", "send")),
-        ("moe_combine", "low-latency", WAITCNT, ("send",)),
+        ("moe_dispatch", "low-latency", WAITCNT, ("cast slot", "send")),
+        ("moe_combine", "low-latency", WAITCNT, ("send clean",)),
         ("moe_dispatch", "normal", WAITCNT, ("tail",)),
         ("moe_combine", "normal", WAITCNT, ("tail",)),
-        ("moe_dispatch", "low-latency", BARRIER, ("number",)),
-        ("moe_combine", "low-latency", BARRIER, ("grid",)),
+        ("moe_dispatch", "low-latency", BARRIER, ("place number",)),
+        ("moe_combine", "low-latency", BARRIER, ("grid weights",)),
         ("moe_dispatch", "normal", BARRIER, ("wait",)),
         ("moe_combine", "normal", BARRIER, ("wait",)),
     ],
 )
 def test_the_proof_sees_what_is_not_waited_for(op, algorithm, kind, labels):
-    """All waits or barriers of a label left out, on all ranks: a race."""
+    """All waits or barriers of a label, or of two that follow each other, left out, on all ranks: a race."""
     moe = small(4, algorithm)
     program = build_kernel(op, 4, 1, algorithm=algorithm, moe=moe)
     for label in labels:
-        chosen = (program.op_kind == kind) & (program.op_label == program.labels.index(label))
+        numbers = [program.labels.index(name) for name in label.split()]
+        chosen = (program.op_kind == kind) & np.isin(program.op_label, numbers)
         assert chosen.any()
         broken = replace(program, op_kind=np.where(chosen, NOP, program.op_kind).astype(np.int8))
         with pytest.raises(InputError, match=r"reads|writes|overwrites"):
@@ -108,7 +110,10 @@ def test_a_goal_that_is_not_met_is_said():
 
 @pytest.mark.parametrize("algorithm", ["low-latency", "normal"])
 def test_tokens_are_conserved(algorithm):
-    """Lines that cross between ranks are those of the messages, one for each expert, or for each rank."""
+    """Lines that cross between ranks are those of the messages, one for each expert, or for each rank.
+
+    Low-latency: and of the parts of lines where a message begins inside one.
+    """
     ranks = 4
     moe = small(ranks, algorithm, tokens=20, hidden=1024)
     routes = draw_routes(moe, NodeGrid(1, ranks), 1)
@@ -119,8 +124,19 @@ def test_tokens_are_conserved(algorithm):
         for distance in range(1, ranks):
             places = [place for places in routes[rank].tokens for place in places if place[0] == distance]
             copies = len(places) if algorithm == "low-latency" else len(routes[rank].by_rank().get(distance, []))
-            counts = 0 if algorithm == "low-latency" else 1  # the line that says how much comes
-            assert written[rank, (rank + distance) % ranks] == copies * lines + counts
+            more = 1  # the line that says how much comes
+            if algorithm == "low-latency":
+                slots = [slot for place in set(places) for slot in range(places.count(place))]
+                more = sum(part_lines(1024 + 32 + 16, slot, 128) for slot in slots)
+                assert more > 0
+            assert written[rank, (rank + distance) % ranks] == copies * lines + more
+
+
+def test_parts_of_lines_are_what_nvlink_carries_besides():
+    """7408 bytes are 15 accesses: each a header, an acknowledgement, a sector and two flits of named bytes."""
+    assert part_lines(7408, 1, 128) == 9 == -(-15 * (16 + 16 + 32 + 2 * 16) // (128 + 16 + 16))
+    assert [part_lines(7408, slot, 128) for slot in (0, 8, 16)] == [0, 0, 0]
+    assert part_lines(14336, 5, 128) == 0
 
 
 def test_draws_are_of_different_experts_by_their_shares():

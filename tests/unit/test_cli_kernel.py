@@ -111,6 +111,19 @@ def test_a_plan_has_its_bandwidths():
     assert found["busbw_bytes_per_s"] == pytest.approx(1.5 * found["algbw_bytes_per_s"])
 
 
+def test_the_gpu_model_says_how_many_wavefronts_a_workgroup_may_have(tmp_path):
+    text = (ROOT / "src/trine/presets/gpu_models/astra3-generic.yaml").read_text()
+    assert "wavefronts: 64, " in text
+    (tmp_path / "wide.yaml").write_text(text.replace("wavefronts: 64, ", "wavefronts: 96, "))
+    given = ("run", PLAN, *MACHINE, "--size", "64K", "--gpu-model", tmp_path / "wide.yaml", "--wavefronts")
+    assert json.loads(answer(*given, 96, "--json", "-"))["finished"]
+    done = invoke(*given, 97)
+    assert done.exit_code == 2
+    assert "--wavefronts: a workgroup is on one CU, and one of GPU 'wide' holds no more than 96, got 97" in done.stderr
+    shown = parse_program(answer("show", PLAN, "--size", "64K", "--wavefronts", 96))
+    assert set(shown.kernel_wavefronts.tolist()) == {96}
+
+
 def test_a_deadlock_names_the_wavefronts(tmp_path):
     path = tmp_path / "stuck.gpu"
     path.write_text("program stuck\nranks 2\nsemaphores 1\nkernel 'waits' ranks all\nacquire sem 0\n")
@@ -143,6 +156,13 @@ def test_a_deadlock_names_the_wavefronts(tmp_path):
         (["show", str(PLAN), "--size", "1M", "--line", "0 B"], "--line: must be a power of two of at least 16 bytes"),
         (["show", str(PLAN), "--size", "1M", "--wavefronts", 0], "--wavefronts: a workgroup needs at least one, got 0"),
         (["run", str(PLAN), *MACHINE, "--size", "1M", "--wavefronts", 0], "--wavefronts: a workgroup needs at least"),
+        (["show", str(PLAN), "--size", "1M", "--wavefronts", 32769], "--wavefronts: a workgroup of a program has"),
+        (
+            ["run", str(PLAN), *MACHINE, "--size", "1M", "--wavefronts", 65],
+            "GPU 'astra3-generic' holds no more than 64",
+        ),
+        (["show", str(PLAN), "--size", "0"], "--size: a message has at least 1 byte, got 0"),
+        (["run", str(PLAN), *MACHINE, "--size", "0 B"], "--size: a message has at least 1 byte, got 0 B"),
         (["show", "nowhere.gpu"], "cannot be read"),
         (["show", "README"], "is neither a text program"),
         (["show", "WRONG"], "wrong.gpu:4: unknown operation 'lod'; did you mean 'load'?"),

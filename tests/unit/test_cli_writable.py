@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trine.cli import writable
+from trine.cli import output
 from trine.cli.main import app
-from trine.cli.writable import check_outputs
+from trine.cli.output import check_outputs
 from trine.errors import InputError
 
 #: What captures make: a folder that must not be there; it is looked at when the capture begins.
@@ -26,7 +26,7 @@ def commands(group, path: tuple[str, ...] = ()):
 
 
 def test_every_option_that_writes_is_looked_at():
-    known = {*writable.FILES, *writable.PICTURES, *writable.FOLDERS, *writable.PREFIXES}
+    known = {*output.FILES, *output.PICTURES, *output.FOLDERS, *output.PREFIXES}
     found = {}
     for path, command in commands(typer.main.get_command(app)):
         for parameter in command.params:
@@ -40,7 +40,7 @@ def test_every_option_that_writes_is_looked_at():
 
 
 def test_parameters_with_these_names_always_name_files():
-    known = {*writable.FILES, *writable.PICTURES, *writable.FOLDERS, *writable.PREFIXES}
+    known = {*output.FILES, *output.PICTURES, *output.FOLDERS, *output.PREFIXES}
     for path, command in commands(typer.main.get_command(app)):
         for parameter in command.params:
             if parameter.name in known:

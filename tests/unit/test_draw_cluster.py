@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from trine.cluster import build_topology, load_cluster
-from trine.cluster.draw.figure import draw_cluster
-from trine.cluster.draw.layout import lay_out
+from trine.cluster.draw.figure import draw_cluster, lay_out
 from trine.cluster.draw.picture import MORE
 from trine.errors import InputError
 

@@ -27,6 +27,8 @@ def record(**changes):
         "answer_number": np.array([0], np.int32),
         "answer_ps": np.array([70], np.int64),
         "answer_refused": np.array([0], np.int8),
+        "task": np.array([2, 5], np.int32),
+        "task_end_ps": np.array([900, 30], np.int64),
     }
     return Arrivals(**({"target": 1, "num_ranks": 3} | columns | changes))
 
@@ -39,6 +41,17 @@ def test_what_is_saved_is_loaded_again(tmp_path):
         expected, got = getattr(record(), field.name), getattr(again, field.name)
         assert np.array_equal(expected, got)
         assert getattr(expected, "dtype", int) == getattr(got, "dtype", int)
+
+
+def test_a_record_of_before_there_were_tasks_is_read(tmp_path):
+    path = tmp_path / "record.npz"
+    save_arrivals(path, record())
+    with np.load(path) as kept:
+        columns = {name: kept[name] for name in kept.files if not name.startswith("task")}
+    np.savez(path, **columns)
+    again = load_arrivals(path)
+    assert len(again.task) == len(again.task_end_ps) == 0
+    assert len(again.time_ps) == 3
 
 
 @pytest.mark.parametrize(
@@ -56,6 +69,10 @@ def test_what_is_saved_is_loaded_again(tmp_path):
         ({"address": np.array([64, 2**62, 0], np.int64)}, r"address: cannot be 4611686018427387904 \(row 1\)"),
         ({"amount": np.array([0, 0, 2**31], np.int64)}, "amount: cannot be 2147483648"),
         ({"semaphore": np.array([-1, -1, -1], np.int32)}, r"semaphore: cannot be -1 \(row 2\)"),
+        ({"task": np.array([5, 5], np.int32)}, r"task: cannot be 5 \(row 1\)"),
+        ({"task": np.array([-1, 5], np.int32)}, r"task: cannot be -1 \(row 0\)"),
+        ({"task_end_ps": np.array([0, -1], np.int64)}, r"task_end_ps: cannot be -1 \(row 1\)"),
+        ({"task": np.array([5], np.int32)}, "task_end_ps: must be one row of int64, as long as the others"),
         ({"origin": "of my own"}, "origin: is not what 'trine eidolon record' writes: 'of my own'"),
     ],
 )

@@ -11,6 +11,7 @@ from eidolon_cases import TURN
 from envelope import opened
 from typer.testing import CliRunner
 
+import trine.replay.record
 from trine.cli.main import app
 from trine.replay.options import EidolonOptions
 from trine.replay.record import record_run
@@ -98,6 +99,19 @@ def test_peers_that_write_no_flag_have_no_wake_up_time(tmp_path):
     program = tmp_path / "quiet.txt"
     program.write_text(TURN.partition("  for d")[0])
     assert "peers release no semaphore" in call("run", program, "--wakeup-from", "start", code=2).stderr
+
+
+def test_a_record_that_could_not_be_replayed_is_not_simulated(tmp_path, monkeypatch):
+    program = tmp_path / "multimem.txt"
+    program.write_text(
+        "program sums\nranks 4\nbuffer data 4 KiB\nkernel ranks all\ncopy 1 lines multimem all:data -> own:data\n"
+    )
+    monkeypatch.setattr(trine.replay.record, "run_gpus", lambda *_, **__: pytest.fail("it is simulated"))
+    said = call("record", program, "-o", tmp_path / "r.npz", code=2).stderr
+    assert "'sums': multimem operations, which switches copy for all members, are not replayed" in " ".join(
+        said.split()
+    )
+    assert not (tmp_path / "r.npz").exists()
 
 
 def test_writes_from_a_record(tmp_path):

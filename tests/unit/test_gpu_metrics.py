@@ -52,11 +52,11 @@ def test_reads_of_flags_are_counted_apart():
 
 def test_replayed_ranks_have_no_inside():
     found = replayed()
-    assert (found.num_replayed, found.replayed) == (1, "1 peer replayed")
+    assert (found.num_replayed, found.left_out) == (1, "1 peer replayed")
     assert found.rank(1).stands_for == 1
     with pytest.raises(InputError, match="rank 0 was replayed, not simulated; rank 1 was"):
         found.rank(0)
-    assert (result().num_replayed, result().replayed) == (0, "")
+    assert (result().num_replayed, result().left_out) == (0, "")
     assert result(ranks=(0,)).num_replayed == 0
 
 

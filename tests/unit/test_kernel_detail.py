@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster.load import load_cluster
+from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.peers import STORE
 from trine.gpu.run import run_gpus
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
@@ -230,9 +233,53 @@ def test_a_collective_across_nodes_is_looked_at_too():
     assert peers[1].flags == peers[1].writes  # by NICs: the flags behind the data
 
 
-def test_what_is_not_recorded_and_what_has_no_peers_is_refused(model):
-    with pytest.raises(InputError, match="adds up in switches"):
-        kernel_detail(model, PLAN, DetailOptions(layer=1, algorithm="nvls"), options=HOW)
+def test_sums_in_switches_are_looked_at_in_the_run_of_all(model):
+    found = kernel_detail(model, PLAN, DetailOptions(layer=1, algorithm="nvls", sync="spin"), options=HOW)
+    kernel, starts = found.kernel, found.chosen.start_ps - found.chosen.start_ps.min()
+    begun = BegunKernel(
+        program=kernel.work.program, cluster=kernel.work.cluster, group=kernel.work.group, model=kernel.work.model,
+        starts_ps=starts, origin="",
+    )  # fmt: skip
+    run = run_gpus(begun.program, begun.cluster, begun.group, begun.model, tasks=begun.tasks)
+    assert kernel.end_ps == run.records.end_ps[run.graph.rank == 0].max()
+    assert kernel.flag_reads == run.gpu.acquires[0] + run.gpu.flagged_loads[0]
+    peers = {peer.rank: peer for peer in found.peers}
+    assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 2  # which is late
+    assert not any("replayed" in words for words in (found.summary(), json.dumps(found.document()), kernel.headline))
+    assert "simulated 4 GPUs, of which 1 is shown" in found.summary()
+    assert kernel.inside.num_replayed == 0
+    lines = 512 * 1024 // 4 // 128  # of a chunk: each peer stores its own to all, and loads from all
+    assert [peers[rank].writes - peers[rank].flags for rank in (1, 2, 3)] == [lines] * 3
+    assert [peers[rank].loads for rank in (1, 2, 3)] == [lines] * 3
+    assert peers[0].writes == peers[0].loads == 0
+
+
+def test_a_rooted_collective_is_looked_at():
+    """torch.nn.DataParallel broadcasts its weights from the first GPU: every rank says when it comes to that."""
+    model, plan = synthesize("gpt-2", layers=1, sequence=64), Plan(dp=4, batch=4, data="dp")
+    result = simulate(model, plan, options=replace(HOW, stragglers=None))
+    found = chosen(result, plan, rank=2, op="broadcast")
+    assert found.group == (0, 1, 2, 3)
+    assert (found.start_ps < found.end_ps).all()
+    cluster = load_cluster("dgx-h100")
+    kernel = BegunKernel(
+        program=build_kernel("broadcast", 4, 1 << 16, algorithm="ring"), cluster=cluster, group=cluster.gpus[:4],
+        model=load_gpu_model("h100-sxm"), starts_ps=np.array([0, 0, 900_000, 0]), origin="",
+    ).replayed(2)  # fmt: skip
+    record = kernel.incoming.outside
+    assert set(record.rank[record.kind == STORE].tolist()) == {1}  # the one before it in the ring
+    assert kernel.end_ps > 900_000
+
+
+def test_a_broadcast_of_who_updated_the_weights_is_refused():
+    """The operator level has no root of it; that of DDP's buffers is the first rank."""
+    model, plan = synthesize("gpt-2", layers=1, sequence=64), Plan(dp=4, batch=4, sharding="zero1")
+    result = simulate(model, plan, options=replace(HOW, stragglers=None, software="internevo"))
+    with pytest.raises(InputError, match=r"op: broadcast .*, optimizer.*: each rank broadcasts the weights that it"):
+        chosen(result, plan, op="broadcast")
+
+
+def test_what_has_no_peers_is_refused(model):
     with pytest.raises(InputError, match="several GPUs of a cluster"):
         kernel_detail(model, Plan(batch=1), DetailOptions(), options=SimulateOptions(gpu="h100-sxm"))
     with pytest.raises(InputError, match="takes part in no collective that has a kernel"):

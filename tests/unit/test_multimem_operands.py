@@ -25,7 +25,7 @@ from trine.gpu.program import (
     same_program,
 )
 from trine.gpu.replayed import run_target
-from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.run import run_gpus
 from trine.gpu.text import format_program, parse_program
 from trine.gpu.text.summary import count_program, summary_text
 from trine.gpu.validate import validate_program
@@ -91,12 +91,10 @@ def test_spokes_of_several_switches_are_in_one_order():
         assert [(spoke.port_out, spoke.port_in) for spoke in own] == [(0, 0), (1, 1)]
 
 
-def test_they_are_neither_recorded_nor_replayed():
+def test_they_are_not_replayed():
     program = one(LOAD, *multimem(READ_SUM, ALL))
     cluster = star(3)
     where = program, cluster, list(cluster.gpus), small_model()
-    with pytest.raises(InputError, match=r"multimem operations.* are not recorded"):
-        run_gpus(*where, options=GpuRunOptions(record=0))
     with pytest.raises(InputError, match=r"multimem operations.* are not replayed"):
         run_target(*where, target=0)
 

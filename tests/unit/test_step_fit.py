@@ -76,3 +76,19 @@ def test_a_scaled_profile_differs_in_the_factors_that_were_named():
 def test_a_file_with_a_fault_is_refused(tmp_path, text, says):
     with pytest.raises(InputError, match=says):
         trine.calibrate_step(written(tmp_path, text))
+
+
+def test_communication_in_nodes_is_told_from_that_between_them(tmp_path):
+    """Tensor parallelism over NVLink, replicas over the fabric: the factor of each is found where it was put in."""
+    llama, put_in = "model:llama-3.2-1b,layers=2", {"communication": 1.25, "scale_up": 1.6}
+    true = Software(name="plain", description="nothing").scaled(put_in, "a test")
+    (tmp_path / "plain.yaml").write_text("name: plain\ndescription: nothing\n")
+    two = tmp_path / "two.yaml"
+    two.write_text("node: {preset: dgx-h100, count: 2}\n")
+    text = f"software: {tmp_path / 'plain.yaml'}\ncluster: {two}\nfactors: [communication, scale_up]\nsteps:\n"
+    for plan in ({"tp": 8, "batch": 4}, {"tp": 8, "dp": 2, "batch": 8, "dp_overlap": False}):
+        took = trine.simulate(llama, Plan(**plan), cluster=str(two), software=true)
+        stated = ", ".join(f"{name}: {str(value).lower()}" for name, value in plan.items())
+        text += f"- {{workload: '{llama}', plan: {{{stated}}}, step_time: {took.step_time_s * 1e6:.6f} us}}\n"
+    fit = trine.calibrate_step(written(tmp_path, text))
+    assert fit.fit.factors == pytest.approx(put_in, rel=0.01)

@@ -17,7 +17,7 @@ from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages
 from trine.workload import known_models
-from trine.workload.native_check import check_workload
+from trine.workload.native import check_workload
 from trine.workload.synthesis.spec import load_model
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from trine.cli.options import OUTPUT, Option, argument, gpus
 from trine.cli.options import traces as known_traces
-from trine.cli.output import say, show, write_json, writes
+from trine.cli.output import show, write_json, written
 from trine.cli.progress import RowsLine
 from trine.errors import InputError
 
@@ -43,10 +43,7 @@ def _fit_operators(traces: list[str], output: str | None, trace_gpu: str | None,
 
     calibration = fit([load(path) for path in traces], trace_gpu)
     show(calibration.report.text(), json)
-    if output is not None:
-        with writes():
-            calibration.save(output)
-            say(f"fits written to {output}: use them with trine train --calibration {output}")
+    written(output, calibration.save, "fits written to {0}: use them with trine train --calibration {0}")
     write_json(calibration.report.to_json(), json, "calibrate")
 
 
@@ -60,8 +57,5 @@ def _fit_step(step: str, traces: list[str] | None, trace_gpu: str | None, output
     with RowsLine("steps simulated") as progress:
         found = calibrate_step(step, name=None if output is None else Path(output).stem, progress=progress)
     show(found.text(), json)
-    if output is not None:
-        with writes():
-            found.save(output)
-            say(f"profile written to {output}: use it with trine train --software {output}")
+    written(output, found.save, "profile written to {0}: use it with trine train --software {0}")
     write_json(found.to_json(), json, "calibrate")

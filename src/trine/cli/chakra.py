@@ -205,7 +205,7 @@ def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> No
     Example: trine chakra inspect traces/job
     """
     from trine.formats.chakra import read_chakra
-    from trine.formats.chakra.describe import description, description_text
+    from trine.formats.chakra.job import description, description_text
 
     answer = description(read_chakra(prefix, comm_groups=comm_groups))
     show(description_text(answer), json)

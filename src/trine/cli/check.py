@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import OUTPUT, Brief, Json, Option, argument, collectives
-from trine.cli.output import EXIT_FAILED, say, show, write_json, writes
+from trine.cli.output import EXIT_FAILED, drawn, say, show, write_json
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions
 from trine.errors import about
@@ -59,10 +59,7 @@ def check(
         answer = check_log(found, cluster, options=options, in_place=in_place)
     show(answer.headline if brief else answer.table(), json)
     write_json(answer, json, "check")
-    if plot is not None:
-        with writes():
-            answer.plot(plot)
-            say(f"drawn in {plot}")
+    drawn(plot, answer)
     if fail_if_suspicious and not answer.healthy:
         raise SystemExit(EXIT_FAILED)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
-from trine.cli.output import say, show, show_table, write_json, writes
+from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
 from trine.errors import InputError
 
@@ -110,16 +110,9 @@ def show_cluster(
         show(f"source of {what}: {source}", json)
     if json is not None:
         write_json(_document(found), json, "cluster show")
-    if yaml is not None:
-        with writes():
-            _write(found, yaml)
-
-
-def _write(machine: Cluster, target: str) -> None:
     from trine.outputs import write_text
 
-    write_text(target, machine.to_yaml())
-    say(f"written to {target}")
+    written(yaml, lambda path: write_text(path, found.to_yaml()), "written to {}")
 
 
 def _short(text: str, width: int) -> str:

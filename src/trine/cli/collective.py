@@ -10,7 +10,7 @@ from trine.cli.layout import imbalance_fields
 from trine.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Json, Option, argument, collectives, networks
-from trine.cli.output import say, show, write_json, writes
+from trine.cli.output import drawn, say, show, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.collectives.kernels.moe.options import MOE, MoeOptions
@@ -78,10 +78,7 @@ def collective(
     if explain:
         show(answer.explain(), json)
     write_json(answer, json, "collective")
-    if plot is not None:
-        with writes():
-            answer.plot(path=plot)
-            say(f"drawn in {plot}")
+    drawn(plot, answer)
 
 
 def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Matrix | None]:

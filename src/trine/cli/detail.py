@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trine.cli.output import say, show, writes
+from trine.cli.output import TIMELINE, show, written
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError
 
@@ -62,9 +62,5 @@ class DetailAnswer:
 
     def write(self) -> None:
         """Write the timeline, if that was asked for."""
-        if self._perfetto is None or self._found is None:
-            return
-        with writes():
-            for note in self._found.to_perfetto(self._perfetto):
-                say(f"note: {note}")
-            say(f"timeline written to {self._perfetto}: open it at https://ui.perfetto.dev")
+        if self._found is not None:
+            written(self._perfetto, self._found.to_perfetto, TIMELINE)

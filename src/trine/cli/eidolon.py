@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import MACHINE, OUTPUT, WAITS, WRITES, Brief, Json, Option, Perfetto, argument, fused_kernels
-from trine.cli.output import all_written, end, say, show_answer, write_json, writes
+from trine.cli.output import TIMELINE, all_written, drawn, end, say, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError, nearest
@@ -64,15 +64,8 @@ def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
 def _report(result: EidolonResult, brief: bool, json: str | None, perfetto: str | None, plot: str | None) -> None:
     show_answer(result, json, brief)
     write_json(result, json, "eidolon run")
-    if perfetto is not None:
-        with writes():
-            for note in result.to_perfetto(perfetto):
-                say(f"note: {note}")
-            say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev")
-    if plot is not None:
-        with writes():
-            result.plot(path=plot)
-            say(f"drawn in {plot}")
+    written(perfetto, result.to_perfetto, TIMELINE)
+    drawn(plot, result)
     end(result.finished)
 
 
@@ -113,13 +106,10 @@ def sweep(
         say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so that it only decides which memory "
             "channels serve them; trine eidolon run says how far it moves one run")  # fmt: skip
     write_json(found, json, "eidolon sweep")
-    if csv is not None and found.rows:
-        with writes():
-            found.to_csv(csv)
-    if plot is not None and found.finished:
-        with writes():
-            found.plot(path=plot)
-            say(f"drawn in {plot}")
+    if found.rows:
+        written(csv, found.to_csv)
+    if found.finished:
+        drawn(plot, found)
     if journal is not None:
         _end_journal(journal, found.finished)
     end(found.finished)

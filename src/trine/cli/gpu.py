@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import OUTPUT, Json, Option, argument, gpu_models
-from trine.cli.output import show, show_table, write_json, writes
+from trine.cli.output import show, show_table, write_json, written
 
 if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
@@ -45,7 +45,9 @@ def show_model(
     Example: trine gpu show h100-sxm --sources
     """
     from trine.gpu.model import shown, values
-    from trine.gpu.model.files import load_gpu_model
+    from trine.gpu.model.files import load_gpu_model, to_dict
+    from trine.outputs import write_text
+    from trine.spec import dump_yaml
 
     model = load_gpu_model(name)
     show(f"{model.name}: numbers are {_words(_counts(model))}", json)
@@ -59,9 +61,7 @@ def show_model(
         show(f"notes: {model.notes}", json)
     if json is not None:
         write_json(_document(model), json, "gpu show")
-    if yaml is not None:
-        with writes():
-            _write(model, yaml)
+    written(yaml, lambda path: write_text(path, dump_yaml(to_dict(model))))
 
 
 def _counts(model: GpuModel) -> dict[str, int]:
@@ -107,11 +107,3 @@ def _document(model: GpuModel) -> dict[str, Any]:
         for field, value in values(model)
     }
     return {"name": model.name, "notes": model.notes, "fields": fields}
-
-
-def _write(model: GpuModel, target: str) -> None:
-    from trine.gpu.model.files import to_dict
-    from trine.outputs import write_text
-    from trine.spec import dump_yaml
-
-    write_text(target, dump_yaml(to_dict(model)))

@@ -20,7 +20,7 @@ from trine.cli.options import (
     number_pair,
     traces,
 )
-from trine.cli.output import end, say, show, show_answer, write_json, writes
+from trine.cli.output import TIMELINE, end, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.errors import InputError
 from trine.parallel.hop.protocol import HopProtocol
@@ -151,10 +151,7 @@ def hop(
         show(f"{speedup:.3f} times as fast as standard decentralised training", json)
         answer = {**answer, "standard": against.document(), "speedup": speedup}
     write_json(answer, json, "hop")
-    if perfetto is not None:
-        with writes():
-            result.to_perfetto(perfetto)
-            say(f"timeline written to {perfetto}: open it at https://ui.perfetto.dev and expand all groups")
+    written(perfetto, result.to_perfetto, f"{TIMELINE} and expand all groups")
 
 
 def _protocol(given: Given[HopProtocol]) -> HopProtocol:

@@ -77,6 +77,7 @@ def run(
     plain = plain_model(kernel["gpu_model"], cluster, group, is_plan=source.plan is not None)
     changes = {name: kernel[name] for name in CHANGES if name in kernel}
     model = ModelOptions(**changes).of(plain)
+    _refuse_wide(source.wavefronts, model)
     program = source.program(len(group), model.line_bytes)
     _refuse_what_cannot_matter(program, kernel["unroll"], no_fold or verify_fold)
     runs = _Runs(source, program, cluster, group, engine)
@@ -155,7 +156,10 @@ class _Source:
         plan = load_plan(file)
         if size is None:
             raise InputError(f"--size is needed: {file} is a plan, such as --size 1M")
-        return _Source(file, plan.num_ranks, plan, parse_size(size), wavefronts)
+        size_bytes = parse_size(size)
+        if size_bytes < 1:
+            raise InputError(f"--size: a message has at least 1 byte, got {size}")
+        return _Source(file, plan.num_ranks, plan, size_bytes, wavefronts)
 
     def program(self, num_ranks: int | None, line_bytes: int) -> GpuProgram:
         """The program for so many ranks; a plan's for lines of this size."""
@@ -191,6 +195,12 @@ def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[st
     if ranks is not None and len(machine.gpus) != ranks:
         raise InputError(f"is for {ranks} ranks, and the machine has {len(machine.gpus)} GPUs", file=source.file)
     return machine, warnings
+
+
+def _refuse_wide(wavefronts: int | None, model: GpuModel) -> None:
+    if wavefronts is not None and wavefronts > model.wavefronts_per_cu:
+        holds = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
+        raise InputError(f"a workgroup is on one CU, and {holds}, got {wavefronts}", field="wavefronts")
 
 
 def _refuse_what_cannot_matter(program: GpuProgram, unroll: int | None, folding: bool) -> None:

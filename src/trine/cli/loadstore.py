@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trine.arguments import option
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
-from trine.cli.output import end, say, show_answer, write_json, writes
+from trine.cli.output import TIMELINE, drawn, end, say, show_answer, write_json, written
 from trine.cli.parameters import Given
 from trine.cli.progress import ProgressLine
 from trine.errors import InputError, nearest
@@ -31,15 +31,8 @@ _COMPARE = "--compare-fidelity"
 
 def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
     """Write the timeline of workgroups and the picture of the NoC, where they were asked for."""
-    if perfetto is not None:
-        with writes():
-            for note in result.to_perfetto(perfetto):
-                say(f"note: {note}")
-            say(f"timeline of workgroups written to {perfetto}: open it at https://ui.perfetto.dev")
-    if plot_noc is not None:
-        with writes():
-            result.plot("noc", path=plot_noc)
-            say(f"drawn in {plot_noc}")
+    written(perfetto, result.to_perfetto, TIMELINE.replace("timeline", "timeline of workgroups"))
+    drawn(plot_noc, result, "noc")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,10 +158,8 @@ def _report(
     if not isinstance(answer, LoadStoreCollectiveResult):
         return
     draw_inside(answer.result, given.perfetto, given.plot_noc)
-    if plot is not None and answer.finished:
-        with writes():
-            answer.plot("sizes", path=plot)
-            say(f"drawn in {plot}")
+    if answer.finished:
+        drawn(plot, answer, "sizes")
 
 
 def refuse_others(others: Mapping[str, object], comparing: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from trine.cli.options import OUTPUT, Brief, Json, Option, argument, studies
-from trine.cli.output import say, show_answer, show_table, write_json, writes
+from trine.cli.output import drawn, show_answer, show_table, write_json
 from trine.cli.progress import ProgressLine
 
 
@@ -32,7 +32,4 @@ def study(
         found = run_case(name, on_run=progress.told)
     show_answer(found, json, brief)
     write_json(found, json, "study")
-    if plot is not None:
-        with writes():
-            found.plot(plot)
-            say(f"drawn in {plot}")
+    drawn(plot, found)

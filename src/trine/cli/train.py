@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.detail import DetailAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, job_machine
 from trine.cli.options import OUTPUT, RANKS, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
-from trine.cli.output import end, say, show, write_files, write_json, writes
+from trine.cli.output import end, say, show, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.cli.ranks import RANGE, RankOptions, TrainAnswer
@@ -139,9 +140,11 @@ class MemoryAnswer:
         from trine.simulation.explained import memory_snapshot
 
         found = memory_snapshot(*self._asked)
-        with writes():
-            write_snapshot(found, self._path)
-        say(f"snapshot written to {self._path}: open it at https://pytorch.org/memory_viz")
+        written(
+            self._path,
+            partial(write_snapshot, found),
+            "snapshot written to {}: open it at https://pytorch.org/memory_viz",
+        )
 
 
 class ChakraExport:

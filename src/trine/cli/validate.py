@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from trine.cli.options import OUTPUT, Brief, Json, Option, software_profiles
-from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes
+from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes, written
 from trine.cli.progress import RowsLine
 
 Found = TypeVar("Found")
@@ -30,7 +30,7 @@ def collectives(
 
     from trine.errors import InputError
     from trine.studies.measured import load_measurements
-    from trine.studies.report import summary_text, write_report
+    from trine.studies.report import plot_errors, summary_text, write_report
     from trine.studies.validate import left_out, select, validate_collectives
 
     if report is not None and machine:
@@ -41,12 +41,7 @@ def collectives(
     found = replace(found, left_out=without, notes=(doubt,) if doubt else ())
     show(found.headline if brief else summary_text(found, None if every else SHOWN), json)
     write_json(found, json, "validate collectives")
-    if plot is not None:
-        with writes():
-            from trine.studies.report import plot_errors
-
-        plot_errors(found, Path(plot))
-        say(f"drawn in {plot}")
+    written(plot, lambda path: plot_errors(found, Path(path)), "drawn in {}")
     if report is not None:
         with writes():
             for path in write_report(found, report):

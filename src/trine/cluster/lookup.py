@@ -51,7 +51,7 @@ def links_named(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
     wanted = plain if plain and whole_number(number) is not None else name
     ends = [_ends(devices, *wanted.split("->", 1))] if "->" in wanted else []
     between = [link for pair in ends if pair is not None for link in _between(links, *pair)]
-    own = [*between, *_own_names(devices, links, wanted)]
+    own = [*between, *_own_names(devices, wanted)]
     found = {link for link in own if links.names[link] == name or links.names[link].partition("#")[0] == name}
     if not found:
         for pair in _pairs(devices, name):
@@ -69,7 +69,7 @@ def _between(links: LinkTable, source: int, target: int) -> list[int]:
     return near[links.target[near] == target].tolist()  # type: ignore[no-any-return]
 
 
-def _own_names(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
+def _own_names(devices: DeviceTable, name: str) -> list[int]:
     """Links inside the node that the name begins with: a file may give them any name."""
     layout = devices.layout
     assert layout is not None

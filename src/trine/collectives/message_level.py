@@ -151,15 +151,15 @@ class MessageLevelRuns:
         if self.library is None:
             return (known[0] if asked == AUTO else asked), "none"
         if asked != AUTO:
-            return self._schedule_for(op, asked), "simple" if protocol == AUTO else protocol
+            return self._schedule_for(asked), "simple" if protocol == AUTO else protocol
         if op not in OPS:
             return known[0], "simple" if protocol == AUTO else protocol
         taken = self.library.predict(op, size)
-        name = self._schedule_for(op, taken.algorithm)
+        name = self._schedule_for(taken.algorithm)
         name = name if name.partition(":")[0] in known else known[0]
         return name, taken.protocol if protocol == AUTO else protocol
 
-    def _schedule_for(self, op: str, algorithm: str) -> str:
+    def _schedule_for(self, algorithm: str) -> str:
         """A library's algorithm as one of trine's: trees and NVLS of several domains are hierarchies of them."""
         topology = self._context.topology
         equal = topology.min_per_domain == topology.max_per_domain

@@ -85,7 +85,42 @@ class CollectiveResult(Report):
 
     def document(self) -> Row:
         """Return the answer's keys, as docs/reference/collective-json.md documents them."""
-        return _document(self)
+        data: Row = {
+            "trine_version": __version__,
+            "op": self.op,
+            "cluster": self.cluster.name,
+            "num_ranks": len(self.group),
+            "num_nodes": self.num_nodes,
+            "library": self.library,
+            "library_version": self.version,
+            "launch": self.launch,
+            "network": self.network,
+            "rows": [row_json(row) for row in self.rows],
+            "links": _link_rows(self)[:MAX_LINKS],
+            "links_left_out": max(0, len(self.load) - MAX_LINKS),
+            "tiers": _tier_rows(self),
+            "routing": self.cluster.routing,
+            "routing_reason": self.cluster.routing_why,
+            "notes": list(self.notes),
+            "cluster_evidence": self.cluster.evidence,
+        }
+        if self.alternatives:
+            data["explain"] = [
+                {
+                    "size_bytes": row.size_bytes,
+                    "parts": [
+                        {"name": part.name, "time_us": part.time_ps / 1e6, "why": part.why} for part in row.parts
+                    ],
+                    "fastest": _pair_json(others[0]),
+                    "alternatives": [_pair_json(other) for other in others],
+                }
+                for row, others in zip(self.rows, self.alternatives, strict=True)
+            ]
+            data["crossovers"] = [
+                {"from_bytes": first, "algorithm": algorithm, "protocol": protocol}
+                for first, algorithm, protocol in self.crossovers
+            ]
+        return data
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` (one a size), ``links`` and ``tiers`` at the last size."""
@@ -98,49 +133,40 @@ class CollectiveResult(Report):
 
     def table(self) -> str:
         """The table that nccl-tests prints, with the choice, the band and the evidence."""
-        return _table(self)
+        how = f"links shared {self.network}, step by step" if self.network else f"{self.library} {self.version}"
+        lines = [
+            f"# {self.op} of {len(self.group)} ranks on {self.num_nodes} node{'s' if self.num_nodes > 1 else ''}, "
+            f"{self.cluster.name}; {how}; launch {self.launch}",
+            f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'algorithm':16} {'protocol':8} {'chan':>4} "
+            f"{'low':>11} {'high':>11}  evidence",
+            f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}  {'':16} {'':8} {'':>4} {'(us)':>11} {'(us)':>11}",
+        ]
+        for row in self.rows:
+            lines.append(
+                f"  {row.size_bytes:>12} {_us(row.time_ps):>11} {row.algbw_bytes_per_s / 1e9:>8.2f} "
+                f"{row.busbw_bytes_per_s / 1e9:>8.2f}  {row.algorithm:16} {row.protocol:8} {row.channels or '-':>4} "
+                f"{_us(row.low_ps):>11} {_us(row.high_ps):>11}  {row.evidence}"
+            )
+        lines += [f"# {note}" for note in self.notes]
+        if self.cluster.has_fabric:
+            lines.append(f"# routing {self.cluster.routing}: {self.cluster.routing_why}")
+        if self.tiers:
+            lines.append(f"# busiest link of each tier at {format_size(self.rows[-1].size_bytes)}: {_busiest(self)}")
+        return "\n".join(lines)
 
     def explain(self) -> str:
         """Where each microsecond goes, what else there was, and where the choice changes."""
-        return _explained(self)
-
-
-def _document(result: CollectiveResult) -> Row:
-    """Stable keys, documented in docs/reference/collective-json.md."""
-    data: Row = {
-        "trine_version": __version__,
-        "op": result.op,
-        "cluster": result.cluster.name,
-        "num_ranks": len(result.group),
-        "num_nodes": result.num_nodes,
-        "library": result.library,
-        "library_version": result.version,
-        "launch": result.launch,
-        "network": result.network,
-        "rows": [row_json(row) for row in result.rows],
-        "links": _link_rows(result)[:MAX_LINKS],
-        "links_left_out": max(0, len(result.load) - MAX_LINKS),
-        "tiers": _tier_rows(result),
-        "routing": result.cluster.routing,
-        "routing_reason": result.cluster.routing_why,
-        "notes": list(result.notes),
-        "cluster_evidence": result.cluster.evidence,
-    }
-    if result.alternatives:
-        data["explain"] = [
-            {
-                "size_bytes": row.size_bytes,
-                "parts": [{"name": part.name, "time_us": part.time_ps / 1e6, "why": part.why} for part in row.parts],
-                "fastest": _pair_json(others[0]),
-                "alternatives": [_pair_json(other) for other in others],
-            }
-            for row, others in zip(result.rows, result.alternatives, strict=True)
-        ]
-        data["crossovers"] = [
-            {"from_bytes": first, "algorithm": algorithm, "protocol": protocol}
-            for first, algorithm, protocol in result.crossovers
-        ]
-    return data
+        lines: list[str] = []
+        chosen = _spread(len(self.rows), MAX_EXPLAINED)
+        for index in chosen:
+            lines += _explain_row(self.rows[index], self.alternatives[index] if self.alternatives else ())
+        if len(chosen) < len(self.rows):
+            lines.append(f"({len(self.rows) - len(chosen)} other sizes are explained in the JSON)")
+        if self.crossovers:
+            lines.append(f"{self.library} would choose:")
+            for first, algorithm, protocol in self.crossovers:
+                lines.append(f"  from {format_bytes(first):>10}  {algorithm} with {protocol}")
+        return "\n".join(lines)
 
 
 def row_json(row: CollectiveTime) -> Row:
@@ -188,30 +214,6 @@ def _tier_rows(result: CollectiveResult) -> list[Row]:
     ]
 
 
-def _table(result: CollectiveResult) -> str:
-    """Columns of nccl-tests, then the choice, the band and the evidence."""
-    how = f"links shared {result.network}, step by step" if result.network else f"{result.library} {result.version}"
-    lines = [
-        f"# {result.op} of {len(result.group)} ranks on {result.num_nodes} node{'s' if result.num_nodes > 1 else ''}, "
-        f"{result.cluster.name}; {how}; launch {result.launch}",
-        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'algorithm':16} {'protocol':8} {'chan':>4} "
-        f"{'low':>11} {'high':>11}  evidence",
-        f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}  {'':16} {'':8} {'':>4} {'(us)':>11} {'(us)':>11}",
-    ]
-    for row in result.rows:
-        lines.append(
-            f"  {row.size_bytes:>12} {_us(row.time_ps):>11} {row.algbw_bytes_per_s / 1e9:>8.2f} "
-            f"{row.busbw_bytes_per_s / 1e9:>8.2f}  {row.algorithm:16} {row.protocol:8} {row.channels or '-':>4} "
-            f"{_us(row.low_ps):>11} {_us(row.high_ps):>11}  {row.evidence}"
-        )
-    lines += [f"# {note}" for note in result.notes]
-    if result.cluster.has_fabric:
-        lines.append(f"# routing {result.cluster.routing}: {result.cluster.routing_why}")
-    if result.tiers:
-        lines.append(f"# busiest link of each tier at {format_size(result.rows[-1].size_bytes)}: {_busiest(result)}")
-    return "\n".join(lines)
-
-
 def _us(ps: int) -> str:
     us = ps / 1e6
     return f"{us:.2f}" if us < 1000 else f"{us:.1f}" if us < 100_000 else f"{us:.0f}"
@@ -224,21 +226,6 @@ def _busiest(result: CollectiveResult) -> str:
     ]
     more = len(result.tiers) - len(shown)
     return ", ".join(shown) + (f" and {more} more tiers" if more > 0 else "")
-
-
-def _explained(result: CollectiveResult) -> str:
-    """Parts, alternatives and crossovers in words; at most MAX_EXPLAINED sizes, spread evenly."""
-    lines: list[str] = []
-    chosen = _spread(len(result.rows), MAX_EXPLAINED)
-    for index in chosen:
-        lines += _explain_row(result.rows[index], result.alternatives[index] if result.alternatives else ())
-    if len(chosen) < len(result.rows):
-        lines.append(f"({len(result.rows) - len(chosen)} other sizes are explained in the JSON)")
-    if result.crossovers:
-        lines.append(f"{result.library} would choose:")
-        for first, algorithm, protocol in result.crossovers:
-            lines.append(f"  from {format_bytes(first):>10}  {algorithm} with {protocol}")
-    return "\n".join(lines)
 
 
 def _spread(count: int, most: int) -> list[int]:

@@ -5,6 +5,8 @@ Nothing here is compiled: a kernel would be three times as fast, but loading one
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,50 +18,122 @@ U = np.uint64
 GOLDEN, FIRST, SECOND = U(0x9E3779B97F4A7C15), U(0xBF58476D1CE4E5B9), U(0x94D049BB133111EB)
 THIRTY, TWENTY_SEVEN, THIRTY_ONE = U(30), U(27), U(31)
 SEPARATOR = -1
+#: Items whose colors are looked up at a time: what a core's cache holds.
+AT_A_TIME = 1 << 15
 
 
 class ColorRounds:
-    """Rounds of refinement over one neighbourhood.
+    """Classes of ranks and links, split round by round until members of each see the same.
 
     items[ptr[r]:ptr[r+1]]: what rank r sees, in order: the number of another rank, ranks + number of a link that it
     crosses, or SEPARATOR. slots: which of its routes an item belongs to. A link sees who crosses it, in no order. Both
     are sums: of colors mixed with their places, and of colors mixed with their slots. A sum of 64 bits can lie, and
-    the result is checked without sums afterwards.
+    the result is checked without sums afterwards. ranks, links: int64, equal numbers for what is alike to begin with.
+
+    When a class splits, those whose sums are as before keep its color, else the largest part does. So the next round
+    only has to look at those that see one of the others: most rounds of a long ring, in which a difference goes from
+    rank to rank, touch few.
     """
 
-    def __init__(self, ptr: Int64, items: Int32, slots: Int32, num_links: int) -> None:
-        num_ranks = len(ptr) - 1
+    def __init__(self, ptr: Int64, items: Int32, slots: Int32, ranks: Int64, links: Int64, seed: int) -> None:
+        self._ptr, self._items, self._slots = ptr, items, slots
+        self._num_ranks, self._seed = len(ranks), U(seed)
         counts = np.diff(ptr)
-        self._items = np.where(items < 0, num_ranks + num_links, items)
-        self._places = _term(np.arange(len(items)) - np.repeat(ptr[:-1], counts))
-        self._seen = _Sums(counts)
-        at = np.flatnonzero(items >= num_ranks)
-        at = at[np.argsort(items[at], kind="stable")]
-        self._owners = np.repeat(np.arange(num_ranks, dtype=np.int32), counts)[at]
-        self._slots = _term(slots[at])
-        self._crossed = _Sums(np.bincount(items[at] - num_ranks, minlength=num_links))
+        self._owners = np.repeat(np.arange(len(ranks), dtype=np.int32), counts)
+        self._places = (np.arange(len(items)) - np.repeat(ptr[:-1], counts)).astype(np.int32)
+        of_ranks, firsts, sizes = numbered(ranks)
+        of_links, _, link_sizes = numbered(links)
+        self.num_classes = len(firsts)
+        self._class_of = np.concatenate([of_ranks, of_links + np.int32(len(firsts))])
+        self._sizes = np.concatenate([sizes, link_sizes])
+        self._colors = np.append(self._color_of(self._class_of), GOLDEN)  # the last: that of separators
+        self._sums: UInt64 | None = None  # of ranks, then of links
+        self._before = self._colors.copy()  # before the last round, which changed those of:
+        self._changed = np.zeros(0, np.int64)
 
-    def round(self, ranks: UInt64, links: UInt64) -> tuple[UInt64, UInt64]:
-        """The colors of the next round."""
-        colors = np.concatenate([ranks, links, [GOLDEN]])
-        seen = self._seen.of(mixed(colors[self._items] + self._places))
-        crossed = self._crossed.of(mixed(ranks[self._owners] + self._slots))
-        return _combined(ranks, seen), _combined(links, crossed)
+    @property
+    def class_of(self) -> Int32:
+        """int32[ranks]: a number for each class."""
+        return self._class_of[: self._num_ranks]
 
+    @property
+    def link_class_of(self) -> Int32:
+        """int32[links]: a number for each class."""
+        return self._class_of[self._num_ranks :]
 
-class _Sums:
-    """Sums of consecutive values, so many for each."""
+    def round(self) -> bool:
+        """Split classes by what their members see; whether any was split."""
+        if self._sums is None:
+            self._sums = self._all_sums()
+            touched = np.arange(len(self._class_of))
+        else:
+            touched = self._update(self._sums)
+        self._split(touched, self._sums[touched])
+        return len(self._changed) > 0
 
-    def __init__(self, counts: npt.NDArray[np.integer]) -> None:
-        self._size = len(counts)
-        self._some = np.flatnonzero(counts)
-        self._firsts = (np.cumsum(counts) - counts)[self._some]
+    def _split(self, touched: Int64, sums: UInt64) -> None:
+        """Split the classes of ``touched``; all others see what they saw before."""
+        classes = self._class_of[touched]
+        group_of, firsts, counts = numbered(mixed(self._color_of(classes) + sums))
+        own = classes[firsts]
+        is_whole = np.bincount(own, weights=counts)[own] == self._sizes[own]
+        order = np.lexsort((-counts, own))
+        keeps = np.zeros(len(own), np.bool_)
+        keeps[order[np.diff(own[order], prepend=-1) > 0]] = True  # the largest part of each class
+        is_new = ~(keeps & is_whole)
+        number = np.where(is_new, len(self._sizes) + np.cumsum(is_new) - 1, own).astype(np.int32)
+        np.subtract.at(self._sizes, own[is_new], counts[is_new])
+        self._sizes = np.append(self._sizes, counts[is_new])
+        self.num_classes += int((touched[firsts[is_new]] < self._num_ranks).sum())
+        self._before[self._changed] = self._colors[self._changed]
+        is_changed = is_new[group_of]
+        self._changed = touched[is_changed]
+        self._class_of[self._changed] = number[group_of[is_changed]]
+        self._colors[self._changed] = self._color_of(self._class_of[self._changed])
 
-    def of(self, values: UInt64) -> UInt64:
-        sums = np.zeros(self._size, U)
-        if len(self._some):
-            sums[self._some] = np.add.reduceat(values, self._firsts)
+    def _color_of(self, classes: Int32) -> UInt64:
+        """Different classes have different colors."""
+        return mixed(classes.astype(U) + self._seed)
+
+    # -- sums ------------------------------------------------------------------------------------------------------
+
+    def _all_sums(self) -> UInt64:
+        sums = np.zeros(len(self._class_of), U)
+        for at in _slices(len(self._items)):
+            items, owners = self._items[at], self._owners[at]
+            np.add.at(sums, owners, mixed(self._colors[items] + _term(self._places[at])))
+            crosses = items >= self._num_ranks
+            slots = _term(self._slots[at][crosses])
+            np.add.at(sums, items[crosses], mixed(self._colors[owners[crosses]] + slots))
         return sums
+
+    def _update(self, sums: UInt64) -> Int64:
+        """Replace the colors that have changed in the sums of those that see them; who these are, rising."""
+        is_changed = np.zeros(len(self._colors), np.bool_)
+        is_changed[self._changed] = True
+        shows = np.empty(len(self._items), np.bool_)
+        for some in _slices(len(shows)):
+            shows[some] = is_changed.take(self._items[some], mode="wrap")
+        at = np.flatnonzero(shows)
+        seen = self._replace(sums, self._owners[at], self._items[at], self._places[at])
+        at = np.flatnonzero(np.repeat(is_changed[: self._num_ranks], np.diff(self._ptr)))
+        at = at[self._items[at] >= self._num_ranks]
+        crossed = self._replace(sums, self._items[at], self._owners[at], self._slots[at])
+        return np.flatnonzero(seen | crossed)
+
+    def _replace(self, sums: UInt64, who: Int32, whom: Int32, places: Int32) -> Bool:
+        """``who`` sees ``whom``, whose color has changed, in a place; bool[ranks and links]: who is among ``who``."""
+        for at in _slices(len(who)):
+            term = _term(places[at])
+            replaced = mixed(self._before[whom[at]] + term)
+            np.add.at(sums, who[at], mixed(self._colors[whom[at]] + term) - replaced)
+        is_touched = np.zeros(len(sums), np.bool_)
+        is_touched[who] = True
+        return is_touched
+
+
+def _slices(length: int) -> Iterator[slice]:
+    return (slice(first, first + AT_A_TIME) for first in range(0, length, AT_A_TIME))
 
 
 def _term(numbers: npt.NDArray[np.integer]) -> UInt64:
@@ -67,16 +141,14 @@ def _term(numbers: npt.NDArray[np.integer]) -> UInt64:
     return (numbers.astype(U) + U(1)) * GOLDEN
 
 
-def _combined(own: UInt64, seen: UInt64) -> UInt64:
-    """Apart from what is seen, whose places begin with 1: else a rank that sees another would pass for that one."""
-    return mixed(mixed(own) + seen)
-
-
 def mixed(value: UInt64) -> UInt64:
     """The finaliser of splitmix64: different numbers stay different (every step can be undone)."""
-    value = (value ^ (value >> THIRTY)) * FIRST
-    value = (value ^ (value >> TWENTY_SEVEN)) * SECOND
-    return value ^ (value >> THIRTY_ONE)
+    value = value ^ (value >> THIRTY)
+    value *= FIRST
+    value ^= value >> TWENTY_SEVEN
+    value *= SECOND
+    value ^= value >> THIRTY_ONE
+    return value
 
 
 def distinct(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -85,9 +157,16 @@ def distinct(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
     return rising[np.concatenate(([True], rising[1:] != rising[:-1]))] if len(rising) else rising
 
 
-def count_distinct(values: UInt64) -> int:
-    """How many different values there are."""
-    return len(distinct(values))
+def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
+    """Equal values as classes, numbered by their first members: int32 class of each, first members, sizes."""
+    inverse = np.searchsorted(distinct(values), values)  # few are distinct, as a rule: faster than sorting with indices
+    first = np.empty(int(inverse.max(initial=-1)) + 1, np.int64)
+    first[inverse[::-1]] = np.arange(len(values) - 1, -1, -1)
+    order = np.argsort(first, kind="stable")
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order), dtype=np.int32)
+    class_of = number[inverse]
+    return class_of, first[order], np.bincount(class_of, minlength=len(order))
 
 
 def join_components(ptr: Int64, items: Int32, num_links: int) -> Int32:

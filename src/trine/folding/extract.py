@@ -17,6 +17,7 @@ from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.schedule import RankSends
 from trine.errors import PlanError
+from trine.folding.colors import numbered
 from trine.folding.pattern import (
     ENTERED,
     HOST,
@@ -30,7 +31,6 @@ from trine.folding.pattern import (
     Pattern,
     Together,
 )
-from trine.folding.refine import numbered
 from trine.graph.grid import RankGrid
 from trine.graph.placement import GroupCosts
 from trine.graph.program import Collective, Job, Peer

@@ -43,23 +43,26 @@ class Observation:
     reasons: Callable[[], npt.NDArray[np.int8]] | None = None
 
 
-def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, knows_signals: bool = True) -> Observation:
+def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, busy_only: bool = False) -> Observation:
     """What ``ranks`` did, each one row of the result's graph.
 
-    knows_signals: with the times of signals, which nobody needs who asks only how long ranks were busy.
+    busy_only: for who asks only how long ranks were busy: without the times of signals, what tasks wait for, and the
+    names of collectives.
     """
-    observer = _Observer(run, placement, ranks, knows_signals)
+    observer = _Observer(run, placement, ranks, busy_only)
     seen = observer.observe()
-    return replace(seen, reasons=lambda: _reasons(observer, seen))
+    return seen if busy_only else replace(seen, reasons=lambda: _reasons(observer, seen))
 
 
 def _reasons(observer: _Observer, seen: Observation) -> npt.NDArray[np.int8]:
     """What each task waited for.
 
-    Why an arrival came when it did is seen from its sender, so senders are looked at too, where they are few.
+    Why an arrival came when it did is seen from its sender, so senders are looked at too, where they are few. Not where
+    each has behaved as the row that its arrivals' edges are of: what they wait for came at the same instants there.
     """
     around = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
-    if not around or sum(observer.size_of(rank) for rank in (*around, *observer.ranks)) > MOST_TASKS_AROUND:
+    num_tasks = sum(observer.size_of(rank) for rank in (*around, *observer.ranks))
+    if all(map(observer.is_shown_alike, around)) or num_tasks > MOST_TASKS_AROUND:
         return wait_reasons(seen.graph, seen.records, releasers(seen.graph, seen.records))
     wide = _Observer(observer.run, observer.placement, [*observer.ranks, *around])
     graph, records = (whole := wide.observe()).graph, whole.records
@@ -78,9 +81,9 @@ class _Arrivals:
 
 
 class _Observer:
-    def __init__(self, run: FoldedRun, placement: Placement, ranks: Sequence[int], knows_signals: bool = True) -> None:
+    def __init__(self, run: FoldedRun, placement: Placement, ranks: Sequence[int], busy_only: bool = False) -> None:
         self.run = run
-        self.knows_signals = knows_signals
+        self.busy_only = busy_only
         self.job = run.job
         self.placement = placement
         self.ranks = list(ranks)
@@ -105,6 +108,11 @@ class _Observer:
         """Tasks of a rank."""
         return self._pattern(rank).num_tasks
 
+    def is_shown_alike(self, rank: int) -> bool:
+        """Whether the first row of a rank's pattern has been in one class with it all the time."""
+        row = self.row_of_pattern.get(int(self.job.pattern_of[rank]))
+        return row is not None and self.run.classes_of(rank) == self.run.classes_of(self.ranks[row])
+
     def numbers_in(self, wide: _Observer) -> Int64:
         """Where the tasks are among those of an observer that shows the same ranks first, and the senders too."""
         own = np.arange(int(self.sizes.sum()))
@@ -113,9 +121,9 @@ class _Observer:
 
     def observe(self) -> Observation:
         edges = [self._edges(row) for row in range(len(self.ranks))]
-        edges += self._edges_of_arrivals(edges)
+        edges = [] if self.busy_only else [*edges, *self._edges_of_arrivals(edges)]
         ranks = list(dict.fromkeys([*self.ranks, *(arrival.peer for arrival in self.arrivals)]))
-        self._times = dict(zip(ranks, whole_times(self.run, ranks, self.knows_signals), strict=True))
+        self._times = dict(zip(ranks, whole_times(self.run, ranks, not self.busy_only), strict=True))
         ready, start, end = (self._column_of_times(which) for which in range(3))
         records = Records(
             ready_ps=ready,
@@ -185,10 +193,12 @@ class _Observer:
         """Copy the tasks of an unobserved peer that a row waits for, and all else that the peer sends there."""
         to_us = np.append(pattern.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
         sent = np.flatnonzero((pattern.kind == TRANSFER) & to_us[pattern.role])
-        unique = np.unique(np.concatenate([tasks, sent]))
-        self.arrivals.append(_Arrivals(row, peer, pattern, unique, self.num_tasks))
-        self.num_tasks += len(unique)
-        return self.arrivals[-1].first + np.searchsorted(unique, tasks)
+        arrives = np.zeros(pattern.num_tasks, np.bool_)
+        arrives[tasks] = arrives[sent] = True
+        self.arrivals.append(_Arrivals(row, peer, pattern, np.flatnonzero(arrives), self.num_tasks))
+        first, place = self.num_tasks, np.cumsum(arrives) - 1
+        self.num_tasks += len(self.arrivals[-1].tasks)
+        return first + place[tasks]
 
     def _edges_of_arrivals(self, edges: list[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
         """An arrival waits for what the same task of an observed rank of its pattern waits for."""
@@ -271,6 +281,8 @@ class _Observer:
         return np.concatenate([own, rank[len(own) :]])
 
     def _collective_column(self) -> Int32:
+        if self.busy_only:
+            return self._joined(lambda pattern: pattern.key)
         of_row = [self._numbers(pattern, rank) for pattern, rank in zip(self.patterns, self.ranks, strict=True)]
         own = [numbers[pattern.key] for numbers, pattern in zip(of_row, self.patterns, strict=True)]
         return np.concatenate(own + [of_row[a.row][a.pattern.key[a.tasks]] for a in self.arrivals])

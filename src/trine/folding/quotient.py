@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.errors import PlanError, SimulationError
+from trine.folding.colors import distinct
 from trine.folding.group_waits import GroupWaits
 from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
@@ -304,8 +305,14 @@ def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int, int]], Int64]:
     """The distinct (role, software ps, limit) of a part's transfers, and which each task has (the last: none)."""
     role, software = part.pattern.role[part.tasks].astype(np.int64), part.pattern.software_ps[part.tasks]
     sends = np.flatnonzero((role >= 0) | np.isin(role, HOSTS))
-    columns = np.stack([role[sends], software[sends], part.pattern.caps[part.tasks][sends]], axis=1)
-    pairs, inverse = np.unique(columns, axis=0, return_inverse=True)
-    index = np.full(len(part.tasks), len(pairs), np.int64)
-    index[sends] = inverse.ravel()
-    return [(int(a), int(b), int(c)) for a, b, c in pairs.tolist()], index
+    columns = [role[sends], software[sends], part.pattern.caps[part.tasks][sends]]
+    which = np.zeros(len(sends), np.int64)
+    for column in columns:
+        values = distinct(column)
+        which = which * len(values) + np.searchsorted(values, column)
+    rising = distinct(which)
+    index = np.full(len(part.tasks), len(rising), np.int64)
+    index[sends] = number = np.searchsorted(rising, which)
+    first = np.empty(len(rising), np.int64)
+    first[number] = np.arange(len(number))
+    return list(zip(*(column[first].tolist() for column in columns), strict=True)), index

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, UInt64
+from trine.arrays import Int32, Int64
 from trine.errors import SimulationError
-from trine.folding.colors import ColorRounds, count_distinct, distinct, mixed, ranks_agree
+from trine.folding.colors import ColorRounds, numbered, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood
 
 #: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
@@ -49,7 +48,7 @@ def refine(ranks: Int64, links: Int64, neighbourhood: Neighbourhood, limit: int)
     ranks: int64[ranks], links: int64[crossed links]: numbers of what is different to begin with.
     """
     for seed in SEEDS:
-        colors = _refine(_seeded(ranks, seed), _seeded(links, seed + 1), neighbourhood, limit)
+        colors = _refine(ranks, links, neighbourhood, limit, seed)
         if colors is None:
             return None
         partition = _partition(*colors)
@@ -91,27 +90,18 @@ def among(partition: Partition, ranks: Int64, num_ranks: int, num_links: int) ->
 
 
 def _refine(
-    ranks: UInt64, links: UInt64, neighbourhood: Neighbourhood, limit: int
-) -> tuple[UInt64, UInt64, tuple[int, ...]] | None:
-    of_next = ColorRounds(neighbourhood.ptr, neighbourhood.items, neighbourhood.slots, len(links))
-    counts, rounds = (0, 0), []
-    while True:
-        now = count_distinct(ranks), count_distinct(links)
-        rounds.append(now[0])
-        if now[0] > limit:
-            return None
-        if now == counts:
-            return ranks, links, tuple(rounds[:-1])
-        counts = now
-        ranks, links = of_next.round(ranks, links)
+    ranks: Int64, links: Int64, neighbourhood: Neighbourhood, limit: int, seed: int
+) -> tuple[Int32, Int32, tuple[int, ...]] | None:
+    colors = ColorRounds(neighbourhood.ptr, neighbourhood.items, neighbourhood.slots, ranks, links, seed)
+    rounds = [colors.num_classes]
+    while rounds[-1] <= limit:
+        if not colors.round():
+            return colors.class_of, colors.link_class_of, tuple(rounds)
+        rounds.append(colors.num_classes)
+    return None
 
 
-def _seeded(numbers: Int64, seed: int) -> UInt64:
-    """Numbers as colors: different ones stay different."""
-    return mixed(numbers.astype(np.uint64) + np.uint64(seed))
-
-
-def _partition(ranks: UInt64, links: UInt64, rounds: tuple[int, ...]) -> Partition:
+def _partition(ranks: Int32, links: Int32, rounds: tuple[int, ...]) -> Partition:
     class_of, representatives, sizes = numbered(ranks)
     link_class_of, link_representatives, link_sizes = numbered(links)
     return Partition(
@@ -123,18 +113,6 @@ def _partition(ranks: UInt64, links: UInt64, rounds: tuple[int, ...]) -> Partiti
         link_sizes=link_sizes,
         rounds=rounds,
     )
-
-
-def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
-    """Equal values as classes, numbered by their first members: int32 class of each, first members, sizes."""
-    inverse = np.searchsorted(distinct(values), values)  # few are distinct, as a rule: faster than sorting with indices
-    first = np.empty(int(inverse.max(initial=-1)) + 1, np.int64)
-    first[inverse[::-1]] = np.arange(len(values) - 1, -1, -1)
-    order = np.argsort(first, kind="stable")
-    number = np.empty(len(order), np.int32)
-    number[order] = np.arange(len(order), dtype=np.int32)
-    class_of = number[inverse]
-    return class_of, first[order], np.bincount(class_of, minlength=len(order))
 
 
 # -- the proof ---------------------------------------------------------------------------------------------------------

@@ -299,13 +299,14 @@ def scope_of(
     def uses() -> tuple[LinkUse, ...]:
         return link_uses(carried(), done.placement, step_ps)
 
-    def of_ranks(ranks: Sequence[int], knows_signals: bool) -> Result:
+    def of_ranks(ranks: Sequence[int]) -> Result:
         shown = replace(scope, ranks=tuple(ranks), links=uses(), totals=collective_totals(folded.job, step))
-        return observed(observe(folded, done.placement, ranks, knows_signals=knows_signals), ranks, shown)
+        return observed(observe(folded, done.placement, ranks), ranks, shown)
 
     def spread() -> tuple[Result, npt.NDArray[np.float64]]:
         weights = spread_ranks(folded)
-        return of_ranks(list(weights), False), np.array(list(weights.values()))
+        busy = observe(folded, done.placement, list(weights), busy_only=True)
+        return observed(busy, list(weights), replace(scope, ranks=tuple(weights))), np.array(list(weights.values()))
 
     scope = Scope(
         ranks=done.ranks,
@@ -325,7 +326,7 @@ def scope_of(
         links=None if shows_all else uses(),
         link_bytes=carried(),
         totals=None if shows_all else collective_totals(folded.job, step),
-        observe=lambda ranks: judged(of_ranks(ranks, True)),
+        observe=lambda ranks: judged(of_ranks(ranks)),
         class_of=lambda rank: folded.class_of(rank)[0],
         class_size=lambda rank: folded.class_of(rank)[1],
         program_of=folded.job.program_of,

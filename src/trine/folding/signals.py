@@ -31,7 +31,7 @@ def whole_times(run: FoldedRun, ranks: Sequence[int], knows_signals: bool = True
     times: list[Times] = []
     rows_of: dict[tuple[str, int], list[int]] = {}
     for row, rank in enumerate(ranks):
-        name = tuple(int(stage.partition.class_of[rank]) for stage in run.stages)
+        name = run.classes_of(rank)
         if name not in of_classes:
             of_classes[name] = run.times(rank)
         pattern = run.job.patterns[int(run.job.pattern_of[rank])]

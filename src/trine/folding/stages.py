@@ -109,6 +109,10 @@ class FoldedRun:
         number = int(partition.class_of[rank])
         return number, int(partition.sizes[number])
 
+    def classes_of(self, rank: int) -> tuple[int, ...]:
+        """The class of a rank in each stage, -1 where it has nothing left to do."""
+        return tuple(int(stage.partition.class_of[rank]) for stage in self.stages)
+
     def times(self, rank: int) -> tuple[Int64, Int64, Int64]:
         """Ready, start and end of each task of a rank's pattern, ps: int64[tasks of the pattern] each.
 
@@ -189,6 +193,8 @@ class Folder:
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    #: what the parts of a key are, and their classes; of the latest that were asked for, until a run begins
+    _latest: list[tuple[object, Sequence[PatternPart], tuple[Partition, Neighbourhood]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         num_links = len(self.placement.link_bytes_per_s)
@@ -248,6 +254,15 @@ class Folder:
 
     def _classes(self, parts: Sequence[PatternPart], most: int | None = None) -> tuple[Partition, Neighbourhood]:
         """The classes of ranks that see the same along active axes, each by itself if they are too many (``most``)."""
+        key = _identity(parts), most
+        for known, _, answer in self._latest:
+            if known == key:
+                return answer
+        answer = self._found_classes(parts, most)
+        self._latest = [*self._latest[-2:], (key, parts, answer)]  # the parts too: the key has numbers of their arrays
+        return answer
+
+    def _found_classes(self, parts: Sequence[PatternPart], most: int | None) -> tuple[Partition, Neighbourhood]:
         neighbourhood, ranks = self._neighbourhood(parts)
         colors = np.empty(self.placement.num_ranks, np.int64)
         for number, part in enumerate(parts):
@@ -310,6 +325,7 @@ class Folder:
 
     def _quotient(self, parts: Sequence[PatternPart], partition: Partition, neighbourhood: Neighbourhood) -> Quotient:
         self._refuse_many(parts, partition)
+        self._latest.clear()
         builder = QuotientBuilder(self.job, parts, partition, neighbourhood, self.table, self.placement, self.scaling)
         return builder.build()
 
@@ -456,7 +472,8 @@ class Folder:
     def _cut(self, parts: Sequence[PatternPart]) -> list[list[PatternPart]]:
         """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
         # What is exchanged along deferred axes later may cross the links of others now: it joins ranks too.
-        neighbourhood, ranks = self._neighbourhood(_deferring(parts, frozenset()))
+        _, neighbourhood = self._classes(_deferring(parts, frozenset()))
+        ranks = np.sort(np.concatenate([part.ranks for part in parts]))
         component = join_components(neighbourhood.ptr, neighbourhood.items, len(neighbourhood.links))
         of_rank = np.zeros(self.placement.num_ranks, np.int64)
         of_rank[ranks] = component[: len(ranks)]
@@ -485,6 +502,11 @@ class Folder:
         assert one.before is not None
         self._say(quotient.partition, quotient.graph.num_tasks, one.before[1].now_ps)
         return quotient
+
+
+def _identity(parts: Sequence[PatternPart]) -> list[tuple[object, ...]]:
+    """Equal for parts of the same ranks that have the same to do, as long as one of them lives."""
+    return [(id(part.pattern), id(part.tasks), id(part.edges), part.deferred, part.ranks.tobytes()) for part in parts]
 
 
 def _num_tasks(parts: Sequence[PatternPart], partition: Partition) -> int:

@@ -51,7 +51,7 @@ def edge_list_cluster(
 
     check_links_from(links_from)
     gpu = gpu_named(gpu)
-    reader = _Reader(file, gpu, dict(links or {}), from_catalogue=links_from is not None)
+    reader = _RowReader(file, gpu, dict(links or {}), from_catalogue=links_from is not None)
     try:
         for line, row in _rows(text, file):
             reader.row(row, f"{file}:{line}")
@@ -101,7 +101,7 @@ def _header(names: list[str], where: str) -> list[str]:
     return names
 
 
-class _Reader:
+class _RowReader:
     def __init__(self, file: str, gpu: str | None, links: dict[str, str], *, from_catalogue: bool) -> None:
         self.gpu, self.links, self.from_catalogue = gpu, links, from_catalogue
         self.draft = TopologyBuilder(file)

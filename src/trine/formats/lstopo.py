@@ -56,12 +56,12 @@ def lstopo_cluster(
         raise SpecError(f"is no XML of lstopo: the root is <{root.tag[:40]}>, not <topology>", file=file)
     if not root.get("version").startswith("2"):
         raise SpecError("is of hwloc 1; write it anew with hwloc 2 (lstopo file.xml)", file=file)
-    reader = _Reader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
+    reader = _MachineReader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
     reader.read(root)
     return read_out(reader, "written by lstopo")
 
 
-class _Reader:
+class _MachineReader:
     def __init__(self, file: str, gpu: str | None, media: Media) -> None:
         self.file, self.gpu, self.media = file, gpu, media
         self.draft = TopologyBuilder(file)
@@ -206,7 +206,7 @@ def _walk(item: Element, kind: str) -> Iterator[Element]:
             yield from _walk(child, kind)
 
 
-def _branches(bridge: Element, reader: _Reader) -> Iterator[Element]:
+def _branches(bridge: Element, reader: _MachineReader) -> Iterator[Element]:
     """What directly below a bridge is or leads to devices; a bridge with one of these is only a port."""
     for child in bridge.all("object"):
         if reader.wanted(child) or (child.get("type") == "Bridge" and reader.holds_devices(child)):

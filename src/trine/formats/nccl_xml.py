@@ -57,12 +57,12 @@ def nccl_xml_cluster(
     root = parse_xml(text, file)
     if root.tag != "system":
         raise SpecError(f"is no topology of NCCL: the root is <{root.tag[:40]}>, not <system>", file=file)
-    reader = _Reader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
+    reader = _SystemReader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
     reader.read(root)
     return read_out(reader, "as NCCL saw the machine")
 
 
-class _Reader:
+class _SystemReader:
     def __init__(self, file: str, gpu: str | None, media: Media) -> None:
         self.file, self.gpu, self.media = file, gpu, media
         self.draft = TopologyBuilder(file)
@@ -89,8 +89,8 @@ class _Reader:
             raise SpecError("has no <gpu>", file=self.file)
         for index, _, element, cpu in self.gpus:
             self.gpu_links(index, element, cpu)
-        for host, cpus in self.cpus.items():
-            self.join_sockets(host, cpus)
+        for cpus in self.cpus.values():
+            self.join_sockets(cpus)
         self.order_by_rank()
 
     def children(self, element: Element, allowed: tuple[str, ...]) -> list[Element]:
@@ -264,7 +264,7 @@ class _Reader:
             rates = replace(rates, bytes_per_s=speed * count * 10**6, peak_bytes_per_s=None)
         self.draft.join(gpu, cpu, rates)
 
-    def join_sockets(self, host: str, cpus: list[tuple[int, Element]]) -> None:
+    def join_sockets(self, cpus: list[tuple[int, Element]]) -> None:
         for (a, first), (b, _) in combinations(cpus, 2):
             vendor = first.get("vendor") or first.get("arch")
             self.draft.join(

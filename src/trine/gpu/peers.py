@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from trine.arrays import Int8, Int32, Int64
 
@@ -44,6 +46,8 @@ class Arrivals:
     Answers to requests and dmas of the target to others: answer_place int32[m]; answer_number int32[m], the number of
     the request among those of that place to other GPUs, from 0; answer_ps int64[m], when it came out of the port, or
     the wavefront knew that the dma is there; answer_refused int8[m], 1: a flagged load that came too early.
+    Of a graph of tasks of all ranks: task int32[k], tasks elsewhere for which those of the target waited, and transfers
+    that left it, in ascending order; task_end_ps int64[k], when each ended.
     origin: of which run it is (JSON of ``trine.replay.arrivals``), "" where nobody has said.
     """
 
@@ -61,4 +65,6 @@ class Arrivals:
     answer_number: Int32
     answer_ps: Int64
     answer_refused: Int8
+    task: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    task_end_ps: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     origin: str = ""

@@ -8,7 +8,7 @@ import trine.gpu._state as S
 from trine._records import Record, RecordArray
 from trine.arrays import Int64
 from trine.gpu._state import LoopTables
-from trine.gpu.peers import PUT, Arrivals
+from trine.gpu.peers import PUT, STORE, Arrivals
 from trine.gpu.system import GpuSystem
 
 
@@ -19,7 +19,8 @@ def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
     from how far away they come from.
     """
     target = int(system.ranks[system.record])
-    come = log[log["what"] == S.HAS_COME]
+    # label 0: what a switch brings back of the GPU's own
+    come = log[(log["what"] == S.HAS_COME) & (log["label"] > 0)]
     rank_at = np.full(system.num_ranks, -1, np.int64)
     for rank in range(system.num_ranks):
         rank_at[system.distance(rank, target)] = rank
@@ -46,7 +47,9 @@ def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
         rank=rank.astype(np.int32),
         place=place.astype(np.int32),
         number=number.astype(np.int32),
-        kind=np.where(come["kind"] == S.IS_FLOW, PUT, come["kind"]).astype(np.int8),
+        kind=np.select([come["kind"] == S.IS_FLOW, come["kind"] == S.IS_ADD], [PUT, STORE], come["kind"]).astype(
+            np.int8
+        ),
         address=come["address"].copy(),
         semaphore=np.where(has_semaphore, semaphore, -1).astype(np.int32),
         amount=np.where(has_semaphore, come["amount"], 0),

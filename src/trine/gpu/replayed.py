@@ -22,7 +22,7 @@ from trine.gpu.layout import layout_of
 from trine.gpu.model import GpuModel
 from trine.gpu.path_table import outside_ranks
 from trine.gpu.peers import FABRICS, Arrivals, PeerWrites
-from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, has_multimem, kernels_of_rank, members
+from trine.gpu.program import ACQUIRE, DMA, LOAD, READ_FLAGGED, GpuProgram, has_multimem, kernels_of_rank
 from trine.gpu.records import GpuOutcome
 from trine.gpu.run import (
     AS_USUAL,
@@ -36,9 +36,9 @@ from trine.gpu.run import (
     simulate_system,
 )
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, link_homes
+from trine.gpu.target_tasks import TargetTasks, target_tasks
 from trine.gpu.validate import place_of
-from trine.graph.assembler import no_labels, take
-from trine.graph.taskgraph import COMPUTE, Progress, TaskGraph
+from trine.graph.taskgraph import Progress
 from trine.units import format_time
 
 if TYPE_CHECKING:
@@ -55,20 +55,39 @@ def target_system(
     tasks: KernelTasks | None = None,
 ) -> GpuSystem:
     """What :func:`run_target` simulates, checked."""
+    return _cut(program, cluster, group, model, target, outside, tasks)[0]
+
+
+def _cut(
+    program: GpuProgram,
+    cluster: Cluster,
+    group: Sequence[int],
+    model: GpuModel,
+    target: int,
+    outside: PeerWrites | Arrivals | None,
+    tasks: KernelTasks | None,
+) -> tuple[GpuSystem, TargetTasks]:
+    """The target as a system, and which of its tasks are those of the graph of all ranks."""
     check_arguments(program, cluster, group, model)
     if not 0 <= target < program.num_ranks:
         raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
     kernels = kernels_of_rank(program, target)
     if not kernels.num_kernels and tasks is None:
         raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")
-    own = kernel_tasks(kernels) if tasks is None else _own_tasks(*tasks, program, target)
+    fabric = GpuFabric(cluster, group, model)
+    graph, task_kernel = kernel_tasks(program) if tasks is None else tasks
+    validate(graph)
+    if len(task_kernel) != graph.num_tasks or task_kernel.max(initial=-1) >= program.num_kernels:
+        raise InputError(f"must have {graph.num_tasks} entries below {program.num_kernels}", field="task_kernel")
+    record = outside if isinstance(outside, Arrivals) else None
+    own = target_tasks(KernelTasks(graph, task_kernel), program.kernel_rank, fabric, target, record)
     gpu_of = np.full(program.num_ranks, -1, np.int32)
     gpu_of[target] = 0
     system = GpuSystem(
         program=_as_gpu_0(kernels, target),
         model=model,
         layout=layout_of(model),
-        fabric=GpuFabric(cluster, group, model),
+        fabric=fabric,
         num_ranks=program.num_ranks,
         ranks=np.array([target], np.int32),
         gpu_of=gpu_of,
@@ -76,13 +95,13 @@ def target_system(
         link_image=np.arange(len(cluster.links), dtype=np.int32),
         link_home=link_homes(cluster, group),
         grid=rank_grid(cluster, group),
-        graph=own.graph,
-        task_kernel=own.task_kernel,
+        graph=own.tasks.graph,
+        task_kernel=own.tasks.task_kernel,
         outside=outside,
     )
     check_tasks(replace(system, program=kernels))
     check_replayable(system, target)
-    return system
+    return system, own
 
 
 def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
@@ -96,39 +115,18 @@ def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
     )
 
 
-def _own_tasks(graph: TaskGraph, task_kernel: Int32, program: GpuProgram, target: int) -> KernelTasks:
-    """The tasks of rank ``target``; none of them may wait for one of another rank."""
-    validate(graph)
-    if len(task_kernel) != graph.num_tasks or task_kernel.max(initial=-1) >= program.num_kernels:
-        raise InputError(f"must have {graph.num_tasks} entries below {program.num_kernels}", field="task_kernel")
-    if (graph.kind != COMPUTE).any():
-        raise InputError("task graphs with transfers or joins are not replayed", field="graph")
-    tasks = np.flatnonzero(graph.rank == target)
-    before, pointers = members(graph.predecessor_ptr, tasks)
-    number = np.full(graph.num_tasks, -1, np.int64)
-    number[tasks] = np.arange(len(tasks))
-    others = np.flatnonzero(number[graph.predecessor_idx[before]] < 0)
-    if len(others):
-        raise InputError(f"tasks of rank {target} have order with tasks of other ranks: not replayed", field="graph")
-    kernel = np.full(program.num_kernels + 1, -1, np.int32)
-    kernel[np.flatnonzero(program.kernel_rank == target)] = np.arange((program.kernel_rank == target).sum())
-    own = replace(
-        graph,
-        **take(graph, tasks),
-        predecessor_ptr=pointers,
-        predecessor_idx=number[graph.predecessor_idx[before]].astype(np.int32),
-    )
-    own = replace(own, labels=no_labels(len(tasks)), pressure_ppm=None, pressure_stream=None)
-    return KernelTasks(own, kernel[task_kernel[tasks]])
+def check_replayable_program(program: GpuProgram) -> None:
+    """Raise InputError of a program that is not replayed, whatever comes from outside."""
+    if has_multimem(program):
+        raise InputError(
+            f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed"
+        )
 
 
 def check_replayable(system: GpuSystem, target: int) -> None:
     """Raise InputError where the program, or what comes from outside, is not replayed at ``target``."""
     program, outside = system.program, system.outside
-    if has_multimem(program):
-        raise InputError(
-            f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed"
-        )
+    check_replayable_program(program)
     if isinstance(outside, Arrivals):
         check_replayable_model(system, "outside")
         if (outside.target, outside.num_ranks) != (target, system.num_ranks):
@@ -197,15 +195,16 @@ def run_target(
     ----------
     program, cluster, group, model: as :func:`trine.gpu.run.run_gpus`; kernels of other ranks are left out.
     outside: writes of peers, or the record of a run (``GpuRunOptions(record=target)``); None: nothing ever comes.
-    tasks: of the kernels of all ranks, without transfers or order between ranks.
+    tasks: of the kernels of all ranks; where those of ``target`` wait for others elsewhere, ``outside`` is a record.
 
     Raises
     ------
     InputError: as run_gpus; an unknown rank; what cannot be replayed; a record of another program or model.
     DeadlockError: what the wavefronts wait for never comes.
     """
-    system = target_system(program, cluster, group, model, target, outside, tasks)
-    return _run_of(program, system, simulate_system(system, control))
+    system, own = _cut(program, cluster, group, model, target, outside, tasks)
+    found = own.outcome(simulate_system(system, control))
+    return _run_of(program, replace(system, graph=own.own), found)
 
 
 def _run_of(program: GpuProgram, system: GpuSystem, outcome: GpuOutcome) -> GpuRun:

@@ -14,10 +14,11 @@ from trine.gpu.model import FAIR, GpuModel
 from trine.gpu.model.check import check_numbers
 from trine.gpu.path_table import operand_pairs
 from trine.gpu.peers import Arrivals
-from trine.gpu.program import GpuProgram, has_multimem
+from trine.gpu.program import GpuProgram
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
+from trine.gpu.target_tasks import own_tasks, with_task_ends
 from trine.gpu.validate import validate_program
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
@@ -171,6 +172,8 @@ def run_gpus(
         check_recordable(whole, options.record)
         system = replace(system, record=int(system.gpu_of[options.record]))
     outcome = simulate_system(system, options)
+    if outcome.arrivals is not None:
+        outcome = outcome._replace(arrivals=with_task_ends(outcome.arrivals, system, outcome.records))
     verified = False
     if options.verify:
         other = simulate_system(whole, options)
@@ -267,10 +270,7 @@ def check_recordable(system: GpuSystem, target: int) -> None:
     """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
     if not 0 <= target < system.num_ranks:
         raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")
-    if has_multimem(system.program):
-        raise InputError("multimem operations, which switches copy for all members, are not recorded", field="record")
-    if (system.graph.kind != COMPUTE).any():
-        raise InputError("task graphs with transfers or joins are not recorded", field="record")
+    own_tasks(system.graph, system.fabric, target, "record")
     _check_routes(system, target)
     check_replayable_model(system, "record")
 

@@ -47,7 +47,7 @@ from trine.gpu.program import (
 #: So that an address, and lines times a step, stay within int64.
 MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
 Bounds: TypeAlias = Mapping[int, tuple[int, int]]
-MAX_RANKS = 4096
+MAX_RANKS, MAX_WAVEFRONTS = 4096, 2**15
 _MANY = 2**31
 #: kind -> least and most operands that are read, and that are written.
 _READS: Bounds = {LOAD: (1, _MANY), STORE: (0, 0), COPY: (1, 1), REDUCE: (1, _MANY), DMA: (0, 1), ACQUIRE: (1, 1)}
@@ -196,7 +196,7 @@ def _kernels(program: GpuProgram) -> ProgramFault | None:
         return ProgramFault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
     for values, low, high, what in (
         (program.kernel_rank, 0, program.num_ranks - 1, "the rank"),
-        (program.kernel_wavefronts, 1, 2**15, "the number of wavefronts of a workgroup"),
+        (program.kernel_wavefronts, 1, MAX_WAVEFRONTS, "the number of wavefronts of a workgroup"),
         (np.diff(program.kernel_ptr), 1, 2**31, "the number of workgroups"),
     ):
         wrong = np.flatnonzero((values < low) | (values > high))

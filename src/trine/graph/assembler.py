@@ -7,7 +7,7 @@ who append: ``parallel/instantiate.py`` for every rank, ``folding/`` for one ran
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,6 +264,21 @@ def take(graph: TaskGraph, tasks: Int64) -> dict[str, Any]:
         "labels": Labels(**labels),
         "task_names": tuple(graph.task_names[task] for task in tasks.tolist()) if graph.task_names else (),
     }
+
+
+def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
+    """These tasks with the order that they have among themselves, without labels and pressure."""
+    number = np.full(graph.num_tasks, -1, np.int64)
+    number[tasks] = np.arange(len(tasks))
+    length = np.diff(graph.predecessor_ptr)[tasks]
+    pointers = np.concatenate([[0], np.cumsum(length)])
+    entries = np.arange(pointers[-1]) + np.repeat(graph.predecessor_ptr[tasks] - pointers[:-1], length)
+    before = number[graph.predecessor_idx[entries]]
+    kept = np.concatenate([[0], np.cumsum(before >= 0)])[pointers]
+    taken = replace(
+        graph, **take(graph, tasks), predecessor_ptr=kept, predecessor_idx=before[before >= 0].astype(np.int32)
+    )
+    return replace(taken, labels=no_labels(len(tasks)), pressure_ppm=None, pressure_stream=None)
 
 
 def no_labels(num_tasks: int) -> Labels:

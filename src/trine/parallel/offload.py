@@ -10,7 +10,6 @@ backward pass of the layer behind it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -278,7 +277,7 @@ class _Units:
         starts = list(layer_starts(forward)) if forward else []
         if len(starts) < 2:
             starts = [i for i, op in enumerate(forward) if not i or op.layer != forward[i - 1].layer]
-        bounds = list(_spans(starts, len(forward)))
+        bounds = list(pairwise([*starts, len(forward)]))
         self.ends = {forward[end - 1].id for _, end in bounds}
         self._unit = {op.id: unit for unit, (start, end) in enumerate(bounds) for op in forward[start:end]}
         self._is_last = chunk.number == len(context.stages.cuts)
@@ -296,7 +295,3 @@ class _Units:
     def stays(self, unit: int) -> bool:
         """Whether what a unit leaves is needed again at once."""
         return self._is_last and unit == len(self.ends) - 1
-
-
-def _spans(starts: list[int], end: int) -> Iterator[tuple[int, int]]:
-    return pairwise([*starts, end])

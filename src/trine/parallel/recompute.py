@@ -137,7 +137,7 @@ def recompute_notes(plan: Plan, segments: Sequence[Sequence[Operator]]) -> tuple
 def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[list[Operator]]:
     """Stretches of operators without weights from the first to the last of CORE_KINDS, where they are attention."""
     found = []
-    for has_weight, group in groupby(forward, lambda op: _reads_weight(workload, op)):
+    for has_weight, group in groupby(forward, lambda op: any(workload.tensors[t].role == "weight" for t in op.inputs)):
         ops = list(group)
         core = [i for i, op in enumerate(ops) if kind_of(op) in CORE_KINDS]
         if has_weight or not core:
@@ -146,7 +146,3 @@ def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[li
         if "attention" in kinds or {"softmax", "matmul"} <= kinds:
             found.append(ops[core[0] : core[-1] + 1])
     return found
-
-
-def _reads_weight(workload: Workload, op: Operator) -> bool:
-    return any(workload.tensors[t].role == "weight" for t in op.inputs)

@@ -57,7 +57,7 @@ class SequenceCollectives(SplitCollectives):
         own = self.context.stages.parts[op.id]
         return place.part if own == BOTH and place.part else own
 
-    def _whole_before(self, op: Operator, split: TensorSplit, place: Place) -> int | None:
+    def _whole_before(self, op: Operator, split: TensorSplit) -> int | None:
         """The tensor that has to be gathered before ``op``, if any."""
         forward = op if op.phase == FORWARD else self.context.operators[op.forward_id or 0]
         if op.phase == FORWARD:
@@ -96,7 +96,7 @@ class SequenceCollectives(SplitCollectives):
         if split is None:
             return
         batch = self.context.micro_batches[place.microbatch]
-        tensor = self._whole_before(op, split, place)
+        tensor = self._whole_before(op, split)
         in_pieces = self._overlaps(op, split, place) and (op.phase == FORWARD or split.mode == "row")
         if tensor is None or in_pieces:
             return
@@ -116,7 +116,7 @@ class SequenceCollectives(SplitCollectives):
         if split is None or not self._overlaps(op, split, place):
             return None
         gathers = (op.phase == FORWARD and split.mode == "column") or (op.phase == BACKWARD and split.mode == "row")
-        tensor = self._whole_before(op, split, place) if gathers else None
+        tensor = self._whole_before(op, split) if gathers else None
         behind = None if gathers else self._scattered_after(op, split, place)
         if tensor is None and behind is None:
             return None

@@ -35,8 +35,11 @@ _REQUESTS = {
     "semaphore": np.int32, "amount": np.int64,
 }  # fmt: skip
 _ANSWERS = {"answer_place": np.int32, "answer_number": np.int32, "answer_ps": np.int64, "answer_refused": np.int8}
+#: Of a graph of tasks; records of before it was there, 0.7, have none.
+_TASKS = {"task": np.int32, "task_end_ps": np.int64}
+_GROUPS = (_REQUESTS, _ANSWERS, _TASKS)
 _SINGLE = {"target": np.int64, "num_ranks": np.int64, "version": np.int64}
-_KEYS = ("format", "origin", *_SINGLE, *_REQUESTS, *_ANSWERS)
+_KEYS = ("format", "origin", *_SINGLE, *(key for group in _GROUPS for key in group))
 
 
 def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
@@ -61,13 +64,13 @@ def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
     """
     _check_name(path)
     file = os.fspath(path)
-    columns = read_archive(file, "a record of arrivals")
+    columns = {key: np.zeros(0, kind) for key, kind in _TASKS.items()} | read_archive(file, "a record of arrivals")
     _check_columns(columns, file)
     arrivals = Arrivals(
         origin=str(columns["origin"]),
         target=int(columns["target"]),
         num_ranks=int(columns["num_ranks"]),
-        **{key: columns[key] for key in (*_REQUESTS, *_ANSWERS)},
+        **{key: columns[key] for group in _GROUPS for key in group},
     )
     check_values(arrivals, file)
     return arrivals
@@ -91,7 +94,7 @@ def _check_columns(columns: dict[str, Any], file: str) -> None:
     for key in _KEYS:
         if key not in columns:
             raise SpecError("is missing", file=file, field=key)
-    for group in (_REQUESTS, _ANSWERS):
+    for group in _GROUPS:
         length = columns[next(iter(group))].shape
         for key, kind in group.items():
             if columns[key].dtype != kind or columns[key].shape != length or len(length) != 1:
@@ -129,6 +132,7 @@ def check_values(arrivals: Arrivals, file: str | None = None) -> None:
     if not 0 <= arrivals.target < ranks:
         raise SpecError(f"must be from 0 to {ranks - 1}, got {arrivals.target}", file=file, field="target")
     time_ps, answer_ps, flagged = arrivals.time_ps, arrivals.answer_ps, arrivals.semaphore >= 0
+    task, task_end_ps = arrivals.task, arrivals.task_end_ps
     wrong = {
         "time_ps": (time_ps < 0) | (np.diff(time_ps, prepend=0) < 0) | (time_ps > MAX_PS),
         "rank": (arrivals.rank < 0) | (arrivals.rank >= ranks) | (arrivals.rank == arrivals.target),
@@ -142,6 +146,8 @@ def check_values(arrivals: Arrivals, file: str | None = None) -> None:
         "answer_number": arrivals.answer_number < 0,
         "answer_ps": (answer_ps < 0) | (answer_ps > MAX_PS),
         "answer_refused": ~np.isin(arrivals.answer_refused, (0, 1)),
+        "task": np.diff(task, prepend=-1) <= 0,
+        "task_end_ps": (task_end_ps < 0) | (task_end_ps > MAX_PS),
     }
     for key, bad in wrong.items():
         if bad.any():

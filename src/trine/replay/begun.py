@@ -14,7 +14,8 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
-from trine.errors import InputError, SimulationError
+from trine.errors import SimulationError
+from trine.gpu.alone import seen_alone
 from trine.gpu.model import GpuModel
 from trine.gpu.program import GpuProgram, has_multimem
 from trine.gpu.replayed import run_target
@@ -69,19 +70,14 @@ class BegunKernel:
         InputError: what is not recorded (docs/design/replay.md), and what run_gpus refuses. DeadlockError: as there.
         KeyboardInterrupt: Ctrl-C came before the end.
         """
-        if has_multimem(self.program):
-            problem = f"{self.program.name!r} adds up in switches, which is not replayed: take another algorithm"
-            raise InputError(problem, field="algorithm")
         began, tasks = time.perf_counter(), self.tasks
         how = GpuRunOptions(progress=progress, on_compile=on_compile, record=target)
         run = run_gpus(self.program, self.cluster, self.group, self.model, tasks=tasks, options=how).whole()
         assert run.arrivals is not None
         target = run.arrivals.target
-        simulated = time.perf_counter()
-        alone = run_target(
-            self.program, self.cluster, self.group, self.model, target=target, outside=run.arrivals, tasks=tasks,
-            control=GpuRunControl(progress=progress),
-        ).whole()  # fmt: skip
+        # of what is not replayed the run of all is what was simulated
+        simulated = began if has_multimem(self.program) else time.perf_counter()
+        alone = self._alone(run, target, progress)
         if alone.end_ps != _end_ps(run, target):
             raise SimulationError(
                 f"rank {target} ends at {_end_ps(run, target)} ps with its peers and at {alone.end_ps} ps replayed: "
@@ -95,6 +91,15 @@ class BegunKernel:
         options = EidolonOptions(kernel=self.program, arrivals=run.arrivals, cluster=self.cluster.name)
         now = time.perf_counter()
         return EidolonResult.of(options, work, incoming, alone, wall_s=now - began, engine_s=now - simulated)
+
+    def _alone(self, run: GpuRun, target: int, progress: Progress | None) -> GpuRun:
+        """The rank from its record; as it was in ``run`` where switches add up and multicast, which is not replayed."""
+        if has_multimem(self.program):
+            return seen_alone(run, target)
+        return run_target(
+            self.program, self.cluster, self.group, self.model, target=target, outside=run.arrivals, tasks=self.tasks,
+            control=GpuRunControl(progress=progress),
+        ).whole()  # fmt: skip
 
 
 def _end_ps(run: GpuRun, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""Rows of profiles that are no CSV: traces of the PyTorch profiler (Kineto), SQLite of Nsight Systems and rocprofv3.
+"""Rows of profiles that are no CSV: traces of PyTorch's profiler (Kineto), JSON of rocprofv3, SQLite of that and nsys.
 
 Kineto's categories and arguments: pytorch/kineto, libkineto/src/CuptiActivity.h and output_json.cpp, and traces that
 others published (HolisticTraceAnalysis, tests/data). Tables of nsys: its exporter's schema reference.
@@ -19,7 +19,8 @@ from urllib.parse import quote
 from trine.errors import SpecError
 from trine.inputs import head, open_input, read_bytes
 from trine.replay.profile_rocpd import ROCPD, is_rocpd, rocpd_rows
-from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, RANGE, ProfileRow, read_rows, selected
+from trine.replay.profile_rocprof import ROCPROF, is_rocprof, rocprof_rows
+from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, RANGE, ProfileRow, read_rows, selected, spanned
 from trine.units import MAX_INT64
 
 KINETO, NSYS = "Kineto trace", "nsys SQLite"
@@ -47,16 +48,17 @@ def read_events(
     if first.startswith(_SQLITE):
         return _database(path)
     if first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-        return KINETO, list(_kineto(path, by_rank))
+        document = _loaded(path, os.fspath(path))
+        if is_rocprof(document):
+            return ROCPROF, list(rocprof_rows(document, os.fspath(path)))
+        return KINETO, list(_kineto(document, os.fspath(path), by_rank))
     return read_rows(path, own)
 
 
 # Kineto
 
 
-def _kineto(path: str | os.PathLike[str], by_rank: bool) -> Iterator[ProfileRow]:
-    file = os.fspath(path)
-    trace = _loaded(path, file)
+def _kineto(trace: Any, file: str, by_rank: bool) -> Iterator[ProfileRow]:
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
     if not isinstance(events, list):
         raise SpecError("has no list of events, as traces of PyTorch's profiler have", file=file, field="traceEvents")
@@ -173,15 +175,9 @@ def _nsys(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator
 
 def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
     number, name, start_ns, end_ns, source, target, size, device = row
-    times = (start_ns, end_ns)
-    if any(not isinstance(ns, int) or ns < 0 for ns in times) or end_ns < start_ns:
-        raise SpecError(f"is no span of nanoseconds: {start_ns!r} to {end_ns!r}", file=f"{where}:{number}")
     if kind == COPY:
         if name == _DEVICE_TO_DEVICE and (target is None or source == target):
             return None  # on one device
         name = "Peer-to-Peer" if name == _PEER_TO_PEER else "Device-to-Device"
-    own = device if source is None else source
-    return ProfileRow(
-        kind, str(name or ""), start_ns * 1000, end_ns * 1000, "" if kind == RANGE else str(own),
-        "" if target is None else str(target), size or None, where, number,
-    )  # fmt: skip
+    own = None if kind == RANGE else str(device if source is None else source)
+    return spanned(kind, name, (start_ns, end_ns), (own, target), size, where, number)

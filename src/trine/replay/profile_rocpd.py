@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trine.errors import SpecError
-from trine.replay.profile_rows import COPY, KERNEL, RANGE, ProfileRow, selected
+from trine.replay.profile_rows import COPY, KERNEL, RANGE, ProfileRow, selected, spanned
 
 ROCPD = "rocpd SQLite"
 _TABLE = re.compile(r"rocpd_(kernel_dispatch|memory_copy|region)(\w*)")
@@ -87,15 +87,9 @@ def _check(database: sqlite3.Connection, table: str, columns: tuple[str, ...], f
 
 def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow:
     number, start_ns, end_ns, name, device, other, size = row
-    if any(not isinstance(ns, int) or ns < 0 for ns in (start_ns, end_ns)) or end_ns < start_ns:
-        raise SpecError(f"is no span of nanoseconds: {start_ns!r} to {end_ns!r}", file=f"{where}:{number}")
     if kind == RANGE:
         name, device = _message(device) or name, None
-    has_size = isinstance(size, int) and size > 0
-    return ProfileRow(
-        kind, str(name or ""), start_ns * 1000, end_ns * 1000, "" if device is None else str(device),
-        "" if other is None else str(other), size if has_size else None, where, number,
-    )  # fmt: skip
+    return spanned(kind, name, (start_ns, end_ns), (device, other), size, where, number)
 
 
 def _message(text: object) -> str:

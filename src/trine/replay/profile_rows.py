@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trine.errors import InputError, SpecError, UnitError, nearest
 from trine.units import MAX_INT64, parse_bytes, parse_time, whole_number
 
 if TYPE_CHECKING:
     import sqlite3
+
+Row = TypeVar("Row")
 
 MAX_FILE_BYTES = 128 * 2**20
 MAX_ROWS = 2 * 10**6
@@ -270,7 +272,31 @@ def matches(pattern: str, name: str) -> bool:
 
 def selected(database: sqlite3.Connection, query: str, table: str, file: str) -> Iterator[tuple[Any, ...]]:
     """What a query finds in a table of a profiler's database. Raises SpecError beyond :data:`MAX_ROWS` rows."""
-    for number, row in enumerate(database.execute(f"{query} LIMIT {MAX_ROWS + 1}")):
+    return limited(database.execute(f"{query} LIMIT {MAX_ROWS + 1}"), table, file)
+
+
+def limited(rows: Iterable[Row], table: str, file: str) -> Iterator[Row]:
+    """These rows. Raises SpecError beyond :data:`MAX_ROWS` of them."""
+    for number, row in enumerate(rows):
         if number == MAX_ROWS:
             raise SpecError(f"has more than {MAX_ROWS} rows in {table}", file=file)
         yield row
+
+
+def spanned(
+    kind: str, name: object, span_ns: tuple[object, object], devices: tuple[object, object], size: object, where: str,
+    line: int,
+) -> ProfileRow:  # fmt: skip
+    """A row of what a profiler says with whole nanoseconds. devices: who did it, and where a copy goes; None: not said.
+
+    Raises
+    ------
+    SpecError: times that are none; names ``where`` and the row.
+    """
+    times = [ns for ns in span_ns if isinstance(ns, int) and 0 <= ns <= MAX_INT64 // 1000]
+    if len(times) < 2 or times[1] < times[0]:
+        said = " to ".join(f"{ns!r:.40}" for ns in span_ns)
+        raise SpecError(f"is no span of nanoseconds: {said}", file=f"{where}:{line}")
+    device, other = ("" if each is None else str(each) for each in devices)
+    size_bytes = size if isinstance(size, int) and size > 0 else None
+    return ProfileRow(kind, str(name or ""), times[0] * 1000, times[1] * 1000, device, other, size_bytes, where, line)

@@ -9,6 +9,7 @@ import numpy as np
 
 from trine.errors import InputError
 from trine.gpu.peers import LOAD, PUT, RELEASE, STORE, Arrivals
+from trine.gpu.replayed import check_replayable_program
 from trine.gpu.run import GpuRun, GpuRunOptions, run_gpus
 from trine.graph.taskgraph import Progress
 from trine.replay.arrivals import provenance_of
@@ -63,6 +64,7 @@ def record_run(
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
         raise InputError("what peers send is simulated when it is recorded: give nothing that says when they write")
     work = make_case(replace(options, symmetric=True))
+    check_replayable_program(work.program)
     how = GpuRunOptions(fold=fold, engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
     run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
     arrivals = run.whole().arrivals

@@ -185,9 +185,10 @@ class EidolonResult(Report):
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """What the replay leaves out, beside what the load-store level does."""
+        """What the replay leaves out, beside what the load-store level does; that alone where nothing is replayed."""
         ideal = (_IDEAL,) if self.incoming.fabric == IDEAL else ()
-        return (_PEERS, *ideal, *self.inside.not_modelled)
+        peers = (_PEERS,) if self.inside.num_replayed else ()
+        return (*peers, *ideal, *self.inside.not_modelled)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -208,7 +209,7 @@ class EidolonResult(Report):
         """Program, time and reads."""
         return (
             f"{self.work.program.name}: {format_time(self.end_ps)}, {self.flag_reads:,} flag reads, "
-            f"{self.inside.replayed}" + ("" if self.finished else ", stopped")
+            f"{self.inside.left_out}" + ("" if self.finished else ", stopped")
         )
 
     @property
@@ -244,7 +245,7 @@ class EidolonResult(Report):
         return {"waiting": self._draw_waiting, **self.inside.pictures()}
 
     def _draw_waiting(self) -> Any:
-        title = f"{self.work.program.name}, {self.inside.replayed}, {self.work.way}"
+        title = f"{self.work.program.name}, {self.inside.left_out}, {self.work.way}"
         title = f"{title}: {format_time(self.end_ps)}, {self.flag_reads:,} flag reads"
         return draw_waiting(title, self.acquires_ps, self.incoming.time_ps, self.inside.time_ps)
 
@@ -257,7 +258,7 @@ def _summary(result: EidolonResult) -> str:
 def _head(result: EidolonResult) -> list[str]:
     work = result.work
     lines = [
-        f"{work.program.name}: rank {work.target} of {work.model.name}, {result.inside.replayed}",
+        f"{work.program.name}: rank {work.target} of {work.model.name}, {result.inside.left_out}",
         *(f"  {note}" for note in work.program.notes),
     ]
     if not result.finished:
@@ -332,7 +333,7 @@ def _known(result: EidolonResult) -> list[str]:
         *wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {counts}"),
         *wrapped("not modelled", "; ".join(result.not_modelled)),
         *(line for words in result.warnings for line in wrapped("warning", words)),
-        f"simulated 1 of {result.work.peers + 1:,} GPUs, {events:,} events in {wall} ({rate}) by trine {__version__}",
+        f"simulated {result.inside.simulated_gpus}, {events:,} events in {wall} ({rate}) by trine {__version__}",
     ]
 
 

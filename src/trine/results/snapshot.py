@@ -33,7 +33,7 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
     lasting = [SnapshotChange(size, RESIDENT + i, name, "before the step") for i, (name, size) in enumerate(resident)]
     for change in (*lasting, *changes):
         if change.size > 0:
-            frames = _frames(change)
+            frames = [{"name": change.module or "trine", "filename": change.where, "line": 0}]
             segment = allocator.take(change.block, change.size)
             if segment is not None:
                 trace.append(_event("segment_alloc", segment.address, segment.size, len(trace), frames))
@@ -52,10 +52,6 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
 def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write it as a pickle, as PyTorch does."""
     Path(path).write_bytes(pickle.dumps(found, protocol=4))
-
-
-def _frames(change: SnapshotChange) -> list[dict[str, Any]]:
-    return [{"name": change.module or "trine", "filename": change.where, "line": 0}]
 
 
 def _event(action: str, address: int, size: int, time_us: int, frames: list[dict[str, Any]]) -> dict[str, Any]:

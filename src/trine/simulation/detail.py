@@ -2,7 +2,7 @@
 
 The operator level says when each rank of a collective comes to it: late ones make the others wait. From those times on
 all ranks of the group run the kernel at the load-store level; what comes to one of them is recorded, and that one is
-replayed, and asked what its wavefronts did.
+replayed (with sums in switches it is shown as it was in that run), and asked what its wavefronts did.
 """
 
 from __future__ import annotations

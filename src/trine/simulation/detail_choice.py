@@ -11,10 +11,12 @@ import numpy as np
 
 from trine.arguments import named_arguments
 from trine.arrays import Bool, Int64
-from trine.collectives.kernels.build import ROOTED, known_kernels
+from trine.collectives.kernels.build import known_kernels
+from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import AUTO
 from trine.errors import InputError, nearest
 from trine.gpu.model.options import SYNCS
+from trine.graph.program import Phase
 from trine.results.activity import PHASE_NAMES
 from trine.shown import OneLine
 from trine.units import format_bytes
@@ -167,6 +169,7 @@ def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenColl
     if options.number > len(found):
         raise InputError(f"number {options.number}: {len(found)} fit, the nearest is {len(found)}", field="number")
     chosen = found[options.number - 1]
+    _refuse_unknown_root(chosen)
     group = grid.group(options.rank, chosen.axis)
     seen = result.of_ranks(group)
     own = _tasks(seen, group.index(options.rank))
@@ -221,7 +224,7 @@ def _of_rows(result: Result, label: int, rows: int, what: np.ufunc, times_ps: In
 
 
 def _those_with_kernels(found: Sequence[StepCollective], rank: int) -> list[StepCollective]:
-    kept = [one for one in found if one.num_ranks > 1 and known_kernels(one.kind) and one.kind not in ROOTED]
+    kept = [one for one in found if one.num_ranks > 1 and known_kernels(one.kind)]
     if kept:
         return kept
     kinds = ", ".join(sorted({one.kind for one in found}))
@@ -283,6 +286,17 @@ def _narrowed(found: list[StepCollective], options: DetailOptions, num_steps: in
             raise InputError(f"no collective that fits is of {name} {value}; the nearest is {near}", field=name)
         raise InputError(f"no collective that fits is of {name} {value!r:.80}{nearest(value, known)}", field=name)
     return found
+
+
+def _refuse_unknown_root(chosen: StepCollective) -> None:
+    """Raise InputError for a broadcast of updated weights, whose root the graph does not have: each rank is one's."""
+    is_of_owner = chosen.kind == "broadcast" and chosen.phase == PHASE_NAMES[Phase.OPTIMIZER]
+    if is_of_owner and chosen.algorithm.startswith(ONE_OPERATION):
+        raise InputError(
+            f"{chosen.words}: each rank broadcasts the weights that it has updated, and which one is the root of this "
+            "is not known at the operator level, which has them as one operation of all; choose another collective",
+            field="op",
+        )
 
 
 def _values(one: StepCollective, name: str) -> tuple[Any, ...]:

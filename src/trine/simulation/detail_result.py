@@ -61,7 +61,8 @@ class WayUse:
 class KernelDetail(Report):
     """One kernel of one rank. chosen: of the step, at the operator level. algorithm, protocol: of the kernel.
 
-    ways: a replay for each way to wait, the asked-for one first. why_fewer: why others are missing.
+    ways: a replay for each way to wait (of sums in switches the rank in the run of all), the asked-for one first.
+    why_fewer: why others are missing.
     """
 
     SCHEMA: ClassVar[str] = "detail"
@@ -74,7 +75,7 @@ class KernelDetail(Report):
 
     @property
     def kernel(self) -> EidolonResult:
-        """The replay, waiting as asked for; its times count from when the first rank of the group comes."""
+        """The rank alone, waiting as asked for; its times count from when the first rank of the group comes."""
         return self.ways[0]
 
     @property

@@ -163,7 +163,7 @@ def explain_memory(
     stage = found.worst()
     program = found.job.programs[stage]
     changes = in_order(program)
-    index = _peak(program, changes)
+    index = _peak(changes)
     asked = found.setup.plan
     return MemoryExplained(
         stage=stage,
@@ -197,7 +197,7 @@ def memory_snapshot(
 # -- the peak ----------------------------------------------------------------------------------------------------------
 
 
-def _peak(program: RankProgram, changes: Sequence[MemoryChange]) -> int:
+def _peak(changes: Sequence[MemoryChange]) -> int:
     """The change that makes the peak; -1 for none."""
     held, most, index = 0, 0, -1
     for i, change in enumerate(changes):

@@ -74,10 +74,10 @@ def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool
         raise SpecError("is missing" if tasks is None else "must be a list", file=file, field="tasks")
     if len(tasks) > MAX_TASKS:
         raise SpecError(f"has more than {MAX_TASKS} tasks", file=file, field="tasks")
-    return _Reader(cluster, tasks, file).graph()
+    return _GraphReader(cluster, tasks, file).graph()
 
 
-class _Reader:
+class _GraphReader:
     """Turns the tasks of one file into a task graph."""
 
     def __init__(self, cluster: Cluster, tasks: list[Any], file: str) -> None:

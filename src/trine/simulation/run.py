@@ -124,7 +124,7 @@ class _Run:
         profile = setup.software.profile
         costs = costs_on(
             options.collective_costs, setup.machine, options.on_stage, network=setup.network,
-            factor=1.0 if profile is None else profile.factors.communication.value,
+            factors=(1.0, 1.0) if profile is None else profile.communication_factors(),
         )  # fmt: skip
         kernels = setup.kernels(costs)
         if kernels is not None:

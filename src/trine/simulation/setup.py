@@ -350,12 +350,12 @@ def costs_on(
     on_stage: Callable[[str], None] | None = None,
     *,
     network: str | Network = "fair",
-    factor: float = 1.0,
+    factors: tuple[float, float] = (1.0, 1.0),
 ) -> StepCosts | None:
     """What a library's collectives cost: by default where the links say what they are.
 
     on_stage: called with a sentence before each load-store run. network: collectives are simulated message by message
-    where it is none of FLOW_NETWORKS. factor: on the durations of the library's collectives and messages.
+    where it is none of FLOW_NETWORKS. factors: see :class:`trine.collectives.nccl.steps.StepCosts`.
 
     Raises InputError for another word, for a library's costs on links of an unknown kind, or for costs of another
     cluster.
@@ -378,7 +378,7 @@ def costs_on(
     from trine.collectives.nccl.flow_costs import FlowCosts
     from trine.collectives.nccl.steps import StepCosts
 
-    return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factor)
+    return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factors)
 
 
 def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | None) -> StepCosts:

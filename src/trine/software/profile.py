@@ -22,7 +22,9 @@ FAMILIES = (
     "norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout", "residual",
     "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
-FACTORS = ("gpu", "cpu", "communication")
+FACTORS = ("gpu", "cpu", "communication", "scale_up")
+#: Those that are fitted unless somebody says which.
+USUAL_FACTORS = FACTORS[:3]
 #: Fields of a plan that a profile may set.
 PLAN_FIELDS = ("schedule", "dp_overlap", "overlap")
 #: ``--software none``: operators of a fused implementation, no CPU side, no fixed costs.
@@ -165,11 +167,14 @@ class Factor(Spec):
 
 
 class Factors(Spec):
-    """gpu: times of compute operators. cpu: CPU time of launches. communication: time of collectives and messages."""
+    """gpu: times of compute operators. cpu: CPU time of launches. communication: time of collectives and messages;
+    scale_up: besides, of those among GPUs of one domain (NVLink, xGMI, PCIe of a node), where kernels are what bounds.
+    """
 
     gpu: Factor = Factor()
     cpu: Factor = Factor()
     communication: Factor = Factor()
+    scale_up: Factor = Factor()
 
 
 class Software(Spec):
@@ -199,6 +204,11 @@ class Software(Spec):
     def fitted_factors(self) -> list[tuple[str, Factor]]:
         """Factors that are not 1, by name."""
         return [(name, getattr(self.factors, name)) for name in FACTORS if getattr(self.factors, name).value != 1]
+
+    def communication_factors(self) -> tuple[float, float]:
+        """On the time of collectives and messages between domains, and in one."""
+        factors = self.factors
+        return factors.communication.value, factors.communication.value * factors.scale_up.value
 
     def scaled(self, by: Mapping[str, float], fitted_on: str, left_out_error: float | None = None) -> Software:
         """The profile with the factors that ``by`` names multiplied; these are then fitted on what ``fitted_on`` says.

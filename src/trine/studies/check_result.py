@@ -89,7 +89,26 @@ class CheckResult(Report):
 
     def table(self) -> str:
         """Measured against predicted by size, and the verdict."""
-        return _table(self)
+        log, first = self.log, self.rows[0].predicted
+        lines = [
+            f"# {log.op} of {first.num_ranks} ranks, {log.path} ({self.result}) against {self.cluster.name}; "
+            f"launch {self.options.launch}",
+            f"# {'size':>12} {'measured':>11} {'predicted':>11} {'low':>11} {'high':>11} {'ratio':>6} {'busbw':>8} "
+            f"{'pred.':>8}  {'algorithm':16} {'protocol':8}",
+            f"# {'(B)':>12} {'(us)':>11} {'(us)':>11} {'(us)':>11} {'(us)':>11} {'':>6} {'(GB/s)':>8} {'(GB/s)':>8}",
+        ]
+        lines += [_row(row) for row in self.rows]
+        lines += [f"# note: {note}" for note in self.notes]
+        if self.noise:
+            sizes = ", ".join(format_size(size) for size in self.noise)
+            lines.append(f"# note: slow at {sizes} alone, taken as noise")
+        lines.append(f"# {_verdict(self)}")
+        if self.causes:
+            lines.append(
+                "# what was compared, by its probability if one of them is the cause, and how far it leaves the "
+                f"measurement (root mean square of the ratio's logarithm): {_causes(self)}"
+            )
+        return "\n".join(lines)
 
     def summary(self) -> str:
         """Return the table."""
@@ -97,7 +116,47 @@ class CheckResult(Report):
 
     def document(self) -> Row:
         """Return plain data, as documented in docs/guides/check.md."""
-        return _document(self)
+        log = self.log
+        return {
+            "trine_version": __version__,
+            "log": log.path,
+            "op": log.op,
+            "op_from": log.op_from,
+            "result": self.result,
+            "cluster": self.cluster.name,
+            "num_ranks": self.rows[0].predicted.num_ranks,
+            "launch": self.options.launch,
+            "library": log.library,
+            "library_version": log.version,
+            "gpu_names": list(log.gpu_names),
+            "hosts": list(log.hosts),
+            "rows": [_row_json(row) for row in self.rows],
+            "healthy": self.healthy,
+            "verdict": _verdict(self),
+            "suspicious_from_bytes": self.suspicious_from,
+            "suspicious_to_bytes": self.suspicious_to,
+            "likely_cause": None
+            if self.cause is None
+            else {
+                "name": self.cause.name,
+                "kind": self.cause.kind,
+                "advice": self.cause.advice,
+                "fitted": self.cause.fitted,
+                "alike": list(self.alike),
+            },
+            "causes_compared": [
+                {
+                    "name": each.cause.name,
+                    "kind": each.cause.kind,
+                    "probability": each.probability,
+                    "residual": each.left,
+                }
+                for each in self.causes
+            ],
+            "log10_odds": self.log_odds / math.log(10),
+            "noise_bytes": list(self.noise),
+            "notes": list(self.notes),
+        }
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows``: measured and predicted, one a size."""
@@ -153,30 +212,6 @@ def _of(count: int, whole: int) -> str:
     return f"{count} of {whole} {'size' if whole == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
 
 
-def _table(check: CheckResult) -> str:
-    """Measured and predicted side by side, then the verdict."""
-    log, first = check.log, check.rows[0].predicted
-    lines = [
-        f"# {log.op} of {first.num_ranks} ranks, {log.path} ({check.result}) against {check.cluster.name}; "
-        f"launch {check.options.launch}",
-        f"# {'size':>12} {'measured':>11} {'predicted':>11} {'low':>11} {'high':>11} {'ratio':>6} {'busbw':>8} "
-        f"{'pred.':>8}  {'algorithm':16} {'protocol':8}",
-        f"# {'(B)':>12} {'(us)':>11} {'(us)':>11} {'(us)':>11} {'(us)':>11} {'':>6} {'(GB/s)':>8} {'(GB/s)':>8}",
-    ]
-    lines += [_row(row) for row in check.rows]
-    lines += [f"# note: {note}" for note in check.notes]
-    if check.noise:
-        sizes = ", ".join(format_size(size) for size in check.noise)
-        lines.append(f"# note: slow at {sizes} alone, taken as noise")
-    lines.append(f"# {_verdict(check)}")
-    if check.causes:
-        lines.append(
-            "# what was compared, by its probability if one of them is the cause, and how far it leaves the "
-            f"measurement (root mean square of the ratio's logarithm): {_causes(check)}"
-        )
-    return "\n".join(lines)
-
-
 def _row(row: CheckedRow) -> str:
     predicted = row.predicted
     times = (row.measured_ps, predicted.time_ps, predicted.low_ps, predicted.high_ps)
@@ -190,46 +225,6 @@ def _causes(check: CheckResult) -> str:
     shown = [f"{each.cause.name} {each.probability:.0%} ({each.left:.2f})" for each in check.causes[:MAX_CAUSES]]
     unknown = 1 - sum(each.probability for each in check.causes)
     return "; ".join([*shown, f"none that trine knows {max(0.0, unknown):.0%}"])
-
-
-def _document(check: CheckResult) -> Row:
-    """Keys as in docs/guides/check.md."""
-    log = check.log
-    return {
-        "trine_version": __version__,
-        "log": log.path,
-        "op": log.op,
-        "op_from": log.op_from,
-        "result": check.result,
-        "cluster": check.cluster.name,
-        "num_ranks": check.rows[0].predicted.num_ranks,
-        "launch": check.options.launch,
-        "library": log.library,
-        "library_version": log.version,
-        "gpu_names": list(log.gpu_names),
-        "hosts": list(log.hosts),
-        "rows": [_row_json(row) for row in check.rows],
-        "healthy": check.healthy,
-        "verdict": _verdict(check),
-        "suspicious_from_bytes": check.suspicious_from,
-        "suspicious_to_bytes": check.suspicious_to,
-        "likely_cause": None
-        if check.cause is None
-        else {
-            "name": check.cause.name,
-            "kind": check.cause.kind,
-            "advice": check.cause.advice,
-            "fitted": check.cause.fitted,
-            "alike": list(check.alike),
-        },
-        "causes_compared": [
-            {"name": each.cause.name, "kind": each.cause.kind, "probability": each.probability, "residual": each.left}
-            for each in check.causes
-        ],
-        "log10_odds": check.log_odds / math.log(10),
-        "noise_bytes": list(check.noise),
-        "notes": list(check.notes),
-    }
 
 
 def _row_json(row: CheckedRow) -> Row:

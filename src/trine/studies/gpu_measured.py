@@ -129,8 +129,8 @@ _PYTHON_PS, _BINDING_PS, _DISPATCHER_PS = 1_000_000, 1_000_000, 1_500_000
 #: longer on an H200 (gpu-benches gpu-small-kernels/h200.txt and h200_graph.txt). It is the GPU's, as the host would be
 #: hidden behind the larger of them, which take 9 us.
 _STREAM_PS = 1_200_000
-#: A copy of the input in front of the kernel: launch, and what it takes longer than an empty kernel on an H200 NVL;
-#: and its bytes, read and written, at the memory's rate.
+#: A copy of the input in front of the kernel: launch, and what it takes longer than an empty kernel on an H200 NVL
+#: (assumed: read in a public file whose address was not kept); and its bytes, read and written, at the memory's rate.
 _COPY_PS, _COPY_BYTES_PER_S = 1_000_000 + 680_000, 3_352_000_000_000 // 2
 #: sgl-kernel/tests/test_trt_reduce.py: for each size 5000 calls of TensorRT-LLM's kernel, then 5000 of vLLM's, which
 #: copies its input; the host's clock, and nobody waits for the GPU.

@@ -249,7 +249,7 @@ def read_log(path: str | os.PathLike[str], op: str | None = None) -> NcclLog:
     if op is not None:
         wanted = op_named(op)
         named = [run for run in runs if run.op == wanted]
-        runs = named or [replace(run, op=wanted, op_from="as given") for run in runs if _may_be(run, wanted)]
+        runs = named or [replace(run, op=wanted, op_from="as given") for run in runs if _may_be(run)]
         if not runs:
             raise InputError(f"the log is of {_ops_of(read_runs(path))}, not of {wanted}", file=path)
     if len(runs) > 1:
@@ -455,7 +455,7 @@ def _ranks_of(rows: Sequence[LogRow], op: str | None) -> tuple[int | None, str]:
     return round(1 / (1 - share)), "busbw / algbw"
 
 
-def _may_be(run: NcclLog, op: str) -> bool:
+def _may_be(run: NcclLog) -> bool:
     """Whether a run whose program is not named can be of ``op``: a guess of ours yields to the user's word."""
     return run.op is None or run.op_from != "the name of the program"
 

@@ -20,7 +20,7 @@ from trine.errors import InputError, TrineError
 from trine.results import Result
 from trine.results.waits import RANK_REASONS
 from trine.simulation.software import as_software
-from trine.software.profile import FACTORS, NO_SOFTWARE, Software, known_software
+from trine.software.profile import NO_SOFTWARE, USUAL_FACTORS, Software, known_software
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
 #: A critical path is taken for whole that covers so much of the step.
@@ -31,17 +31,21 @@ _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 _SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "results", "__pycache__")
 _NOT_ASKED = ("bands.yaml", "headline.py", "sources.yaml", "steps.csv.gz", "layouts.csv.gz", "README.md")
 
-#: Multipliers of what :data:`trine.software.profile.FACTORS` names, in its order.
+#: Multipliers of three factors of a profile, :data:`trine.software.profile.USUAL_FACTORS` unless said otherwise.
 Triple = tuple[float, float, float]
 ONES: Triple = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of each row. software: None for the row's own profile, else one or its name (``none``: without)."""
+    """What is asked of each row. software: None for the row's own profile, else one or its name (``none``: without).
+
+    names: of the factors: compute's, the launching thread's, and that of communication or of a part of it.
+    """
 
     software: Software | str | None = None
     factors: Triple = ONES
+    names: tuple[str, ...] = USUAL_FACTORS
 
     @staticmethod
     def of(software: Software | str | None) -> Ask:
@@ -111,7 +115,7 @@ def _shares(result: Result) -> Triple:
     """Parts of the critical path by factor; where the path is not whole, of the slowest rank's time."""
     step = max(1, result.step_time_ps)
     path = result.critical_path_times
-    found = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in FACTORS]
+    found = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in USUAL_FACTORS]
     if sum(found) < LEAST_PATH:
         times, row = result.rank_times, result.slowest_row
         launch = times.waits[row, RANK_REASONS.index("launch")]
@@ -124,7 +128,7 @@ def _software(row: TrainingRow, ask: Ask) -> Software | str:
     profile = as_software(ask.software or row.source.software)
     if profile is None:
         return NO_SOFTWARE
-    by = dict(zip(FACTORS, ask.factors, strict=True))
+    by = dict(zip(ask.names, ask.factors, strict=True))
     return profile if ask.factors == ONES else profile.scaled(by, "trine validate")
 
 

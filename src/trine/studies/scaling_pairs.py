@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -27,7 +28,39 @@ from trine.compute.spread import GPU_SPREAD, slowest_of
 from trine.errors import InputError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
-from trine.studies.scaling_schema import HostFile, ScalingFile
+from trine.schema import Field, Spec
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class HorovodFile(Spec):
+    """How Horovod reduces: every ``cycle_ms`` milliseconds what is ready, ``fusion_mib`` MiB at once."""
+
+    cycle_ms: Positive
+    fusion_mib: Annotated[int, Field(ge=1)]
+
+
+class HostFile(Spec):
+    """Milliseconds a step on the first machine in full precision; factors of machines and of mixed precision.
+
+    rows: how many pairs it is fitted on. left_out_error: mean absolute error of pairs that a fit left out.
+    """
+
+    step_ms: Positive
+    machines: dict[str, Positive]
+    amp: Positive
+    evidence: str
+    rows: Annotated[int, Field(ge=0)]
+    left_out_error: Annotated[float, Field(ge=0)]
+
+
+class ScalingFile(Spec):
+    """What more GPUs cost beside collectives."""
+
+    horovod: HorovodFile
+    host: HostFile
+    sources: dict[str, str]
+
 
 _PRESETS = Path(__file__).parents[1] / "presets"
 ROWS = _PRESETS / "measured" / "training" / "data_parallel.csv.gz"
@@ -254,7 +287,7 @@ def scaling_rows(pairs: Iterable[Pair] | None = None) -> list[Scaled]:
     chosen = load_pairs() if pairs is None else list(pairs)
     numbers = scaling_numbers()
     judged = [_predicted(pair) for pair in chosen if pair.is_judged]
-    return judged + [_without_collectives(pair, numbers, numbers.host) for pair in chosen if pair.is_fitted_on]
+    return judged + [_without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
 
 
 def pairs_not_asked(pairs: Iterable[Pair] | None = None) -> dict[str, list[Pair]]:
@@ -286,7 +319,7 @@ def host_rows(pairs: Iterable[Pair] | None = None) -> list[Pair]:
     return [pair for pair in (load_pairs() if pairs is None else pairs) if pair.is_fitted_on]
 
 
-def _without_collectives(pair: Pair, numbers: ScalingFile, host: HostFile) -> Scaled:
+def _without_collectives(pair: Pair, host: HostFile) -> Scaled:
     return Scaled(
         pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, GPU_SPREAD),
         software_s=_host_s(host, pair),
@@ -300,7 +333,7 @@ def fit_host(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> HostF
     step = 0.8
     while step > 0.005:
         around = product(*((log - step, log, log + step) for log in best))
-        nearer = min(around, key=lambda logs: (_error(pairs, numbers, _host(numbers.host, logs)), logs != best))
+        nearer = min(around, key=lambda logs: (_error(pairs, _host(numbers.host, logs)), logs != best))
         best, step = nearer, step if nearer != best else step / 2
     return _host(numbers.host, best)
 
@@ -312,8 +345,8 @@ def _host(known: HostFile, logs: tuple[float, ...]) -> HostFile:
     return known.model_copy(update={"step_ms": ms, "machines": {first: 1.0, second: machine}, "amp": amp})
 
 
-def _error(pairs: Sequence[Pair], numbers: ScalingFile, host: HostFile) -> float:
-    return sum(abs(_without_collectives(pair, numbers, host).error) for pair in pairs)
+def _error(pairs: Sequence[Pair], host: HostFile) -> float:
+    return sum(abs(_without_collectives(pair, host).error) for pair in pairs)
 
 
 def left_out_error(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> float:
@@ -323,5 +356,5 @@ def left_out_error(pairs: Sequence[Pair], numbers: ScalingFile | None = None) ->
     for key in sorted({(p.machine, p.variant) for p in pairs}):
         mine = [p for p in pairs if (p.machine, p.variant) == key]
         host = fit_host([p for p in pairs if (p.machine, p.variant) != key], numbers)
-        errors += [abs(_without_collectives(p, numbers, host).error) for p in mine]
+        errors += [abs(_without_collectives(p, host).error) for p in mine]
     return float(np.mean(errors))

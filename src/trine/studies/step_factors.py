@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.arrays import Float64
-from trine.software.profile import FACTORS
+from trine.software.profile import USUAL_FACTORS
 from trine.studies.compared_steps import ComparedStep
 from trine.studies.factor_fit import folds
 from trine.studies.replay_rows import ONES, Ask, Predicted, Triple
@@ -54,7 +54,7 @@ class AskedStep:
 
 
 def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
-    """The factors (the first so many of :data:`FACTORS`) that make the errors of ``steps`` and the priors' least.
+    """The factors (the first so many) that make the errors of ``steps`` and the priors' least.
 
     Gauss-Newton on log(predicted / measured) / noise, with Huber's weights, and log factor / prior.
     """
@@ -142,6 +142,6 @@ def _groups(rows: Sequence[TrainingRow]) -> list[str]:
     return models if len(set(models)) > 1 else [str(row.num_gpus) for row in rows]
 
 
-def words(factors: Triple) -> str:
+def words(factors: Triple, names: Sequence[str] = USUAL_FACTORS) -> str:
     """Factors in words."""
-    return ", ".join(f"{name} x {value:.3g}" for name, value in zip(FACTORS, factors, strict=True))
+    return ", ".join(f"{name} x {value:.3g}" for name, value in zip(names, factors, strict=True))

@@ -21,7 +21,7 @@ from trine.parallel.plan import Plan
 from trine.schema import Field, Spec
 from trine.simulation import simulate
 from trine.simulation.software import software_of
-from trine.software.profile import FACTORS, NO_SOFTWARE, Software, load_software
+from trine.software.profile import FACTORS, NO_SOFTWARE, USUAL_FACTORS, Software, load_software
 from trine.spec import Duration, read_spec
 from trine.studies.factor_fit import FELT, MAX_FACTORS, FactorFit, fit_factors, mean_error
 from trine.units import PS_PER_S, format_time
@@ -218,10 +218,10 @@ def _chosen(file: MeasuredSteps, path: Path, asked: _Asked, num_steps: int) -> l
     if file.factors is not None:
         return file.factors
     felt = {}
-    for name in FACTORS:
+    for name in USUAL_FACTORS:
         ratios = [asked.seconds({name: 1.05}, step) / asked.seconds({}, step) - 1 for step in range(num_steps)]
         felt[name] = max(map(abs, ratios)) / 0.05
-    shown = sorted((name for name in FACTORS if felt[name] >= 2 * FELT), key=lambda name: -felt[name])
+    shown = sorted((name for name in USUAL_FACTORS if felt[name] >= 2 * FELT), key=lambda name: -felt[name])
     if not shown:
         raise InputError("no measured step depends on any factor of the profile", file=path)
     return shown[: max(1, min(MAX_FACTORS, num_steps - 1))]

@@ -16,7 +16,7 @@ from trine.studies.band_levels import band_document, share_inside
 from trine.studies.compared_steps import ComparedStep, Errors, cells
 from trine.studies.step_factors import HUBER, NOISE, PRIORS, words
 from trine.studies.training_rows import load_sources
-from trine.studies.validate_layouts import LayoutValidation
+from trine.studies.validate_layouts import FITTED_FACTORS, LayoutValidation
 from trine.studies.validate_training import BLIND, CALIBRATED, GROUPS, TrainingValidation, chosen_rows
 
 PAGE = "training-accuracy.md"
@@ -51,7 +51,9 @@ _APART = """Shown apart, counted nowhere: rows whose source leaves decisive fact
 than 8 GPUs, and vTrain's single-node table, whose times are linear in micro-batches to 5e-7 (every
 eighth row is replayed)."""
 _LAYOUTS = """Layouts of Llama-like models in nanotron on 8 to 512 H100 (Ultra-Scale Playbook), errors of tokens/s.
-Factors are fitted on the clean layouts of the 1B model on up to 4 nodes, and judged on all others.
+Three factors are fitted on the clean layouts of the 1B model on up to 4 nodes, and judged on all others: of compute, of
+the launching thread, and of communication inside nodes. None is of the fabric: how fast that is was measured beside the
+layouts, and is an input of the rows.
 *Clean* and *slow*: nanotron of that time polled pipeline sends with a pause in some runs and not in
 others; nothing in the source says in which. Rows with unexplained time per micro-batch above 0.15 s (by
 an independent model) are `slow`. Regret: throughput lost by taking the layout that trine ranks first;
@@ -167,7 +169,7 @@ def _layout_errors(found: LayoutValidation) -> str:
         errors = [step.measured_s / step.answer.step_s - 1 for step in found.blind]
         rows.insert(0, f"1 node, nothing fitted | {_joined(Errors.of(errors))}")
     rows += [f"apart: {why} | {_joined(errors)}" for why, errors in found.apart()]
-    said = f"{words(found.factors)}, fitted on {found.num_fitted} rows."
+    said = f"{words(found.factors, FITTED_FACTORS)}, fitted on {found.num_fitted} rows."
     if not found.num_fitted:
         said = "Here nothing is fitted" + (", and a few layouts of each group are asked." if found.is_sample else ".")
     return f"{said}\n\n" + _table(f"| nodes | {_HEAD}", rows)

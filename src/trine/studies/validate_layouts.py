@@ -15,7 +15,7 @@ import numpy as np
 
 from trine.results.report import Row, Table
 from trine.results.text import aligned
-from trine.software.profile import FACTORS, Software
+from trine.software.profile import Software
 from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells
 from trine.studies.replay_rows import ONES, Answers, Ask, Predicted, Triple, replay
 from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
@@ -25,6 +25,8 @@ from trine.studies.validate_training import drawn, thinned
 LEAST = 20
 #: Factors are fitted on clean layouts of this model on at most so many nodes.
 FITTED_MODEL, FITTED_NODES = "1B", 4
+#: Which factors: how fast the fabric is was measured beside the layouts, so none is fitted for it.
+FITTED_FACTORS = ("gpu", "cpu", "scale_up")
 #: Layouts of each model and number of nodes in a sample.
 SAMPLE_LAYOUTS = 3
 BANDS = ("1-2 nodes", "4-32 nodes", "more")
@@ -133,7 +135,11 @@ class LayoutValidation(StepValidation):
 
     def summary(self) -> str:
         """Return errors by nodes, then each group, then what is apart."""
-        said = [f"{words(self.factors)}, fitted on {self.num_fitted} rows of the 1B model"] if self.num_fitted else []
+        said = (
+            [f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model"]
+            if self.num_fitted
+            else []
+        )
         if self.blind:
             alone = Errors.of([step.measured_s / step.answer.step_s - 1 for step in self.blind])
             said.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
@@ -154,7 +160,7 @@ class LayoutValidation(StepValidation):
         """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``."""
         return {
             "is_sample": self.is_sample,
-            "factors": dict(zip(FACTORS, self.factors, strict=True)),
+            "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
             "blind_one_node": None
             if not self.blind
@@ -218,14 +224,15 @@ def validate_layouts(
         return LayoutValidation(steps=compared(chosen), is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
     fitted_on = [row for row in rows if _is_fitted_on(row)]
     first = [AskedStep(row, answer) for row, answer in zip(fitted_on, ask(fitted_on, usual), strict=True)]
-    known = refined([step for step in first if not step.answer.why_not], len(FACTORS), ask, usual)
-    known = refined(known, len(FACTORS), ask, usual)
-    factors = fit(known, len(FACTORS))
+    fitting = replace(usual, names=FITTED_FACTORS)
+    known = refined([step for step in first if not step.answer.why_not], len(FITTED_FACTORS), ask, fitting)
+    known = refined(known, len(FITTED_FACTORS), ask, fitting)
+    factors = fit(known, len(FITTED_FACTORS))
     asked = asked_factors(factors)
     judged = [row for row in rows if not _is_fitted_on(row)]
     steps = tuple(
         ComparedStep(row=row, answer=answer, calibrated_s=answer.scaled(factors, asked))
-        for row, answer in zip(judged, ask(judged, replace(usual, factors=asked)), strict=True)
+        for row, answer in zip(judged, ask(judged, replace(fitting, factors=asked)), strict=True)
     )
     alone = compared([row for row in rows if row.num_nodes == 1 and not row.apart])
     return LayoutValidation(steps=steps, blind=alone, factors=factors, num_fitted=len(known))

@@ -176,7 +176,7 @@ def validate_memory(
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found = _Asked(), []
+    asked, found = _AskedMemory(), []
     for row in rows:
         found.append(asked.compared(row))
         if progress is not None:
@@ -191,7 +191,7 @@ def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
     return near[:: max(len(near) // SAMPLE_ROWS, 1)]
 
 
-class _Asked:
+class _AskedMemory:
     """Answers so far; layouts that differ in nothing that memory depends on are asked once."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ def check_circuit_run(model: CircuitModel, rng: random.Random, where: str) -> No
     )
 
 
-class _Watch:
+class _CircuitWatch:
     """Passes a model's choices on, and checks them."""
 
     def __init__(self, model: CircuitModel, where: str) -> None:
@@ -89,7 +89,7 @@ def _platform(rng: random.Random, num_ranks: int) -> TaskGraph:
 
 
 def _simulated(graph: TaskGraph, model: CircuitModel, where: str) -> tuple[Records, list[Change]]:
-    run = Reference(graph, _Watch(model, where))
+    run = Reference(graph, _CircuitWatch(model, where))
     try:
         run.run()
     except TrineError as error:

@@ -85,7 +85,7 @@ def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool
         _require_monotone(task, int(records.end_ps[task]), history, grown, where)
 
 
-class _Watch:
+class _NetworkWatch:
     """Passes a model's rates on, checks them, and notes them with the time of the run that asks."""
 
     def __init__(self, model: NetworkModel, work_conserving: bool, where: str) -> None:
@@ -148,7 +148,7 @@ def _platform(rng: random.Random) -> TaskGraph:
 
 def _simulated(graph: TaskGraph, model: NetworkModel, work_conserving: bool, where: str) -> tuple[Records, History]:
     """Run ``graph`` on the reference engine."""
-    watch = _Watch(model, work_conserving, where)
+    watch = _NetworkWatch(model, work_conserving, where)
     watch.reference = Reference(graph, watch)
     try:
         watch.reference.run()

@@ -35,7 +35,7 @@ def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, 
     )
 
 
-class _Watch:
+class _QueueWatch:
     """Passes a model's times of service on, checks them, and notes the questions."""
 
     def __init__(self, model: QueueModel, work_conserving: bool, where: str) -> None:
@@ -93,7 +93,7 @@ def _require_possible(
 
 
 def _simulated(graph: TaskGraph, model: QueueModel, work_conserving: bool, where: str) -> tuple[Records, Questions]:
-    watch = _Watch(model, work_conserving, where)
+    watch = _QueueWatch(model, work_conserving, where)
     run = Reference(graph, watch)
     try:
         run.run()

@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 from trine.errors import TrineError
 from trine.graph.workload import Workload
 from trine.testing.require import require
-from trine.workload.native import load_native, save
-from trine.workload.native_check import check_workload
+from trine.workload.native import check_workload, load_native, save
 from trine.workload.readers import TraceReader
 
 

@@ -41,7 +41,7 @@ def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, Pipe
             _require_passes(schedule, order, rank, shape, f"{where}, rank {rank}")
             if in_flight is not None and shape.backward:
                 _require_in_flight(order, in_flight(rank, shape), f"{where}, rank {rank}")
-        _require_ends(schedule, passes, shape, where)
+        _require_ends(passes, shape, where)
 
 
 def _shapes() -> Iterator[Pipeline]:
@@ -120,9 +120,7 @@ def _require_in_flight(order: Sequence[PipelineAction], promised: int, where: st
         require(held <= promised, f"{where}: {held} in flight at the {one}, promised were {promised} at most")
 
 
-def _require_ends(
-    schedule: PipelineSchedule, passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, where: str
-) -> None:
+def _require_ends(passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, where: str) -> None:
     """Run all ranks, one pass (or two that are joined) of a rank at a time, until all are done or all wait."""
     done: set[tuple[bool, int, int]] = set()
     at = [0] * len(passes)

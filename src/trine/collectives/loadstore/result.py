@@ -121,24 +121,20 @@ class LoadStoreCollectiveResult(Report):
 
     def table(self) -> str:
         """One line a size: time, bandwidths, what ran, what decides."""
-        return _table(self)
-
-
-def _table(answer: LoadStoreCollectiveResult) -> str:
-    """Columns of nccl-tests, then what ran and what decides."""
-    model, unroll = answer.model, answer.model.unroll
-    width = max(_PROGRAM, *(len(row.time.algorithm) for row in answer.rows))
-    lines = [
-        f"# {answer.op} of {len(answer.group)} ranks on {answer.cluster.name}; load by load, store by store",
-        f"# GPU {model.name}: unroll {unroll}, {model.max_outstanding} requests a CU, ports {model.ports.arbitration}",
-        f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':{width}} {'protocol':8} "
-        f"{'groups':>6}  decides",
-        f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}",
-    ]
-    lines += [_row(row, width) for row in answer.rows]
-    for note in (*_choices(answer), *_notes(answer)):
-        lines += textwrap.wrap(note, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
-    return "\n".join(lines)
+        model, unroll = self.model, self.model.unroll
+        width = max(_PROGRAM, *(len(row.time.algorithm) for row in self.rows))
+        lines = [
+            f"# {self.op} of {len(self.group)} ranks on {self.cluster.name}; load by load, store by store",
+            f"# GPU {model.name}: unroll {unroll}, {model.max_outstanding} requests a CU, "
+            f"ports {model.ports.arbitration}",
+            f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':{width}} {'protocol':8} "
+            f"{'groups':>6}  decides",
+            f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}",
+        ]
+        lines += [_row(row, width) for row in self.rows]
+        for note in (*_choices(self), *_notes(self)):
+            lines += textwrap.wrap(note, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+        return "\n".join(lines)
 
 
 def _row(row: LoadStoreRow, width: int) -> str:
@@ -296,25 +292,20 @@ class FidelityResult(Report):
 
     def table(self) -> str:
         """Both times of each size, and their parts."""
-        return _fidelity_table(self)
-
-
-def _fidelity_table(answer: FidelityResult) -> str:
-    """Both times of each size; then their parts."""
-    known = answer.answer
-    how = f"links shared {known.network}" if known.network else f"{known.library} {known.version}"
-    lines = [
-        f"# {answer.op} of {len(answer.group)} ranks on {answer.cluster.name}",
-        f"# operator: {how}, launch {known.launch}; load-store: GPU {answer.model.name}",
-        f"# {'size':>6} {'operator':>11} {'':22} {'load-store':>11} {'':22} {'ratio':>6}",
-        f"# {'':>6} {'(us)':>11} {'':22} {'(us)':>11}",
-    ]
-    lines += [_level_line(row) for row in answer.rows]
-    for row in answer.rows:
-        lines += ["", *_parts(row)]
-    for note in answer.notes:
-        lines += textwrap.wrap(f"operator: {note}", _WIDTH, initial_indent="# ", subsequent_indent="#   ")
-    return "\n".join(lines)
+        known = self.answer
+        how = f"links shared {known.network}" if known.network else f"{known.library} {known.version}"
+        lines = [
+            f"# {self.op} of {len(self.group)} ranks on {self.cluster.name}",
+            f"# operator: {how}, launch {known.launch}; load-store: GPU {self.model.name}",
+            f"# {'size':>6} {'operator':>11} {'':22} {'load-store':>11} {'':22} {'ratio':>6}",
+            f"# {'':>6} {'(us)':>11} {'':22} {'(us)':>11}",
+        ]
+        lines += [_level_line(row) for row in self.rows]
+        for row in self.rows:
+            lines += ["", *_parts(row)]
+        for note in self.notes:
+            lines += textwrap.wrap(f"operator: {note}", _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+        return "\n".join(lines)
 
 
 def _level_line(row: ComparedRow) -> str:

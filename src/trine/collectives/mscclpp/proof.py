@@ -223,11 +223,11 @@ class SymbolicRun:
         assert isinstance(token, np.ndarray)
         if step.op.dependencies:
             self.knows[block.actor] = np.maximum(self.knows[block.actor], token)
-            self._note_dependency(step)
+            self._note_dependency()
         else:
             self._hear(block, token)
 
-    def _note_dependency(self, step: PlanStep) -> None:
+    def _note_dependency(self) -> None:
         if self.plan.format != "msccl":
             note = "the order of thread blocks rests on the dependencies of nop, which MSCCL++ runs as __syncthreads"
             if note not in self.notes:

@@ -237,7 +237,7 @@ def _check_groups(plan: KernelPlan, gpu: KernelGpu) -> None:
 
 def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], where: str) -> None:
     for operand in (*op.sources, *op.targets):
-        _check_operand(plan, gpu, operand, where)
+        _check_operand(plan, operand, where)
     if op.action == BARRIER and not 1 <= op.num_blocks <= len(blocks):
         raise SpecError(
             f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
@@ -249,7 +249,7 @@ def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], 
             raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)
 
 
-def _check_operand(plan: KernelPlan, gpu: KernelGpu, operand: KernelOperand, where: str) -> None:
+def _check_operand(plan: KernelPlan, operand: KernelOperand, where: str) -> None:
     if operand.buffer == FIFO:
         return
     ranks = plan.groups[operand.group].ranks if operand.group is not None else (operand.rank,)

@@ -57,7 +57,7 @@ def plan_schedule(plan: KernelPlan, size_bytes: int) -> ExpandedSchedule:
     """
     layout = message_layout(plan, size_bytes)
     rounds = tuple(layout.iterations(loop) for loop in pipelines(plan))
-    structure = _structure(plan, rounds, layout if rounds else None)
+    structure = _structure(plan, layout if rounds else None)
     return structure.sized(layout)
 
 
@@ -96,7 +96,7 @@ class PlanStructure:
 
 
 @lru_cache(maxsize=16)
-def _structure(plan: KernelPlan, rounds: tuple[int, ...], timing: ChunkLayout | None) -> PlanStructure:
+def _structure(plan: KernelPlan, timing: ChunkLayout | None) -> PlanStructure:
     """``rounds`` and ``timing`` matter to plans with pipelines only."""
     return TransferRecorder(plan, timing).record()
 

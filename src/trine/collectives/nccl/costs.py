@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from trine.collectives.nccl.channels import channels_between
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
 from trine.collectives.nccl.topology import CommTopology, Tier
 
@@ -22,8 +23,9 @@ NVLS_PATHS = 16
 #: The generation of a GPU, by the beginning of its name.
 GENERATIONS = (
     ("v100", "volta"), ("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("h20", "hopper"),
-    ("gh200", "hopper"), ("b200", "blackwell"), ("b300", "blackwell"), ("gb200", "blackwell"), ("gb300", "blackwell"),
-    ("mi250", "cdna2"), ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"), ("mi355", "cdna4"),
+    ("gh200", "hopper"), ("h800", "hopper"), ("b200", "blackwell"), ("b300", "blackwell"), ("gb200", "blackwell"),
+    ("gb300", "blackwell"), ("mi250", "cdna2"), ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"),
+    ("mi355", "cdna4"),
 )  # fmt: skip
 #: Size at which half of the cost of further channels is due (the step that measured LL curves show at 8 to 32 KiB).
 SPREAD_BYTES = 16 << 10
@@ -64,9 +66,27 @@ class CostContext:
     def outer(self) -> Medium:
         return self.library.medium(self.topology.between.medium if self.topology.between else "", between=True)
 
-    def num_channels(self, medium: Medium) -> int:
-        """How many channels are used where ``medium`` is what they go over."""
-        most = medium.channels if self.max_channels is None else min(medium.channels, self.max_channels)
+    @property
+    def channels(self) -> int:
+        """How many channels the group uses."""
+        return self._limited(self._usual_channels(self.outer if self.topology.between else self.inner))
+
+    def channels_to_usual(self, medium: Medium) -> float:
+        """Channels over ``medium`` with the limits that the user sets, for each without."""
+        usual = self._usual_channels(medium)
+        return self._limited(usual) / usual
+
+    def part_of_rate(self, medium: Medium) -> float:
+        """The part of a medium's rate that limited channels reach; more than usual reach no more."""
+        return min(1.0, self.channels_to_usual(medium))
+
+    def _usual_channels(self, medium: Medium) -> int:
+        """Without limits; of groups that leave a domain over few NICs NCCL's own number, if that is less."""
+        between = channels_between(self.topology) if self.library.name == "nccl" and medium is self.outer else None
+        return medium.channels if between is None else min(medium.channels, between)
+
+    def _limited(self, usual: int) -> int:
+        most = usual if self.max_channels is None else min(usual, self.max_channels)
         return max(most, self.min_channels or 0)
 
     @property
@@ -97,21 +117,16 @@ def _best(tier: Tier | None, rate: float) -> float:
     return math.inf if tier is None else rate * tier.headroom / 1e6
 
 
-def _capped(context: CostContext, medium: Medium) -> float:
-    """The part of a medium's rate that a limited number of channels reaches; more than usual reach no more."""
-    return min(1.0, context.num_channels(medium) / medium.channels)
-
-
 def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
     """bytes/us of all rings, and the name of the link that bounds them."""
     topology, inner, outer = context.topology, context.inner, context.outer
     inside = topology.inside
     through = inside.ring_bytes_per_s if inside and topology.between is None else topology.path_bytes_per_s
-    a = _rate(inside, through, inner.efficiency[protocol], _capped(context, inner))
+    a = _rate(inside, through, inner.efficiency[protocol], context.part_of_rate(inner))
     b = math.inf
     if topology.between is not None:
         b = _rate(
-            topology.between, topology.between.ring_bytes_per_s, outer.efficiency[protocol], _capped(context, outer)
+            topology.between, topology.between.ring_bytes_per_s, outer.efficiency[protocol], context.part_of_rate(outer)
         )
     if b < a and topology.between is not None:
         return b, topology.between.limit
@@ -139,7 +154,7 @@ def _base_us(context: CostContext, protocol: str, size: float) -> float:
     base_us = max(medium.base_us[protocol] for medium in media)
     if protocol != LL:
         return base_us
-    spread_us = max(medium.spread_us * context.num_channels(medium) / medium.channels for medium in media)
+    spread_us = max(medium.spread_us * context.channels_to_usual(medium) for medium in media)
     return base_us + spread_us * size / (size + SPREAD_BYTES)
 
 
@@ -198,9 +213,11 @@ def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     steps_us = 2 * (hops * inner_us + depth * outer_us)
     halves = 2 if topology.max_per_domain > 2 else 1  # up and down leave by one link
     share = context.library.tree_efficiency / halves
-    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[protocol] * share, _capped(context, inner))
+    a = _rate(
+        topology.inside, topology.path_bytes_per_s, inner.efficiency[protocol] * share, context.part_of_rate(inner)
+    )
     rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) if topology.between else 0.0
-    b = _rate(topology.between, rate, outer.efficiency[protocol], _capped(context, outer))
+    b = _rate(topology.between, rate, outer.efficiency[protocol], context.part_of_rate(outer))
     base_us = _base_us(context, protocol, size)
     most = min(_best(topology.inside, topology.path_bytes_per_s) / halves, _best(topology.between, rate))
     bytes_us = max(size / min(a, b), size / most)
@@ -213,7 +230,7 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     topology, inner, outer = context.topology, context.inner, context.outer
     assert topology.inside is not None
     n = topology.min_per_domain
-    a = _rate(topology.inside, topology.inside.ring_bytes_per_s, inner.nvls_efficiency, _capped(context, inner)) / (
+    a = _rate(topology.inside, topology.inside.ring_bytes_per_s, inner.nvls_efficiency, context.part_of_rate(inner)) / (
         1.0 + 1.0 / n
     )
     b, rate = math.inf, 0.0
@@ -222,7 +239,7 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     if topology.between is not None:
         paths = min(1.0, NVLS_PATHS / topology.between.lanes)
         rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) * paths
-        b = _rate(topology.between, rate, outer.efficiency[SIMPLE], _capped(context, outer))
+        b = _rate(topology.between, rate, outer.efficiency[SIMPLE], context.part_of_rate(outer))
         depth = math.ceil(math.log2(topology.num_domains))
         steps_us += 2 * depth * step_us(topology.between, outer, SIMPLE)
         num_steps += 2 * depth
@@ -241,9 +258,9 @@ def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> C
     n = topology.min_per_domain
     inner_us = step_us(topology.inside, inner, SIMPLE)
     steps_us = 2 * inner_us + 2 * step_us(topology.between, context.outer, SIMPLE)
-    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[SIMPLE], _capped(context, inner))
+    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[SIMPLE], context.part_of_rate(inner))
     part = COLLNET_EFFICIENCY * context.outer.efficiency[SIMPLE]
-    b = _rate(topology.between, topology.between.ring_bytes_per_s, part, _capped(context, context.outer))
+    b = _rate(topology.between, topology.between.ring_bytes_per_s, part, context.part_of_rate(context.outer))
     most = _best(topology.inside, topology.path_bytes_per_s), _best(topology.between, topology.between.ring_bytes_per_s)
     bytes_us = max(2 * size * (n - 1) / n / min(a, most[0]), size / min(b, most[1]))
     ramp = _ramp(context, SIMPLE)
@@ -273,13 +290,13 @@ def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Co
     limit = ""
     if topology.inside is not None:
         efficiency = min(topology.inside.headroom, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
-        rate = _message_rate(topology.inside, op) * efficiency * _capped(context, inner)
+        rate = _message_rate(topology.inside, op) * efficiency * context.part_of_rate(inner)
         inside_us = part * peers_in / (rate / 1e6)
         steps_us = peers_in * inner.p2p_step_us + topology.inside.latency_ps / 1e6
         limit = topology.inside.limit
     if topology.between is not None:
         efficiency = min(topology.between.headroom, outer.p2p_efficiency)
-        rate = _message_rate(topology.between, op) * efficiency * _capped(context, outer)
+        rate = _message_rate(topology.between, op) * efficiency * context.part_of_rate(outer)
         between_us = part * peers_out / (rate / 1e6)
         steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + topology.between.latency_ps / 1e6
         limit = topology.between.limit if between_us >= inside_us else limit

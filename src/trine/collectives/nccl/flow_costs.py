@@ -16,8 +16,8 @@ class FlowCosts(StepCosts):
     Collectives whose algorithm is given are simulated message by message, as there.
     """
 
-    def __init__(self, cluster: Cluster, factor: float = 1.0) -> None:
-        super().__init__(cluster, factor)
+    def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
+        super().__init__(cluster, factors)
         self._planners: dict[tuple[int, ...], FlowPlanner] = {}
 
     @property
@@ -36,7 +36,7 @@ class FlowCosts(StepCosts):
         answer = asked.predict(SAME.get(kind, kind), size)
         if group not in self._planners:
             self._planners[group] = FlowPlanner(self.cluster, group)
-        return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor, as_one=as_one)
+        return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor_of(asked), as_one=as_one)
 
 
 def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:

@@ -219,7 +219,7 @@ class Collectives:
             high_ps=_ps(time_us * high),
             algorithm=pair[0],
             protocol=pair[1],
-            channels=self._channels(),
+            channels=self.context.channels,
             bus_factor=bus_factor(op, self.topology.num_ranks),
             evidence=evidence,
             limit=cost.limit,
@@ -286,9 +286,6 @@ class Collectives:
             f"{self.library.name} takes {takes}, which alone would take {format_time(_ps(own.total_us))}, but {took} "
             f"with {part:.3g} of the bandwidth: {op} takes as long as with that, as more does not make it slower"
         )
-
-    def _channels(self) -> int:
-        return self.context.num_channels(self.context.inner if self.topology.inside else self.context.outer)
 
     def _evidence(self) -> str:
         found = [medium.evidence for medium in self._media()]

@@ -81,7 +81,7 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     links = [rates[i][j] for i in members for j in members if i != j]
     slowest = min(used, key=lambda link: link.bytes_per_s)
     pairs = PairTable(cluster, domain, rates)
-    shift, root = pairs.together(_around(size)), pairs.star()
+    shift, root = pairs.together([(i, (i + 1) % size) for i in range(size)]), pairs.star()
     if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
         count = size - 1
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
@@ -190,10 +190,6 @@ def _through(cluster: Cluster, link: int) -> float:
     one = cluster.links[link]
     is_host = cluster.devices[one.target].kind == HOST
     return min(one.bytes_per_s, ROOT_COMPLEX_BYTES_PER_S) if is_host else one.bytes_per_s
-
-
-def _around(size: int) -> list[tuple[int, int]]:
-    return [(i, (i + 1) % size) for i in range(size)]
 
 
 def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]) -> Use:

@@ -51,14 +51,16 @@ Answer: TypeAlias = tuple[str | FlowPlan | None, int]
 class StepCosts:
     """Answers for one cluster. ``slowest_ratio``: bare schedules take up to this many times the library's time.
 
-    factor: all durations are those of the library times this, as far as the links allow.
+    factors: durations are those of the library times the first of these between domains, the second inside one, as far
+    as the links allow.
     """
 
-    def __init__(self, cluster: Cluster, factor: float = 1.0) -> None:
-        if not 0.01 <= factor <= 100.0:
-            raise InputError(f"must be between 0.01 and 100, got {factor}", field="communication factor")
+    def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
+        for name, factor in zip(("communication", "scale_up"), factors, strict=True):
+            if not 0.01 <= factor <= 100.0:
+                raise InputError(f"must be between 0.01 and 100, got {factor}", field=f"{name} factor")
         self.cluster = cluster
-        self.factor = factor
+        self.factors = factors
         self.slowest_ratio = 0.0
         self.library = cluster.library or "nccl"
         self._asked: dict[tuple[int, ...], Collectives] = {}
@@ -68,6 +70,9 @@ class StepCosts:
         self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
         self._of_class: dict[tuple[object, ...], Answer] = {}
+        #: of the first group of each make: groups of one make are asked as one
+        self._alike: dict[tuple[object, ...], Collectives] = {}
+        self._predicted: dict[tuple[object, ...], CollectiveTime] = {}
 
     @property
     def software(self) -> str:
@@ -77,8 +82,11 @@ class StepCosts:
 
     @property
     def said_of_factor(self) -> str:
-        """The factor on durations, in words; "" where there is none."""
-        return "" if self.factor == 1.0 else f", times {self.factor:g}"
+        """The factors on durations, in words; "" where there are none."""
+        between, inside = self.factors
+        if between == inside:
+            return "" if between == 1.0 else f", times {between:g}"
+        return f", times {between:g} between domains, {inside:g} in one"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -127,9 +135,22 @@ class StepCosts:
         kind = SAME.get(kind, kind)
         if groups.shape[1] < 2 or kind not in OPS:
             return []
-        _, examples, _ = self._classes_of(groups)
-        found = [self._asked_of(tuple(groups[group].tolist())).predict(kind, size_bytes) for group in examples]
-        return [replace(time, time_ps=round(time.time_ps * self.factor)) for time in found]
+        _, examples, names = self._classes_of(groups)
+        found = []
+        for group, name in zip(examples, names, strict=True):
+            key = (kind, size_bytes, groups.shape[1], name)
+            if key not in self._predicted:
+                if key[2:] not in self._alike:
+                    self._alike[key[2:]] = self._asked_of(tuple(groups[group].tolist()))
+                asked = self._alike[key[2:]]
+                time = asked.predict(kind, size_bytes)
+                self._predicted[key] = replace(time, time_ps=round(time.time_ps * self.factor_of(asked)))
+            found.append(self._predicted[key])
+        return found
+
+    def factor_of(self, asked: Collectives) -> float:
+        """The factor on durations of one group."""
+        return self.factors[asked.topology.between is None]
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
         if group not in self._asked:
@@ -146,7 +167,7 @@ class StepCosts:
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:
         asked = self._asked_of(group)
-        wanted_ps = round(asked.predict(SAME.get(kind, kind), size).time_ps * self.factor)
+        wanted_ps = round(asked.predict(SAME.get(kind, kind), size).time_ps * self.factor_of(asked))
         if algorithm == ONE_OPERATION:
             return self._as_one(group, wanted_ps, self._usual("all_gather", asked, group))
         name = algorithm if algorithm is not None else self._usual(kind, asked, group)

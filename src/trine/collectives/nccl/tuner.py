@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
+from trine.collectives.nccl.channels import AMPERE, architecture
 from trine.collectives.nccl.costs import CostContext
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
 from trine.collectives.nccl.topology import CommTopology
 
-VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
 NVLINK, PCI, NET = "nvlink", "pci", "net"
 
 BASE_US = {
@@ -53,16 +53,6 @@ TREE_CORRECTION = {
 #: A network operation costs a ring step at least this, three times it with Simple.
 NET_OVERHEAD_US = 1.0
 
-_ARCHITECTURES = (
-    ("v100", VOLTA), ("h100", HOPPER), ("h200", HOPPER), ("h20", HOPPER), ("gh200", HOPPER), ("b200", BLACKWELL),
-    ("b300", BLACKWELL), ("gb200", BLACKWELL), ("gb300", BLACKWELL), ("rtx-pro-6000", BLACKWELL), ("gb10", BLACKWELL),
-)  # fmt: skip
-
-
-def architecture(gpu: str) -> int:
-    """NCCL's index of the GPU's generation; Ampere and Ada share one, and so does what is not known."""
-    return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
-
 
 def tuner_us(context: CostContext, op: str, size: float, algorithm: str, protocol: str) -> float | None:
     """What NCCL's model says; None for what it would not consider."""
@@ -78,7 +68,7 @@ def tuner_us(context: CostContext, op: str, size: float, algorithm: str, protoco
         table = TREE_CORRECTION[protocol]
         if index < len(table):
             rate *= table[index]
-    plateau = size / (context.num_channels(context.inner) * topology.num_ranks) >= 64
+    plateau = size / (context.channels * topology.num_ranks) >= 64
     if algorithm == "ring" and protocol == SIMPLE and topology.num_nodes > 1 and op == "all_reduce" and plateau:
         latency *= 1.9 if architecture(topology.gpu) < AMPERE else 1.4
     return latency + size / rate
@@ -105,15 +95,14 @@ def _graph_rate(context: CostContext) -> float:
         topology.inside.ring_bytes_per_s if topology.inside and topology.between is None else topology.path_bytes_per_s
     )
     outer = topology.between.ring_bytes_per_s if topology.between else math.inf
-    medium = context.inner if topology.inside else context.outer
-    return min(inner, outer) / 1e6 * min(1.0, context.num_channels(medium) / medium.channels)
+    return min(inner, outer) / 1e6 * context.part_of_rate(context.inner if topology.inside else context.outer)
 
 
 def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float:
     """Algorithm bandwidth in bytes/us."""
     topology = context.topology
     generation, nodes = _columns(topology)
-    channels = context.num_channels(context.inner if topology.inside else context.outer)
+    channels = context.channels
     bus = _graph_rate(context)
     n = topology.num_ranks
     if algorithm == "ring":

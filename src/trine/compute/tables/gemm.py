@@ -40,8 +40,9 @@ _MOST_COPIES = 5
 #: A working set so much larger than the cache, as a share of it, comes wholly from memory: all of it is read in turn.
 _SPILLING = 0.1
 #: Octaves between shapes whose weights come from the cache and from memory, and between those with and without a ragged
-#: last tile of rows, for which libraries take other kernels.
+#: last tile of rows, for which libraries take other kernels; those of 4-bit floats pad rows to 128 in any case.
 _BETWEEN_LEVELS, _BETWEEN_TILES, _TILE_ROWS = 2.0, 0.2, 16
+_PADDED = frozenset({"float4"})
 
 
 def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: str) -> Float64:
@@ -150,10 +151,10 @@ class GemmTable:
     def _place(self, m: Float64, n: Float64, k: Float64) -> Float64:
         """Where a shape lies, in octaves, along a new last axis; with a cache also by where its weights come from."""
         axes = [np.log2(m), np.log2(n), np.log2(k)]
+        if self.dtype not in _PADDED:
+            axes.append(_BETWEEN_TILES * ((m % _TILE_ROWS != 0) & (m > _TILE_ROWS)))
         if self._machine.cache_bytes:
-            ragged = (m % _TILE_ROWS != 0) & (m > _TILE_ROWS)
             axes.append(_BETWEEN_LEVELS * _spilled(m, n, k, self._machine, _ITEM_BYTES[self.dtype]))
-            axes.append(_BETWEEN_TILES * ragged)
         return np.stack(axes, axis=-1)
 
     @staticmethod

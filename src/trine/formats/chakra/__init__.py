@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from trine._lazy import lazy
 
 if TYPE_CHECKING:
-    from trine.formats.chakra.graph import trace_graph
     from trine.formats.chakra.job import trace_job
     from trine.formats.chakra.programs import NodeRoofline
     from trine.formats.chakra.read import read_chakra
-    from trine.formats.chakra.simulate import simulate_chakra
+    from trine.formats.chakra.simulate import simulate_chakra, trace_graph
     from trine.formats.chakra.trace import ChakraTrace
     from trine.formats.chakra.write import ChakraFiles, write_chakra
 
@@ -22,7 +21,7 @@ _MODULES = {
     "NodeRoofline": "trine.formats.chakra.programs",
     "read_chakra": "trine.formats.chakra.read",
     "simulate_chakra": "trine.formats.chakra.simulate",
-    "trace_graph": "trine.formats.chakra.graph",
+    "trace_graph": "trine.formats.chakra.simulate",
     "trace_job": "trine.formats.chakra.job",
     "write_chakra": "trine.formats.chakra.write",
 }

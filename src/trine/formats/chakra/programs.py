@@ -153,10 +153,10 @@ def make_program(file: TraceFile, known: groups.Groups, tables: Tables, *, own: 
     for node in file.nodes:
         if node.type == schema.METADATA:
             known = groups.merged(known, groups.node_groups(node, tables.num_ranks, file.path), file.path)
-    return _Writer(file.path, known, tables, own).program(in_order(file))
+    return _StepWriter(file.path, known, tables, own).program(in_order(file))
 
 
-class _Writer:
+class _StepWriter:
     """Turns the nodes of one trace into steps."""
 
     def __init__(self, path: Path, known: groups.Groups, tables: Tables, own: bool) -> None:

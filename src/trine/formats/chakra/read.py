@@ -63,7 +63,7 @@ def read_chakra(
     if comm_groups is not None or beside.exists():
         known = read_groups(beside if comm_groups is None else Path(comm_groups), len(files))
     tables = Tables(len(files), roofline, algorithms or {})
-    trace = _Reader(text, files, known, tables).trace()
+    trace = _JobReader(text, files, known, tables).trace()
     _check_used(trace, tables)
     return trace
 
@@ -113,7 +113,7 @@ def _files(prefix: str) -> tuple[Path, ...]:
     return tuple(found[rank] for rank in range(len(found)))
 
 
-class _Reader:
+class _JobReader:
     """Reads file by file; files of equal content share a program."""
 
     def __init__(self, prefix: str, files: tuple[Path, ...], known: Groups, tables: Tables) -> None:

@@ -154,7 +154,7 @@ def write_chakra(
         raise InputError(f"unknown target {target!r}{nearest(target, TARGETS)}", field="target")
     _check_place(text, len(job.program_of))
     notes = check_target(job, text, target)
-    writer = _Writer(job, has_metadata=target == "chakra")
+    writer = _JobWriter(job, has_metadata=target == "chakra")
     expected = writer.expected_bytes()
     if expected > max_bytes:
         raise PlanError(
@@ -207,7 +207,7 @@ def _write_groups(folder: OutputFolder, place: Path, groups: dict[str, list[int]
     return place
 
 
-class _Writer:
+class _JobWriter:
     """Templates of all programs, and how to fill them for a rank."""
 
     def __init__(self, job: Job, *, has_metadata: bool) -> None:

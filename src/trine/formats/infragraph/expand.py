@@ -53,11 +53,11 @@ class _Component:
     first: int
     count: int
     stride: int
-    inner: _Type | None
+    inner: _ExpandedType | None
 
 
 @dataclass
-class _Type:
+class _ExpandedType:
     """A device type written out: nodes in the file's order, edges between their indices."""
 
     name: str
@@ -101,13 +101,13 @@ class _Expander:
             field_name = f"{self.positions[device.name]}.links"
             for name, link in _by_name(device.links, file, field_name).items():
                 self.links[device.name, name] = link
-        self.types: dict[str, _Type] = {}
+        self.types: dict[str, _ExpandedType] = {}
         self.num_edges = 0
         self.notes: list[str] = []
 
     def run(self) -> Expanded:
         out = Expanded([], [], [], [], self.links, self.notes)
-        starts: dict[str, tuple[int, int, _Type]] = {}
+        starts: dict[str, tuple[int, int, _ExpandedType]] = {}
         for number, instance in enumerate(_by_name(self.spec.instances, self.file, "instances").values()):
             if instance.device not in self.devices:
                 hint = nearest(instance.device, self.devices)
@@ -152,13 +152,13 @@ class _Expander:
         known = [link for owner, link in self.links if owner in (scope, "")]
         raise self.error(f"unknown link {name!r}{nearest(name, known)}", where)
 
-    def type_of(self, name: str, inside: tuple[str, ...] = ()) -> _Type:
+    def type_of(self, name: str, inside: tuple[str, ...] = ()) -> _ExpandedType:
         if name in self.types:
             return self.types[name]
         if name in inside or len(inside) > MAX_NESTING:
             raise self.error(f"is inside itself: {' in '.join((name, *reversed(inside)))}", self.positions[name])
         device, where = self.devices[name], self.positions[name]
-        kind = _Type(name)
+        kind = _ExpandedType(name)
         for number, component in enumerate(_by_name(device.components, self.file, f"{where}.components").values()):
             field_name = f"{where}.components[{number}]"
             inner = None
@@ -179,13 +179,13 @@ class _Expander:
         self.types[name] = kind
         return kind
 
-    def inner_type(self, name: str, inside: tuple[str, ...], where: str) -> _Type:
+    def inner_type(self, name: str, inside: tuple[str, ...], where: str) -> _ExpandedType:
         """A component that is a device carries the name of that device."""
         if name not in self.devices:
             raise self.error(f"is a device, but there is no device {name!r}{nearest(name, self.devices)}", where)
         return self.type_of(name, inside)
 
-    def device_edges(self, device: DeviceFile, kind: _Type, where: str) -> None:
+    def device_edges(self, device: DeviceFile, kind: _ExpandedType, where: str) -> None:
         for number, edge in enumerate(device.edges):
             field_name = f"{where}.edges[{number}]"
             ends = []
@@ -195,7 +195,7 @@ class _Expander:
             link = self.link(device.name, edge.link, f"{field_name}.link")
             kind.edges.extend(self.pairs(edge, ends[0], ends[1], link, field_name))
 
-    def component_end(self, text: str, kind: _Type, where: str) -> list[int]:
+    def component_end(self, text: str, kind: _ExpandedType, where: str) -> list[int]:
         """Node indices within a device type of an endpoint such as ``cx5[0:2].port[0]``."""
         bases, inner = [0], kind
         parts = text.split(".")
@@ -217,7 +217,7 @@ class _Expander:
         raise self.error(f"{text!r} is a device; add one of its components ({known})", where)
 
     def instance_end(
-        self, instance: str, component: str, starts: Mapping[str, tuple[int, int, _Type]], where: str
+        self, instance: str, component: str, starts: Mapping[str, tuple[int, int, _ExpandedType]], where: str
     ) -> list[int]:
         head, _, rest = instance.partition(".")
         name, indices_text = self.split(head, f"{where}.instance")
@@ -311,7 +311,7 @@ def _ring(members: Sequence[int], link: tuple[str, str]) -> Iterator[Edge]:
         yield Edge(members[i], members[(i + 1) % count], link)
 
 
-def _nest(kind: _Type, inner: _Type, path: str) -> None:
+def _nest(kind: _ExpandedType, inner: _ExpandedType, path: str) -> None:
     offset = len(kind.nodes)
     for node in inner.nodes:
         owners = tuple((f"{path}.{below}" if below else path, name) for below, name in node.owners)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from trine.cluster.parts import GPU, Device, Fabric
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
 from trine.formats.media import LinkChoices
-from trine.formats.reader import assemble, merge_parallel_switches
+from trine.formats.reader import Cable, assemble, merge_parallel_switches
 from trine.units import whole_number
 
 if TYPE_CHECKING:
-    from trine.formats.infragraph.schema import InfrastructureFile, OwnFile
+    from trine.formats.infragraph.expand import Expanded
+    from trine.formats.infragraph.schema import AnnotationFile, InfrastructureFile, OwnFile
 
 
 def infragraph_cluster(
@@ -61,8 +63,6 @@ def infragraph_cluster(
     notes.extend(expanded.notes)
     own = own_part(spec.description, OwnFile, file)
     if annotations is not None or inside is not None:
-        from trine.formats.infragraph.annotations import apply_annotations, read_annotations
-
         spoken = read_annotations(file if annotations is None else annotations, inside if annotations is None else None)
         devices, wires, unused = apply_annotations(*spoken, expanded, devices, wires)
         notes.extend(unused)
@@ -153,3 +153,143 @@ def device_order(devices: Sequence[Device], given: str | list[int] | None, file:
 def _check_order(order: list[int], count: int, what: str, file: str) -> None:
     if sorted(order) != list(range(count)):
         raise SpecError(f"the order of {what} must have each of 0 to {count - 1} once", file=file)
+
+
+# InfraGraph's annotations: ``rank`` orders the GPUs; what trine does not use is named, never dropped in silence.
+
+_STEP = re.compile(r"([^\[\].]+)(?:\[([^\[\]]*)\])?")
+_MAX_MATCHES = 1 << 20
+
+
+def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple[AnnotationFile, str]:
+    """Annotations of a file, or those given as plain data of that file; and the file's name."""
+    from trine.formats.infragraph.schema import AnnotationFile
+    from trine.spec import check, load_mapping
+
+    return check(AnnotationFile, load_mapping(path) if data is None else data, path), os.fspath(path)
+
+
+def apply_annotations(
+    spec: AnnotationFile, file: str, expanded: Expanded, devices: Sequence[Device], wires: Sequence[Cable]
+) -> tuple[list[Device], list[Cable], list[str]]:
+    """Put the GPUs into the order of their ``rank``; returns devices, wires and a note on each attribute not used.
+
+    Raises
+    ------
+    SpecError: an annotation of a node that does not exist, ranks that are not one number from 0 for each GPU.
+    """
+    index = {name: i for i, name in enumerate(expanded.names)}
+    ranks: dict[int, int] = {}
+    for number, note in enumerate(spec.nodes):
+        matches = _matches(note.name, index, expanded, file, f"nodes[{number}].name")
+        for attribute in note.attributes:
+            if attribute.attribute == "rank":
+                for match in matches:
+                    ranks[match] = _rank(attribute.value, file, f"nodes[{number}]")
+    unused = [f"unused annotation {text}" for text in _unused(spec)]
+    if not ranks:
+        return list(devices), list(wires), unused
+    order = _order(ranks, devices, file)
+    position = {old: new for new, old in enumerate(order)}
+    moved = [wire._replace(a=position[wire.a], b=position[wire.b]) for wire in wires]
+    return [devices[old] for old in order], moved, unused
+
+
+def _rank(text: str, file: str, where: str) -> int:
+    rank = whole_number(text, most=10**9)
+    if rank is None:
+        raise SpecError(f"a rank is a whole number from 0, got {text[:80]!r}", file=file, field=where)
+    return rank
+
+
+def _order(ranks: dict[int, int], devices: Sequence[Device], file: str) -> list[int]:
+    """Device indices with the GPUs, in the places that GPUs have, by rank."""
+    gpus = [i for i, device in enumerate(devices) if device.kind == GPU]
+    for index in ranks:
+        if devices[index].kind != GPU:
+            raise SpecError(f"{devices[index].name!r} has a rank, but is not a GPU", file=file)
+    without = next((devices[gpu].name for gpu in gpus if gpu not in ranks), None)
+    if without is not None:
+        raise SpecError(f"GPU {without!r} has no rank, but others have", file=file)
+    if sorted(ranks.values()) != list(range(len(gpus))):
+        raise SpecError(f"the ranks of {len(gpus)} GPUs must be 0 to {len(gpus) - 1}, each once", file=file)
+    order = list(range(len(devices)))
+    for place, gpu in zip(gpus, sorted(gpus, key=ranks.__getitem__), strict=True):
+        order[place] = gpu
+    return order
+
+
+def _unused(spec: AnnotationFile) -> list[str]:
+    """``'peak_bf16_tflops' of nodes (16)`` and so on, one for each attribute name and what carries it."""
+    counts: dict[tuple[str, str], int] = {}
+    groups = (
+        ("nodes", [note.attributes for note in spec.nodes]),
+        ("edges", [note.attributes for note in spec.edges]),
+        ("links", [note.attributes for note in spec.links]),
+        ("the graph", [spec.graph]),
+    )
+    for what, notes in groups:
+        for attribute in (attribute for attributes in notes for attribute in attributes):
+            if (what, attribute.attribute) != ("nodes", "rank"):
+                key = (what, attribute.attribute)
+                counts[key] = counts.get(key, 0) + 1
+    return [f"{name!r} of {what} ({count} entries)" for (what, name), count in counts.items()]
+
+
+def _matches(text: str, index: dict[str, int], expanded: Expanded, file: str, where: str) -> list[int]:
+    """Node indices of ``node.0.xpu.3``, of ``node[:]xpu[0:4]``, or of all below ``node.0``."""
+    found: list[int] = []
+    for name in [text] if text in index else _written_out(text, expanded, file, where):
+        if name in index:
+            found.append(index[name])
+            continue
+        below = [i for other, i in index.items() if other.startswith(f"{name}.")]
+        if not below:
+            raise SpecError(f"there is no node {name!r}{nearest(name, index)}", file=file, field=where)
+        found.extend(below)
+    return found
+
+
+def _written_out(text: str, expanded: Expanded, file: str, where: str) -> list[str]:
+    """Names that a text with slices stands for; open ends reach to the last index that exists."""
+    steps = list(_STEP.finditer(text))
+    if "[" not in text:
+        return [text]
+    if "".join(step[0] for step in steps) != text.replace(".", ""):
+        raise SpecError(f"cannot read {text!r}; write 'node[0:2]xpu[:]'", file=file, field=where)
+    names = [""]
+    for step in steps:
+        if step[2] is None:
+            names = [f"{name}.{step[1]}" if name else step[1] for name in names]
+            continue
+        grown: list[str] = []
+        for name in names:
+            stem = f"{name}.{step[1]}" if name else step[1]
+            count = _count(stem, expanded)
+            if not count:
+                raise SpecError(f"{text!r}: there is no node {stem!r}", file=file, field=where)
+            grown.extend(f"{stem}.{i}" for i in _picked(step[2], count, file, where))
+        names = grown
+        if len(names) > _MAX_MATCHES:
+            raise SpecError(f"stands for more than {_MAX_MATCHES} nodes", file=file, field=where)
+    return names
+
+
+def _count(stem: str, expanded: Expanded) -> int:
+    """How many ``stem.0``, ``stem.1``, ... there are."""
+    depth = stem.count(".") + 1
+    prefix = f"{stem}."
+    numbers = {name.split(".")[depth] for name in expanded.names if name.startswith(prefix)}
+    return len(numbers)
+
+
+def _picked(text: str, count: int, file: str, where: str) -> Sequence[int]:
+    try:
+        numbers = [int(part) if part.strip() else None for part in text.split(":")]
+        if len(numbers) == 1:
+            return range(count) if numbers[0] is None else [range(count)[numbers[0]]]
+        return range(count)[slice(*numbers)]
+    except (ValueError, IndexError, TypeError):
+        raise SpecError(
+            f"cannot read the index [{text}], or it is outside of {count}", file=file, field=where
+        ) from None

@@ -67,7 +67,7 @@ def _mark(own: Mapping[str, object]) -> str:
 
 
 @dataclass
-class _Type:
+class _DeviceType:
     """A device type: components in order, how each local device is named in endpoints, and the links it uses."""
 
     name: str
@@ -86,7 +86,7 @@ class _Group:
     prefix: str
     members: list[int]
     wires: list[Cable] = field(default_factory=list)
-    type: _Type | None = None
+    type: _DeviceType | None = None
 
 
 class _Export:
@@ -104,7 +104,7 @@ class _Export:
                 self.outside.append(wire)
 
     def data(self) -> dict[str, Any]:
-        types: dict[object, _Type] = {}
+        types: dict[object, _DeviceType] = {}
         names: set[str] = set()
         for group in self.groups:
             key = self.signature(group)
@@ -137,8 +137,8 @@ class _Export:
         devices = [replace(self.cluster.devices[i], name=self.own_name(group, i), node=None) for i in group.members]
         return tuple(devices), tuple(group.wires)
 
-    def make_type(self, group: _Group, name: str) -> _Type:
-        kind, names = _Type(name), set[str]()
+    def make_type(self, group: _Group, name: str) -> _DeviceType:
+        kind, names = _DeviceType(name), set[str]()
         for members in _alike([(i, self.own_name(group, i), self.cluster.devices[i]) for i in group.members]):
             first = self.cluster.devices[members[0][0]]
             component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
@@ -262,7 +262,7 @@ def _edge(run: Sequence[tuple[_End, _End]], link: str, instance: str | None) -> 
     return {"ep1": ends[0], "ep2": ends[1], "scheme": "many2many" if one_fixed else "one2one", "link": link}
 
 
-def _type_data(kind: _Type) -> dict[str, Any]:
+def _type_data(kind: _DeviceType) -> dict[str, Any]:
     return {
         "name": kind.name,
         "components": kind.components,

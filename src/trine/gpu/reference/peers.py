@@ -199,7 +199,8 @@ class ArrivalRecorder:
         self.answers: list[tuple[int, ...]] = []
 
     def request_came(self, request: Request) -> None:
-        if request.target == self.gpu >= 0:
+        # what a switch brings back of the GPU's own comes from no other
+        if request.target == self.gpu >= 0 and request.rank != request.peer:
             self.requests.append(
                 (
                     self.agenda.now,

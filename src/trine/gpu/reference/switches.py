@@ -128,4 +128,4 @@ def _up(interconnect: Interconnect, source: PathEnd, port: PathEnd, spoke: Spoke
 
 def _down(interconnect: Interconnect, port: PathEnd, target: PathEnd, spoke: Spoke) -> MessagePath:
     """From the switch to inside a GPU."""
-    return MessagePath((interconnect.lane(spoke.down), *interconnect.within(port, target)), 0)
+    return MessagePath((interconnect.lane(spoke.down), *interconnect.within(port, target)), 0, 1)

@@ -378,7 +378,7 @@ class ComputeUnit:
             semaphore=semaphore,
             amount=amount,
             number=self.next_number(wavefront.slot),
-            ordinal=self.next_ordinal(wavefront.slot, operand.peer),
+            ordinal=self.next_ordinal(wavefront.slot, -1 if operand.members else operand.peer),
             issued_ps=self.agenda.now,
         )
         self.shared.requests_done += 1
@@ -402,7 +402,7 @@ class ComputeUnit:
         return number
 
     def next_ordinal(self, slot: int, peer: int) -> int:
-        """The number of the slot's next request to another GPU; -1: to the own one."""
+        """The number of the slot's next request to another GPU, or to a switch (peer -1); -1: to the own one."""
         if peer == self.rank:
             return -1
         self.ordinals[slot] += 1

@@ -53,7 +53,7 @@ def noc(result: ResourceUses, *, rank: int | None = None) -> Any:
 def _title(result: ResourceUses, gpu: int) -> str:
     use = result.gpus[gpu]
     alike = f" (and {use.stands_for - 1} alike)" if use.stands_for > 1 else ""
-    alike += f" ({result.replayed})" if result.replayed else ""
+    alike += f" ({result.left_out})" if result.left_out else ""
     partial = "" if result.finished else ", stopped"
     name = result.program.name
     return f"{name}: inside rank {use.rank}{alike}, {result.model.name}, {format_time(result.time_ps)}{partial}"

@@ -17,7 +17,7 @@ from trine.cluster.cluster import Cluster
 from trine.errors import InputError
 from trine.evidence import Evidence
 from trine.gpu.model import GpuModel
-from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram
+from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram, has_multimem
 from trine.gpu.records import STATE_NAMES, GpuRecords
 from trine.results.intervals import lengths, merge, sum_by_group
 from trine.units import PS_PER_S
@@ -217,19 +217,34 @@ class KernelRun:
         found = int(self.records.gpu_of[rank])
         if found < 0:
             ranks = ", ".join(str(each) for each in self.records.ranks.tolist())
-            raise InputError(f"rank {rank} was replayed, not simulated; rank {ranks} was", field="rank")
+            why = "was replayed, not simulated" if self.num_replayed else "is not shown"
+            raise InputError(f"rank {rank} {why}; rank {ranks} {'was' if self.num_replayed else 'is'}", field="rank")
         return found
 
     @property
     def num_replayed(self) -> int:
         """Ranks of which only what they send to the others exists (docs/design/replay.md)."""
-        return int(np.count_nonzero(self.records.gpu_of < 0))
+        return 0 if has_multimem(self.program) else self._num_left_out
 
     @property
-    def replayed(self) -> str:
-        """Say how many peers were replayed, "" where none was."""
-        count = self.num_replayed
-        return f"{count:,} {'peer' if count == 1 else 'peers'} replayed" if count else ""
+    def left_out(self) -> str:
+        """Say how many peers are not shown: they were replayed, or simulated too; "" where all are shown."""
+        count = self._num_left_out
+        what = "replayed" if self.num_replayed else "simulated too"
+        return f"{count:,} {'peer' if count == 1 else 'peers'} {what}" if count else ""
+
+    @property
+    def simulated_gpus(self) -> str:
+        """Say of how many GPUs how many were simulated."""
+        ranks, shown = self.program.num_ranks, len(self.gpus)
+        gpus = f"{ranks:,} {'GPU' if ranks == 1 else 'GPUs'}"
+        if self._num_left_out > self.num_replayed:
+            return f"{gpus}, of which {shown:,} is shown"
+        return f"{shown:,} of {gpus}"
+
+    @property
+    def _num_left_out(self) -> int:
+        return int(np.count_nonzero(self.records.gpu_of < 0))
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -357,7 +372,7 @@ def gpu_uses(result: KernelRun) -> tuple[GpuUse, ...]:
     first, last = np.full(gpus, np.iinfo(np.int64).max), np.full(gpus, -1, np.int64)
     np.minimum.at(first, gpu, records.workgroup_start_ps[began])
     np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
-    stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: replayed
+    stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: left out
     busy, workgroups = occupied(result), np.bincount(gpu, minlength=gpus)
     names = ("loads", "stores", "acquires", "releases", "polls", "packets", "load_latency_ps", "l2_hits", "l2_misses",
              "flagged_loads", "wakeups", "spurious_wakeups", "monitor_full")  # fmt: skip

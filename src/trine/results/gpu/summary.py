@@ -42,7 +42,7 @@ def _head(result: ResourceUses) -> list[str]:
     size = [f"of {format_bytes(program.payload_bytes)}"] if program.payload_bytes else []
     lines = [
         f"{program.name}: {_count(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}"
-        + (f", {result.replayed}" if result.replayed else ""),
+        + (f", {result.left_out}" if result.left_out else ""),
         "  ".join([f"time  {format_time(result.time_ps)}", *size, *rates]),
     ]
     if not result.finished:
@@ -92,7 +92,7 @@ def _requests(result: ResourceUses) -> list[str]:
 def _flags(result: ResourceUses) -> list[str]:
     """Return what waiting took, of a run about waiting: reads of flags, and wavefronts that a monitor woke."""
     gpus = result.gpus
-    if not result.replayed and result.model.monitor is None:
+    if not result.left_out and result.model.monitor is None:
         return []
     reads, others = sum(gpu.flag_reads for gpu in gpus), sum(gpu.non_flag_reads for gpu in gpus)
     line = f"flag reads {reads:,}, other reads {others:,}"
@@ -187,7 +187,7 @@ def _evidence(result: ResourceUses) -> list[str]:
 
 def _folding(result: ResourceUses) -> list[str]:
     fold = result.fold
-    if fold is None or result.program.num_ranks == 1 or result.replayed:
+    if fold is None or result.program.num_ranks == 1 or result.left_out:
         return []
     if fold.why_unfolded is not None:
         return wrapped("not folded", fold.why_unfolded)
@@ -195,8 +195,7 @@ def _folding(result: ResourceUses) -> list[str]:
 
 
 def _simulated(result: ResourceUses) -> str:
-    gpus = f"{len(result.gpus)} of {_count(result.program.num_ranks, 'GPU')}"
-    gpus += f" ({result.replayed})" if result.replayed else ""
+    gpus = result.simulated_gpus + (f" ({result.left_out})" if result.num_replayed else "")
     wall = "" if result.wall_s is None else f" in {format_time(result.wall_s * 1e12)}"
     return f"simulated {gpus}, {result.records.num_events:,} events{wall} by trine {__version__}"
 

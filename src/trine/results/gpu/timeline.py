@@ -93,8 +93,8 @@ def _rows(result: KernelRun) -> tuple[_Rows, tuple[str, ...]]:
         notes.append(f"operations of {left_out:,} of {len(began):,} workgroups are left out of the timeline")
     if not result.finished:
         notes.append("the run was stopped: what had not ended is drawn up to then")
-    if result.replayed:
-        notes.append(f"{result.replayed}: no tracks")
+    if result.left_out:
+        notes.append(f"{result.left_out}: no tracks")
     return _Rows(_places(result, began, end), records.workgroup_start_ps, end, fits), tuple(notes)
 
 

@@ -20,6 +20,7 @@ from trine.collectives.mscclpp.reading import walk
 from trine.errors import InputError
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.program import GpuProgram
+from trine.gpu.validate import MAX_WAVEFRONTS
 
 #: threads of a wavefront, as the plans' GPUs have them
 WARP_THREADS = 32
@@ -70,6 +71,9 @@ def _check_options(line_bytes: int, wavefronts: int | None) -> None:
         raise InputError(f"must be a power of two of at least 16 bytes, got {line_bytes}", field="line_bytes")
     if wavefronts is not None and wavefronts < 1:
         raise InputError(f"a workgroup needs at least one, got {wavefronts}", field="wavefronts")
+    if wavefronts is not None and wavefronts > MAX_WAVEFRONTS:
+        problem = f"a workgroup of a program has no more than {MAX_WAVEFRONTS}, got {wavefronts}"
+        raise InputError(problem, field="wavefronts")
 
 
 def _refuse_packets_to_all(plan: KernelPlan) -> None:

@@ -1,17 +1,21 @@
 """Dispatch and combine for decoding: every token goes by itself to each of its experts, straight from the GPU.
 
-What DeepEP's low-latency kernels do (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/internode_ll.cu; facts, no
-code). A message a token and expert: to ranks of the node over NVLink, to others a put by the NIC that the GPU posts
-(IBGDA). A counter or flag for each expert and rank follows them. Experts (of all ranks) are shared out to the SMs in
-groups of warps: these send what goes to the expert (combine) or its count (dispatch), all SMs meet, and they wait for
-what comes from there.
+What DeepEP's low-latency kernels did when their published times were taken (github.com/deepseek-ai/DeepEP, commit
+de8cfca of 2025-06-05, csrc/kernels/internode_ll.cu; facts, no code). A message a token and expert: to ranks of the node
+over NVLink, to others a put by the NIC that the GPU posts (IBGDA). A counter or flag for each expert and rank follows
+them. Experts (of all ranks) are shared out to the SMs in groups of warps: these send what goes to the expert (combine)
+or its count (dispatch), all SMs meet, and they wait for what comes from there.
 
 Dispatch: an SM a token casts it into a send buffer and sends it to all its experts; the receiver copies what came into
 rows for each of its experts. Combine: what an expert made of a token goes to a place that its owner has for it, and the
 owner adds up its weighted top_k rows, an SM a token.
 
-Beside DeepEP: a message is whole lines; warps share the lines of a message, so that those of one token go one after the
-other; places in the rows of an expert are in the order of ranks, where DeepEP counts as they come.
+Messages lie behind each other without gaps, so most begin inside a line, and a warp's access of 512 bytes takes a part
+of a line more at both ends (:func:`part_lines`). A copy's rest, below what it unrolls, goes one access after the other.
+
+Beside DeepEP: what is read and written on the own GPU is whole lines; warps share the lines of a message, so that those
+of one token go one after the other; places in the rows of an expert are in the order of ranks, where DeepEP counts as
+they come.
 """
 
 from __future__ import annotations
@@ -20,17 +24,34 @@ from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, 
 from trine.collectives.kernels.moe.options import low_latency_sms
 from trine.collectives.kernels.moe.routing import Place
 from trine.collectives.kernels.options import KernelOptions
-from trine.gpu.program import GpuProgram
+from trine.gpu.builder import Operand
+from trine.gpu.program import LOAD, READ, GpuProgram
 
 #: Warps of a block at most.
 MOST_WARPS = 32
 #: Of a message beside the token: the token's number, 16 bytes.
 HEADER_BYTES = 16
-#: Lines of a warp in flight: to peers, from the receive buffer, and by the TMA: of three buffers of 2048 bytes one is
-#: filled while another is written; and rows of a block in flight that adds up.
-SEND_LINES, RECEIVE_LINES, TMA_LINES, ADDED_ROWS = 8 * LINES_PER_ACCESS, 7 * LINES_PER_ACCESS, 32, 3
+#: Lines of a warp in flight: of dispatched messages, and of rows on the way to and from experts; and rows of a block
+#: in flight that adds up (assumed: each row has a branch of its own in the source).
+SEND_LINES, ROW_LINES, ADDED_ROWS = 8 * LINES_PER_ACCESS, 7 * LINES_PER_ACCESS, 1
+#: Bytes of a warp's access; of what a GPU's memory and NVLink write at least, else the bytes to write are named; and of
+#: NVLink's flit: a header, named bytes, an acknowledgement (P. Foley, J. Danskin, Ultra-Performance Pascal GPU and
+#: NVLink Interconnect, IEEE Micro 37(2), 2017, of NVLink 1 and from memory; NVLink 4's format is not public).
+ACCESS_BYTES, SECTOR_BYTES, FLIT_BYTES = 512, 32, 16
 #: Bytes of an expert's number in the routing; one warp of each SM counts all of them, 8 numbers a lane at a time.
 INDEX_BYTES = 8
+
+
+def part_lines(message_bytes: int, slot: int, line_bytes: int) -> int:
+    """Lines that take as long on a link as what the message in that slot needs beyond its own lines.
+
+    One that begins inside a line: for each access a header and its acknowledgement, a sector, and the named bytes of
+    the parts at both ends.
+    """
+    if slot * message_bytes % line_bytes == 0:
+        return 0
+    parts_bytes = -(-message_bytes // ACCESS_BYTES) * (SECTOR_BYTES + 4 * FLIT_BYTES)
+    return -(-parts_bytes // (line_bytes + 2 * FLIT_BYTES))
 
 
 class _LowLatency(MoeBuilder):
@@ -44,6 +65,7 @@ class _LowLatency(MoeBuilder):
         self.by_expert = [routes.by_expert() for routes in self.routes]
         self.token_lines = self.lines_of(self.moe.combined_bytes)
         self.expert_rows = self.num_ranks * self.moe.tokens
+        self.routing = self.rows("routing", 1, self.lines_of(self.moe.tokens * self.moe.top_k * INDEX_BYTES))
 
     def places(self) -> list[Place]:
         """(distance, local expert) of all experts, in the order of their numbers."""
@@ -75,6 +97,12 @@ class _LowLatency(MoeBuilder):
         """Lines in flight of each warp of a group, where so many of them have ``lines`` and the others none."""
         return -(-lines * min(warps, self.warps) // self.warps)
 
+    def look_up(self, rank: int, number: int, label: str) -> None:
+        """Two numbers that what follows waits for: an address, a count, a weight, the answer of an atomic."""
+        line = self.routing.at(rank, 0, number % self.routing.lines)
+        self.add(LOAD, 2, (Operand(READ, *line),), label, 1)
+        self.settle(label)
+
     def end(self, rank: int) -> None:
         self.end_kernel(rank, self.warps, self.name)
 
@@ -105,9 +133,11 @@ class _LowLatencyDispatch(_LowLatency):
         self.lines = self.lines_of(self.message_bytes)
         self.x = self.rows("input", moe.tokens, self.token_lines)
         self.output = self.rows("output", self.local_experts * self.expert_rows, self.lines)
-        self.routing = self.rows("routing", 1, self.lines_of(moe.tokens * moe.top_k * INDEX_BYTES))
         self.messages = self.rows("messages", moe.tokens, self.lines)
         self.received = self.rows("received", moe.experts * moe.tokens, self.lines)
+        parts = part_lines(self.message_bytes, 1, self.line_bytes)
+        self.parts = self.rows("parts", moe.experts * moe.tokens, parts)
+        self.scales = self.rows("scales", self.local_experts * self.expert_rows, moe.scales)
         self.staged = self.flags("staged", moe.tokens)
         self.issued, self.counts = self.flags("issued", moe.experts), self.flags("counts", ranks * self.local_experts)
         self.grid_flags = self.flags("grid", 2)
@@ -157,24 +187,36 @@ class _LowLatencyDispatch(_LowLatency):
 
     def put_all(self, rank: int, token: int, places: list[Place]) -> None:
         """By NICs."""
+        self.look_up(rank, token, "slot")
         for place in places:
-            target = self.slot(rank, self.grid.at(rank, place[0]), place, token)
+            target = self.received.at(self.grid.at(rank, place[0]), self.row(rank, place, token))
             self.put(self.lines, self.messages.at(rank, token), target, "put")
         self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
 
     def write_all(self, rank: int, token: int, places: list[Place]) -> None:
-        """To ranks of the node, each by a warp."""
-        unroll = self.shared(SEND_LINES, len(places))
+        """To ranks of the node, each by a warp: what it unrolls, and the rest."""
+        self.look_up(rank, token, "slot")
+        whole = self.lines // SEND_LINES * SEND_LINES
+        for first, lines, flying in ((0, whole, SEND_LINES), (whole, self.lines - whole, LINES_PER_ACCESS)):
+            for place in places:
+                if lines:
+                    target = self.received.at(self.grid.at(rank, place[0]), self.row(rank, place, token), first)
+                    source = self.messages.at(rank, token, first)
+                    self.copy(lines, source, target, "send", self.shared(flying, len(places)))
         for place in places:
-            target = self.slot(rank, self.grid.at(rank, place[0]), place, token)
-            self.copy(self.lines, self.messages.at(rank, token), target, "send", unroll)
+            self.write_parts(rank, place, self.row(rank, place, token))
         self.settle("send")
         self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
 
-    def slot(self, rank: int, peer: int, place: Place, token: int) -> tuple[int, int]:
+    def write_parts(self, rank: int, place: Place, row: int) -> None:
+        """What the parts of lines of a message take of the links to another GPU."""
+        lines = part_lines(self.message_bytes, row % self.moe.tokens, self.line_bytes)
+        if place[0] and lines:
+            self.store(lines, self.parts.at(self.grid.at(rank, place[0]), row), "parts")
+
+    def row(self, rank: int, place: Place, token: int) -> int:
         """Where a message lies at its receiver: behind those that the rank has for the same expert."""
-        row = self.number(place) * self.moe.tokens + self.tokens_from(rank, place).index(token)
-        return self.received.at(peer, row)
+        return self.number(place) * self.moe.tokens + self.tokens_from(rank, place).index(token)
 
     def receive(self, rank: int, number: int, place: Place, row: int) -> None:
         """Send the count to the expert of that number; then copy what came for the own one from the other side."""
@@ -186,11 +228,14 @@ class _LowLatencyDispatch(_LowLatency):
         self.notify(self.counts, (self.grid.at(rank, place[0]), number), place[0], "count")
         self.meet(self.grid_flags, rank, number, moe.experts, "grid")
         self.acquire(self.counts, rank, number, 1, "wait")
+        self.look_up(rank, number, "place")
         if coming:
-            source, unroll = self.received.at(rank, number * moe.tokens), self.shared(RECEIVE_LINES, coming)
+            source, unroll = self.received.at(rank, number * moe.tokens), self.shared(ROW_LINES, coming)
             self.load(1, source, "number", 0)
             self.settle("number")
             self.copy(coming * self.lines, source, self.output.at(rank, row), "unpack", unroll)
+            if moe.scales:  # they are kept by element of the row, not by token: each goes to a line of its own
+                self.store(coming * moe.scales, self.scales.at(rank, row), "scales")
         self.end_workgroup()
 
 
@@ -223,7 +268,10 @@ class _LowLatencyCombine(_LowLatency):
         distance, lines = place[0], self.token_lines
         owner, tokens = self.grid.at(rank, distance, -1), self.tokens_at(rank, place)
         away = self.grid.distance(rank, owner)
-        unroll = self.shared(TMA_LINES, len(tokens))
+        unroll = self.shared(ROW_LINES, len(tokens))
+        self.look_up(rank, number, "layout")
+        if tokens:
+            self.look_up(rank, number, "source")
         if self.crosses(away) and tokens:
             self.copy(len(tokens) * lines, self.x.at(rank, row), self.messages.at(rank, row), "copy", unroll)
             self.settle("copy")
@@ -235,15 +283,17 @@ class _LowLatencyCombine(_LowLatency):
                 self.copy(lines, self.x.at(rank, row + i), target, "send", unroll)
         if tokens and not self.crosses(away):
             self.settle("send")
+        self.look_up(rank, number, "clean")
         self.notify(self.flags_of, (owner, number), away, "flag")
 
     def receive(self, rank: int, number: int) -> None:
-        """Wait for the expert of that number; then add up the tokens of the block."""
+        """Wait for the expert of that number; then the first group of warps of a block adds up its tokens."""
         moe = self.moe
         self.acquire(self.flags_of, rank, number, 1, "wait")
         self.meet(self.grid_flags, rank, number, moe.experts, "grid")
         unroll = -(-ADDED_ROWS * self.token_lines // self.warps)
-        for token in range(number, moe.tokens, moe.experts):
+        for token in range(number, moe.tokens if number < self.sms else 0, self.sms):
+            self.look_up(rank, token, "weights")
             places = self.routes_of(rank).tokens[token]
             rows = [self.received.at(rank, self.number(place) * moe.tokens + token) for place in places]
             self.reduce(self.token_lines, rows, self.output.at(rank, token), "add up", unroll)

@@ -110,7 +110,12 @@ class MoeOptions:
     @property
     def token_bytes(self) -> int:
         """Of a dispatched token: with the scales of FP8."""
-        return self.hidden + self.hidden // SCALED * SCALE_BYTES if self.dispatch_type == FP8 else 2 * self.hidden
+        return self.hidden + self.scales * SCALE_BYTES if self.dispatch_type == FP8 else 2 * self.hidden
+
+    @property
+    def scales(self) -> int:
+        """Of a dispatched token."""
+        return self.hidden // SCALED if self.dispatch_type == FP8 else 0
 
     @property
     def combined_bytes(self) -> int:
