@@ -3,8 +3,9 @@
 Run: python benchmarks/bench_gpu.py [--only WORD] [--first-compile]
 Every row is a fresh process with cached kernels, on the paper's GPU (astra3-generic). "run" is the compiled loop and
 its tables alone, in CPU time of its thread, which other work on the machine stretches least; events a second are of
-that. "process" has Python's start and imports in it. An event is one hop of one request, or something that a
-wavefront, CU or dispatcher does.
+that, and so is "ns/line", for each line that a GPU puts to another. "process" has Python's start and imports in it. An
+event is one hop of one request, or something that a wavefront, CU or dispatcher does. Rows "case 5" are the paper's
+largest cost case as published, every line of 128 GPUs x 448 endpoints, and fewer GPUs with the same bytes a pair.
 """
 
 from __future__ import annotations
@@ -25,16 +26,27 @@ TRINE = str(Path(sys.executable).with_name("trine"))
 COMMAND = "collective all_gather --cluster astra3-generic --gpus 8 --size 1M --fidelity loadstore"
 COMMAND_MOST_S = 1.5
 LEAST_EVENTS_PER_S = 10e6
+CASE_5_GPUS, CASE_5_WAVEFRONTS, CASE_5_MOST_GIB = 128, 32, 24
+LINE_BYTES = 128
 
 
 class Case(NamedTuple):
-    """An all-gather: its GPUs, output, and the most seconds that the process should take; None: no target."""
+    """An all-gather: its GPUs, output, wavefronts a workgroup, and the most seconds that the process should take.
+
+    most_s: None: no target.
+    """
 
     gpus: int
     size_bytes: int
     algorithm: str = "put"
     fold: str = "auto"
     most_s: float | None = None
+    wavefronts: int = 8
+
+    @property
+    def lines(self) -> int:
+        """Lines that all GPUs put to all others."""
+        return (self.gpus - 1) * self.size_bytes // LINE_BYTES
 
 
 CASES = {
@@ -44,6 +56,12 @@ CASES = {
     "128 GPUs, 256 MiB, folded": Case(128, 256 * MIB, most_s=20),
     "128 GPUs, 16 MiB, folded": Case(128, 16 * MIB),
     "8 GPUs, 1 MiB, unfolded": Case(8, MIB, fold="off"),
+    "case 5, 128 GPUs, 16 MiB, folded": Case(CASE_5_GPUS, 16 * MIB, wavefronts=CASE_5_WAVEFRONTS),
+} | {
+    f"case 5, {gpus} GPUs, {gpus // 8} MiB, unfolded": Case(
+        gpus, gpus // 8 * MIB, fold="off", most_s=120 if gpus == CASE_5_GPUS else None, wavefronts=CASE_5_WAVEFRONTS
+    )
+    for gpus in (8, 16, 32, 64, CASE_5_GPUS)
 }
 
 
@@ -71,7 +89,9 @@ def run_here(name: str) -> None:
     group = cluster.gpus
     model = gpu_model_of(cluster, group)
     run_gpus(build_kernel("all_gather", case.gpus, 1, workgroups=1), cluster, group, model)
-    program = build_kernel("all_gather", case.gpus, case.size_bytes, algorithm=case.algorithm)
+    program = build_kernel(
+        "all_gather", case.gpus, case.size_bytes, algorithm=case.algorithm, wavefronts=case.wavefronts
+    )
     began = time.thread_time()
     found = run_gpus(program, cluster, group, model, options=GpuRunOptions(fold=case.fold))
     run_s = time.thread_time() - began
@@ -100,10 +120,13 @@ def measure(name: str) -> Measured:
 
 def show(name: str, found: Measured) -> None:
     """One row of the table."""
-    target = "" if CASES[name].most_s is None else f"< {CASES[name].most_s:g} s"
+    case = CASES[name]
+    target = "" if case.most_s is None else f"< {case.most_s:g} s"
+    per_line = f"{found.run_s * 1e9 / case.lines:.0f}" if case.fold == "off" else ""
     print(
-        f"{name:32} {found.wall_s:7.2f} {found.cpu_s:6.2f} {target:>7} {found.run_s:6.2f} {found.events / 1e6:9.2f} "
-        f"{found.events / found.run_s / 1e6:7.1f} {found.simulated:5} {found.peak_gib:5.2f} {found.end_ps / 1e6:10.2f}",
+        f"{name:34} {found.wall_s:7.2f} {found.cpu_s:6.2f} {target:>7} {found.run_s:6.2f} {found.events / 1e6:9.2f} "
+        f"{found.events / found.run_s / 1e6:7.1f} {per_line:>7} {found.simulated:5} {found.peak_gib:5.2f} "
+        f"{found.end_ps / 1e6:10.2f}",
         flush=True,
     )
 
@@ -118,6 +141,12 @@ def compare(measured: dict[str, Measured]) -> None:
         same = "the same" if whole.end_ps == folded.end_ps else "ANOTHER"
         ratio = whole.run_s / folded.run_s
         print(f"16 GPUs folded: {ratio:.1f} times faster than unfolded, and {same} simulated time")
+    published, folded = (measured.get(f"case 5, 128 GPUs, 16 MiB, {how}") for how in ("unfolded", "folded"))
+    if published is not None:
+        print(f"case 5, every line: {published.peak_gib:.2f} GiB (< {CASE_5_MOST_GIB}), CPU {published.cpu_s:.1f} s")
+    if published is not None and folded is not None:
+        same = "the same" if published.end_ps == folded.end_ps else "ANOTHER"
+        print(f"and folded: {same} simulated time")
 
 
 def command(cold: bool) -> None:
@@ -144,8 +173,8 @@ def main() -> None:
         run_here(options.run)
         return
     print(
-        f"{'':32} {'process':>7} {'CPU':>6} {'target':>7} {'run':>6} {'M events':>9} {'M/s':>7} {'GPUs':>5} {'GiB':>5} "
-        f"{'simulated us':>10}"
+        f"{'':34} {'process':>7} {'CPU':>6} {'target':>7} {'run':>6} {'M events':>9} {'M/s':>7} {'ns/line':>7} "
+        f"{'GPUs':>5} {'GiB':>5} {'simulated us':>10}"
     )
     measured = {}
     for name in (name for name in CASES if options.only in name):
