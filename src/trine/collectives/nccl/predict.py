@@ -321,8 +321,9 @@ class Collectives:
         """Walk up the sizes; where the choice changes between two of them, find the exact byte."""
         segments = [_Segment(0, self.choice(op, 0), 0.0)]
         at, last = 0, MAX_BYTES
-        grid = sorted({int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last})
-        for size in grid:
+        grid = {int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last}
+        grid |= {2**octave - 1 for octave in range(4, 50)}  # NCCL's correction of trees jumps at powers of two
+        for size in sorted(grid):
             if self.choice(op, size) != segments[-1].candidate:
                 first = self._switch(op, at, size, segments[-1].candidate)
                 before = segments[-1]
