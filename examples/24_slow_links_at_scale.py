@@ -1,7 +1,7 @@
 """ResNet-50 with DDP on 16 384 H100s, joined by a switch: all links as they should be, some slow, one dead.
 
 All ranks of a library's collective wait for its slowest message, so that a slow link makes a few kinds of ranks and
-not 16 384: each answer is exact. Message by message (``algorithm``) a ring tells all ranks apart: there is a bound.
+not 16 384: each answer is exact. Message by message (``algorithm``) a ring tells all ranks apart: there is an estimate.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main() -> None:
         counts = f"{max(s.num_classes for s in stages):8} {max(s.num_tasks for s in stages):8,}"
         print(f"{name:22} {result.step_time_s * 1e3:5.2f} ms {result.exposed_communication_s * 1e3:6.2f} ms {counts}")
     ring = run(4096, {"slow_links": [("node5.pcie3->node5.nic7", 0.5)]}, algorithm=(("all_reduce", "ring"),))
-    low, high = (f"{end_ps / 1e9:.2f} ms" for end_ps in ring.scope.bound_ps)
-    print(f"\n4096 GPUs, one NIC at half speed, rings message by message: between {low} and {high}")
+    low, high = (f"{end_ps / 1e9:.2f} ms" for end_ps in ring.scope.estimate_ps)
+    print(f"\n4096 GPUs, one NIC at half speed, rings message by message: about {low} to {high}")
 
 
 if __name__ == "__main__":

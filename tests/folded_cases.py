@@ -125,6 +125,19 @@ def random_job(rng: Random, most: int) -> tuple[Workload, Plan]:
     return workload, _with_algorithms(workload, Plan(**ways, **fields), dict(algorithms))
 
 
+def random_chain_job(rng: Random, ways: dict[str, int], most: int) -> tuple[Workload, Plan]:
+    """A chain of layers on at most ``most`` ranks; ``ways``: of dp, tp, pp."""
+    ways = {"dp": 1, "tp": 1, "pp": 1} | ways
+    fields = {"steps": rng.choice((1, 1, 2))} | _of_pipeline(rng, ways, "chain") | _of_replicas(rng, ways, "chain")
+    while _ranks(ways) > most:
+        ways["dp"] //= 2
+    fields["batch"], fields["micro_batch"], fields["order"] = 8, 8 // fields.pop("microbatches"), rng.choice(ORDERS)
+    algorithms = {name: rng.choice(known) for name, known in ALGORITHMS.items() if rng.random() < 0.5}
+    times = tuple(rng.randint(1, 400) for _ in range(rng.randint(1, 3)))
+    workload = chain(8, times, rng.choice((1, 300)), rng.choice((4 * 10**5, 4 * 10**7)))
+    return workload, _with_algorithms(workload, Plan(**ways, **fields, inputs="none"), algorithms)
+
+
 def _with_algorithms(workload: Workload, plan: Plan, algorithms: dict[str, str]) -> Plan:
     """The plan with those of ``algorithms`` whose collectives its job has: others are refused."""
     while True:

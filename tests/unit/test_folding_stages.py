@@ -126,6 +126,6 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(monkeypatch
     slow = slow_down(build_topology("switch", 10**9, US, 8), [("gpu1->switch", 0.5)])
     bound = trine.simulate(chain(8), plan, cluster=slow, cpu=False)
     assert bound.scope is not None
-    assert bound.scope.bound_ps is not None
+    assert bound.scope.estimate_ps is not None
     with pytest.raises(PlanError, match=r"8 of 8 ranks behave differently, which makes \d+ tasks, more than the 100"):
         verified(chain(4), plan, slow)

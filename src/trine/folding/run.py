@@ -112,7 +112,7 @@ class JobRun:
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_bound: as of :class:`Folder`."""
+    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: as of :class:`Folder`."""
 
     job: Job
     placement: Placement
@@ -123,7 +123,7 @@ class JobRunner:
     progress: Callable[[int, int, int], None] | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
-    has_bound: Callable[[], bool] | None = None
+    has_estimate: Callable[[], bool] | None = None
 
     def run(self) -> JobRun:
         """Simulate; raises SimulationError where ``verify`` finds a difference."""
@@ -175,7 +175,7 @@ class JobRunner:
             progress=self.progress,
             on_compile=self.on_compile,
             on_stage=self.on_stage,
-            has_bound=self.has_bound,
+            has_estimate=self.has_estimate,
         )
 
     def _scaling(self, patterns: JobPatterns) -> StragglerScaling | None:

@@ -51,8 +51,8 @@ WORTH_WAITING = 0.9
 RUN_TASKS = 6_000_000
 #: More tasks at a time (about 10 GB) are refused before they are built.
 MAX_TASKS = 60_000_000
-#: ... and so many (about 3 GB) where there is a bound in their place: :mod:`trine.simulation.bounded`.
-BOUND_TASKS = 24_000_000
+#: ... and so many (about 3 GB) where there is an estimate in their place: :mod:`trine.simulation.estimated`.
+ESTIMATE_TASKS = 24_000_000
 #: After so many stops all axes are activated.
 MAX_STOPS = 64
 
@@ -176,8 +176,8 @@ class Folder:
     """Runs one job.
 
     initial_colors: int64[ranks], what else tells ranks apart from the beginning. scaling: durations by rank.
-    places: see :func:`trine.folding.neighbourhood.link_places`; None on networks of flows. has_bound: says, when
-    it is of interest, whether there is a bound to give in place of more than BOUND_TASKS tasks.
+    places: see :func:`trine.folding.neighbourhood.link_places`; None on networks of flows. has_estimate: says, when
+    it is of interest, whether there is an estimate to give in place of more than ESTIMATE_TASKS tasks.
     """
 
     job: JobPatterns
@@ -189,7 +189,7 @@ class Folder:
     progress: Progress | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
-    has_bound: Callable[[], bool] | None = None
+    has_estimate: Callable[[], bool] | None = None
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
@@ -331,8 +331,8 @@ class Folder:
 
     def _refuse_many(self, parts: Sequence[PatternPart], partition: Partition) -> None:
         most, tasks = MAX_TASKS, _num_tasks(parts, partition)
-        if tasks > BOUND_TASKS and self.has_bound is not None and self.has_bound():
-            most = BOUND_TASKS
+        if tasks > ESTIMATE_TASKS and self.has_estimate is not None and self.has_estimate():
+            most = ESTIMATE_TASKS
         if tasks > most:
             raise TooManyTasksError.of(partition.num_classes, self.placement.num_ranks, tasks, most)
 

@@ -119,7 +119,8 @@ def check_replayable_program(program: GpuProgram) -> None:
     """Raise InputError of a program that is not replayed, whatever comes from outside."""
     if has_multimem(program):
         raise InputError(
-            f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed"
+            f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed: a record "
+            "does not have all of these copies; run all ranks"
         )
 
 

@@ -87,7 +87,7 @@ def rank_rows(result: TaskRun) -> list[Row]:
 
 
 #: Keys of :func:`folding_row` where the result is one end of a bound.
-BOUND_KEYS = ("step_at_least_s", "step_at_most_s")
+ESTIMATE_KEYS = ("step_if_none_s", "step_if_all_s")
 
 
 def folding_row(result: TaskRun) -> Row | None:
@@ -95,6 +95,7 @@ def folding_row(result: TaskRun) -> Row | None:
     scope = result.scope
     if scope is None:
         return None
+    ends_ps = scope.estimate_ps
     return {
         "ranks": scope.num_ranks,
         "ranks_shown": len(scope.ranks),
@@ -111,7 +112,7 @@ def folding_row(result: TaskRun) -> Row | None:
             for stage in scope.stages
         ],
         "notes": list(scope.notes),
-        **({} if scope.bound_ps is None else dict(zip(BOUND_KEYS, map(seconds, scope.bound_ps), strict=True))),
+        **({} if ends_ps is None else dict(zip(ESTIMATE_KEYS, map(seconds, ends_ps), strict=True))),
     }
 
 

@@ -61,8 +61,8 @@ class Scope:
     observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
     class_size: how many ranks are in it. program_of: the program of a rank, and how many ranks run it. spread: a
     result of a few ranks that together are like all, and how many each stands for: float64[rows].
-    step_ends_ps: int64[steps], when each step ended on all ranks. bound_ps: the least and the most that the step takes
-    where the result is of another machine, for a bound.
+    step_ends_ps: int64[steps], when each step ended on all ranks. estimate_ps: how long the step takes with no link
+    slow or dead, and with all links of the place, where the result is of another machine, for an estimate.
     """
 
     ranks: tuple[int, ...]
@@ -78,7 +78,7 @@ class Scope:
     program_of: Callable[[int], tuple[int, int]]
     spread: Callable[[], tuple[TaskRun, npt.NDArray[np.float64]]]
     step_ends_ps: Int64
-    bound_ps: tuple[int, int] | None = None
+    estimate_ps: tuple[int, int] | None = None
 
     @property
     def shows_all(self) -> bool:

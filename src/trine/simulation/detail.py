@@ -57,8 +57,8 @@ def kernel_detail(
         raise InputError("a kernel in detail is a collective of several GPUs of a cluster")
     if result is None:
         result = simulate(setup.workload, setup.plan, options=replace(options, compare=False))
-    if result.scope is not None and result.scope.bound_ps is not None:
-        raise InputError("the step is a bound, so that when ranks come to a kernel is not known")
+    if result.scope is not None and result.scope.estimate_ps is not None:
+        raise InputError("the step is an estimate, so that when ranks come to a kernel is not known")
     chosen = choose(result, RankGrid(setup.plan.axes), detail)
     asked = LoadStoreOptions(
         algorithm=detail.algorithm, protocol=detail.protocol, workgroups=detail.workgroups, gpu_model=detail.gpu_model

@@ -48,9 +48,9 @@ class SimulateOptions:
         plan leaves open. None: what the workload was written for, else by layout.
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
-    fold: ``on`` simulates one rank of each kind that behaves alike, exactly, or gives a bound where a few slow links
-        make very many kinds; ``exact`` never a bound, as long as memory goes; ``off`` each by itself; ``verify`` both,
-        and compares every task (docs/design/folding.md).
+    fold: ``on`` simulates one rank of each kind that behaves alike, exactly, or gives an estimate where a few slow
+        links make very many kinds; ``exact`` never an estimate, as long as memory goes; ``off`` each by itself;
+        ``verify`` both, and compares every task (docs/design/folding.md).
     placement: which GPU each rank is on: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
         ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one a line.
     stragglers: slow ranks and jitter of compute durations.

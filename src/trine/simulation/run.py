@@ -68,9 +68,9 @@ def simulate(
     if refused is not None:
         if options.fold != "on":
             raise refused
-        from trine.simulation.bounded import bounded
+        from trine.simulation.estimated import estimated
 
-        return bounded(setup, refused, lambda other: simulate(setup.workload, setup.plan, options=other))
+        return estimated(setup, refused, lambda other: simulate(setup.workload, setup.plan, options=other))
     result = run.result(began)
     if not options.compare:
         return result
@@ -110,7 +110,7 @@ class _Run:
         from trine.folding.run import JobRunner
         from trine.parallel.build import build_job
         from trine.parallel.contention import under_pressure
-        from trine.simulation.bounded import has_bound
+        from trine.simulation.estimated import has_estimate
 
         options = setup.options
         job, report = build_job(
@@ -139,7 +139,7 @@ class _Run:
             progress=options.progress,
             on_compile=options.on_compile,
             on_stage=options.on_stage,
-            has_bound=(lambda: has_bound(setup)) if options.fold == "on" else None,
+            has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
         )
         return _Run(setup=setup, report=report, costs=costs, kernels=kernels, done=runner.run())
 

@@ -1,12 +1,14 @@
-"""Does the bound that stands for too many tasks contain the exact answer, and how is it told?"""
+"""How near is the estimate that stands for too many tasks to the exact answer, and how is it told?"""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 import pytest
-from folded_cases import chain, joined
+from folded_cases import chain, joined, random_chain_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +16,11 @@ import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.evened import evened
 from trine.cluster.select import first_gpus, slow_down, take_down
-from trine.errors import TooManyTasksError
+from trine.errors import PlanError, SpecError, TooManyTasksError
 from trine.folding import stages
 
+#: Of each kind; more for a longer search.
+EXAMPLES = int(os.environ.get("TRINE_ESTIMATE_EXAMPLES", "3"))
 NICS = ("pcie0->{}.nic0", "pcie1->{}.nic3", "nic6->{}.pcie3")
 
 
@@ -27,78 +31,151 @@ def slowed(rng: Random, nodes: int, count: int, fabric: str | None) -> Cluster:
     return slow_down(joined("dgx-h100", nodes, fabric), [(link, rng.choice((0.5, 0.8))) for link in links])
 
 
+INSIDE = (*NICS, "gpu2->{}.pcie1", "gpu5->{}.nvswitch", "nvswitch->{}.gpu1")
+SEVERAL_AXES = (
+    *({"dp": 32}, {"dp": 16, "pp": 2}, {"dp": 8, "pp": 4}, {"dp": 4, "tp": 8}, {"dp": 8, "tp": 4}),
+    *({"dp": 8, "tp": 2, "pp": 2}, {"dp": 4, "tp": 4, "pp": 2}, {"dp": 2, "tp": 4, "pp": 4}),
+)
+ONE_AXIS = ({"dp": 32}, {"dp": 32}, {"dp": 24}, {"dp": 32}, {"tp": 32}, {"pp": 16})
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How long a step takes, ps: with no link slow or dead, as asked, with all links of the place slow or dead."""
+
+    fast: int
+    exact: int
+    slow: int
+
+
+def adverse(seed: int, dead: bool, ways: tuple[dict[str, int], ...] = SEVERAL_AXES) -> Ends | None:
+    """Of a job and a machine that are to leave the estimate: axes that meet on NICs, any algorithm, any link."""
+    rng = Random(seed)
+    try:
+        workload, plan = random_chain_job(rng, rng.choice(ways), 32)
+        fabric = rng.choice(("switch", "rail", "fat-tree", "clos"))
+        whole = joined("dgx-h100", 4, fabric)
+        if rng.random() < 0.7:
+            node = f"node{rng.randrange(4)}"
+            link = f"{node}.{rng.choice(INSIDE).format(node)}"
+        else:
+            inside = [sum(end.startswith("node") for end in name.split("->")) == 2 for name in whole.link_names]
+            link = rng.choice([name for name, is_inside in zip(whole.link_names, inside, strict=True) if not is_inside])
+        cluster = take_down(whole, [link]) if dead else slow_down(whole, [(link, rng.choice((0.93, 0.8, 0.5, 0.2)))])
+        costs = rng.choice(("auto", "links"))
+        even, placement = evened(cluster), rng.choice((None, None, "round-robin"))
+        if even is None:
+            return None
+        runs = (
+            trine.simulate(
+                workload, plan, cluster=machine, collective_costs=costs, placement=placement, gpu=workload.gpu,
+                cpu=False, fold="off",
+            )
+            for machine in (even.fast, cluster, even.slow)
+        )  # fmt: skip
+        return Ends(*(run.step_time_ps for run in runs))
+    except (PlanError, SpecError):
+        return None  # the plan needs other ranks, or a dead link cuts something off
+
+
 def both(case: dict[str, object], patch: pytest.MonkeyPatch) -> tuple[trine.Result, trine.Result]:
-    """The exact answer, and the bound."""
+    """The exact answer, and the estimate."""
     exact = trine.simulate(**case, cpu=False, fold="exact")  # type: ignore[arg-type]
-    patch.setattr(stages, "BOUND_TASKS", 1)
+    patch.setattr(stages, "ESTIMATE_TASKS", 1)
     patch.setattr(stages, "MAX_TASKS", sum(stage.num_tasks for stage in exact.scope.stages) - 1)
     return exact, trine.simulate(**case, cpu=False)  # type: ignore[arg-type]
 
 
 def drawn(rng: Random, nodes: int, cluster: Cluster) -> tuple[tuple[int, int], int, trine.Result]:
-    """Of a random job: both ends of the bound, the exact step in picoseconds, the answer that is a bound."""
+    """Of a random job: both ends, the exact step in picoseconds, the estimate."""
     fields = rng.choice(
         ({"dp": 8 * nodes}, {"dp": 8 * nodes, "sharding": "fsdp"}, {"dp": nodes, "tp": 8}, {"dp": 4 * nodes, "pp": 2})
     )
     workload = chain(8, (rng.randint(1, 400), 7), 20, rng.choice((4 * 10**5, 4 * 10**7)))
     plan = trine.Plan(**fields, batch=8, micro_batch=4 if "pp" in fields else 8, inputs="none")
     with pytest.MonkeyPatch.context() as patch:
-        exact, bound = both({"workload": workload, "plan": plan, "cluster": cluster}, patch)
-    assert bound.scope is not None
-    assert bound.scope.bound_ps is not None
-    return bound.scope.bound_ps, exact.step_time_ps, bound
+        exact, estimate = both({"workload": workload, "plan": plan, "cluster": cluster}, patch)
+    assert estimate.scope is not None
+    assert estimate.scope.estimate_ps is not None
+    return estimate.scope.estimate_ps, exact.step_time_ps, estimate
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=6, deadline=None, derandomize=True)
-def test_the_exact_answer_is_within_the_bound(seed: int) -> None:
+def test_the_exact_answer_is_mostly_between_both(seed: int) -> None:
     rng = Random(seed)
     nodes = rng.choice((4, 8))
     cluster = slowed(rng, nodes, 1 if nodes == 4 else rng.choice((1, 2)), rng.choice(("switch", "rail", "fat-tree")))
-    (low, high), exact, bound = drawn(rng, nodes, cluster)
-    assert low <= exact <= high == bound.step_time_ps
+    (low, high), exact, estimate = drawn(rng, nodes, cluster)
+    assert low <= exact <= high == estimate.step_time_ps
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["slow", "dead"])
+@pytest.mark.parametrize("ways", [SEVERAL_AXES, ONE_AXIS], ids=["several axes", "one axis"])
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_jobs_that_are_to_do_worse_are_not_much_worse(dead: bool, ways: tuple[dict[str, int], ...], seed: int) -> None:
+    """Of 741 the farthest took 31 % longer than both even machines, 0.24 % less than both."""
+    ends = adverse(seed, dead, ways)
+    assert ends is None or 0.99 * min(ends.fast, ends.slow) <= ends.exact <= 1.5 * max(ends.fast, ends.slow)
+
+
+@pytest.mark.parametrize(("seed", "dead", "least"), [(1111, False, 0.07), (103, True, 0.05)])
+def test_one_link_can_be_worse_than_all_of_its_place(seed: int, dead: bool, least: float) -> None:
+    """Transfers that never meet where all nodes are alike meet where one of them is late: so no bound."""
+    ends = adverse(seed, dead)
+    assert ends is not None
+    assert ends.exact > (1 + least) * ends.slow
+
+
+def test_a_slow_link_can_make_a_step_shorter() -> None:
+    """What is late leaves its links to others (Graham's anomalies): so no bound."""
+    ends = adverse(89, False, ONE_AXIS)
+    assert ends is not None
+    assert ends.exact < 0.999 * ends.fast < ends.slow
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=6, deadline=None, derandomize=True)
-def test_with_a_dead_link_too_with_what_the_bound_adds(seed: int) -> None:
+def test_with_a_dead_link_too_but_for_detours(seed: int) -> None:
     """A message that goes another way than on either of the even machines may take a little longer."""
     rng = Random(seed)
     nodes, fabric = rng.choice((4, 8)), rng.choice(("switch", "rail", "fat-tree"))
     node = f"node{rng.randrange(nodes)}"
     dead = f"{node}.{rng.choice((*NICS[:2], 'pcie0-{}.nic0', 'nic3-{}.pcie1')).format(node)}"
     cluster = take_down(joined("dgx-h100", nodes, fabric), [dead])
-    (low, high), exact, bound = drawn(rng, nodes, cluster)
-    assert low <= exact <= high
-    assert high == pytest.approx(1.002 * bound.step_time_ps)
-    assert f"{dead.replace('-', '->', 1) if '>' not in dead else dead}" in bound.warnings[0]
-    assert "dead alone" in bound.warnings[0]
+    (low, high), exact, estimate = drawn(rng, nodes, cluster)
+    assert low <= exact <= 1.002 * high
+    assert high == estimate.step_time_ps
+    assert f"{dead.replace('-', '->', 1) if '>' not in dead else dead}" in estimate.warnings[0]
+    assert "dead alone" in estimate.warnings[0]
 
 
-def test_a_slow_link_of_a_ring_is_bounded_by_a_ring_of_slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_link_of_a_ring_is_no_worse_than_a_ring_of_slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Message by message: a ring with a slow link is as slow as one of slow links but for what fills it."""
     cluster = slow_down(build_topology("ring", 10**10, 0, 16), [("gpu3->gpu4", 0.5)])
     plan = trine.Plan(dp=16, batch=8, inputs="none", dp_overlap=False, bucket_bytes=10**9)
-    exact, bound = both({"workload": chain(8), "plan": plan, "cluster": cluster}, monkeypatch)
-    assert bound.scope is not None
-    assert bound.scope.bound_ps is not None
-    low, high = bound.scope.bound_ps
-    assert low < exact.step_time_ps <= high
-    assert high <= 1.001 * exact.step_time_ps
+    exact, estimate = both({"workload": chain(8), "plan": plan, "cluster": cluster}, monkeypatch)
+    assert estimate.scope is not None
+    assert estimate.scope.estimate_ps is not None
+    low, high = estimate.scope.estimate_ps
+    assert low < exact.step_time_ps <= estimate.step_time_ps == high
+    assert estimate.step_time_ps <= 1.001 * exact.step_time_ps
 
 
-def test_the_answer_says_that_it_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_says_that_it_is_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = slowed(Random(1), 4, 1, "switch")
     case = {"workload": chain(8), "plan": trine.Plan(dp=32, batch=8, inputs="none"), "cluster": cluster}
-    exact, bound = both(case, monkeypatch)
-    assert bound.warnings[0].startswith("a bound: the step takes between ")
-    folding = bound.to_json()["folding"]
-    assert folding["step_at_least_s"] <= exact.step_time_s <= folding["step_at_most_s"] == bound.step_time_s
-    assert "step_at_least_s" not in exact.to_json()["folding"]
+    exact, estimate = both(case, monkeypatch)
+    assert estimate.warnings[0].startswith("an estimate: the step takes about ")
+    folding = estimate.to_json()["folding"]
+    assert folding["step_if_none_s"] <= exact.step_time_s <= folding["step_if_all_s"]
+    assert folding["step_if_all_s"] == estimate.step_time_s
+    assert "step_if_none_s" not in exact.to_json()["folding"]
 
 
 def test_without_slow_links_too_many_tasks_are_refused_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "BOUND_TASKS", 1)
+    monkeypatch.setattr(stages, "ESTIMATE_TASKS", 1)
     monkeypatch.setattr(stages, "MAX_TASKS", 10)
     with pytest.raises(TooManyTasksError, match="more than the 10 that fit into memory"):
         trine.simulate(chain(8), trine.Plan(dp=32, batch=8, inputs="none"), cluster=joined("dgx-h100", 4, "switch"))
