@@ -62,6 +62,23 @@ def test_it_says_what_the_function_says() -> None:
     assert data == json.loads(json.dumps(found.document()))
 
 
+def test_the_gpu_model_says_how_many_wavefronts_a_workgroup_has_and_may_have() -> None:
+    """Requests in flight of a CU / of a wavefront, whatever other limits are asked for; at most a CU's room."""
+    asked = ("--size", "16K", "--fidelity", "loadstore", "--gpus", "2", "--algorithm", "put")
+    for cluster, wavefronts in (("dgx-h100", 256 // 32), ("astra3-generic", 512 // 16)):
+        known = ("all_gather", *asked, "--cluster", cluster)
+        for limit in ((), ("--unroll", "2")):
+            plain, said = answer(*known, *limit), answer(*known, *limit, "--wavefronts", wavefronts)
+            assert plain[0]["run"]["time_s"] == said[0]["run"]["time_s"]
+    done = CliRunner().invoke(
+        app, ["collective", "all_gather", *asked, "--cluster", "mi300x-node", "--wavefronts", "33"]
+    )
+    assert done.exit_code == 2
+    assert (
+        "--wavefronts: a workgroup is on one CU, and one of GPU 'mi300x' holds no more than 32, got 33" in done.output
+    )
+
+
 def test_both_levels_side_by_side() -> None:
     data, text = answer("all_reduce", "--size", "64K", *MACHINE, "--compare-fidelity", "--algorithm", "ring")
     (row,) = data["rows"]

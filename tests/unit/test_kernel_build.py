@@ -37,7 +37,7 @@ def test_every_collective_has_both_directions():
         ({"num_ranks": 1}, "num_ranks: must be a whole number from 2"),
         ({"size_bytes": 0}, "size_bytes"),
         ({"workgroups": 0}, "workgroups"),
-        ({"wavefronts": 65}, "wavefronts"),
+        ({"wavefronts": 2**15 + 1}, "wavefronts"),
         ({"line_bytes": 100}, "line_bytes: must be a multiple of 16"),
         ({"unroll": -1}, "unroll"),
         ({"num_ranks": 4096, "workgroups": 4096}, "take fewer workgroups"),

@@ -65,7 +65,7 @@ def run(
 
     Example: trine kernel run program.txt --cluster dgx-h100
     """
-    from trine.collectives.loadstore.options import plain_model
+    from trine.collectives.loadstore.options import plain_model, refuse_wide
     from trine.gpu.model.options import ModelOptions
     from trine.results.unused_options import unused_options
 
@@ -77,7 +77,7 @@ def run(
     plain = plain_model(kernel["gpu_model"], cluster, group, is_plan=source.plan is not None)
     changes = {name: kernel[name] for name in CHANGES if name in kernel}
     model = ModelOptions(**changes).of(plain)
-    _refuse_wide(source.wavefronts, model)
+    refuse_wide(source.wavefronts, model)
     program = source.program(len(group), model.line_bytes)
     _refuse_what_cannot_matter(program, kernel["unroll"], no_fold or verify_fold)
     runs = _Runs(source, program, cluster, group, engine)
@@ -195,12 +195,6 @@ def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[st
     if ranks is not None and len(machine.gpus) != ranks:
         raise InputError(f"is for {ranks} ranks, and the machine has {len(machine.gpus)} GPUs", file=source.file)
     return machine, warnings
-
-
-def _refuse_wide(wavefronts: int | None, model: GpuModel) -> None:
-    if wavefronts is not None and wavefronts > model.wavefronts_per_cu:
-        holds = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
-        raise InputError(f"a workgroup is on one CU, and {holds}, got {wavefronts}", field="wavefronts")
 
 
 def _refuse_what_cannot_matter(program: GpuProgram, unroll: int | None, folding: bool) -> None:

@@ -65,13 +65,15 @@ class KernelOptions:
     moe: MoeOptions | None = None
 
     def __post_init__(self) -> None:
+        from trine.gpu.validate import MAX_WAVEFRONTS
+
         _in_range("num_ranks", self.num_ranks, 2, 4096)
         _in_range("num_nodes", self.num_nodes, 1, self.num_ranks)
         if self.num_ranks % self.num_nodes:
             raise InputError(f"{self.num_ranks} ranks are not {self.num_nodes} nodes of as many", field="num_nodes")
         _in_range("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
         _in_range("workgroups", self.workgroups, 1, 4096)
-        _in_range("wavefronts", self.wavefronts, 1, 64)
+        _in_range("wavefronts", self.wavefronts, 1, MAX_WAVEFRONTS)
         _in_range("line_bytes", self.line_bytes, 16, 4096)
         _in_range("unroll", self.unroll, 0, 4096)
         if self.line_bytes % 16:

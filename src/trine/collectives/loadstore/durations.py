@@ -91,7 +91,7 @@ class GroupDurations:
             "algorithm": options.algorithm,
             "protocol": programs.protocol,
             "workgroups": programs.workgroups,
-            "wavefronts": options.wavefronts,
+            "wavefronts": programs.wavefronts,
             "bookkeeping": programs.bookkeeping,
         }
 

@@ -31,7 +31,7 @@ class LoadStoreOptions(OneLine):
         or ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
         (:func:`trine.collectives.kernels.build.automatic`).
     protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
-    workgroups, wavefronts: of a kernel [32], of a workgroup [8, of a plan as it says].
+    workgroups, wavefronts: of a kernel [32], of a workgroup [:func:`usual_wavefronts`, of a plan as it says].
     unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
     bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals as a library's do;
         ``none``: they only move data and signal; None: ``library`` where the cluster says which one it has. Plans say
@@ -51,7 +51,7 @@ class LoadStoreOptions(OneLine):
     algorithm: str = AUTO
     protocol: str = AUTO
     workgroups: int | None = option(None, "Of each GPU [32].")
-    wavefronts: int | None = option(None, "Of a workgroup [8, of a plan as it says].")
+    wavefronts: int | None = option(None, "Of a workgroup [as many as fill a CU; of a plan as it says].")
     unroll: int | None = option(None, "Requests of a wavefront in flight [the GPU model's].")
     max_outstanding: int | None = option(None, "Requests of a CU in flight [the GPU model's].")
     arbitration: str | None = option(None, "Of control and data at ports [the GPU model's].")
@@ -73,9 +73,10 @@ class LoadStoreOptions(OneLine):
             raise InputError(
                 f"unknown bookkeeping {self.bookkeeping!r}{nearest(self.bookkeeping, BOOKKEEPING)}", field="bookkeeping"
             )
-        for field, value, most in (("workgroups", self.workgroups, 4096), ("wavefronts", self.wavefronts, 64)):
-            if value is not None and not 1 <= value <= most:
-                raise InputError(f"must be from 1 to {most}, got {value}", field=field)
+        if self.workgroups is not None and not 1 <= self.workgroups <= 4096:
+            raise InputError(f"must be from 1 to 4096, got {self.workgroups}", field="workgroups")
+        if self.wavefronts is not None and self.wavefronts < 1:
+            raise InputError(f"a workgroup needs at least one, got {self.wavefronts}", field="wavefronts")
         if self.is_plan and self.protocol != AUTO:
             raise InputError(f"{self.algorithm} says its protocol itself", field="protocol")
         if self.is_plan and self.bookkeeping is not None:
@@ -133,3 +134,15 @@ def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[
     else:
         model = given if isinstance(given, GpuModel) else load_gpu_model(given)
     return posted_by_proxy(model) if is_plan else model
+
+
+def usual_wavefronts(model: GpuModel) -> int:
+    """Of a workgroup where nobody says: whose requests in flight are as many as a compute unit has room for."""
+    return max(1, min(model.max_outstanding // model.unroll, model.wavefronts_per_cu))
+
+
+def refuse_wide(wavefronts: int | None, model: GpuModel) -> None:
+    """Raise InputError for a workgroup of more wavefronts than a compute unit of ``model`` has room for."""
+    if wavefronts is not None and wavefronts > model.wavefronts_per_cu:
+        holds = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
+        raise InputError(f"a workgroup is on one CU, and {holds}, got {wavefronts}", field="wavefronts")

@@ -13,7 +13,7 @@ from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import ACROSS, FAMILIES, automatic, build_kernel, kernel_name
 from trine.collectives.kernels.moe.options import MOE, NORMAL_SMS, MoeOptions, is_low_latency, low_latency_sms
 from trine.collectives.kernels.nics import through_nics
-from trine.collectives.kernels.options import WAVEFRONTS, WORKGROUPS, KernelOptions
+from trine.collectives.kernels.options import WORKGROUPS, KernelOptions
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.options import AUTO
 from trine.errors import InputError
@@ -40,7 +40,8 @@ class Programs:
     """The programs of one collective of ``num_ranks``.
 
     domains: of each rank, the number of those that it reaches without NICs; None: all alike. line_bytes: of the GPU
-    model. bookkeeping: whether kernels do what a library's do besides moving data.
+    model. usual_wavefronts: of a workgroup where the options do not say. bookkeeping: whether kernels do what a
+    library's do besides moving data.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Programs:
         num_ranks: int,
         options: LoadStoreOptions,
         line_bytes: int,
+        usual_wavefronts: int,
         bookkeeping: bool = False,
         domains: Sequence[int] | None = None,
     ) -> None:
         self.op, self.num_ranks, self.options, self.line_bytes = op, num_ranks, options, line_bytes
-        self.bookkeeping = bookkeeping
+        self.usual_wavefronts, self.bookkeeping = usual_wavefronts, bookkeeping
         self.domains = (0,) * num_ranks if domains is None else tuple(domains)
         self.num_nodes = max(self.domains) + 1
         nodes = np.repeat(np.arange(self.num_nodes), num_ranks // self.num_nodes)
@@ -120,6 +122,13 @@ class Programs:
             return max(len(gpu.blocks) for gpu in self.plan.gpus)
         return WORKGROUPS if self.options.workgroups is None else self.options.workgroups
 
+    @property
+    def wavefronts(self) -> int | None:
+        """Of a workgroup; None: the plan says it."""
+        if self.plan is not None:
+            return self.options.wavefronts
+        return self.usual_wavefronts if self.options.wavefronts is None else self.options.wavefronts
+
     def program(self, name: str, size_bytes: int) -> GpuProgram:
         """One of :meth:`names` for this size.
 
@@ -160,8 +169,7 @@ class Programs:
         if self.plan is not None:
             from trine.collectives.kernels.lower.plan import lower_plan
 
-            wavefronts = self.options.wavefronts
-            return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=wavefronts)
+            return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=self.wavefronts)
         options = self._kernel_options(size_bytes)
         if not self.is_even and f"{self.op}/{name}" in ACROSS:
             sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
@@ -195,7 +203,7 @@ class Programs:
             num_ranks=self.num_ranks,
             size_bytes=size_bytes,
             workgroups=self.workgroups,
-            wavefronts=WAVEFRONTS if options.wavefronts is None else options.wavefronts,
+            wavefronts=self.wavefronts or self.usual_wavefronts,
             protocol=options.wire_protocol,
             line_bytes=self.line_bytes,
             bookkeeping=self.bookkeeping,

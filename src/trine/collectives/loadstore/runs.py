@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.kernels.moe.options import MOE
-from trine.collectives.loadstore.options import LoadStoreOptions, model_for
+from trine.collectives.loadstore.options import LoadStoreOptions, model_for, plain_model, refuse_wide, usual_wavefronts
 from trine.collectives.loadstore.programs import ONESHOT, Programs
 from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import bus_factor, format_size
@@ -75,11 +75,15 @@ class LoadStoreRuns:
             raise InputError(f"a collective needs at least 2 ranks, got {len(self.ranks)}")
         self.group = tuple(cluster.gpus[rank] for rank in self.ranks)
         self.model = model_for(self.options, cluster, self.group)
+        refuse_wide(self.options.wavefronts, self.model)
+        # Options that change the model change requests in flight, not the kernel that makes them.
+        plain = plain_model(self.options.gpu_model, cluster, self.group, is_plan=self.options.is_plan)
         bookkeeping = self.options.keeps_books(cluster)
         domains = GpuFabric(cluster, self.group, self.model).domains
         if self.options.initiator is not None and max(domains) == 0:
             raise InputError("cannot matter: no NICs are between these ranks", field="initiator")
-        self.programs = Programs(op, len(self.ranks), self.options, self.model.line_bytes, bookkeeping, domains)
+        shape = self.model.line_bytes, usual_wavefronts(plain)
+        self.programs = Programs(op, len(self.ranks), self.options, *shape, bookkeeping, domains)
         self.model = self.programs.model(self.model)
 
     def row(self, size_bytes: int) -> LoadStoreRow:

@@ -23,7 +23,7 @@ from trine.units import format_time
 PRESET = "astra3-generic"
 #: 1024 threads in wavefronts whose requests of one line are 32 lanes of 4 bytes; the paper does not say.
 WAVEFRONTS = 32
-#: What `trine kernel build` and `trine collective --fidelity loadstore` take if nothing is said.
+#: What `trine kernel build` takes if nothing is said.
 FEWER_WAVEFRONTS = 8
 ASSUMED = f"{WAVEFRONTS} wavefronts a workgroup; headers, latencies and limits of requests inside the GPU"
 GPU = "GPU and cluster astra3-generic: its sizes are the paper's, headers and latencies inside are assumed."
