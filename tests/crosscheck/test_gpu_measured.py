@@ -16,7 +16,7 @@ from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import DELAY
 from trine.gpu.run import run_gpus
-from trine.studies import gpu_kernels
+from trine.studies import expert_kernels, gpu_kernels
 from trine.studies.expert_kernels import EXPERT_PROGRAMS
 from trine.studies.gpu_kernels import (
     COPIES,
@@ -174,6 +174,21 @@ def test_unknown_names_are_refused_with_the_nearest():
         copy_kernel("packet", 1024)
     with pytest.raises(InputError, match="multiple of the 7 peers"):
         twoshot_packets(1024, 8, blocks=20)
+
+
+def test_many_tokens_across_nodes_lie_on_the_line_through_two_runs(monkeypatch):
+    asked = []
+
+    def straight(op, algorithm, cluster, gpus, moe):
+        asked.append((gpus, moe.tokens, moe.draws))
+        return 50_000_000 + 266_000 * moe.tokens
+
+    monkeypatch.setattr(expert_kernels, "_time_ps", straight)
+    for gpus in (16, 32):
+        assert (
+            expert_kernels.expert_time_ps.__wrapped__("normal combine", "hgx-h800", gpus) == 50_000_000 + 266_000 * 4096
+        )
+    assert asked == [(16, 512, "random"), (16, 1024, "random"), (32, 256, "random"), (32, 512, "random")]
 
 
 @pytest.mark.slow

@@ -185,6 +185,14 @@ STANDS: Mapping[str, Stand] = {
         programs=("normal dispatch", "normal combine"),
         remark="24 SMs, empty L2; all ranks draw alike",
     ),
+    **{
+        f"deepep-normal-{gpus}gpu": Stand(
+            cluster="hgx-h800",
+            programs=("normal dispatch", "normal combine"),
+            remark="24 SMs, empty L2; each rank draws its experts; a straight line through two runs with fewer tokens",
+        )
+        for gpus in (16, 32)
+    },
     "fbgemm-rocm-oneshot": Stand(
         cluster="mi300x-node", programs=("one step of loads",), remark="GPU not stated; eager"
     ),
