@@ -213,7 +213,7 @@ def case(program, model=None, topology="full", bandwidth=100 * GB, latency=700 *
 def line_totals(program):
     """Lines that a program loads and stores: (loads, stores), a number a rank each."""
     loads, stores = np.zeros(program.num_ranks, int), np.zeros(program.num_ranks, int)
-    rank_of_op = np.repeat(np.repeat(program.kernel_rank, np.diff(program.kernel_ptr)), np.diff(program.workgroup_ptr))
+    rank_of_op = program.op_rank
     for op in range(program.num_ops):
         if program.op_kind[op] not in (LOAD, STORE, COPY, REDUCE):
             continue

@@ -289,10 +289,8 @@ def _requesters(system: GpuSystem) -> list[int]:
 def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
     """The simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
     program = system.program
-    workgroup_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
-    op_kernel = np.repeat(workgroup_kernel, np.diff(program.workgroup_ptr))
-    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
-    return program.kernel_rank[op_kernel[operand_op]], operand_op
+    operand_op = program.operand_op
+    return program.op_rank[operand_op], operand_op
 
 
 def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:

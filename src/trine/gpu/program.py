@@ -122,6 +122,28 @@ class GpuProgram(OneLine):
     def num_ops(self) -> int:
         return len(self.op_kind)
 
+    # Who is whose; worked out each time.
+
+    @property
+    def workgroup_kernel(self) -> Int64:
+        """The kernel of each workgroup."""
+        return np.repeat(np.arange(self.num_kernels), np.diff(self.kernel_ptr))
+
+    @property
+    def op_workgroup(self) -> Int64:
+        """The workgroup of each operation."""
+        return np.repeat(np.arange(self.num_workgroups), np.diff(self.workgroup_ptr))
+
+    @property
+    def op_rank(self) -> Int32:
+        """The rank of each operation."""
+        return self.kernel_rank[self.workgroup_kernel[self.op_workgroup]]
+
+    @property
+    def operand_op(self) -> Int64:
+        """The operation of each row of operands."""
+        return np.repeat(np.arange(self.num_ops), np.diff(self.operand_ptr))
+
 
 def is_member(program: GpuProgram) -> Bool:
     """bool[operands]: rows of further members of the multimem operand before them, which are no operands themselves."""

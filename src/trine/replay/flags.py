@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE_FLAGGED, GpuProgram
 
@@ -34,7 +33,7 @@ def flag_places(program: GpuProgram, rank: int) -> Places:
     ------
     InputError: more than 2^25 flagged lines.
     """
-    op = operand_ops(program)
+    op = program.operand_op
     chosen = (program.operand_semaphore >= 0) & (program.operand_rank == rank) & (program.op_kind[op] != DMA)
     flagged = np.isin(program.operand_role, (READ_FLAGGED, WRITE_FLAGGED))
     single, many = np.flatnonzero(chosen & ~flagged), np.flatnonzero(chosen & flagged)
@@ -87,8 +86,8 @@ def waiting_workgroup(program: GpuProgram, rank: int, semaphore: int) -> str:
 
 def _own_operands(program: GpuProgram, rank: int) -> tuple[Int64, Bool]:
     """The operation of each operand, and which operands are of ``rank``'s operations on its own memory."""
-    op = operand_ops(program)
-    return op, (op_ranks(program)[op] == rank) & (program.operand_rank == rank)
+    op = program.operand_op
+    return op, (program.op_rank[op] == rank) & (program.operand_rank == rank)
 
 
 def _sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
