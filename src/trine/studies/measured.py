@@ -46,7 +46,6 @@ class MeasuredMachine:
     """
 
     name: str
-    raw_names: tuple[str, ...]
     family: str
     split: str
     launch: str
@@ -175,7 +174,6 @@ def _machine(name: str, entry: Mapping[str, Any]) -> MeasuredMachine:
     cluster = entry["cluster"] or {}
     return MeasuredMachine(
         name=name,
-        raw_names=tuple(entry["raw"]) if isinstance(entry["raw"], list) else (entry["raw"],),
         family=entry["family"],
         split=entry["split"],
         launch=entry["launch"],

@@ -32,7 +32,7 @@ DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
     "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
 }  # fmt: skip
-#: Of convolutional networks; see :data:`trine.workload.synthesis.convnet.PRECISIONS`.
+#: Of convolutional networks: what :func:`trine.workload.synthesis.convnet.convnet` calls precisions.
 CONV_DTYPES = {
     "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
 }  # fmt: skip

@@ -85,11 +85,6 @@ def fused_tasks(built: FusedProgram) -> KernelTasks:
     return tasks._replace(graph=graph)
 
 
-def cu_macs_per_cycle(flop_per_s: float, num_cus: int, cycle_ps: int) -> int:
-    """Multiply-adds (two FLOP) a cycle of one CU of a GPU with that peak; at least 1."""
-    return max(1, round(flop_per_s / 2 / num_cus * cycle_ps / 1e12))
-
-
 def _two_kernels(plan: FusedPlan) -> GpuProgram:
     """The result into the own memory; then the collective of it."""
     options, grid = plan.options, plan.grid
