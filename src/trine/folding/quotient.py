@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers
 from trine.errors import PlanError, SimulationError
 from trine.folding.colors import distinct
 from trine.folding.group_waits import GroupWaits
@@ -195,8 +195,7 @@ class QuotientBuilder:
         counts = np.concatenate([one.counts for one, _ in resolved] or [np.zeros(0, np.int64)]).astype(np.int64)
         tasks, together = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base).edges()
         added = np.bincount(tasks, minlength=self.num_tasks)
-        ptr = np.zeros(self.num_tasks + 1, np.int64)
-        np.cumsum(counts + added, out=ptr[1:])
+        ptr = pointers(counts + added)
         column = np.empty(int(ptr[-1]), np.int32)
         is_added = np.zeros(len(column), np.bool_)
         order = np.argsort(tasks, kind="stable")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int8, Int32, Int64
+from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_of, spans
 from trine.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
@@ -127,12 +127,12 @@ class GpuProgram(OneLine):
     @property
     def workgroup_kernel(self) -> Int64:
         """The kernel of each workgroup."""
-        return np.repeat(np.arange(self.num_kernels), np.diff(self.kernel_ptr))
+        return row_of(self.kernel_ptr)
 
     @property
     def op_workgroup(self) -> Int64:
         """The workgroup of each operation."""
-        return np.repeat(np.arange(self.num_workgroups), np.diff(self.workgroup_ptr))
+        return row_of(self.workgroup_ptr)
 
     @property
     def op_rank(self) -> Int32:
@@ -142,7 +142,7 @@ class GpuProgram(OneLine):
     @property
     def operand_op(self) -> Int64:
         """The operation of each row of operands."""
-        return np.repeat(np.arange(self.num_ops), np.diff(self.operand_ptr))
+        return row_of(self.operand_ptr)
 
 
 def is_member(program: GpuProgram) -> Bool:
@@ -194,8 +194,7 @@ def _labels(program: GpuProgram) -> list[str]:
 def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
     """The members of some rows of a CSR, in order, and the pointers of these rows alone."""
     length = ptr[rows + 1] - ptr[rows]
-    new_ptr = np.concatenate(([0], np.cumsum(length))).astype(np.int64)
-    return np.arange(new_ptr[-1], dtype=np.int64) + np.repeat(ptr[rows] - new_ptr[:-1], length), new_ptr
+    return spans(ptr[rows], length), pointers(length)
 
 
 def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trine.arrays import Int32
+from trine.arrays import Int32, pointers
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.fused.compute import FusedBuilder, FusedPlan, TileTarget, compute, num_steps
 from trine.collectives.kernels.fused.exchange import exchange
@@ -78,7 +78,7 @@ def fused_tasks(built: FusedProgram) -> KernelTasks:
     graph = replace(
         tasks.graph,
         num_required=waits.astype(np.int32),
-        predecessor_ptr=np.append(0, np.cumsum(waits)).astype(np.int64),
+        predecessor_ptr=pointers(waits),
         predecessor_idx=built.after[waits],
         task_names=built.program.kernel_names,
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, spans
 from trine.collectives.kernels.fused.build import FusedProgram
 from trine.collectives.kernels.fused.options import ALL_TO_ALL, TWOSHOT
 from trine.collectives.kernels.fused.tiles import MAX_OPERANDS
@@ -89,7 +89,7 @@ def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
     if runs.sum() > MAX_OPERANDS:
         raise InputError(f"the peers of rank {rank} write more than {MAX_OPERANDS} lines apart: take larger tiles")
     which = np.repeat(np.arange(len(runs)), runs)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(runs) - runs, runs)
+    number = spans(0, runs)
     spread = PeerData(
         sent.peer[which],
         _receivers(program, rank, sent)[which],
