@@ -9,14 +9,14 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from trine.cluster import Cluster
 from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
+from trine.inputs import PRESETS
 
-FOLDER = Path(__file__).parent.parent / "presets" / "measured"
+FOLDER = PRESETS / "measured"
 FIT, HELD_OUT = "fit", "held-out"
 SPLITS = (FIT, HELD_OUT)
 #: How far a point can be trusted. Only ``clean`` and ``excerpt`` (a part of a log, but nothing against it) count.
