@@ -25,13 +25,12 @@ DurationScaling = Callable[[int, Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Quotient:
-    """What is simulated. base: int64[classes], the first task of each class, whose tasks are those left of its part.
+class ClassTasks:
+    """Whose the tasks of a graph are. base: int64[classes], the first of each class, which has those left of its part.
 
     part_of: int32[classes], index into ``parts``.
     """
 
-    graph: TaskGraph
     partition: Partition
     parts: tuple[PatternPart, ...]
     part_of: Int32
@@ -41,6 +40,13 @@ class Quotient:
         """The tasks of a class in the graph."""
         first = int(self.base[number])
         return slice(first, first + len(self.parts[self.part_of[number]].tasks))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Quotient(ClassTasks):
+    """What is simulated."""
+
+    graph: TaskGraph
 
 
 class QuotientBuilder:
