@@ -103,7 +103,7 @@ def _tasks_of(system, rank, part):
     """Its tasks, those of kernels and others, in their streams and behind each other."""
     graph, builder, number, kernels = system.graph, graph_builder(system.fabric.cluster), {}, []
     for task in tasks_of_rank(system, rank):
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]].tolist()
+        before = graph.predecessors(task).tolist()
         stream = graph.stream_names[graph.stream[task]] if graph.stream[task] >= 0 else f"alone {task}"
         duration_ps = int(graph.duration_ps[task])
         number[task] = builder.compute(rank, stream, duration_ps, [number[other] for other in before])

@@ -212,7 +212,7 @@ class FabricPaths:
         """The path of a route of the task graph, as a number behind all paths of pairs."""
         graph, first = self.system.graph, len(self.rows)
         assert graph.link_latency_ps is not None
-        for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
+        for link in graph.links_of(route).tolist():
             rate = int(graph.link_bytes_per_s[link])
             resource = self.lanes.resource(self.image[link], 0)
             self._cross(resource, rate, int(graph.link_latency_ps[link]), 0, link)
