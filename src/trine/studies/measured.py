@@ -61,8 +61,7 @@ class MeasuredMachine:
 class Series:
     """One run: a collective on some GPUs of a machine over sizes. ``options``: what it demanded of the library.
 
-    ``observed``: the algorithm that the library reported, "" if it was not published. ``derived``: the times come from
-    published bus bandwidths. ``points`` ascend in size.
+    ``observed``: the algorithm that the library reported, "" if it was not published. ``points`` ascend in size.
     """
 
     number: int
@@ -73,7 +72,6 @@ class Series:
     version: str
     options: CollectiveOptions
     observed: str
-    derived: bool
     source: str
     points: tuple[MeasuredPoint, ...]
 
@@ -138,7 +136,6 @@ def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> S
         version=row["version"],
         options=options,
         observed=row["observed"],
-        derived=row["derived"] == "1",
         source=row["source"],
         points=tuple(_point(machine.name, row["op"], gpus, nodes, *value) for value in values),
     )
