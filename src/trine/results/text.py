@@ -29,11 +29,6 @@ def behaviour(ranks: int, classes: int) -> str:
     return f"{ranks} ranks behave in {classes} ways"
 
 
-def counted(number: int, word: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
-
-
 def aligned(rows: Sequence[tuple[str, ...]], least: int) -> list[str]:
     """Return lines of a table: the first column to the left, at least ``least`` wide, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

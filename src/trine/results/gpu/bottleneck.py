@@ -16,7 +16,6 @@ from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED, READ_SUM
 from trine.results.gpu import run
 from trine.results.gpu.resources import KIND_NAMES, KindUse, ResourceUses
 from trine.results.gpu.run import members
-from trine.results.text import counted
 from trine.units import format_time
 
 #: A resource decides if it is busy for this part of the time in which kernels run; places do if so many are taken.
@@ -97,7 +96,7 @@ def _issue(result: ResourceUses, share: float) -> Bottleneck:
     cycles = result.model.issue_cycles
     sentence = (
         f"CUs issue requests for {_percent(share)} of the time in which kernels run, one every "
-        f"{counted(cycles, 'cycle')}: more CUs, so more workgroups, would issue faster."
+        f"{_count(cycles, 'cycle')}: more CUs, so more workgroups, would issue faster."
     )
     return Bottleneck(what="issue", name="", share=share, sentence=sentence)
 
@@ -188,7 +187,11 @@ def _longest(result: ResourceUses, what: str) -> str:
     if use is None:
         return ""
     name = f"{use.kind} {use.label!r}" if use.label else use.kind
-    return f"; {counted(use.count, 'operation')} {name} take {format_time(use.time_ps / use.count)} on average"
+    return f"; {_count(use.count, 'operation')} {name} take {format_time(use.time_ps / use.count)} on average"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def _percent(share: float) -> str:

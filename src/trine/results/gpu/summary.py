@@ -9,7 +9,7 @@ from trine.evidence import EVIDENCE
 from trine.results.gpu import run
 from trine.results.gpu.bottleneck import Bottleneck
 from trine.results.gpu.resources import KIND_NAMES, ResourceUses, Traffic, fabric_traffic, noc_traffic
-from trine.results.text import aligned, behaviour, counted, wrapped
+from trine.results.text import aligned, behaviour, wrapped
 from trine.units import format_bandwidth, format_bytes, format_time
 
 _LINKS, _OPERATIONS = 4, 6
@@ -41,7 +41,7 @@ def _head(result: ResourceUses) -> list[str]:
     ]
     size = [f"of {format_bytes(program.payload_bytes)}"] if program.payload_bytes else []
     lines = [
-        f"{program.name}: {counted(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}"
+        f"{program.name}: {_count(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}"
         + (f", {result.left_out}" if result.left_out else ""),
         "  ".join([f"time  {format_time(result.time_ps)}", *size, *rates]),
     ]
@@ -70,7 +70,7 @@ def _requests(result: ResourceUses) -> list[str]:
     gpus = result.gpus
     names = ("loads", "stores", "acquires", "releases", "polls", "packets")
     counts = [(name, sum(getattr(gpu, name) for gpu in gpus)) for name in names]
-    of = f"of {counted(len(gpus), 'GPU')}"
+    of = f"of {_count(len(gpus), 'GPU')}"
     lines = [f"requests {of}  " + ", ".join(f"{name} {count:,}" for name, count in counts if count)]
     lines += _flags(result)
     loads = sum(gpu.loads for gpu in gpus)
@@ -208,3 +208,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
