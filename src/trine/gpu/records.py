@@ -89,6 +89,17 @@ class GpuRecords(OneLine):
     engine: str
 
 
+#: The columns of GpuRecords by what their rows are.
+OF_GPU = (
+    "state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires", "releases",
+    "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads", "wakeups", "spurious_wakeups",
+    "monitor_full",
+)  # fmt: skip
+OF_WORKGROUP = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu")
+OF_OPERATION = ("op_start_ps", "op_end_ps")
+OF_LANE = ("lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps")
+
+
 class GpuOutcome(NamedTuple):
     """``finished``: False where the run stopped early (``until_ps``, Ctrl-C, stuck); what had not happened is -1 then.
 

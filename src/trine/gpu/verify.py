@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trine.errors import SimulationError
 from trine.gpu.program import GpuProgram
-from trine.gpu.records import GpuOutcome
+from trine.gpu.records import OF_GPU, GpuOutcome
 from trine.gpu.system import GpuSystem
 
 Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
@@ -54,9 +54,7 @@ def _by_rank(
         rows = b[np.argsort(owners[kind], kind="stable")].reshape(whole.num_ranks, -1)
         few = a[np.argsort(few_owners[kind], kind="stable")].reshape(folded.num_gpus, -1)
         yield f"the {what} of {kind}s (rank, number)", few[gpu], rows
-    for name in ("state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires",
-                 "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads",
-                 "wakeups", "spurious_wakeups", "monitor_full"):  # fmt: skip
+    for name in OF_GPU:
         yield name, getattr(small.gpu, name)[gpu], getattr(large.gpu, name)
 
 
