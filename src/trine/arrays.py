@@ -37,3 +37,9 @@ def row_sums(values: _Whole | Bool, ptr: Int64) -> Int64:
 def spans(firsts: _Whole | int, lengths: _Whole) -> Int64:
     """The numbers from each of ``firsts`` on, as many as ``lengths`` says, behind each other."""
     return np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+
+
+def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """The entries of some rows, in their order, and ``ptr`` of these rows alone."""
+    lengths = ptr[rows + 1] - ptr[rows]
+    return spans(ptr[rows], lengths), pointers(lengths)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trine.gpu.program import kernels_of_rank, members
+from trine.arrays import members
+from trine.gpu.program import kernels_of_rank
 from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP
 from trine.gpu.run import Fold, GpuRun
 from trine.graph.assembler import take_alone

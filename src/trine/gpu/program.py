@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_of, spans
+from trine.arrays import Bool, Int8, Int32, Int64, members, row_of
 from trine.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
@@ -189,12 +189,6 @@ def _labels(program: GpuProgram) -> list[str]:
     names = np.array([*program.labels, ""], object)
     labels: list[str] = names[program.op_label].tolist()
     return labels
-
-
-def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """The members of some rows of a CSR, in order, and the pointers of these rows alone."""
-    length = ptr[rows + 1] - ptr[rows]
-    return spans(ptr[rows], length), pointers(length)
 
 
 def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int32, Int64, pointers, row_sums
+from trine.arrays import Bool, Int32, Int64, members, pointers, row_sums
 from trine.engine.describe import describe_task
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.peers import Arrivals
-from trine.gpu.program import DMA, kernels_of_rank, members
+from trine.gpu.program import DMA, kernels_of_rank
 from trine.gpu.records import GpuOutcome
 from trine.gpu.system import GpuSystem, KernelTasks
 from trine.graph.assembler import take_alone

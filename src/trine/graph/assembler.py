@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers, spans
+from trine.arrays import Int32, Int64, members, pointers
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import Labels, TaskColumn, TaskGraph
 
@@ -268,9 +268,9 @@ def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
     """These tasks with the order that they have among themselves, without labels and pressure."""
     number = np.full(graph.num_tasks, -1, np.int64)
     number[tasks] = np.arange(len(tasks))
-    length = np.diff(graph.predecessor_ptr)[tasks]
-    before = number[graph.predecessor_idx[spans(graph.predecessor_ptr[tasks], length)]]
-    kept = pointers(before >= 0)[pointers(length)]
+    entries, ptr = members(graph.predecessor_ptr, tasks)
+    before = number[graph.predecessor_idx[entries]]
+    kept = pointers(before >= 0)[ptr]
     taken = replace(
         graph, **take(graph, tasks), predecessor_ptr=kept, predecessor_idx=before[before >= 0].astype(np.int32)
     )

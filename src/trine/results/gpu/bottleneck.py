@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trine.arrays import members, row_of
 from trine.gpu.program import DATA_OPS, READ, READ_FLAGGED, READ_SUM
 from trine.results.gpu import run
 from trine.results.gpu.resources import KIND_NAMES, KindUse, ResourceUses
-from trine.results.gpu.run import members
 from trine.units import format_time
 
 #: A resource decides if it is busy for this part of the time in which kernels run; places do if so many are taken.
@@ -155,7 +155,8 @@ def load_wires_ps(result: ResourceUses) -> float:
     """Return the latency of links, there and back, of the mean line that is loaded; loads of the own GPU have none."""
     program, ops = result.program, result.shown.op
     own = program.kernel_rank[result.shown.workgroup_kernel[result.shown.op_row]].astype(np.int64)
-    operand, row = members(program.operand_ptr, ops)
+    operand, ptr = members(program.operand_ptr, ops)
+    row = row_of(ptr)
     role = program.operand_role[operand]
     loads = np.isin(role, (READ, READ_FLAGGED, READ_SUM)) & np.isin(program.op_kind[ops[row]], DATA_OPS)
     operand, row, is_sum = operand[loads], row[loads], role[loads] == READ_SUM

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trine.arrays import Int64, spans
+from trine.arrays import Int64, members, row_of
 from trine.cluster.cluster import Cluster
 from trine.errors import InputError
 from trine.evidence import Evidence
@@ -297,8 +297,8 @@ def shown(program: GpuProgram, records: GpuRecords) -> Shown:
     number = np.full(program.num_ranks, -1, np.int64)
     number[records.ranks] = np.arange(len(records.ranks))
     kernels = np.flatnonzero(number[program.kernel_rank] >= 0)
-    workgroup, row_kernel = members(program.kernel_ptr, kernels)
-    op, op_row = members(program.workgroup_ptr, workgroup)
+    workgroup, kernel_ptr = members(program.kernel_ptr, kernels)
+    op, op_ptr = members(program.workgroup_ptr, workgroup)
     for what, found, wanted in (
         ("ranks", len(records.gpu_of), program.num_ranks),
         ("workgroups", len(records.workgroup_start_ps), len(workgroup)),
@@ -306,15 +306,8 @@ def shown(program: GpuProgram, records: GpuRecords) -> Shown:
     ):
         if found != wanted:
             raise InputError(f"these are not the records of program {program.name!r}: {found} {what}, not {wanted}")
-    kernel = kernels[row_kernel]
-    return Shown(workgroup, kernel, number[program.kernel_rank[kernel]], op, op_row)
-
-
-def members(ptr: Int64, owners: Int64) -> tuple[Int64, Int64]:
-    """Return the members of some owners in CSR, and the row in ``owners`` of each."""
-    counts = ptr[owners + 1] - ptr[owners]
-    row = np.repeat(np.arange(len(owners)), counts)
-    return spans(ptr[owners], counts), row
+    kernel = kernels[row_of(kernel_ptr)]
+    return Shown(workgroup, kernel, number[program.kernel_rank[kernel]], op, row_of(op_ptr))
 
 
 def peers(program: GpuProgram, ops: Int64, own: Int64) -> Int64:
@@ -322,7 +315,8 @@ def peers(program: GpuProgram, ops: Int64, own: Int64) -> Int64:
 
     own: int64[ops], the rank that runs each.
     """
-    operand, row = members(program.operand_ptr, ops)
+    operand, ptr = members(program.operand_ptr, ops)
+    row = row_of(ptr)
     rank = program.operand_rank[operand].astype(np.int64)
     other = np.flatnonzero(rank != own[row])[::-1]
     found = own.copy()
