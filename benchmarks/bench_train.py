@@ -1,8 +1,8 @@
 """How fast is trine as a whole process? Cold, warm, and against the targets; TrioSim's published code beside it.
 
 Run: python benchmarks/bench_train.py [--repeat 3]
-Every row is a fresh process: ``python -m trine train ... --json FILE``; kernels are cached except in the first row. Seconds
-are of the processor (user and system, one thread), which other work on the machine stretches less than those of the clock.
+Every row is a fresh process: ``python -m trine train ... --json FILE``; kernels are cached except in the first row.
+Seconds are of the processor (user and system), which other work on the machine stretches less than those of the clock.
 TrioSim's times were measured on the machine of ../shared/research (2 cores); see docs/background/speed.md.
 """
 

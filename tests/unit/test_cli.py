@@ -146,6 +146,30 @@ def test_timeline_and_records_are_written(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())["bubble_s"] > 0
 
 
+@pytest.mark.parametrize(("rounds", "collects"), [(1, False), (40, True)])
+def test_long_commands_collect_garbage_and_short_ones_do_not(rounds, collects):
+    """Cycles of objects, 100 000 a round, as what a simulated job leaves behind."""
+    command = f"""
+import gc, sys
+import trine.cli.main as cli
+def run(words):
+    gc.collect()
+    for _ in range({rounds}):
+        for _ in range(100_000):
+            cycle = []
+            cycle.append(cycle)
+    print(len(gc.get_objects()))
+    return 0
+cli._run = run
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    left = int(done.stdout)
+    assert left < 1_200_000
+    assert (left < 100_000 * rounds) is collects
+
+
 def test_inspect_and_convert(tmp_path):
     done = trine("trace", "inspect", TRACE, "--json", "-")
     assert done.returncode == 0, done.stderr
