@@ -46,9 +46,7 @@ def with_caps(graph: TaskGraph, rng: np.random.Generator) -> TaskGraph:
     """The same graph, each transfer on a route of its own, most of which limit its rate."""
     sent = np.flatnonzero(graph.kind == TRANSFER)
     old = graph.route[sent]
-    route_ptr, route_links = csr(
-        [graph.route_links[graph.route_ptr[r] : graph.route_ptr[r + 1]].tolist() for r in old.tolist()]
-    )
+    route_ptr, route_links = csr([graph.links_of(r).tolist() for r in old.tolist()])
     route = np.full(graph.num_tasks, -1, np.int32)
     route[sent] = np.arange(len(sent))
     return replace(
@@ -94,12 +92,8 @@ def renumbered(graph: TaskGraph, rng: np.random.Generator, *, tasks_too: bool = 
     new_route = np.empty(len(route_order) + 1, np.int64)
     new_route[route_order] = np.arange(len(route_order))
     new_route[-1] = -1
-    predecessor_ptr, predecessor_idx = csr(
-        [new[graph.predecessor_idx[graph.predecessor_ptr[t] : graph.predecessor_ptr[t + 1]]].tolist() for t in order]
-    )
-    route_ptr, route_links = csr(
-        [new_link[graph.route_links[graph.route_ptr[r] : graph.route_ptr[r + 1]]].tolist() for r in route_order]
-    )
+    predecessor_ptr, predecessor_idx = csr([new[graph.predecessors(t)].tolist() for t in order])
+    route_ptr, route_links = csr([new_link[graph.links_of(r)].tolist() for r in route_order])
     columns = {
         name: getattr(graph, name)[order]
         for name in ("kind", "rank", "peer", "stream", "duration_ps", "size_bytes", "num_required")

@@ -200,7 +200,7 @@ def without_ended(graph: TaskGraph, snapshot: Snapshot) -> tuple[TaskGraph, np.n
     kept = np.flatnonzero(snapshot.end_ps < 0)
     new = np.full(graph.num_tasks, -1)
     new[kept] = np.arange(len(kept))
-    before = [new[graph.predecessor_idx[graph.predecessor_ptr[t] : graph.predecessor_ptr[t + 1]]] for t in kept]
+    before = [new[graph.predecessors(t)] for t in kept]
     predecessor_ptr, predecessor_idx = csr([b[b >= 0].tolist() for b in before])
     ended = np.array([int((b < 0).sum()) for b in before], np.int32)
     columns = {

@@ -27,6 +27,7 @@ from trine.gpu.program import (
     WRITE_FLAGGED,
     GpuProgram,
 )
+from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP
 from trine.gpu.system import KernelTasks, unfolded
 from trine.gpu.validate import validate_program
 from trine.graph.builder import TaskGraphBuilder
@@ -213,7 +214,7 @@ def case(program, model=None, topology="full", bandwidth=100 * GB, latency=700 *
 def line_totals(program):
     """Lines that a program loads and stores: (loads, stores), a number a rank each."""
     loads, stores = np.zeros(program.num_ranks, int), np.zeros(program.num_ranks, int)
-    rank_of_op = np.repeat(np.repeat(program.kernel_rank, np.diff(program.kernel_ptr)), np.diff(program.workgroup_ptr))
+    rank_of_op = program.op_rank
     for op in range(program.num_ops):
         if program.op_kind[op] not in (LOAD, STORE, COPY, REDUCE):
             continue
@@ -223,13 +224,7 @@ def line_totals(program):
     return loads, stores
 
 
-EVERYTHING = (
-    "workgroup_start_ps", "workgroup_end_ps", "workgroup_cu", "op_start_ps", "op_end_ps", "state_ps", "resource_data",
-    "resource_control", "resource_busy_ps", "lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps",
-    "loads", "stores", "acquires", "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses",
-    "flagged_loads", "wakeups", "spurious_wakeups", "monitor_full",
-    "end_ps",
-)  # fmt: skip
+EVERYTHING = (*OF_WORKGROUP, *OF_OPERATION, *OF_GPU, *OF_LANE, "end_ps")
 
 
 def assert_same(one, other):

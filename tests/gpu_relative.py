@@ -213,8 +213,8 @@ def perturbed(turned, seed):
     rng = np.random.default_rng([seed, 99])
     case = turned.case
     program = case.program
-    op_rank = np.repeat(np.repeat(program.kernel_rank, np.diff(program.kernel_ptr)), np.diff(program.workgroup_ptr))
-    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    op_rank = program.op_rank
+    operand_op = program.operand_op
     data = np.flatnonzero(np.isin(program.op_kind[operand_op], DATA_OPS) & (program.operand_semaphore < 0))
     what = str(
         rng.choice(["address", "peer", "compute", "semaphore", "rate", "latency", "unroll", "group", "swap", "model"])

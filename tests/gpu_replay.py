@@ -9,16 +9,10 @@ from gpu_cases import case, graph_builder
 
 from trine.gpu.model import FAIR
 from trine.gpu.peers import IDEAL, PeerWrites
+from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP
 from trine.graph.taskgraph import COMPUTE
 
 ENGINES = ("reference", "compiled")
-KINDS_ALONE = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu"), ("op_start_ps", "op_end_ps")
-OF_GPU = (
-    "state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires", "releases",
-    "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads", "wakeups", "spurious_wakeups",
-    "monitor_full",
-)  # fmt: skip
-LANES = ("lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps")
 
 
 def run(system, engine="reference", **how):
@@ -103,7 +97,7 @@ def _tasks_of(system, rank, part):
     """Its tasks, those of kernels and others, in their streams and behind each other."""
     graph, builder, number, kernels = system.graph, graph_builder(system.fabric.cluster), {}, []
     for task in tasks_of_rank(system, rank):
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]].tolist()
+        before = graph.predecessors(task).tolist()
         stream = graph.stream_names[graph.stream[task]] if graph.stream[task] >= 0 else f"alone {task}"
         duration_ps = int(graph.duration_ps[task])
         number[task] = builder.compute(rank, stream, duration_ps, [number[other] for other in before])
@@ -124,20 +118,22 @@ def assert_same_target(full, system, rank, alone, gpu=None):
     tasks = tasks_of_rank(system, rank)
     for field in ("ready_ps", "start_ps", "end_ps"):
         equal(getattr(full.records, field)[tasks], getattr(alone.records, field), field)
-    for fields, rows in zip(KINDS_ALONE, (part.workgroups, part.operations), strict=True):
+    for fields, rows in zip((OF_WORKGROUP, OF_OPERATION), (part.workgroups, part.operations), strict=True):
         for field in fields:
             equal(getattr(full.gpu, field)[rows], getattr(alone.gpu, field), field)
     for field in OF_GPU:
         equal(getattr(full.gpu, field)[gpu], getattr(alone.gpu, field)[0], field)
     device = system.fabric.group[rank]
-    for field, a, b in zip(LANES, lanes_out_of(full, system, device), lanes_out_of(alone, system, device), strict=True):
+    for field, a, b in zip(
+        OF_LANE, lanes_out_of(full, system, device), lanes_out_of(alone, system, device), strict=True
+    ):
         equal(a, b, field)
 
 
 def lanes_out_of(outcome, system, device):
     gpu = outcome.gpu
     used = (gpu.lane_data + gpu.lane_control > 0) & (system.fabric.cluster.link_table.source[gpu.lane_link] == device)
-    columns = [getattr(gpu, field)[used] for field in LANES]
+    columns = [getattr(gpu, field)[used] for field in OF_LANE]
     order = np.lexsort((columns[1], columns[0]))
     return [column[order] for column in columns]
 

@@ -1,4 +1,4 @@
-"""Schedules as task graphs on networks where no two messages share a link unless they go from the same to the same."""
+"""The schedules that tests ask about; and as task graphs, in which messages of different pairs share no link."""
 
 from __future__ import annotations
 
@@ -7,11 +7,36 @@ from functools import lru_cache
 import numpy as np
 
 from trine.arrays import Int64
-from trine.collectives import expand
+from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule
 from trine.engine import run
 from trine.graph.assembler import no_labels
 from trine.graph.taskgraph import TRANSFER, TaskGraph
+
+CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
+WITH_PARAMETERS = [
+    *CASES,
+    ("all_reduce", "ring:3"),
+    ("reduce_scatter", "ring:2"),
+    ("all_gather", "ring:4"),
+    ("all_reduce", "tree:5"),
+    ("all_reduce", "double-binary-tree:3"),
+    ("all_reduce", "hierarchical:inner=ring:outer=double-binary-tree"),
+    ("all_reduce", "hierarchical:outer=halving-doubling"),
+    ("all_reduce", "hierarchical:outer=direct"),
+    ("reduce_scatter", "hierarchical:outer=pat"),
+    ("reduce_scatter", "hierarchical:inner=pat:outer=pat"),
+    ("all_gather", "hierarchical:inner=pat:outer=bruck"),
+    ("all_reduce", "nvls:4"),
+    ("all_gather", "nvls:3"),
+    ("all_reduce", "sharp:3:chunks=2"),
+]
+
+
+def schedule_of(case: tuple[str, str], num_ranks: int, size_bytes: int = 1000, root: int = 0) -> Schedule:
+    kind, algorithm = case
+    return make_schedule(kind, num_ranks, size_bytes, algorithm, root if kind in ROOTED else -1)
 
 
 @lru_cache(maxsize=1)

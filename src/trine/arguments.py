@@ -36,6 +36,12 @@ def options_of(kind: type) -> dict[str, Field[Any]]:
     return {each.name: each for each in fields(kind) if "help" in each.metadata}
 
 
+def check_whole(field: str, value: object, least: int, most: int) -> None:
+    """Raise InputError unless ``value`` is a whole number in this range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"must be a whole number from {least} to {most}, got {value!r}", field=field)
+
+
 def named_arguments(target: T) -> T:
     """Let a function, or a class when it is made, refuse arguments that it does not have with the nearest name.
 

@@ -1,4 +1,4 @@
-"""The one place that opens files which users name: regular files alone, of a bounded size.
+"""The one place that opens files which users name: regular files alone, of a bounded size; and where presets lie.
 
 A device such as ``/dev/zero`` never ends and a pipe may never begin, so both are refused before they are opened.
 """
@@ -10,10 +10,13 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 from trine.errors import InputError, SpecError
 
+#: Data that comes with trine; each number in it has its source.
+PRESETS = Path(__file__).parent / "presets"
 #: Most bytes of a file where its reader states no other limit.
 MAX_FILE_BYTES = 64 * 2**20
 _KINDS = (
@@ -108,6 +111,11 @@ def exists(path: str | os.PathLike[str]) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def preset_names(folder: Path) -> tuple[str, ...]:
+    """Names of the files of a folder of presets, sorted."""
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def head(path: str | os.PathLike[str], size_bytes: int) -> bytes:

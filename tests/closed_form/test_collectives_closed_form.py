@@ -19,7 +19,6 @@ from trine.collectives import expand, known_algorithms, known_kinds, make_schedu
 from trine.collectives.closed_forms import critical_rounds, has_closed_form, uncontended_ps
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule
-from trine.collectives.schedules.ring import chain_chunks
 from trine.collectives.schedules.tree import two_trees
 from trine.collectives.sends import LATENCY_BYTES, MAX_PIPELINE_CHUNKS, pipeline_chunks
 from trine.engine import run
@@ -222,7 +221,7 @@ def test_torus_all_reduce_on_a_torus() -> None:
 def test_chain_takes_its_rounds_on_a_ring(kind: str, num_ranks: int, size_bytes: int) -> None:
     root = num_ranks // 2
     schedule = make_schedule(kind, num_ranks, size_bytes, root=root)
-    chunks = chain_chunks(num_ranks, size_bytes)
+    chunks = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1)
     one = transfer_ps(-(-size_bytes // chunks), BYTES_PER_S) + LATENCY_PS
     ends, _ = simulate(schedule, build_topology("ring", BYTES_PER_S, LATENCY_PS, num_ranks))
     assert max(ends) == uncontended_ps(schedule, BYTES_PER_S, LATENCY_PS)
@@ -266,9 +265,9 @@ def test_all_to_all_v_takes_its_largest_block() -> None:
 
 
 def test_chunks_of_a_pipeline() -> None:
-    assert chain_chunks(8, 0) == chain_chunks(8, 1) == chain_chunks(2, 10**9) == 1
-    assert chain_chunks(8, 256 * 1024) == 5  # sqrt(6 x 4): finer than one chunk below 512 KiB
-    assert chain_chunks(8, 10**12) == MAX_PIPELINE_CHUNKS
+    assert pipeline_chunks(0, 8, 7) == pipeline_chunks(1, 8, 7) == pipeline_chunks(10**9, 2, 1) == 1
+    assert pipeline_chunks(256 * 1024, 8, 7) == 5  # sqrt(6 x 4): finer than one chunk below 512 KiB
+    assert pipeline_chunks(10**12, 8, 7) == MAX_PIPELINE_CHUNKS
     assert pipeline_chunks(10**9, 8, 14, chunks=3) == 3
 
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from line_counts import count_lines
 
 from tests.fused_flow import CASES, Flow
-from trine.collectives.kernels.count import count_lines, op_ranks, operand_ops
-from trine.collectives.kernels.fused.build import build_fused, cu_macs_per_cycle
+from trine.collectives.kernels.fused.build import build_fused
 from trine.collectives.kernels.fused.lines import (
     expected_flags,
     expected_reads,
@@ -31,8 +31,8 @@ BUILT = [
 
 def touched(program, rank):
     """{buffer: lines} that a rank reads, writes, and writes into other memories, counted operand by operand."""
-    op = operand_ops(program)
-    own = np.isin(program.op_kind[op], DATA_OPS) & (op_ranks(program)[op] == rank)
+    op = program.operand_op
+    own = np.isin(program.op_kind[op], DATA_OPS) & (program.op_rank[op] == rank)
     found = [{}, {}, {}]
     for buffer in program.buffers:
         inside = (program.operand_address >= buffer.base) & (program.operand_address < buffer.base + buffer.size_bytes)
@@ -83,7 +83,7 @@ def test_by_hand():
 
 def flags_of(program, rank):
     """(flags that a rank's releases go to, its acquires)."""
-    own = op_ranks(program) == rank
+    own = program.op_rank == rank
     return (
         int(np.diff(program.operand_ptr)[own & (program.op_kind == RELEASE)].sum()),
         int((own & (program.op_kind == ACQUIRE)).sum()),
@@ -119,7 +119,7 @@ def test_cycles_follow_from_multiply_adds(name, macs):
     sizes = {"rows": 256, "cols": 96} | ({"inner": 64} if name.startswith("gemm") else {})
     tile = (64, 32) if name.startswith("gemv") else (64, 32, 32)
     program = build_fused(name, 4, tile=tile, wavefronts=4, macs_per_cycle=16, **sizes).program
-    own = (op_ranks(program) == 2) & (program.op_kind == COMPUTE)
+    own = (program.op_rank == 2) & (program.op_kind == COMPUTE)
     assert program.op_amount[own].sum() * 4 * 16 == macs
     # What does not divide is rounded up, for each wavefront and each piece; edges count as what they are.
     odd = build_fused(name, 4, tile=tile, wavefronts=4, macs_per_cycle=16, **(sizes | {"rows": 4, "cols": 7})).program
@@ -127,12 +127,6 @@ def test_cycles_follow_from_multiply_adds(name, macs):
     pieces = [4 * 7] if name.startswith("gemv") else [7 * 32, 7 * 32]
     times = 1 if name.startswith("gemv") else 4
     assert cycles.tolist() == [math.ceil(n / 64) for n in pieces] * times * 4
-
-
-def test_macs_of_a_cu():
-    # AMD Instinct MI250X, one die: 110 CUs at 1.7 GHz, 191.5 TFLOP/s in FP16.
-    assert cu_macs_per_cycle(191.5e12, 110, 588) == 512
-    assert cu_macs_per_cycle(1.0, 110, 588) == 1
 
 
 @pytest.mark.parametrize("name", CASES)

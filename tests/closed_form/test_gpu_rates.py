@@ -146,7 +146,7 @@ def test_lines_are_conserved(seed):
 
 
 def acquires_of(program):
-    rank = np.repeat(np.repeat(program.kernel_rank, np.diff(program.kernel_ptr)), np.diff(program.workgroup_ptr))
+    rank = program.op_rank
     return np.bincount(rank[program.op_kind == 5], minlength=program.num_ranks)
 
 

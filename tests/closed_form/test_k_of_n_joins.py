@@ -19,10 +19,7 @@ both = pytest.mark.parametrize("engine", ENGINES)
 
 def repeated(graph, task, predecessors, need):
     """The graph with other predecessors of one task, which the builder would refuse."""
-    rows = [
-        graph.predecessor_idx[graph.predecessor_ptr[i] : graph.predecessor_ptr[i + 1]].tolist()
-        for i in range(graph.num_tasks)
-    ]
+    rows = [graph.predecessors(i).tolist() for i in range(graph.num_tasks)]
     rows[task] = predecessors
     ptr, idx = csr(rows)
     needs = graph.num_required.copy()

@@ -36,9 +36,9 @@ def test_every_kind_has_a_block_and_a_row_of_at_most_three_files():
 
 def test_the_gpu_of_the_page_is_found_with_its_units(tmp_path, monkeypatch):
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
-    shutil.copytree(presets._PRESETS / "gpus", tmp_path / "gpus")
+    shutil.copytree(presets.PRESETS / "gpus", tmp_path / "gpus")
     (tmp_path / "gpus" / "example-gpu.yaml").write_text(text)
-    monkeypatch.setattr(presets, "_PRESETS", tmp_path)
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
     for cached in (presets._read_gpu, presets._text):
         cached.cache_clear()
     try:

@@ -66,7 +66,7 @@ def test_without_set_up_and_waiting_it_is_a_wire_for_each_pair_and_direction(gra
     builder = TaskGraphBuilder([free.bytes_per_s] * ranks**2, [0] * ranks**2)
     direct = TaskGraphBuilder([], [])
     for task in range(graph.num_tasks):
-        after = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]].tolist()
+        after = graph.predecessors(task).tolist()
         a, b, size = int(graph.rank[task]), int(graph.peer[task]), int(graph.size_bytes[task])
         if graph.kind[task] != 1 or a == b:
             a, b, size = 0, 0, 0

@@ -9,38 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_runs import end_ps
+from schedule_runs import CASES, WITH_PARAMETERS, end_ps, schedule_of
 
-from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives import expand, make_schedule
 from trine.collectives.closed_forms import uncontended_ps
-from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import ExpandedSchedule, Schedule, Sends
 from trine.collectives.sends import LATENCY_BYTES
 from trine.errors import InputError
 from trine.testing.schedule_proof import check_expanded, check_schedule
 
-CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
-WITH_PARAMETERS = [
-    *CASES,
-    ("all_reduce", "ring:3"),
-    ("reduce_scatter", "ring:2"),
-    ("all_gather", "ring:4"),
-    ("all_reduce", "tree:5"),
-    ("all_reduce", "double-binary-tree:3"),
-    ("all_reduce", "hierarchical:inner=ring:outer=double-binary-tree"),
-    ("all_reduce", "hierarchical:outer=halving-doubling"),
-    ("reduce_scatter", "hierarchical:outer=pat"),
-    ("all_gather", "hierarchical:inner=pat:outer=bruck"),
-    ("all_reduce", "nvls:4"),
-    ("all_gather", "nvls:3"),
-    ("all_reduce", "sharp:3:chunks=2"),
-]
 MANY = [case for case in CASES if case[0] != "send_recv"]
-
-
-def schedule_of(case: tuple[str, str], num_ranks: int, size_bytes: int, root: int = 0) -> Schedule:
-    kind, algorithm = case
-    return make_schedule(kind, num_ranks, size_bytes, algorithm, root if kind in ROOTED else -1)
 
 
 @pytest.mark.parametrize("case", WITH_PARAMETERS, ids="/".join)

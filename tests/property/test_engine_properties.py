@@ -43,7 +43,7 @@ def test_causality(graph, network):
     alone = uncontended(graph)
     last_of_stream = {}
     for task in range(graph.num_tasks):
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
+        before = graph.predecessors(task)
         need = graph.num_required[task]
         ready = np.sort(records.end_ps[before])[need - 1] if need else 0
         assert records.ready_ps[task] == ready

@@ -16,7 +16,7 @@ seeds = st.integers(0, 2**32)
 
 def links_of(graph, task):
     route = graph.route[task]
-    return graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]]
+    return graph.links_of(route)
 
 
 def service_ps(graph, task, link):
@@ -37,7 +37,7 @@ def test_numbers_of_links_and_routes_do_not_matter(graph, seed):
 def test_causality(graph):
     records = run(graph, network="fifo")
     for task in range(graph.num_tasks):
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
+        before = graph.predecessors(task)
         need = graph.num_required[task]
         ready, start, end = (getattr(records, name)[task] for name in ("ready_ps", "start_ps", "end_ps"))
         assert ready == (np.sort(records.end_ps[before])[need - 1] if need else 0)

@@ -141,7 +141,7 @@ def test_tasks_beside_the_kernels_may_be_numbered_otherwise(seed):
 
 def reversed_tasks(graph):
     n = graph.num_tasks
-    rows = [graph.predecessor_idx[graph.predecessor_ptr[i] : graph.predecessor_ptr[i + 1]] for i in range(n)][::-1]
+    rows = [graph.predecessors(i) for i in range(n)][::-1]
     flat = [n - 1 - int(task) for row in rows for task in row]
     columns = {name: getattr(graph, name)[::-1].copy() for name in COLUMNS}
     ptr = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)

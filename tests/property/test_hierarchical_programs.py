@@ -7,7 +7,6 @@ import pytest
 
 from trine.collectives.kernels import builder
 from trine.collectives.kernels.build import ROOTED, build_kernel, known_kernels
-from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.errors import InputError
 from trine.gpu.program import DMA
 from trine.testing.proofs import check_program
@@ -56,8 +55,8 @@ def test_what_has_a_root_crosses_by_the_own_rail_and_each_byte_once(op):
     ranks, nodes, lines = 6, 3, 36
     each = ranks // nodes
     program = kernel(op, ranks, nodes, ranks * lines * 128, workgroups=3)
-    ops = operand_ops(program)
-    own, peer = op_ranks(program)[ops], program.operand_rank
+    ops = program.operand_op
+    own, peer = program.op_rank[ops], program.operand_rank
     crosses = own // each != peer // each
     assert (program.op_kind[ops[crosses]] == DMA).all()
     assert (own[crosses] % each == peer[crosses] % each).all()
@@ -78,8 +77,8 @@ def test_nothing_but_puts_to_the_own_rail_leaves_a_node(op, ranks, nodes):
     """Each rank sends as few bytes as there are: what the other nodes need, reduced before or passed on behind."""
     each, lines = ranks // nodes, 36
     program = kernel(op, ranks, nodes, ranks * lines * 128, workgroups=3)
-    ops = operand_ops(program)
-    own, peer = op_ranks(program)[ops], program.operand_rank
+    ops = program.operand_op
+    own, peer = program.op_rank[ops], program.operand_rank
     crosses = own // each != peer // each
     assert (program.op_kind[ops[crosses]] == DMA).all()
     assert (own[crosses] % each == peer[crosses] % each).all()

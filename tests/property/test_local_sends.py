@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedule_runs import CASES, WITH_PARAMETERS, schedule_of
 
-from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives import expand, make_schedule
 from trine.collectives.library_flows import FlowPlan, FlowShape, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.registry import ROOTED
@@ -17,31 +18,10 @@ from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, sy
 from trine.collectives.schedules.direct import to_the_next
 from trine.collectives.tasks import caps_of
 
-CASES = [(kind, name) for kind in known_kinds() for name in known_algorithms(kind)]
-WITH_PARAMETERS = [
-    *CASES,
-    ("all_reduce", "ring:3"),
-    ("reduce_scatter", "ring:2"),
-    ("all_gather", "ring:4"),
-    ("all_reduce", "tree:5"),
-    ("all_reduce", "double-binary-tree:3"),
-    ("all_reduce", "hierarchical:inner=ring:outer=double-binary-tree"),
-    ("all_reduce", "hierarchical:outer=halving-doubling"),
-    ("all_reduce", "hierarchical:outer=direct"),
-    ("reduce_scatter", "hierarchical:inner=pat:outer=pat"),
-    ("all_gather", "hierarchical:inner=pat:outer=bruck"),
-    ("all_reduce", "nvls:4"),
-    ("all_reduce", "sharp:3:chunks=2"),
-]
 SHAPES = [(2, 2), (2, 4), (4, 2), (3, 4), (4, 4), (1, 6), (6, 1), (2, 8), (3, 3)]
 INNER = ("ring", "direct", "halving-doubling", "pat")
 #: Those in which not all ranks do alike, and those which do only for some numbers of ranks.
 UNALIKE = {"tree", "double-binary-tree", "nvls", "sharp"}
-
-
-def schedule_of(case: tuple[str, str], num_ranks: int, size_bytes: int = 1000, root: int = 0) -> Schedule:
-    kind, algorithm = case
-    return make_schedule(kind, num_ranks, size_bytes, algorithm, root if kind in ROOTED else -1)
 
 
 def said(one: RankSends, position: int, all_of: list[np.ndarray]) -> dict[str, object]:

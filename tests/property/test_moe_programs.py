@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from line_counts import count_lines
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.count import count_lines
 from trine.collectives.kernels.moe.low_latency import part_lines
 from trine.collectives.kernels.moe.options import MOE, MoeOptions
 from trine.collectives.kernels.moe.routing import NodeGrid, draw_routes

@@ -40,7 +40,7 @@ def own_rows(made, rank):
         if graph.kind[task] != TRANSFER:
             return graph.rank[task] == rank
         route = int(graph.route[task])
-        links = graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]]
+        links = graph.links_of(route)
         return graph.size_bytes[task] > 0 and len(links) > 0 and source[links[0]] == made.group[rank]
 
     return np.array([task for task in range(graph.num_tasks) if is_own(task)], np.int64)

@@ -71,7 +71,7 @@ def test_every_layout_runs_the_same_on_both_engines(chain, ways, micro):
     assert np.array_equal(records.start_ps, twin.start_ps)
     assert np.array_equal(records.end_ps, twin.end_ps)
     for task in range(graph.num_tasks):
-        for predecessor in graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]:
+        for predecessor in graph.predecessors(task):
             assert records.end_ps[predecessor] <= records.start_ps[task]
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gpu_cases import Programmer, small_model
+from line_counts import count_lines
 
 from trine.cluster.topologies import build_topology
 from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.count import count_lines
 from trine.errors import InputError
 from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.program import ACQUIRE, READ

@@ -1,6 +1,6 @@
 """What GPUs did, from records made by hand (tests/gpu_results.py)."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trine.errors import InputError
+from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP, GpuRecords
 from trine.results.gpu import run
 from trine.results.gpu.run import peers
+
+
+def test_every_column_of_records_is_compared():
+    columns = {each.name for each in fields(GpuRecords) if each.type.startswith("Int")}
+    assert columns == {"ranks", "gpu_of", *OF_GPU, *OF_WORKGROUP, *OF_OPERATION, *OF_LANE}
 
 
 def test_time_and_bandwidths_are_those_of_nccl_tests():

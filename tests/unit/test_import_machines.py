@@ -192,4 +192,4 @@ def test_hostile_xml(text, message):
 
 
 def test_an_external_dtd_is_never_read():
-    assert parse_xml('<!DOCTYPE topology SYSTEM "/etc/passwd"><topology>a</topology>', "t.xml").text == "a"
+    assert parse_xml('<!DOCTYPE topology SYSTEM "/etc/passwd"><topology a="b">c</topology>', "t.xml").get("a") == "b"

@@ -114,7 +114,7 @@ def has_sum_of(built: GpuProgram, operand: int, rank: int) -> bool:
     """Whether the reduction that writes what an operand reads writes it to ``rank``, too."""
     written = (built.operand_role == WRITE) & (built.operand_address == built.operand_address[operand])
     written &= np.repeat(built.op_kind == REDUCE, np.diff(built.operand_ptr))
-    ops = np.repeat(np.arange(built.num_ops), np.diff(built.operand_ptr))
+    ops = built.operand_op
     here, there = (set(ops[written & (built.operand_rank == r)]) for r in (built.operand_rank[operand], rank))
     return built.operand_role[operand] == READ and not here.isdisjoint(there)
 

@@ -7,7 +7,6 @@ import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import ACROSS, DETAILED, READING, SWITCHED, build_kernel, known_kernels, known_ops
-from trine.collectives.kernels.count import op_ranks, operand_ops
 from trine.collectives.kernels.nics import through_nics
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
@@ -45,8 +44,8 @@ def test_the_result_is_proven_and_nothing_else_crosses(op, algorithm, crosses):
     program = through_nics(kernel(op, algorithm), crosses)
     validate_program(program)
     check_program(program, op, SIZE, orders=1)
-    ops = operand_ops(program)
-    own = op_ranks(program)[ops]
+    ops = program.operand_op
+    own = program.op_rank[ops]
     away = [a != b and crosses(a, b) for a, b in zip(own.tolist(), program.operand_rank.tolist(), strict=True)]
     assert any(away)
     assert (program.op_kind[ops[np.array(away)]] == DMA).all()

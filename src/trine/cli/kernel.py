@@ -222,11 +222,10 @@ class _Runs:
         """Whether anything of the program crosses NICs."""
         import numpy as np
 
-        from trine.collectives.kernels.count import op_ranks, operand_ops
         from trine.gpu.fabric import GpuFabric
 
         domains = np.array(GpuFabric(self.machine, self.group, model).domains)
-        own = op_ranks(self.program)[operand_ops(self.program)]
+        own = self.program.op_rank[self.program.operand_op]
         return bool((domains[own] != domains[self.program.operand_rank]).any())
 
     def result(self, model: GpuModel, warnings: list[str], **how: Any) -> GpuResult:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trine.arguments import named_arguments
 from trine.errors import SpecError, nearest
+from trine.inputs import PRESETS, preset_names
 from trine.shown import OneLine
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 #: What trine or its importers read as a cluster.
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
-_PRESETS = Path(__file__).parent.parent / "presets"
 
 
 def is_file_name(name: str) -> bool:
@@ -30,12 +30,12 @@ def is_file_name(name: str) -> bool:
 @cache
 def known_clusters() -> tuple[str, ...]:
     """Names of the clusters that come with trine, sorted."""
-    return tuple(sorted(path.stem for path in (_PRESETS / "clusters").glob("*.yaml")))
+    return preset_names(PRESETS / "clusters")
 
 
 def preset_path(name: str) -> Path:
     """The file of a cluster that comes with trine."""
-    return _PRESETS / "clusters" / f"{name}.yaml"
+    return PRESETS / "clusters" / f"{name}.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class GpuSpec(OneLine):
 
 def known_gpus() -> tuple[str, ...]:
     """Names of the GPU models that come with trine, sorted."""
-    return tuple(sorted(path.stem for path in (_PRESETS / "gpus").glob("*.yaml")))
+    return preset_names(PRESETS / "gpus")
 
 
 @named_arguments
@@ -91,7 +91,7 @@ def _plain(name: str) -> str:
 
 @cache
 def _text(name: str) -> str:
-    return _plain((_PRESETS / "gpus" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return _plain((PRESETS / "gpus" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -99,7 +99,7 @@ def _read_gpu(name: str) -> GpuSpec:
     from trine.cluster.schema import GpuFile
     from trine.spec import read_spec
 
-    spec = read_spec(_PRESETS / "gpus" / f"{name}.yaml", GpuFile)
+    spec = read_spec(PRESETS / "gpus" / f"{name}.yaml", GpuFile)
     return GpuSpec(
         name=name,
         memory_bytes=spec.memory,
@@ -147,11 +147,11 @@ def load_links() -> Mapping[str, LinkType]:
     from trine.cluster.schema import LinkTypeSpec
     from trine.spec import check, load_mapping
 
-    data = load_mapping(_PRESETS / "links.yaml")
+    data = load_mapping(PRESETS / "links.yaml")
     if not isinstance(data, dict):
-        raise SpecError("must be a mapping of links", file=_PRESETS / "links.yaml")
+        raise SpecError("must be a mapping of links", file=PRESETS / "links.yaml")
     return MappingProxyType(
-        {name: _link_type(name, check(LinkTypeSpec, entry, _PRESETS / "links.yaml")) for name, entry in data.items()}
+        {name: _link_type(name, check(LinkTypeSpec, entry, PRESETS / "links.yaml")) for name, entry in data.items()}
     )
 
 

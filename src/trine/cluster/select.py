@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import spans
 from trine.cluster.cluster import Cluster
 from trine.cluster.layout import trimmed
 from trine.cluster.lookup import likely_names, links_named
@@ -199,7 +200,7 @@ def reached(cluster: LinkedDevices, start: int) -> npt.NDArray[np.bool_]:
     edge = np.array([start])
     while len(edge):
         first, count = ptr[edge], ptr[edge + 1] - ptr[edge]
-        place = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        place = spans(first, count)
         fresh = np.zeros(len(devices), np.bool_)
         fresh[links.target[order[place]]] = True
         fresh &= ~found

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers
 from trine.cluster.names import ChosenNames, EndNames, Lazy
 from trine.cluster.parts import GPU, Device, Link
 
@@ -190,7 +190,7 @@ class LinkTable(_Made[Link]):
         """(ptr int64[devices up to the last source + 2], links int64[links]): CSR of the links from each device."""
         order = np.argsort(self.source, kind="stable")
         count = np.bincount(self.source) if len(order) else np.zeros(0, np.int64)
-        return np.concatenate(([0], np.cumsum(count))), order
+        return pointers(count), order
 
     def links_from(self, device: int) -> Int64:
         """int64[...]: the links that start at a device, in order."""

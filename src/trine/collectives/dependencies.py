@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64
+from trine.arrays import Bool, Int32, Int64, pointers, spans
 from trine.collectives.schedule import ChunkRanges, Schedule, Sends
 from trine.errors import InputError
 
@@ -62,7 +62,7 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
     transfer = np.cumsum(first) - 1
     starts = np.flatnonzero(first)
     unit_row = np.repeat(rows, count)
-    offset = np.arange(len(unit_row)) - np.repeat(np.cumsum(count) - count, count)
+    offset = spans(0, count)
     ptr = np.append(starts, len(src)).astype(np.int64)
     return SendColumns(
         src=src[starts],
@@ -159,8 +159,7 @@ def received_before(
     count = np.maximum(np.searchsorted(arrival, until) - low, 0)
     check_edges(int(count.sum()))
     uses = np.repeat(np.arange(len(slot), dtype=np.int64), count)
-    offset = np.arange(len(uses)) - np.repeat(np.cumsum(count) - count, count)
-    return uses, order[np.repeat(low, count) + offset]
+    return uses, order[spans(low, count)]
 
 
 def check_edges(count: int) -> None:
@@ -187,6 +186,4 @@ def csr(rows: Int64, columns: Int64, num_rows: int, num_columns: int) -> tuple[I
     pairs = np.sort(rows * width + columns)
     if len(pairs):
         pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])]
-    ptr = np.zeros(num_rows + 1, dtype=np.int64)
-    np.cumsum(np.bincount(pairs // width, minlength=num_rows), out=ptr[1:])
-    return ptr, (pairs % width).astype(np.int32)
+    return pointers(np.bincount(pairs // width, minlength=num_rows)), (pairs % width).astype(np.int32)

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers, row_sums
 from trine.collectives.dependencies import (
     SendColumns,
     check_edges,
@@ -82,10 +82,9 @@ def transfer_bytes(schedule: Schedule, chunk: Int32, chunk_ranges: ChunkRanges |
         sizes = np.array(schedule.chunk_sizes, dtype=np.int64)
         if chunk_ranges is None:
             return sizes[chunk]
-        until = np.concatenate(([0], np.cumsum(np.concatenate((sizes, sizes)))))
+        until = pointers(np.concatenate((sizes, sizes)))
         of_range = until[chunk_ranges.chunk + chunk_ranges.count] - until[chunk_ranges.chunk]
-    totals = np.concatenate(([0], np.cumsum(of_range)))
-    return np.diff(totals[chunk_ranges.ptr])
+    return row_sums(of_range, chunk_ranges.ptr)
 
 
 # -- what they wait for ------------------------------------------------------------------------------------------------
@@ -220,8 +219,7 @@ def _repeated(
     own_ptr, own = csr(rows, senders * k + numbers, num_rows, max(1, k) * num_ranks)
     check_edges(len(own) * num_ranks)
     counts = np.tile(np.diff(own_ptr), num_ranks)
-    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=ptr[1:])
+    ptr = pointers(counts)
     if not len(own):
         return ptr, own
     total = np.int64(k) * num_ranks

@@ -165,9 +165,23 @@ class ListedFlows:
         return _sends(signals, flows, ends_together=self.waits and not self.rooted)
 
 
+class _AloneFlows:
+    """Each message waits for its two ends alone."""
+
+    __slots__ = ()
+
+    @property
+    def timed_step(self) -> int:
+        return 0
+
+    @property
+    def together(self) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
-class ShiftFlows:
-    """Each rank sends to the next ``count`` ranks; each message waits for its two ends alone."""
+class ShiftFlows(_AloneFlows):
+    """Each rank sends to the next ``count`` ranks."""
 
     num_ranks: int
     count: int
@@ -176,21 +190,13 @@ class ShiftFlows:
     def symmetry(self) -> tuple[int, ...]:
         return (self.num_ranks,)
 
-    @property
-    def timed_step(self) -> int:
-        return 0
-
-    @property
-    def together(self) -> bool:
-        return False
-
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         flows = [((position + by) % num_ranks, INNER) for by in range(1, self.count + 1)]
         return _sends([], flows, ends_together=False)
 
 
 @dataclass(frozen=True, slots=True)
-class StarFlows:
+class StarFlows(_AloneFlows):
     """Messages between the root and each other rank; ``rooted``: FROM_ROOT or TO_ROOT."""
 
     rooted: str
@@ -198,14 +204,6 @@ class StarFlows:
     @property
     def symmetry(self) -> None:
         return None
-
-    @property
-    def timed_step(self) -> int:
-        return 0
-
-    @property
-    def together(self) -> bool:
-        return False
 
     def __call__(self, position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         others = [other for other in range(num_ranks) if other != root]

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers, spans
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
@@ -275,16 +275,14 @@ def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: I
     count = (routes.first[pair[split] + 1] - routes.first[pair[split]]).astype(np.int64)
     owner = np.repeat(split, count)  # of each part
     ends = np.cumsum(count)
-    nth = np.arange(len(owner)) - np.repeat(ends - count, count)
+    nth = spans(0, count)
     route = routes.first[pair[owner]] + nth
     upto = np.rint(columns.size_bytes[owner] * routes.share[route]).astype(np.int64)
     upto[ends - 1] = columns.size_bytes[split]
     before = np.where(nth > 0, np.concatenate(([0], upto[:-1])), 0)
     total = len(columns.kind)
     rows = np.diff(columns.predecessor_ptr)
-    part_of = np.repeat(np.arange(len(owner)), rows[owner])  # part of each edge into a part
-    offset = np.arange(len(part_of)) - np.repeat(np.cumsum(rows[owner]) - rows[owner], rows[owner])
-    into_parts = columns.predecessor_idx[columns.predecessor_ptr[owner][part_of] + offset]
+    into_parts = columns.predecessor_idx[spans(columns.predecessor_ptr[owner], rows[owner])]
     is_split = np.zeros(total, np.bool_)
     is_split[split] = True
     kept = columns.predecessor_idx[~np.repeat(is_split, rows)]
@@ -292,7 +290,7 @@ def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: I
     own_rows = np.where(is_split, 0, rows)
     join_rows = own_rows.copy()
     join_rows[split] = count
-    ptr = np.concatenate(([0], np.cumsum(np.concatenate((join_rows, rows[owner])))))
+    ptr = pointers(np.concatenate((join_rows, rows[owner])))
     idx = np.empty(ptr[total], np.int32)
     of_split = np.repeat(is_split, join_rows)
     idx[of_split], idx[~of_split] = into_joins, kept
@@ -306,7 +304,7 @@ def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: I
         route=np.concatenate((own_route, route.astype(np.int32))),
         rank=np.concatenate((columns.rank, columns.rank[owner])),
         peer=np.concatenate((peer, columns.peer[owner])),
-        predecessor_ptr=ptr.astype(np.int64),
+        predecessor_ptr=ptr,
         predecessor_idx=np.concatenate((idx, into_parts)),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64
+from trine.arrays import Bool, Int32, Int64, pointers, row_of, row_sums
 from trine.collectives.dependencies import SendColumns, columns_of, csr, previous_of_same, received_before, stable_order
 from trine.collectives.expand import last_of_pairs, structure
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is_shifted, opposite
@@ -96,7 +96,7 @@ class SendPatterns:
             size_bytes=NO_SIZES,
             entry_src=(sends[:, 3] & 1) != 0,
             entry_dst=(sends[:, 3] & 2) != 0,
-            predecessor_ptr=np.concatenate(([0], np.cumsum(sends[:, 4], dtype=np.int64))),
+            predecessor_ptr=pointers(sends[:, 4]),
             predecessor_who=who,
             predecessor_number=number,
             completion_who=ended_who,
@@ -148,7 +148,7 @@ def _canonical(row: Int64, position: Int64, who: Int64, number: Int64) -> Int64:
 
 
 def _pointers(rows: Int64, num_rows: int) -> Int64:
-    return np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows))))
+    return pointers(np.bincount(rows, minlength=num_rows))
 
 
 def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
@@ -179,7 +179,7 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
     m, src = whole.num_transfers, whole.src.astype(np.int64)
     first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_switches))
     number = np.arange(m) - first[src]
-    ended = np.repeat(np.arange(schedule.num_ranks), np.diff(whole.completion_ptr))
+    ended = row_of(whole.completion_ptr)
     return WaitPattern(
         src=src,
         dst=whole.dst.astype(np.int64),
@@ -188,7 +188,7 @@ def waits_of_all(schedule: Schedule) -> WaitPattern:
         chunk=_kinds(schedule, whole.chunk),
         entry_src=whole.entry_src,
         entry_dst=whole.entry_dst,
-        user=np.repeat(np.arange(m), np.diff(whole.predecessor_ptr)),
+        user=row_of(whole.predecessor_ptr),
         who=src[whole.predecessor_idx],
         number=number[whole.predecessor_idx],
         ended=ended,
@@ -205,8 +205,7 @@ def _units(whole: ExpandedSchedule) -> Int64:
     """int64[transfers]: chunks that each carries."""
     if whole.chunk_ranges is None:
         return np.ones(whole.num_transfers, dtype=np.int64)
-    totals = np.concatenate(([0], np.cumsum(whole.chunk_ranges.count, dtype=np.int64)))
-    return np.diff(totals[whole.chunk_ranges.ptr])
+    return row_sums(whole.chunk_ranges.count, whole.chunk_ranges.ptr)
 
 
 def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern:
@@ -249,7 +248,7 @@ def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDA
     rows, columns = np.concatenate([users, follows]), np.concatenate([received + k, before[follows]])
     ptr, idx = csr(rows, columns, k, 2 * k)
     numbers = idx.astype(np.int64)
-    return np.repeat(np.arange(k), np.diff(ptr)), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
+    return row_of(ptr), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
 
 
 def _arrivals(schedule: Schedule, own: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:

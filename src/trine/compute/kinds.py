@@ -1,4 +1,4 @@
-"""Which kind of work an operator does, from its name alone.
+"""Which kind of work an operator does, and of which layer it is, from names alone.
 
 A kind is a family (``conv``, ``linear``, ``elementwise``, ...), followed by `` backward`` where the operator computes
 the gradient of its family. Operators of one kind share one law of time (:mod:`trine.compute.law`).
@@ -55,6 +55,7 @@ _RULES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 _COMPILED = tuple((family, re.compile(pattern)) for family, pattern in _RULES)
 _BACKWARD = re.compile(r"(.+?)_?backward(_?data|_?jvp|_?input|_?weight|_?reduce|_?elemt)?\d*", re.IGNORECASE)
+_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 # Gradients of views that are no views: the gradient of a part is written into zeros, of a broadcast is summed.
 _VIEW_GRADIENTS = {
     "slice": "copy", "select": "copy", "selectint": "copy", "narrow": "copy", "chunk": "copy", "split": "copy",
@@ -93,3 +94,10 @@ def kind_of_name(name: str) -> str:
     if gradient and family == "view":
         family = _VIEW_GRADIENTS.get(base, "view")
     return family + BACKWARD_SUFFIX if gradient else family
+
+
+@lru_cache(maxsize=65536)
+def layer_of(layer: str) -> str:
+    """The block that a layer is of, ``""`` for one outside all: the name up to its first number, if more follows."""
+    found = _BLOCK.match(layer)
+    return found[0] if found else ""

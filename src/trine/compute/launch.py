@@ -6,10 +6,9 @@ outliers of TrioSim's Figure 10. Launch costs do not depend on the batch.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from trine.compute.kinds import family_of, kind_of
+from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
 from trine.evidence import ASSUMED
 from trine.graph.workload import Operator, Workload
@@ -22,7 +21,6 @@ DEFAULT_LAUNCH_PS = 5 * PS_PER_US
 # From one start to the next the thread may also have waited for the GPU (a synchronisation, a full launch queue). More
 # than this many times what is usual for its kind is taken for a wait; the usual is known from this many operators.
 _WAIT_FACTOR, _USUAL_FROM = 4, 3
-_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def software_launches(
     for op in workload.operators:
         number = 0.0 if family_of(kind_of(op)) == "view" else _number(op, "kernels", 1.0)
         us = number * style.cpu_us_per_kernel + _number(op, "cpu_us", 0.0)
-        block = _block(op.layer)
+        block = layer_of(op.layer)
         if block and (block, op.phase) != (layer, phase):
             us += style.layer_us
         if block or op.phase != phase:
@@ -85,12 +83,6 @@ def software_launches(
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
         round(style.crossing_us * factor * PS_PER_US) if crosses else 0, style.synchronises, style.queue_limit, merges,
     )  # fmt: skip
-
-
-def _block(layer: str) -> str:
-    """The layer of the model that an operator's name tells: all up to its first number."""
-    found = _BLOCK.match(layer)
-    return found[0] if found else ""
 
 
 def _number(op: Operator, name: str, default: float) -> float:

@@ -63,7 +63,7 @@ def link_bytes(graph: TaskGraph) -> Int64:
 
 
 def _alone_ps(graph: TaskGraph, route: int, size_bytes: int) -> int:
-    links = graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]]
+    links = graph.links_of(route)
     latency_ps = int(graph.route_latency_ps[route])
     if size_bytes == 0 or not len(links):
         return latency_ps

@@ -84,7 +84,7 @@ def deadlock(graph: TaskGraph, end_ps: Int64, ready_ps: Int64) -> DeadlockError:
 def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, before: Int64) -> tuple[int, str]:
     """The unfinished task that ``task`` waits for, and in which way it waits; -1 if there is none."""
     if ready_ps[task] < 0:
-        predecessors = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
+        predecessors = graph.predecessors(task)
         waiting = predecessors[end_ps[predecessors] < 0]
         if len(waiting):
             need = int(graph.num_required[task])

@@ -83,7 +83,7 @@ class Reference:
         self.end_ps = [-1] * n
         self.successors: list[list[int]] = [[] for _ in range(n)]
         for task in range(n):
-            for before in graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]:
+            for before in graph.predecessors(task):
                 self.successors[before].append(task)
         self.next_in_stream, self.is_first = _stream_order(graph)
         self.now = 0

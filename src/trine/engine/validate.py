@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
+from trine.arrays import Bool, Int64, row_sums
 from trine.engine._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
 from trine.engine.describe import describe_task
 from trine.errors import InputError
@@ -31,9 +31,7 @@ def software_latency_ps(graph: TaskGraph) -> Int64:
     """
     if graph.link_latency_ps is None:
         return graph.route_latency_ps
-    along = np.concatenate(([0], np.cumsum(graph.link_latency_ps[graph.route_links])))
-    software_ps: Int64 = graph.route_latency_ps - (along[graph.route_ptr[1:]] - along[graph.route_ptr[:-1]])
-    return software_ps
+    return graph.route_latency_ps - row_sums(graph.link_latency_ps[graph.route_links], graph.route_ptr)
 
 
 def _check_lengths(graph: TaskGraph) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, row_of
 from trine.collectives.library_flows import FlowPlan, Message, message_of
 from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
@@ -452,9 +452,9 @@ class _PatternBuilder:
         if answer.together:
             self.together.append(_together(call.axis, keys, entry, first, sends.step, answer.timed_step))
         everywhere = _Repeated(keys, first, tasks)
-        counts = np.diff(sends.predecessor_ptr)
-        waiting = np.repeat(np.arange(m, dtype=np.int64), counts)
-        everywhere.edges(self.edges, waiting, roles, sends.predecessor_who, sends.predecessor_number)
+        everywhere.edges(
+            self.edges, row_of(sends.predecessor_ptr), roles, sends.predecessor_who, sends.predecessor_number
+        )
         by_self = np.flatnonzero(sends.entry_src)
         self.edges.add(tasks[:, by_self].ravel(), SELF, TASK, np.repeat(entry, len(by_self)))
         by_peer = np.flatnonzero(sends.entry_dst)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers, spans
 from trine.folding.colors import SEPARATOR
 from trine.folding.pattern import ENTERED, GROUP, HOST, HOSTS, SELF, SENT, TASK, TO_HOST, Edges, Pattern
 from trine.graph.grid import RankGrid
@@ -198,12 +198,11 @@ def neighbourhood_of(
     lengths = np.zeros(num_ranks, np.int64)
     for ranks, counts, _, _ in blocks:
         lengths[ranks] += counts
-    ptr = np.zeros(num_ranks + 1, np.int64)
-    np.cumsum(lengths, out=ptr[1:])
+    ptr = pointers(lengths)
     items, slots = np.empty(int(ptr[-1]), np.int64), np.zeros(int(ptr[-1]), np.int32)
     at = ptr[:-1].copy()
     for ranks, counts, values, slot in blocks:
-        where = np.repeat(at[ranks] - (np.cumsum(counts) - counts), counts) + np.arange(len(values))
+        where = spans(at[ranks], counts)
         items[where] = values
         slots[where] = slot
         at[ranks] += counts
@@ -248,12 +247,9 @@ def _route_block(part: PatternPart, own: Int64, table: RouteTable, role: int) ->
     """The links of each route, as FIRST_LINK - link, after a separator."""
     ptr, links = table.of_role(part.pattern, role)
     counts = np.diff(ptr)[part.rows]
-    total = int(counts.sum())
-    within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    values = np.full(total + len(part.ranks), SEPARATOR, np.int64)
-    firsts = np.cumsum(counts + 1) - (counts + 1)
-    where = np.repeat(firsts + 1, counts) + within
-    values[where] = FIRST_LINK - links[np.repeat(ptr[:-1][part.rows], counts) + within].astype(np.int64)
+    values = np.full(int(counts.sum()) + len(part.ranks), SEPARATOR, np.int64)
+    where = spans(pointers(counts + 1)[:-1] + 1, counts)
+    values[where] = FIRST_LINK - links[spans(ptr[:-1][part.rows], counts)].astype(np.int64)
     return own, counts + 1, values, role + 1 - min(HOSTS)
 
 
@@ -273,7 +269,7 @@ def link_places(patterns: Sequence[Pattern], table: RouteTable, num_links: int) 
         for role in np.unique(pattern.role).tolist():
             if role >= 0 or role in HOSTS:
                 ptr, links = table.of_role(pattern, role)
-                place[links] = np.arange(len(links)) - np.repeat(ptr[:-1], np.diff(ptr))
+                place[links] = spans(0, np.diff(ptr))
                 times += np.bincount(links, minlength=num_links)
     place[times > 1] = SHARED
     return place

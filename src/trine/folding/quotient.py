@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers
 from trine.errors import PlanError, SimulationError
 from trine.folding.colors import distinct
 from trine.folding.group_waits import GroupWaits
@@ -25,13 +25,12 @@ DurationScaling = Callable[[int, Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Quotient:
-    """What is simulated. base: int64[classes], the first task of each class, whose tasks are those left of its part.
+class ClassTasks:
+    """Whose the tasks of a graph are. base: int64[classes], the first of each class, which has those left of its part.
 
     part_of: int32[classes], index into ``parts``.
     """
 
-    graph: TaskGraph
     partition: Partition
     parts: tuple[PatternPart, ...]
     part_of: Int32
@@ -41,6 +40,13 @@ class Quotient:
         """The tasks of a class in the graph."""
         first = int(self.base[number])
         return slice(first, first + len(self.parts[self.part_of[number]].tasks))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Quotient(ClassTasks):
+    """What is simulated."""
+
+    graph: TaskGraph
 
 
 class QuotientBuilder:
@@ -195,8 +201,7 @@ class QuotientBuilder:
         counts = np.concatenate([one.counts for one, _ in resolved] or [np.zeros(0, np.int64)]).astype(np.int64)
         tasks, together = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base).edges()
         added = np.bincount(tasks, minlength=self.num_tasks)
-        ptr = np.zeros(self.num_tasks + 1, np.int64)
-        np.cumsum(counts + added, out=ptr[1:])
+        ptr = pointers(counts + added)
         column = np.empty(int(ptr[-1]), np.int32)
         is_added = np.zeros(len(column), np.bool_)
         order = np.argsort(tasks, kind="stable")

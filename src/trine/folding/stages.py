@@ -30,7 +30,7 @@ from trine.folding.neighbourhood import (
     without_signals,
 )
 from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
-from trine.folding.quotient import DurationScaling, Quotient, QuotientBuilder
+from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, QuotientBuilder
 from trine.folding.refine import Partition, among, identity, refine
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot
@@ -58,27 +58,18 @@ MAX_STOPS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RunStage:
+class RunStage(ClassTasks):
     """What ran on one set of classes. ready_ps, start_ps, end_ps: int64[tasks of the graph], -1 if not yet.
 
-    partition, parts, part_of, base: as in Quotient. begins_ps: when it began. num_tasks: of its graph. num_events: of
-    the engine.
+    begins_ps: when it began. num_tasks: of its graph. num_events: of the engine.
     """
 
-    partition: Partition
-    parts: tuple[PatternPart, ...]
-    part_of: Int32
-    base: Int64
     ready_ps: Int64
     start_ps: Int64
     end_ps: Int64
     begins_ps: int
     num_tasks: int
     num_events: int
-
-    def tasks_of(self, number: int) -> slice:
-        first = int(self.base[number])
-        return slice(first, first + len(self.parts[self.part_of[number]].tasks))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, spans
 from trine.errors import SimulationError
 from trine.folding.pattern import JobPatterns
 from trine.folding.signals import whole_times
@@ -42,8 +42,7 @@ class UnfoldedNumbers:
         keys, counts = keys[counts > 0], counts[counts > 0]
         which = self.collective[base + pattern.entered[keys]].astype(np.int64)
         firsts = self.firsts[np.searchsorted(self.names, which * self.num_ranks + rank)]
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        numbers[own:] = np.repeat(firsts, counts) + within
+        numbers[own:] = spans(firsts, counts)
         return numbers
 
 

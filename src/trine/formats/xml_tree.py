@@ -15,18 +15,12 @@ MAX_ELEMENTS = 1 << 20
 
 @dataclass
 class Element:
-    """An element with its attributes, its child elements, its text, and the line it begins on."""
+    """An element with its attributes, its child elements, and the line it begins on."""
 
     tag: str
     attributes: dict[str, str]
     line: int
     children: list[Element] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        """All text directly within, in order."""
-        return "".join(self.texts)
 
     def get(self, name: str, default: str = "") -> str:
         """An attribute, stripped."""
@@ -58,10 +52,8 @@ class _Builder:
         self.open: list[Element] = []
         self.count = 0
         self.parser = expat.ParserCreate("utf-8")
-        self.parser.buffer_text = True
         self.parser.StartElementHandler = self.start
         self.parser.EndElementHandler = self.end
-        self.parser.CharacterDataHandler = self.characters
         self.parser.StartDoctypeDeclHandler = self.doctype
         self.parser.EntityDeclHandler = self.refuse_entity
         self.parser.ExternalEntityRefHandler = self.refuse_entity
@@ -96,10 +88,6 @@ class _Builder:
 
     def end(self, tag: str) -> None:
         self.open.pop()
-
-    def characters(self, text: str) -> None:
-        if self.open:
-            self.open[-1].texts.append(text)
 
     def doctype(self, name: str, system: str | None, public: str | None, internal: int) -> None:
         if internal:

@@ -7,16 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from trine.gpu.program import kernels_of_rank, members
+from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP
 from trine.gpu.run import Fold, GpuRun
 from trine.graph.assembler import take_alone
-
-_OF_GPU = (
-    "state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires", "releases",
-    "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads", "wakeups", "spurious_wakeups",
-    "monitor_full",
-)  # fmt: skip
-_OF_GROUP, _OF_OP = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu"), ("op_start_ps", "op_end_ps")
-_OF_LANE = ("lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps")
 
 
 def seen_alone(run: GpuRun, target: int) -> GpuRun:
@@ -26,8 +19,8 @@ def seen_alone(run: GpuRun, target: int) -> GpuRun:
     groups, _ = members(program.kernel_ptr, kernels)
     operations, _ = members(program.workgroup_ptr, groups)
     links = run.cluster.link_table.source[found.lane_link]
-    rows = dict.fromkeys(_OF_GPU, np.array([gpu])) | dict.fromkeys(_OF_GROUP, groups)
-    rows |= dict.fromkeys(_OF_OP, operations) | dict.fromkeys(_OF_LANE, np.flatnonzero(links == run.group[target]))
+    rows = dict.fromkeys(OF_GPU, np.array([gpu])) | dict.fromkeys(OF_WORKGROUP, groups)
+    rows |= dict.fromkeys(OF_OPERATION, operations) | dict.fromkeys(OF_LANE, np.flatnonzero(links == run.group[target]))
     tasks = np.flatnonzero(run.graph.rank == target)
     records = {name: getattr(run.records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
     gpu_of = np.full(run.program.num_ranks, -1, np.int32)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, spans
 from trine.gpu.program import COLUMNS, KERNEL_COLUMNS, OP_COLUMNS, OPERAND_COLUMNS, POINTERS, Buffer, GpuProgram
 
 #: Buffers begin on multiples of this.
@@ -185,7 +185,7 @@ class ProgramBuilder:
         rows = np.lexsort((np.concatenate([block.order for block in blocks]), workgroup))
         widths = np.repeat([block.operands.shape[2] for block in blocks], counts)
         starts, lengths = (np.cumsum(widths) - widths)[rows], widths[rows]
-        place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        place = spans(starts, lengths)
         operands = np.concatenate([block.operands.reshape(len(_FIELDS), -1) for block in blocks], axis=1)[:, place]
         self._flush()
         ops = {

@@ -66,7 +66,7 @@ def _line_of(semaphore: Int64, line: Int64, count: int) -> Int64:
 def _refuse_data(system: GpuSystem, flags: Int64) -> None:
     """flags: int64[2, n], GPUs and lines that have flags, sorted."""
     program, line_bytes = system.program, system.model.line_bytes
-    op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    op = program.operand_op
     lines = np.where(np.isin(program.op_kind[op], DATA_OPS), program.op_amount[op], 0)
     stores = ~is_read(program) & (lines > 0)
     stores &= system.gpu_of[system.operand_peer] >= 0

@@ -399,16 +399,11 @@ class RankRows:
 def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
     """The program by ranks, and None; or None, and which ranks do not run as much as others."""
     program, ranks = system.program, system.num_ranks
-    kernel_rank = program.kernel_rank.astype(np.int64)
-    group_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
-    op_group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
-    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
-    group_rank = kernel_rank[group_kernel]
-    op_rank = group_rank[op_group]
+    operand_op, op_rank = program.operand_op, program.op_rank
     found = []
     owners = (
-        ("kernels", kernel_rank),
-        ("workgroups", group_rank),
+        ("kernels", program.kernel_rank),
+        ("workgroups", program.kernel_rank[program.workgroup_kernel]),
         ("operations", op_rank),
         ("operands", op_rank[operand_op]),
     )

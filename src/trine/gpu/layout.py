@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers, spans
 from trine.errors import SpecError
 from trine.gpu.model import MESH, GpuModel
 from trine.gpu.records import ResourceNames
@@ -78,8 +78,8 @@ class GpuLayout:
         right, down = end % cols - start % cols, end // cols - start // cols
         out, into = int(source == CU), int(target == CU)
         count = out + abs(right) + abs(down) + into
-        ptr = np.concatenate([[0], np.cumsum(count)])
-        step = np.arange(ptr[-1]) - np.repeat(ptr[:-1] + out, count)  # links between routers before this hop
+        ptr = pointers(count)
+        step = spans(0, count) - out  # links between routers before this hop
         i, j, start, end, right, down = (np.repeat(a, count) for a in (i, j, start, end, right, down))
         along = step - abs(right)
         in_row = along < 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int8, Int32, Int64
+from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_sums
 from trine.gpu.program import (
     DATA_OPS,
     MULTIMEM_ROLES,
@@ -44,12 +44,11 @@ class OperandHeads(NamedTuple):
 def operand_heads(program: GpuProgram) -> OperandHeads:
     """The operands of ``program``, which is well formed."""
     rows = np.flatnonzero(~is_member(program))
-    before = np.concatenate([[0], np.cumsum(~is_member(program))]).astype(np.int64)
+    before = pointers(~is_member(program))
     role = program.operand_role[rows]
     plain = np.where(role == READ_SUM, READ, np.where(np.isin(role, MULTIMEM_ROLES), WRITE, role)).astype(np.int8)
     ptr = before[program.operand_ptr]
-    reads = np.concatenate([[0], np.cumsum(is_read(program)[rows])])
-    return OperandHeads(ptr, rows, plain, np.append(rows[1:], len(before) - 1), np.diff(reads[ptr]))
+    return OperandHeads(ptr, rows, plain, np.append(rows[1:], len(before) - 1), row_sums(is_read(program)[rows], ptr))
 
 
 def first_rows(program: GpuProgram) -> Int64:

@@ -212,7 +212,7 @@ class FabricPaths:
         """The path of a route of the task graph, as a number behind all paths of pairs."""
         graph, first = self.system.graph, len(self.rows)
         assert graph.link_latency_ps is not None
-        for link in graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist():
+        for link in graph.links_of(route).tolist():
             rate = int(graph.link_bytes_per_s[link])
             resource = self.lanes.resource(self.image[link], 0)
             self._cross(resource, rate, int(graph.link_latency_ps[link]), 0, link)
@@ -289,10 +289,8 @@ def _requesters(system: GpuSystem) -> list[int]:
 def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
     """The simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
     program = system.program
-    workgroup_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
-    op_kernel = np.repeat(workgroup_kernel, np.diff(program.workgroup_ptr))
-    operand_op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
-    return program.kernel_rank[op_kernel[operand_op]], operand_op
+    operand_op = program.operand_op
+    return program.op_rank[operand_op], operand_op
 
 
 def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:

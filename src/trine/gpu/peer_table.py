@@ -8,7 +8,7 @@ import numpy as np
 
 import trine.gpu._state as S
 from trine._records import Record, RecordArray, new_records
-from trine.arrays import Int8, Int32, Int64
+from trine.arrays import Int8, Int32, Int64, pointers, spans
 from trine.errors import InputError
 from trine.gpu._state import PeerWriteTable
 from trine.gpu.layout import CHANNEL, PORT
@@ -131,7 +131,7 @@ def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, fla
     if total >= 1 << (_NUMBER_BITS + _PLACE_BITS):
         raise InputError(f"peers write {total} lines, the table has room for 2^{_NUMBER_BITS + _PLACE_BITS}")
     of = np.repeat(np.arange(len(order)), count)
-    number = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
+    number = spans(0, count)
     line_address = np.where(is_flag[of], address[of], (first[of] + number) * line_bytes)
     semaphore = writes.semaphore[order][of].astype(np.int64)
     watched = _watched(system, flag_line)
@@ -174,7 +174,7 @@ def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[RecordArr
         raise InputError("the record is of another program or model: it has answers for more wavefronts")
     place = cu * waves + slot
     order = np.lexsort((record.answer_number, place))
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(place, minlength=places))]).astype(np.int64)
+    ptr = pointers(np.bincount(place, minlength=places))
     number = np.arange(len(place)) - ptr[place[order]]
     if (number != record.answer_number[order]).any():
         raise InputError("the record is not whole: answers are missing")

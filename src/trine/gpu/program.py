@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int8, Int32, Int64
+from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_of, spans
 from trine.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
@@ -122,6 +122,28 @@ class GpuProgram(OneLine):
     def num_ops(self) -> int:
         return len(self.op_kind)
 
+    # Who is whose; worked out each time.
+
+    @property
+    def workgroup_kernel(self) -> Int64:
+        """The kernel of each workgroup."""
+        return row_of(self.kernel_ptr)
+
+    @property
+    def op_workgroup(self) -> Int64:
+        """The workgroup of each operation."""
+        return row_of(self.workgroup_ptr)
+
+    @property
+    def op_rank(self) -> Int32:
+        """The rank of each operation."""
+        return self.kernel_rank[self.workgroup_kernel[self.op_workgroup]]
+
+    @property
+    def operand_op(self) -> Int64:
+        """The operation of each row of operands."""
+        return row_of(self.operand_ptr)
+
 
 def is_member(program: GpuProgram) -> Bool:
     """bool[operands]: rows of further members of the multimem operand before them, which are no operands themselves."""
@@ -172,8 +194,7 @@ def _labels(program: GpuProgram) -> list[str]:
 def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
     """The members of some rows of a CSR, in order, and the pointers of these rows alone."""
     length = ptr[rows + 1] - ptr[rows]
-    new_ptr = np.concatenate(([0], np.cumsum(length))).astype(np.int64)
-    return np.arange(new_ptr[-1], dtype=np.int64) + np.repeat(ptr[rows] - new_ptr[:-1], length), new_ptr
+    return spans(ptr[rows], length), pointers(length)
 
 
 def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:

@@ -35,6 +35,14 @@ class ResourceNames:
     target: tuple[int, ...]
 
 
+#: Columns with a row for each simulated GPU, or rank.
+OF_GPUS = (
+    "ranks", "gpu_of", "state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores",
+    "acquires", "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads", "wakeups",
+    "spurious_wakeups", "monitor_full",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuRecords(OneLine):
     """Columns of what happened; times in ps from the start of the run, -1 for what never happened.
@@ -99,3 +107,10 @@ class GpuOutcome(NamedTuple):
     gpu: GpuRecords
     finished: bool
     arrivals: Arrivals | None = None
+
+
+#: Of those the ones that say what happened; and the columns with a row for each workgroup, operation and lane.
+OF_GPU = OF_GPUS[2:]
+OF_WORKGROUP = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu")
+OF_OPERATION = ("op_start_ps", "op_end_ps")
+OF_LANE = ("lane_link", "lane_number", "lane_data", "lane_control", "lane_busy_ps")

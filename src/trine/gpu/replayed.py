@@ -142,7 +142,7 @@ def check_replayable(system: GpuSystem, target: int) -> None:
     if len(dma):
         where = place_of(program, int(dma[0]))
         raise InputError(f"{program.name!r}, {where}: dma operations with replayed peers need the record of a run")
-    op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    op = program.operand_op
     foreign = (program.operand_role == READ_FLAGGED) & (system.operand_peer != target) & (program.op_kind[op] >= LOAD)
     if foreign.any():
         where = place_of(program, int(op[np.flatnonzero(foreign)[0]]))
@@ -303,9 +303,8 @@ def until_waiting(
 
 def _first_acquires(program: GpuProgram) -> tuple[Int64, Int64]:
     """Workgroups that acquire, and the first acquire of each."""
-    group_of = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
     acquires = np.flatnonzero(program.op_kind == ACQUIRE)
-    waiting, first = np.unique(group_of[acquires], return_index=True)
+    waiting, first = np.unique(program.op_workgroup[acquires], return_index=True)
     return waiting, acquires[first]
 
 

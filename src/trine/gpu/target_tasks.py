@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int32, Int64
+from trine.arrays import Bool, Int32, Int64, pointers, row_sums
 from trine.engine.describe import describe_task
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError
@@ -43,11 +43,10 @@ def own_tasks(graph: TaskGraph, fabric: GpuFabric, target: int, field: str) -> B
         return np.asarray((graph.rank == target) & (graph.kind != TRANSFER))
     sources, device = fabric.cluster.link_table.source, fabric.group[target]
     leaves = sources[graph.route_links] == device
-    crossings = np.concatenate([[0], np.cumsum(leaves)])
     first = np.zeros(len(graph.route_latency_ps), bool)
     linked = np.flatnonzero(np.diff(graph.route_ptr))
     first[linked] = leaves[graph.route_ptr[linked]]
-    through = crossings[graph.route_ptr[1:]] - crossings[graph.route_ptr[:-1]] > first
+    through = row_sums(leaves, graph.route_ptr) > first
     sends = (graph.kind == TRANSFER) & (graph.size_bytes > 0)
     if (wrong := sends & through[graph.route]).any():
         what = describe_task(graph, int(wrong.argmax()))
@@ -214,8 +213,8 @@ def target_tasks(
     alone = take_alone(graph, task[rows])
     simulated = _with_ends(graph, task, is_end, end_ps)
     before = np.where(elsewhere, row_of_end[edges.before], row[edges.before])
-    pointers = np.concatenate([[0], np.cumsum(np.bincount(row[edges.task], minlength=len(task)))])
-    simulated = replace(simulated, predecessor_ptr=pointers, predecessor_idx=before.astype(np.int32))
+    ptr = pointers(np.bincount(row[edges.task], minlength=len(task)))
+    simulated = replace(simulated, predecessor_ptr=ptr, predecessor_idx=before.astype(np.int32))
     carried = np.where(is_end, -1, number[tasks.task_kernel[task]]).astype(np.int32)
     return TargetTasks(
         tasks=KernelTasks(simulated, carried), own=alone, rows=rows, sent=np.searchsorted(task[rows], sent),
@@ -260,7 +259,7 @@ def _with_ends(graph: TaskGraph, task: Int64, is_end: Bool, end_ps: Int64) -> Ta
         size_bytes=np.where(is_end, 0, found.size_bytes),
         route=np.where(is_end, -1, found.route).astype(np.int32),
         num_required=np.where(is_end, 0, found.num_required).astype(np.int32),
-        route_ptr=np.concatenate([[0], np.cumsum(linked)]).astype(np.int64),
+        route_ptr=pointers(linked),
         route_links=first,
         route_latency_ps=latency_ps,
         route_counts=None,

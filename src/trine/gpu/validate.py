@@ -280,13 +280,13 @@ def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str
 def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     """Faults of operands, of operations that are well formed by themselves."""
     role, rank, address = program.operand_role, program.operand_rank, program.operand_address
-    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    op_of = program.operand_op
     kind = program.op_kind[op_of]
     flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
     reads = is_read(program)
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
-    own = _rank_of_operations(program)[op_of]
+    own = program.op_rank[op_of]
     stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
         (late, lambda at: "operands that are read come before those that are written"),
@@ -302,11 +302,6 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
             yield fault
     yield from _semaphore_faults(program, op_of, kind, flagged)
     yield from _address_faults(program, op_of, kind)
-
-
-def _rank_of_operations(program: GpuProgram) -> npt.NDArray[np.int32]:
-    groups = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
-    return np.repeat(groups, np.diff(program.workgroup_ptr))
 
 
 def _semaphore_faults(

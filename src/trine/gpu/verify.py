@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.errors import SimulationError
-from trine.gpu.records import GpuOutcome
+from trine.gpu.program import GpuProgram
+from trine.gpu.records import OF_GPU, GpuOutcome
 from trine.gpu.system import GpuSystem
 
 Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
@@ -38,12 +39,7 @@ def _by_rank(
 ) -> Iterator[tuple[str, Ints, Ints]]:
     """Columns with a row a rank, of both."""
     gpu = folded.gpu_of.astype(np.int64)
-    program = whole.program
-    group_kernel = np.repeat(np.arange(program.num_kernels), np.diff(program.kernel_ptr))
-    op_group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
-    kernel_rank = program.kernel_rank.astype(np.int64)
-    owners = {"task": kernel_rank, "workgroup": kernel_rank[group_kernel]}
-    owners["operation"] = owners["workgroup"][op_group]
+    owners, few_owners = _owners(whole.program), _owners(folded.program)
     columns = (
         ("task", "ready", small.records.ready_ps, large.records.ready_ps),
         ("task", "start", small.records.start_ps, large.records.start_ps),
@@ -56,22 +52,19 @@ def _by_rank(
     )
     for kind, what, a, b in columns:
         rows = b[np.argsort(owners[kind], kind="stable")].reshape(whole.num_ranks, -1)
-        few = a[np.argsort(_owner(folded, kind), kind="stable")].reshape(folded.num_gpus, -1)
+        few = a[np.argsort(few_owners[kind], kind="stable")].reshape(folded.num_gpus, -1)
         yield f"the {what} of {kind}s (rank, number)", few[gpu], rows
-    for name in ("state_ps", "resource_data", "resource_control", "resource_busy_ps", "loads", "stores", "acquires",
-                 "releases", "polls", "load_latency_ps", "packets", "l2_hits", "l2_misses", "flagged_loads",
-                 "wakeups", "spurious_wakeups", "monitor_full"):  # fmt: skip
+    for name in OF_GPU:
         yield name, getattr(small.gpu, name)[gpu], getattr(large.gpu, name)
 
 
-def _owner(system: GpuSystem, kind: str) -> Ints:
-    program = system.program
-    owner = program.kernel_rank.astype(np.int64)
-    if kind != "task":
-        owner = np.repeat(owner, np.diff(program.kernel_ptr))
-    if kind == "operation":
-        owner = np.repeat(owner, np.diff(program.workgroup_ptr))
-    return owner
+def _owners(program: GpuProgram) -> dict[str, npt.NDArray[np.int32]]:
+    """The rank of each of them."""
+    return {
+        "task": program.kernel_rank,
+        "workgroup": program.kernel_rank[program.workgroup_kernel],
+        "operation": program.op_rank,
+    }
 
 
 def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterator[tuple[str, Ints, Ints]]:

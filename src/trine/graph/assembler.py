@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers, spans
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import Labels, TaskColumn, TaskGraph
 
@@ -175,9 +175,7 @@ class GraphAssembler:
         tasks, predecessors = (np.concatenate([edges[side] for edges in self._edges]) for side in (0, 1))
         self._edges = [(tasks, predecessors)]
         order = np.argsort(tasks, kind="stable")
-        ptr = np.zeros(self.num_tasks + 1, np.int64)
-        np.cumsum(np.bincount(tasks, minlength=self.num_tasks), out=ptr[1:])
-        return ptr, predecessors[order].astype(np.int32)
+        return pointers(np.bincount(tasks, minlength=self.num_tasks)), predecessors[order].astype(np.int32)
 
     def _column(self, name: str, column: TaskColumn) -> Column | None:
         given = [block.get(name) for _, _, block in self._blocks]
@@ -271,10 +269,8 @@ def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
     number = np.full(graph.num_tasks, -1, np.int64)
     number[tasks] = np.arange(len(tasks))
     length = np.diff(graph.predecessor_ptr)[tasks]
-    pointers = np.concatenate([[0], np.cumsum(length)])
-    entries = np.arange(pointers[-1]) + np.repeat(graph.predecessor_ptr[tasks] - pointers[:-1], length)
-    before = number[graph.predecessor_idx[entries]]
-    kept = np.concatenate([[0], np.cumsum(before >= 0)])[pointers]
+    before = number[graph.predecessor_idx[spans(graph.predecessor_ptr[tasks], length)]]
+    kept = pointers(before >= 0)[pointers(length)]
     taken = replace(
         graph, **take(graph, tasks), predecessor_ptr=kept, predecessor_idx=before[before >= 0].astype(np.int32)
     )
@@ -288,6 +284,4 @@ def no_labels(num_tasks: int) -> Labels:
 
 def csr(rows: Sequence[Sequence[int]]) -> tuple[Int64, Int32]:
     """Flatten ``rows`` into ``ptr`` int64[len(rows)+1] and ``idx`` int32[sum of lengths]."""
-    ptr = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=ptr[1:])
-    return ptr, np.array([item for row in rows for item in row], np.int32)
+    return pointers([len(row) for row in rows]), np.array([item for row in rows for item in row], np.int32)

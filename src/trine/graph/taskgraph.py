@@ -137,6 +137,14 @@ class TaskGraph(OneLine):
     def num_tasks(self) -> int:
         return len(self.kind)
 
+    def predecessors(self, task: int) -> Int32:
+        """What a task waits for."""
+        return self.predecessor_idx[self.predecessor_ptr[task] : self.predecessor_ptr[task + 1]]
+
+    def links_of(self, route: int) -> Int32:
+        """The links of a route."""
+        return self.route_links[self.route_ptr[route] : self.route_ptr[route + 1]]
+
     def __repr__(self) -> str:
         return titled(
             self, f"{self.num_tasks:,} tasks on {len(self.rank_names):,} ranks, {len(self.link_names):,} links"

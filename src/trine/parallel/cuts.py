@@ -6,25 +6,15 @@ Inside one, what crosses may be many times as large (the features of an MLP, the
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import prod
 
 from trine.compute import kind_of
+from trine.compute.kinds import layer_of
 from trine.errors import PlanError, nearest
 from trine.graph.workload import BACKWARD, Operator, Workload
-
-_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
-
-
-@lru_cache(maxsize=65536)
-def layer_of(layer: str) -> str:
-    """The block that a layer is of, ``""`` for one outside all: the name up to its first number, if more follows."""
-    found = _BLOCK.match(layer)
-    return found[0] if found else ""
 
 
 def has_layers(operators: Sequence[Operator]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.arrays import Int64, spans
 from trine.errors import InputError, nearest
 from trine.inputs import exists, read_text
 from trine.units import whole_number
@@ -46,7 +46,7 @@ def _round_robin(nodes: Sequence[int] | npt.NDArray[np.int32]) -> Int64:
     turn = np.zeros(len(of), np.int64)  # the how manieth GPU of its node each is
     order = np.argsort(of, kind="stable")
     counts = np.unique(of, return_counts=True)[1]
-    turn[order] = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    turn[order] = spans(0, counts)
     return np.lexsort((np.arange(len(of)), turn)).astype(np.int64)
 
 

@@ -7,9 +7,10 @@ from fractions import Fraction
 from itertools import groupby
 
 from trine.compute import kind_of
+from trine.compute.kinds import layer_of
 from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, Operator, Workload
-from trine.parallel.cuts import has_layers, layer_of
+from trine.parallel.cuts import has_layers
 from trine.parallel.plan import Plan
 
 #: Selective recomputation as Megatron-LM means it: the core of attention.

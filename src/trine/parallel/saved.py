@@ -7,10 +7,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from trine.compute import kind_of
-from trine.compute.kinds import family_of
+from trine.compute.kinds import family_of, layer_of
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Tensor
-from trine.parallel.cuts import layer_of
 from trine.parallel.recompute import ATTENTION, kept_share
 
 if TYPE_CHECKING:

@@ -79,10 +79,8 @@ class ReplayCase:
     def waiting_workgroups(self) -> npt.NDArray[np.int64]:
         """Workgroups of the target that acquire; the first wavefront of each does."""
         program = self.program
-        group = np.repeat(np.arange(program.num_workgroups), np.diff(program.workgroup_ptr))
-        rank = np.repeat(program.kernel_rank, np.diff(program.kernel_ptr))
-        waiting = np.unique(group[program.op_kind == ACQUIRE])
-        return np.asarray(waiting[rank[waiting] == self.target], np.int64)
+        waits = (program.op_kind == ACQUIRE) & (program.op_rank == self.target)
+        return np.unique(program.op_workgroup[waits])
 
     def flags(self) -> PeerFlags:
         """Flags that the peers write to the target."""

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
-from trine.collectives.kernels.count import op_ranks, operand_ops
+from trine.arrays import Bool, Int64, spans
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE_FLAGGED, GpuProgram
 
@@ -34,14 +33,14 @@ def flag_places(program: GpuProgram, rank: int) -> Places:
     ------
     InputError: more than 2^25 flagged lines.
     """
-    op = operand_ops(program)
+    op = program.operand_op
     chosen = (program.operand_semaphore >= 0) & (program.operand_rank == rank) & (program.op_kind[op] != DMA)
     flagged = np.isin(program.operand_role, (READ_FLAGGED, WRITE_FLAGGED))
     single, many = np.flatnonzero(chosen & ~flagged), np.flatnonzero(chosen & flagged)
     lines = program.op_amount[op[many]]
     if lines.sum() > MAX_FLAGGED_LINES:
         raise InputError(f"{program.name!r} has more than {MAX_FLAGGED_LINES} lines with flags of their own")
-    which, number = np.repeat(many, lines), _counted(lines)
+    which, number = np.repeat(many, lines), spans(0, lines)
     address = np.concatenate(
         [program.operand_address[single], program.operand_address[which] + number * program.operand_step[which]]
     )
@@ -87,8 +86,8 @@ def waiting_workgroup(program: GpuProgram, rank: int, semaphore: int) -> str:
 
 def _own_operands(program: GpuProgram, rank: int) -> tuple[Int64, Bool]:
     """The operation of each operand, and which operands are of ``rank``'s operations on its own memory."""
-    op = operand_ops(program)
-    return op, (op_ranks(program)[op] == rank) & (program.operand_rank == rank)
+    op = program.operand_op
+    return op, (program.op_rank[op] == rank) & (program.operand_rank == rank)
 
 
 def _sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
@@ -104,11 +103,6 @@ def _line_sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
     np.add.at(steps, first, 1)
     np.add.at(steps, first + program.op_amount[op[chosen]], -1)
     return np.cumsum(steps)[:-1]
-
-
-def _counted(lengths: Int64) -> Int64:
-    """0..lengths[0], 0..lengths[1], ..."""
-    return np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 #: Flags, buffers and places that a message names; of the rest it says how many they are.

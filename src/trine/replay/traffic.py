@@ -29,16 +29,12 @@ from trine.units import format_time
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PeerTraffic:
-    """What reaches the target. origin: where it comes from, in words; evidence: how that is known.
-
-    waiting_ps: when the target's last workgroup began to wait in a run without flags, where times count from there.
-    """
+    """What reaches the target. origin: where it comes from, in words; evidence: how that is known."""
 
     outside: PeerWrites | Arrivals
     origin: str
     evidence: str
     warnings: tuple[str, ...] = ()
-    waiting_ps: int | None = None
 
     @property
     def fabric(self) -> str | None:
@@ -149,7 +145,6 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
         origin=f"peers' writes {lands} {words}{late}",
         evidence="assumed",
         warnings=found.warnings,
-        waiting_ps=waiting_ps if counts_from_wait(options) else None,
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
 from trine.errors import InputError, UnitError
+from trine.schema import show
 from trine.units import MAX_INT64, parse_bytes, whole_number
 
 MAX_WRITES = 2**22
@@ -183,7 +184,7 @@ class WriteTable:
     def _address(self, address: object, where: str) -> tuple[int, int]:
         if not isinstance(address, str):
             if not isinstance(address, int | np.integer) or isinstance(address, bool):
-                problem = f"must be a number, 'buffer+0x40' or 'sem 3', got {_short(address)}"
+                problem = f"must be a number, 'buffer+0x40' or 'sem 3', got {show(address)}"
                 raise InputError(problem, file=where, field="address")
             return MEMORY, _bounded(int(address), where)
         base, place = parse_address(address, where)
@@ -234,7 +235,7 @@ def parse_address(text: str, where: str) -> tuple[int | str, int]:
     """
     text = text.strip()
     if len(text) > 256 or not text:
-        raise InputError(f"must be a number, 'buffer+0x40' or 'sem 3', got {_short(text)}", file=where, field="address")
+        raise InputError(f"must be a number, 'buffer+0x40' or 'sem 3', got {show(text)}", file=where, field="address")
     if (number := _plain(text)) is not None:
         return MEMORY, _bounded(number, where)
     if flag := _FLAG.fullmatch(text):
@@ -258,7 +259,7 @@ def _offset(offset: str, text: str, where: str) -> int:
     try:
         return _bounded(parse_bytes(offset, "what is added to a buffer"), where)
     except UnitError as error:
-        raise InputError(f"{error} (in {_short(text)})", file=where, field="address") from None
+        raise InputError(f"{error} (in {show(text)})", file=where, field="address") from None
 
 
 def _bounded(number: int, where: str) -> int:
@@ -270,7 +271,7 @@ def _bounded(number: int, where: str) -> int:
 def _whole(field: str, values: npt.ArrayLike, file: str | None) -> Int64:
     array = np.asarray(values)
     if array.size and array.dtype.kind == "O" and all(type(number) is int for number in array.flat):
-        raise InputError(f"{_short(max(array.flat, key=abs))} does not fit in 64 bits", file=file, field=field)
+        raise InputError(f"{show(max(array.flat, key=abs))} does not fit in 64 bits", file=file, field=field)
     if array.size and array.dtype.kind not in "iu":
         raise InputError(f"must be whole numbers, got {array.dtype}", file=file, field=field)
     if array.dtype.kind == "u" and array.size and int(array.max()) > MAX_INT64:
@@ -281,12 +282,7 @@ def _whole(field: str, values: npt.ArrayLike, file: str | None) -> Int64:
 def _fault(field: str, number: object, least: int, most: int, where: str) -> InputError:
     if isinstance(number, int | np.integer) and not isinstance(number, bool):
         return InputError(_outside(field, int(number), least, most), file=where, field=field)
-    return InputError(f"must be a whole number, got {_short(number)}", file=where, field=field)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return InputError(f"must be a whole number, got {show(number)}", file=where, field=field)
 
 
 def _outside(field: str, number: int, least: int, most: int) -> str:

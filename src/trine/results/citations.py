@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from trine._version import __version__
 from trine.arguments import named_arguments
 from trine.errors import InputError
+from trine.inputs import PRESETS
 from trine.results.report import Report
 from trine.shown import folded, page, titled
 
-_TRACES = Path(__file__).parent.parent / "presets" / "traces"
+_TRACES = PRESETS / "traces"
 _ARXIV = re.compile(r"arxiv[: ]*(\d{4}\.\d{4,5})", re.I)
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from trine.inputs import PRESETS
 from trine.results.metrics import BusyTimes
+from trine.schema import Field, Spec
 from trine.units import PS_PER_S
 
-if TYPE_CHECKING:
-    from trine.results.power_schema import PowerFile
-
-_FILE = Path(__file__).parent.parent / "presets" / "power.yaml"
+_FILE = PRESETS / "power.yaml"
 STATES = ("computing", "communicating", "idle")
 
 
@@ -44,10 +42,19 @@ class Energy:
     detail: str
 
 
+class PowerFile(Spec):
+    """Parts of a GPU's highest power by what it does; ``sources`` has one entry a field."""
+
+    computing: float = Field(gt=0, le=1)
+    communicating: float = Field(gt=0, le=1)
+    idle: float = Field(gt=0, le=1)
+    evidence: Literal["measured", "interpolated", "modelled", "assumed"]
+    sources: dict[str, str]
+
+
 @cache
 def power_shares() -> PowerFile:
     """The shares of presets/power.yaml, with their sources."""
-    from trine.results.power_schema import PowerFile
     from trine.spec import read_spec
 
     return read_spec(_FILE, PowerFile)

@@ -16,9 +16,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trine.inputs import PRESETS
 from trine.results.report import Row, seconds
 from trine.shown import OneLine
 from trine.units import PS_PER_S
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trine.results.metrics import RankTimes
     from trine.results.traffic import CollectiveUse
 
-BANDS = Path(__file__).parent.parent / "presets" / "measured" / "training" / "bands.yaml"
+BANDS = PRESETS / "measured" / "training" / "bands.yaml"
 #: A level with fewer rows is passed over for a wider one.
 LEAST_ROWS = 8
 #: Most nodes of each scale, and its name.

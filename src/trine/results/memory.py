@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, pointers
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
 from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of
@@ -166,7 +166,7 @@ def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:
     rank, delta = memory.rank[order], memory.delta_bytes[order]
     num_ranks = len(memory.resident_bytes)
     rank_ptr = np.searchsorted(rank, np.arange(num_ranks + 1))
-    running = np.concatenate(([0], np.cumsum(delta)))
+    running = pointers(delta)
     base = memory.resident_bytes.sum(axis=1) - running[rank_ptr[:-1]]
     return MemoryTimeline(
         rank_ptr=rank_ptr,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, pointers, row_of
 from trine.errors import InputError
 from trine.graph.assembler import take
 from trine.graph.memory import MemoryEvents
@@ -201,11 +201,11 @@ def _edges(graph: TaskGraph, kept: Int64) -> tuple[Int64, np.ndarray[tuple[int],
     """CSR of the dependencies among the tasks ``kept``."""
     number = np.full(graph.num_tasks, -1, np.int64)
     number[kept] = np.arange(len(kept))
-    owner = number[np.repeat(np.arange(graph.num_tasks), np.diff(graph.predecessor_ptr))]
+    owner = number[row_of(graph.predecessor_ptr)]
     before = number[graph.predecessor_idx]
     left = (owner >= 0) & (before >= 0)
     need = np.bincount(owner[left], minlength=len(kept))
-    return np.concatenate(([0], np.cumsum(need))).astype(np.int64), before[left].astype(np.int32)
+    return pointers(need), before[left].astype(np.int32)
 
 
 def _memory(memory: MemoryEvents, kept: Int64, row_of: Int64, rows: Sequence[int], num_tasks: int) -> MemoryEvents:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
+from trine.arrays import Bool, Int64, row_of
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Records, TaskGraph
 from trine.results.activity import Activity, Window, communicating, computing, input_copies, launches, offloads
 from trine.results.intervals import Intervals, first_at, sum_by_group
@@ -24,7 +24,7 @@ def releasers(graph: TaskGraph, records: Records) -> Int64:
 
     That is the first of its predecessors that ended at the instant at which the task became ready.
     """
-    owner = np.repeat(np.arange(graph.num_tasks), np.diff(graph.predecessor_ptr))
+    owner = row_of(graph.predecessor_ptr)
     hit = np.flatnonzero(records.end_ps[graph.predecessor_idx] == records.ready_ps[owner])[::-1]
     found = np.full(graph.num_tasks, -1, np.int64)
     found[owner[hit]] = graph.predecessor_idx[hit]  # last write wins: the first predecessor stays

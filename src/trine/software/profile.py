@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from trine.errors import InputError, SpecError, nearest
+from trine.inputs import PRESETS, preset_names
 from trine.schema import Field, Spec
 from trine.spec import read_spec
 
@@ -227,14 +228,14 @@ class Software(Spec):
         return self.model_copy(update={"factors": self.factors.model_copy(update=own)})
 
 
-_FOLDER = Path(__file__).parents[1] / "presets" / "software"
+_FOLDER = PRESETS / "software"
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @cache
 def known_software() -> tuple[str, ...]:
     """Names of the profiles that come with trine, sorted."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+    return preset_names(_FOLDER)
 
 
 def load_software(name_or_path: str | os.PathLike[str]) -> Software:

@@ -37,15 +37,13 @@ class FactorFit:
     """What was fitted.
 
     factors: name -> value. before, after: log(predicted / measured) of each step without and with them. left_out: the
-    same for each group of steps, with factors fitted on the others; empty where too few are left. felt: how a step's
-    time follows each factor (d log time / d log factor), the largest over the steps.
+    same for each group of steps, with factors fitted on the others; empty where too few are left.
     """
 
     factors: Mapping[str, float]
     before: tuple[float, ...]
     after: tuple[float, ...]
     left_out: tuple[float, ...]
-    felt: Mapping[str, float]
 
     @property
     def left_out_error(self) -> float | None:
@@ -75,8 +73,7 @@ def fit_factors(
     asked = _Asked(predict, measured_s, names)
     every = list(range(len(measured_s)))
     start = np.zeros(len(names))
-    slopes = asked.slopes(start, every)
-    _check_felt(slopes, names)
+    _check_felt(asked.slopes(start, every), names)
     best = _minimum(asked, every)
     found = dict(zip(names, np.exp(best).tolist(), strict=True))
     return FactorFit(
@@ -84,7 +81,6 @@ def fit_factors(
         before=tuple(asked.errors(start, every).tolist()),
         after=tuple(asked.errors(best, every).tolist()),
         left_out=_left_out(asked, list(groups if groups is not None else every)),
-        felt=dict(zip(names, np.abs(slopes).max(axis=0).tolist(), strict=True)),
     )
 
 

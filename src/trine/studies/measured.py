@@ -9,14 +9,14 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from trine.cluster import Cluster
 from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
+from trine.inputs import PRESETS
 
-FOLDER = Path(__file__).parent.parent / "presets" / "measured"
+FOLDER = PRESETS / "measured"
 FIT, HELD_OUT = "fit", "held-out"
 SPLITS = (FIT, HELD_OUT)
 #: How far a point can be trusted. Only ``clean`` and ``excerpt`` (a part of a log, but nothing against it) count.
@@ -46,7 +46,6 @@ class MeasuredMachine:
     """
 
     name: str
-    raw_names: tuple[str, ...]
     family: str
     split: str
     launch: str
@@ -62,8 +61,7 @@ class MeasuredMachine:
 class Series:
     """One run: a collective on some GPUs of a machine over sizes. ``options``: what it demanded of the library.
 
-    ``observed``: the algorithm that the library reported, "" if it was not published. ``derived``: the times come from
-    published bus bandwidths. ``points`` ascend in size.
+    ``observed``: the algorithm that the library reported, "" if it was not published. ``points`` ascend in size.
     """
 
     number: int
@@ -74,7 +72,6 @@ class Series:
     version: str
     options: CollectiveOptions
     observed: str
-    derived: bool
     source: str
     points: tuple[MeasuredPoint, ...]
 
@@ -139,7 +136,6 @@ def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> S
         version=row["version"],
         options=options,
         observed=row["observed"],
-        derived=row["derived"] == "1",
         source=row["source"],
         points=tuple(_point(machine.name, row["op"], gpus, nodes, *value) for value in values),
     )
@@ -175,7 +171,6 @@ def _machine(name: str, entry: Mapping[str, Any]) -> MeasuredMachine:
     cluster = entry["cluster"] or {}
     return MeasuredMachine(
         name=name,
-        raw_names=tuple(entry["raw"]) if isinstance(entry["raw"], list) else (entry["raw"],),
         family=entry["family"],
         split=entry["split"],
         launch=entry["launch"],

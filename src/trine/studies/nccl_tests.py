@@ -69,7 +69,6 @@ class LogRow:
 class LogLayout:
     """Columns after size, count and type. ``extra``: columns after each result (statistics of iterations)."""
 
-    has_redop: bool
     has_root: bool
     extra: int = 0
     unit: str = "us"
@@ -95,7 +94,7 @@ def header(line: str) -> LogLayout | None:
         return None
     first = next(i for i, word in enumerate(words) if word in _TIME_COLUMNS)
     second = next((i for i, word in enumerate(words) if word in _TIME_COLUMNS and i > first), len(words))
-    return LogLayout(has_redop="redop" in words[:first], has_root="root" in words[:first], extra=second - first - 4)
+    return LogLayout(has_root="root" in words[:first], extra=second - first - 4)
 
 
 def looks_like_row(words: Sequence[str]) -> bool:
@@ -114,7 +113,7 @@ def row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
     ``layout`` None: there was no header, so the columns follow from their number: 4 for each result.
     """
     redop, rest = (words[3], list(words[4:])) if _TYPE.fullmatch(words[3]) and words[3] != "N" else (None, words[3:])
-    layout = layout or LogLayout(has_redop=redop is not None, has_root=len(rest) % 4 == 1 or rest[:1] == ["-1"])
+    layout = layout or LogLayout(has_root=len(rest) % 4 == 1 or rest[:1] == ["-1"])
     root = None
     if layout.has_root and rest and _ROOT.fullmatch(rest[0]):
         root, rest = int(rest[0]), rest[1:]

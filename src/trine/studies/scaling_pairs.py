@@ -27,6 +27,7 @@ import numpy as np
 from trine.compute.spread import GPU_SPREAD, slowest_of
 from trine.errors import InputError, nearest
 from trine.graph.workload import Workload
+from trine.inputs import PRESETS
 from trine.parallel.plan import Plan
 from trine.schema import Field, Spec
 
@@ -62,8 +63,7 @@ class ScalingFile(Spec):
     sources: dict[str, str]
 
 
-_PRESETS = Path(__file__).parents[1] / "presets"
-ROWS = _PRESETS / "measured" / "training" / "data_parallel.csv.gz"
+ROWS = PRESETS / "measured" / "training" / "data_parallel.csv.gz"
 #: Models of the table that trine has the shapes of.
 SHAPES = {"ConvNets/resnext101-32x4d": "resnext101-32x4d", "ConvNets/se-resnext101-32x4d": "se-resnext101-32x4d"}
 #: Part of a machine's name in the table -> cluster.
@@ -208,7 +208,7 @@ def scaling_numbers() -> ScalingFile:
     """The numbers of presets/scaling.yaml, with their sources."""
     from trine.spec import read_spec
 
-    return read_spec(_PRESETS / "scaling.yaml", ScalingFile)
+    return read_spec(PRESETS / "scaling.yaml", ScalingFile)
 
 
 def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:

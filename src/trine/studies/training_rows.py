@@ -13,17 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from trine.cluster import Cluster, load_cluster
 from trine.errors import InputError, nearest
-from trine.inputs import read_bytes
+from trine.inputs import PRESETS, read_bytes
 from trine.parallel.plan import Plan
 from trine.results.headline import scale_of
 from trine.workload.synthesis.spec import Transformer
 
-FOLDER = Path(__file__).parent.parent / "presets" / "measured" / "training"
+FOLDER = PRESETS / "measured" / "training"
 ULTRASCALE = "ultrascale"
 GPUS_PER_NODE = 8
 #: Columns whose value decides the step: where blank, the row says so.

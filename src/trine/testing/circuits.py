@@ -16,7 +16,7 @@ from trine.engine.reference import Reference
 from trine.errors import TrineError
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.testing.require import require
+from trine.testing.require import require, require_order
 
 #: Ranks more than ports, so that circuits must go; no more ranks than this are tried.
 SPARE, MAX_RANKS = 3, 14
@@ -106,11 +106,7 @@ def require_lawful_circuits(
     """
     require(int(records.end_ps.min(initial=0)) >= 0, f"{where}: task {records.end_ps.argmin()} never ends")
     for task in range(graph.num_tasks):
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
-        require(
-            records.start_ps[task] >= records.end_ps[before].max(initial=0),
-            f"{where}: task {task} starts before what it waits for has ended",
-        )
+        require_order(graph, records, task, where)
     carried = np.flatnonzero(on_circuit(graph)).tolist()
     _require_standing(graph, records, history, model, carried, where)
     _require_sent(graph, records, model, carried, where)

@@ -18,7 +18,7 @@ from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.testing.circuits import check_circuit_run
 from trine.testing.queues import check_queue_run
-from trine.testing.require import require
+from trine.testing.require import require, require_order
 
 #: Relative error that sums of rates may have.
 TOLERANCE = 1e-9
@@ -242,11 +242,7 @@ def _require_lawful_run(graph: TaskGraph, records: Records, history: History, wh
     lasting = {task: rate for _, tasks, rates in history for task, rate in zip(tasks, rates, strict=True)}
     for task in range(graph.num_tasks):
         require(records.end_ps[task] >= 0, f"{where}: task {task} never ends: its flow was given no rate for ever")
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
-        require(
-            records.start_ps[task] >= records.end_ps[before].max(initial=0),
-            f"{where}: task {task} starts before what it waits for has ended",
-        )
+        require_order(graph, records, task, where)
         if task in lasting:
             size, slack = int(graph.size_bytes[task]), 2e-12 * lasting[task]  # times are rounded up to a picosecond
             require(

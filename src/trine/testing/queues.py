@@ -13,7 +13,7 @@ from trine.engine.models import QueueModel, drain_ps
 from trine.engine.reference import Reference
 from trine.errors import TrineError
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
-from trine.testing.require import require
+from trine.testing.require import require, require_order
 
 #: (sizes in bytes, bytes/s of the link) of each question that a run asks the model
 Questions = list[tuple[tuple[int, ...], int]]
@@ -107,15 +107,11 @@ def _require_lawful_run(graph: TaskGraph, records: Records, asked: Questions, wh
     assert graph.link_latency_ps is not None
     crossing = 0
     for task in range(graph.num_tasks):
-        before = graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]]
-        require(
-            records.start_ps[task] >= records.end_ps[before].max(initial=0),
-            f"{where}: task {task} starts before what it waits for has ended",
-        )
+        require_order(graph, records, task, where)
         if graph.kind[task] != TRANSFER:
             continue
         route, size = int(graph.route[task]), int(graph.size_bytes[task])
-        links = graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]]
+        links = graph.links_of(route)
         least = int(graph.route_latency_ps[route])
         if size:
             least += sum(drain_ps(float(size), float(graph.link_bytes_per_s[link])) for link in links)
@@ -132,7 +128,7 @@ def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
     old_link = np.array(rng.sample(range(len(graph.link_names)), len(graph.link_names)), np.int64)
     old_route = np.array(rng.sample(range(len(graph.route_latency_ps)), len(graph.route_latency_ps)), np.int64)
     new_link, new_route = np.argsort(old_link).astype(np.int32), np.argsort(old_route).astype(np.int32)
-    rows = [graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]] for route in old_route]
+    rows = [graph.links_of(route) for route in old_route]
     return replace(
         graph,
         route=np.where(graph.route >= 0, new_route[graph.route], np.int32(-1)),

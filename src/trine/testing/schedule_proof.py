@@ -8,7 +8,7 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.arrays import Int64, pointers, row_of, spans
 from trine.collectives.expand import expand
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, Sends, symmetry_of
@@ -153,8 +153,7 @@ def _contents(schedule: Schedule, expanded: ExpandedSchedule, transfer: int) -> 
         return [(expanded.chunk[transfer : transfer + 1], bool(expanded.reduce[transfer]))]
     rows = slice(int(chunk_ranges.ptr[transfer]), int(chunk_ranges.ptr[transfer + 1]))
     adds, count = chunk_ranges.reduce[rows], chunk_ranges.count[rows]
-    first = np.repeat(np.cumsum(count) - count, count)
-    chunks = (np.repeat(chunk_ranges.chunk[rows], count) + np.arange(count.sum()) - first) % schedule.num_chunks
+    chunks = spans(chunk_ranges.chunk[rows], count) % schedule.num_chunks
     unit_adds = np.repeat(adds, count)
     groups = [(chunks[unit_adds == add], add) for add in (False, True) if (adds == add).any()]
     for chosen, _ in groups:
@@ -237,11 +236,9 @@ def _run(memory: _Memory, order: random.Random | None) -> None:
 
 def _followers(expanded: ExpandedSchedule) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The dependencies the other way round, CSR: which transfers wait for each."""
-    m = expanded.num_transfers
-    waiters = np.repeat(np.arange(m), np.diff(expanded.predecessor_ptr))
     order = np.argsort(expanded.predecessor_idx, kind="stable")
-    counts = np.bincount(expanded.predecessor_idx, minlength=m)
-    return np.concatenate(([0], np.cumsum(counts))), waiters[order]
+    counts = np.bincount(expanded.predecessor_idx, minlength=expanded.num_transfers)
+    return pointers(counts), row_of(expanded.predecessor_ptr)[order]
 
 
 # -- judging it --------------------------------------------------------------------------------------------------------
@@ -333,7 +330,7 @@ def _difference(one: RankSends, expanded: ExpandedSchedule, base: Int64, positio
     for name, (mine, theirs) in pairs.items():
         if not np.array_equal(mine, theirs):
             return name
-    user = np.repeat(np.arange(one.num_sends), np.diff(ptr))
+    user = row_of(ptr)
     waits = _transfers(one, base, position, one.predecessor_who, one.predecessor_number)
     if not _same_sets(user, waits, expanded.predecessor_idx[ptr[0] : ptr[-1]]):
         return "predecessors"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trine.errors import TraceError
 from trine.graph.workload import Workload
+from trine.inputs import PRESETS
 from trine.plugins import Registry
 
 
@@ -35,19 +36,19 @@ READERS: Registry[TraceReader] = Registry(
     },
 )
 
-_PRESETS = Path(__file__).parent.parent / "presets" / "traces"
+_TRACES = PRESETS / "traces"
 #: The GPU of the bundled traces: TrioSim's raw pair of the same set of recordings names it (SOURCE.md beside each).
 _BUNDLED_GPU = "NVIDIA H100 80GB HBM3"
 
 
 def bundled() -> tuple[str, ...]:
     """Names of the traces that come with trine."""
-    return tuple(sorted(p.name for p in _PRESETS.iterdir() if p.is_dir())) if _PRESETS.is_dir() else ()
+    return tuple(sorted(p.name for p in _TRACES.iterdir() if p.is_dir())) if _TRACES.is_dir() else ()
 
 
 def load_bundled(name: str, batch: int | None) -> Workload:
     """A packaged sample, with what its files do not hold but its origin says."""
-    workload = read_trace(_PRESETS / name, batch)
+    workload = read_trace(_TRACES / name, batch)
     missing = tuple(text for text in workload.missing if text != "the GPU's name")
     return replace(workload, source=f"bundled:{name}", gpu=_BUNDLED_GPU, missing=missing)
 

@@ -116,7 +116,6 @@ def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, 
 
 def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
     """The row of each device, in rows above the GPUs."""
-    inside = set(members)
     kinds = {i: cluster.devices[i].kind for i in members}
     scale_up = {
         link.target
@@ -125,7 +124,8 @@ def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
         for link in cluster.links_from(i)
         if link.link_class == SCALE_UP and kinds.get(link.target) == SWITCH
     }
-    depth = _depths(cluster, [i for i in members if kinds[i] == HOST], inside - scale_up, kinds)
+    processors = dict.fromkeys((i for i in members if kinds[i] == HOST), 0)
+    depth = _spread(cluster, processors, {i for i in members if kinds[i] == SWITCH} - scale_up)
     deepest = max([depth[i] for i in members if kinds[i] == SWITCH and i in depth], default=0)
     rows: dict[int, float] = {}
     for i in members:
@@ -142,19 +142,18 @@ def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
     return rows
 
 
-def _depths(cluster: Cluster, roots: Sequence[int], inside: set[int], kinds: Mapping[int, str]) -> dict[int, int]:
-    """How many links each switch is away from the nearest processor."""
-    depth = dict.fromkeys(roots, 0)
-    edge = list(roots)
+def _spread(cluster: Cluster, levels: dict[int, int], among: set[int]) -> dict[int, int]:
+    """Levels of some devices, and of those ``among`` the others that links lead to from there: one more a link."""
+    edge = list(levels)
     while edge:
         following = []
         for device in edge:
             for link in cluster.links_from(device):
-                if link.target in inside and link.target not in depth and kinds[link.target] == SWITCH:
-                    depth[link.target] = depth[device] + 1
+                if link.target in among and link.target not in levels:
+                    levels[link.target] = levels[device] + 1
                     following.append(link.target)
         edge = following
-    return depth
+    return levels
 
 
 def _pull(cluster: Cluster, device: int, x: Mapping[int, float]) -> float | None:
@@ -192,17 +191,7 @@ def fabric_levels(cluster: Cluster) -> dict[int, int]:
     """Switches of no host: how many of them away from the nearest device of a host, or from the nearest GPU."""
     outside = outside_switches(cluster)
     near = {link.target for link in cluster.links if link.source not in outside and link.target in outside}
-    level = dict.fromkeys(near, 1)
-    edge = list(near)
-    while edge:
-        following = []
-        for device in edge:
-            for link in cluster.links_from(device):
-                if link.target in outside and link.target not in level:
-                    level[link.target] = level[device] + 1
-                    following.append(link.target)
-        edge = following
-    return level
+    return _spread(cluster, dict.fromkeys(near, 1), outside)
 
 
 def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence[tuple[int, set[int]]]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.arrays import Int32, Int64, pointers, spans
 from trine.cluster.data import D_MOD_K, HASH, RAIL, SHORTEST, SPLIT
 from trine.cluster.routing.clos import ClosRoutes
 from trine.cluster.routing.router import Router, dealt, hash_seed, hashed, mixed
@@ -62,7 +62,7 @@ class BatchRoutes:
             return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
         count = np.concatenate([part[0] for part in parts])
         left = np.flatnonzero(count < 0)
-        ptr = np.concatenate(([0], np.cumsum(np.maximum(count, 0))))
+        ptr = pointers(np.maximum(count, 0))
         return ptr, np.concatenate([part[1] for part in parts]), left
 
     def _chunk(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
@@ -246,8 +246,7 @@ class _Pieces:
     def add(self, pairs: Int64, links: Int64, start: Int64, length: Int64, shift: Int64) -> None:
         """``links[start:][:length] + shift`` follow what these pairs have; no pair occurs twice."""
         if len(pairs):
-            total = np.repeat(start - (np.cumsum(length) - length), length)
-            taken = links[total + np.arange(len(total))] + np.repeat(shift, length)
+            taken = links[spans(start, length)] + np.repeat(shift, length)
             self.parts.append((pairs, length, self.count[pairs], taken))
             self.count[pairs] += length
 
@@ -257,7 +256,7 @@ class _Pieces:
         first = np.cumsum(count) - count
         links = np.empty(int(count.sum()), np.int32)
         for pairs, length, before, taken in self.parts:
-            place = np.repeat(first[pairs] + before - (np.cumsum(length) - length), length) + np.arange(len(taken))
+            place = spans(first[pairs] + before, length)
             kept = np.repeat(~self.left[pairs], length)
             links[place[kept]] = taken[kept]
         return np.where(self.left, -1, count), links
@@ -495,8 +494,7 @@ def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64)
     length = np.array([len(links) for links in found], np.int64)
     flat = np.array([link for links in found for link in links], np.int32)
     start, count = np.cumsum(length) - length, length[which]
-    ptr = np.concatenate(([0], np.cumsum(count)))
-    return ptr, flat[np.repeat(start[which] - ptr[:-1], count) + np.arange(ptr[-1])]
+    return pointers(count), flat[spans(start[which], count)]
 
 
 def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: Int32) -> tuple[Int64, Int32]:
@@ -505,7 +503,7 @@ def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: In
     taken = np.ones(len(count), np.bool_)
     taken[rows] = False
     count[rows] = np.diff(own_ptr)
-    new_ptr = np.concatenate(([0], np.cumsum(count)))
+    new_ptr = pointers(count)
     of_first = np.repeat(taken, count)
     merged = np.empty(int(new_ptr[-1]), np.int32)
     merged[of_first], merged[~of_first] = links, own_links

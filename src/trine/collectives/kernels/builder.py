@@ -92,6 +92,11 @@ class CollectiveBuilder(ProgramBuilder):
         step = self.options.step_bytes
         return Region(self.buffer(name, chunks * lines * step), lines, step, by_rank=chunks > 1, flags=-1)
 
+    def ends(self, inputs: int, outputs: int) -> tuple[Region, Region, int]:
+        """Input and output of so many chunks, and the lines of a chunk: the payload is cut into the larger number."""
+        lines = self.options.lines(max(inputs, outputs))
+        return self.data("input", inputs, lines), self.data("output", outputs, lines), lines
+
     def slots(self, name: str, slots: int, lines: int) -> Region:
         """A scratch buffer that peers write to, with flags if the protocol has them."""
         region = self.scratch(name, slots, lines)

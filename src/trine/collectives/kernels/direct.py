@@ -2,66 +2,107 @@
 
 from __future__ import annotations
 
-from trine.collectives.kernels.builder import CollectiveBuilder
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from trine.collectives.kernels.builder import CollectiveBuilder, Workgroup
 from trine.collectives.kernels.options import KernelOptions
-from trine.collectives.kernels.sync import RankBarrier, Signal
+from trine.collectives.kernels.sync import Peers, RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 
 def all_gather_put(options: KernelOptions) -> GpuProgram:
     """Each rank writes its input into the outputs of all, signals, and waits for the signals of all."""
-    return _put("all_gather/put", options, own_chunks=1)
+    return put("all_gather/put", options, own_chunks=1)
 
 
 def all_to_all_put(options: KernelOptions) -> GpuProgram:
     """Each rank writes a chunk of its input into the output of each, signals, and waits for the signals of all."""
-    return _put("all_to_all/put", options, own_chunks=options.num_ranks)
+    return put("all_to_all/put", options, own_chunks=options.num_ranks)
 
 
 def all_gather_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank reads the inputs of all; nobody leaves before all have read."""
-    return _get("all_gather/get", options, own_chunks=1)
+    return get("all_gather/get", options, own_chunks=1)
 
 
 def all_to_all_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank reads its chunk of the input of each; nobody leaves before all have read."""
-    return _get("all_to_all/get", options, own_chunks=options.num_ranks)
+    return get("all_to_all/get", options, own_chunks=options.num_ranks)
 
 
-def _put(name: str, options: KernelOptions, own_chunks: int) -> GpuProgram:
-    builder, ranks = CollectiveBuilder(name, options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", own_chunks, lines), builder.data("output", ranks, lines)
-    slots = builder.slots("packets", ranks - 1, lines) if options.flagged else None
-    barrier = RankBarrier(builder, options.distances, usual="none")
-    signal = Signal(builder, options.distances)
+class PeerWork(NamedTuple):
+    """What one workgroup does: slices of peers' chunks, each with the peer's distance, and at most one of the own.
+
+    peers: those whom it signals and waits for; without any it does neither.
+    """
+
+    remote: tuple[tuple[Workgroup, int], ...]
+    own: tuple[Workgroup, ...]
+    peers: Peers
+
+    @property
+    def group(self) -> Workgroup:
+        return self.remote[0][0]
+
+
+class Division(NamedTuple):
+    """Who serves whom: the distances of peers that a workgroup has signals for, and what each of them does."""
+
+    distances: Callable[[KernelOptions], range]
+    works: Callable[[CollectiveBuilder, int], Iterator[PeerWork]]
+
+
+def _serve_all(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
+    """Each workgroup serves all peers with its slice."""
     for group in builder.workgroups(lines):
-        order = group.rotated(options.distances)
-        barrier.start(group)
-        for d in order:
+        order = group.rotated(builder.options.distances)
+        yield PeerWork(tuple((group, d) for d in order), (group,), [(d, d - 1) for d in order])
+
+
+ALL_PEERS = Division(lambda options: options.distances, _serve_all)
+
+
+def put(name: str, options: KernelOptions, own_chunks: int, division: Division = ALL_PEERS) -> GpuProgram:
+    """Chunks of the input are written to the outputs of the peers, or packets of it, which they unpack."""
+    builder, ranks = CollectiveBuilder(name, options), options.num_ranks
+    source, result, lines = builder.ends(own_chunks, ranks)
+    slots = builder.slots("packets", ranks - 1, lines) if options.flagged else None
+    distances = division.distances(options)
+    barrier, signal = RankBarrier(builder, distances, usual="none"), Signal(builder, distances)
+    for work in division.works(builder, lines):
+        if work.remote:
+            barrier.start(work.group, work.peers)
+        for group, d in work.remote:
             target = group.write(result, d) if slots is None else group.write(slots, d, d - 1)
             group.copy(group.read(source, chunk=d if own_chunks > 1 else 0), target, label="put")
-        group.copy(group.read(source), group.write(result), label="copy")
-        signal.send(group)
-        signal.receive(group, last=True)
+        for group in work.own:
+            group.copy(group.read(source), group.write(result), label="copy")
+        if work.remote:
+            signal.send(work.group, work.peers)
+            signal.receive(work.group, work.peers, last=True)
         if slots is not None:
-            for d in order:
+            for group, d in work.remote:
                 group.copy(group.read(slots, chunk=d - 1), group.write(result, chunk=-d), label="unpack")
-        barrier.end(group)
+        if work.remote:
+            barrier.end(work.group, work.peers)
     return builder.finished()
 
 
-def _get(name: str, options: KernelOptions, own_chunks: int) -> GpuProgram:
-    builder, ranks = CollectiveBuilder(name, options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", own_chunks, lines), builder.data("output", ranks, lines)
-    barrier = RankBarrier(builder, options.distances, usual="both")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
-        for d in group.rotated(options.distances):
+def get(name: str, options: KernelOptions, own_chunks: int, division: Division = ALL_PEERS) -> GpuProgram:
+    """Chunks of the inputs of the peers are read into the output."""
+    builder = CollectiveBuilder(name, options)
+    source, result, lines = builder.ends(own_chunks, options.num_ranks)
+    barrier = RankBarrier(builder, division.distances(options), usual="both")
+    for work in division.works(builder, lines):
+        if work.remote:
+            barrier.start(work.group, work.peers)
+        for group, d in work.remote:
             group.copy(group.read(source, d), group.write(result, chunk=d), label="get")
-        group.copy(group.read(source), group.write(result), label="copy")
-        barrier.end(group)
+        for group in work.own:
+            group.copy(group.read(source), group.write(result), label="copy")
+        if work.remote:
+            barrier.end(work.group, work.peers)
     return builder.finished()
 
 
@@ -70,137 +111,95 @@ def reduce_scatter_put(options: KernelOptions) -> GpuProgram:
 
     So every byte goes through memory twice, and the sum begins when the last part has been signalled.
     """
-    builder, ranks = CollectiveBuilder("reduce_scatter/put", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
-    slots = builder.slots("scratch", ranks - 1, lines)
-    barrier = RankBarrier(builder, options.distances, usual="none")
-    signal = Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
-        order = group.rotated(options.distances)
-        barrier.start(group)
-        for d in order:
-            group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
-        signal.send(group)
-        signal.receive(group)
-        sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        group.reduce(sources, group.write(result), label="reduce")
-        barrier.end(group)
-    return builder.finished()
-
-
-def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads its chunk from all and adds each line up as soon as it has arrived."""
-    builder, ranks = CollectiveBuilder("reduce_scatter/get", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
-    barrier = RankBarrier(builder, options.distances, usual="both")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
-        sources = [group.read(source), *(group.read(source, d) for d in group.rotated(options.distances))]
-        group.reduce(sources, group.write(result), label="reduce")
-        barrier.end(group)
-    return builder.finished()
+    return _put_and_reduce("reduce_scatter/put", options, chunks=options.num_ranks)
 
 
 def all_reduce_oneshot(options: KernelOptions) -> GpuProgram:
     """Each rank writes all of its input into scratch of all; when all parts are there, each adds them up by itself."""
-    builder, ranks = CollectiveBuilder("all_reduce/oneshot", options), options.num_ranks
-    lines = options.lines()
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
-    slots = builder.slots("scratch", ranks - 1, lines)
-    barrier = RankBarrier(builder, options.distances, usual="none")
-    signal = Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
-        order = group.rotated(options.distances)
-        barrier.start(group)
-        for d in order:
-            group.copy(group.read(source), group.write(slots, d, d - 1), label="put")
-        signal.send(group)
-        signal.receive(group)
-        sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        group.reduce(sources, group.write(result), label="reduce")
-        barrier.end(group)
-    return builder.finished()
+    return _put_and_reduce("all_reduce/oneshot", options, chunks=1)
+
+
+def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
+    """When all are ready, each rank reads its chunk from all and adds each line up as soon as it has arrived."""
+    return _get_and_reduce("reduce_scatter/get", options, chunks=options.num_ranks)
 
 
 def all_reduce_oneshot_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank reads the inputs of all and adds each line up as soon as it has arrived."""
-    builder = CollectiveBuilder("all_reduce/oneshot-get", options)
-    lines = options.lines()
-    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
-    barrier = RankBarrier(builder, options.distances, usual="both")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
-        sources = [group.read(source), *(group.read(source, d) for d in group.rotated(options.distances))]
+    return _get_and_reduce("all_reduce/oneshot-get", options, chunks=1)
+
+
+def _put_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgram:
+    builder = CollectiveBuilder(name, options)
+    source, result, lines = builder.ends(chunks, 1)
+    slots = builder.slots("scratch", options.num_ranks - 1, lines)
+    barrier, signal = RankBarrier(builder, options.distances, usual="none"), Signal(builder, options.distances)
+    for group in barrier.around(builder.workgroups(lines)):
+        order = group.rotated(options.distances)
+        for d in order:
+            group.copy(group.read(source, chunk=d if chunks > 1 else 0), group.write(slots, d, d - 1), label="put")
+        signal.meet(group)
+        sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
         group.reduce(sources, group.write(result), label="reduce")
-        barrier.end(group)
+    return builder.finished()
+
+
+def _get_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgram:
+    builder = CollectiveBuilder(name, options)
+    source, result, lines = builder.ends(chunks, 1)
+    barrier = RankBarrier(builder, options.distances, usual="both")
+    for group in barrier.around(builder.workgroups(lines)):
+        sources = [group.read(source, d) for d in (0, *group.rotated(options.distances))]
+        group.reduce(sources, group.write(result), label="reduce")
     return builder.finished()
 
 
 def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank reads its chunk from all and writes the sum to all, line by line; then signals."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
     # At the end nobody reads any more: the signals behind the sums say so.
-    barrier = RankBarrier(builder, options.distances, usual="start")
-    signal = Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
-        order = group.rotated(options.distances)
-        barrier.start(group)
-        sources = [group.read(source), *(group.read(source, d) for d in order)]
-        targets = [group.write(result), *(group.write(result, d) for d in order)]
+    barrier, signal = RankBarrier(builder, options.distances, usual="start"), Signal(builder, options.distances)
+    for group in barrier.around(builder.workgroups(lines)):
+        order = (0, *group.rotated(options.distances))
+        sources, targets = [group.read(source, d) for d in order], [group.write(result, d) for d in order]
         group.reduce(sources, *targets, label="reduce")
-        signal.send(group)
-        signal.receive(group, last=True)
-        barrier.end(group)
+        signal.meet(group, last=True)
     return builder.finished()
 
 
 def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
     """Each rank writes its part of each chunk into scratch of the chunk's rank, which writes the sum to all."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot-put", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
     slots = builder.slots("scratch", ranks - 1, lines)
     sums = builder.slots("sums", ranks - 1, lines) if options.flagged else None
     barrier = RankBarrier(builder, options.distances, usual="none")
     first, second = Signal(builder, options.distances), Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
+    for group in barrier.around(builder.workgroups(lines)):
         order = group.rotated(options.distances)
-        barrier.start(group)
         for d in order:
             group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
-        first.send(group)
-        first.receive(group)
+        first.meet(group)
         sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
         others = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
         group.reduce(sources, group.write(result), *others, label="reduce")
-        second.send(group)
-        second.receive(group, last=True)
+        second.meet(group, last=True)
         if sums is not None:
             for d in order:
                 group.copy(group.read(sums, chunk=d - 1), group.write(result, chunk=-d), label="unpack")
-        barrier.end(group)
     return builder.finished()
 
 
 def all_reduce_twoshot_get(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank reads its chunk from all and adds it up; when all have, it gets all sums."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot-get", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
-    barrier = RankBarrier(builder, options.distances, usual="both")
-    signal = Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
+    source, result, lines = builder.ends(ranks, ranks)
+    barrier, signal = RankBarrier(builder, options.distances, usual="both"), Signal(builder, options.distances)
+    for group in barrier.around(builder.workgroups(lines)):
         order = group.rotated(options.distances)
-        barrier.start(group)
-        sources = [group.read(source), *(group.read(source, d) for d in order)]
-        group.reduce(sources, group.write(result), label="reduce")
-        signal.send(group)
-        signal.receive(group)
+        group.reduce([group.read(source, d) for d in (0, *order)], group.write(result), label="reduce")
+        signal.meet(group)
         for d in order:
             group.copy(group.read(result, d, d), group.write(result, chunk=d), label="get")
-        barrier.end(group)
     return builder.finished()

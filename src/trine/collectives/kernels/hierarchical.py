@@ -7,6 +7,8 @@ before they send. Slices are sent in pieces, so that the NICs carry one while th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import KernelOptions
 from trine.collectives.kernels.sync import Signal
@@ -17,11 +19,9 @@ from trine.gpu.program import DMA, WRITE, GpuProgram
 def all_gather(options: KernelOptions) -> GpuProgram:
     """Each rank puts its input to its rail and writes it to its node; what its rail brings it passes on in the node."""
     builder, ranks = _NodeBuilder("all_gather/hierarchical", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(1, ranks)
     barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         for node in builder.others:
             rail.put(group, node, group.read(source), group.write(result, builder.place(node)))
         targets = [group.write(result, d) for d in builder.neighbours(group)]
@@ -30,37 +30,31 @@ def all_gather(options: KernelOptions) -> GpuProgram:
             rail.wait(group, node)
             _pass_on(builder, group, result, node)
         done.meet(group, last=True)
-        barrier.end(group)
     return builder.finished(builder.grid)
 
 
 def reduce_scatter(options: KernelOptions) -> GpuProgram:
     """Each rank adds up in its node what its rail needs, puts it there, and adds its own sum to those that come."""
     builder, ranks = _NodeBuilder("reduce_scatter/hierarchical", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    source, result, lines = builder.ends(ranks, 1)
     barrier, reduction = _NodeBarrier(builder, "both"), _Reduction(builder, source, lines)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         pieces = group.pieces()
         for piece in pieces:
             reduction.send(piece)
         for piece in pieces:
             reduction.receive(piece, piece.write(result))
-        barrier.end(group)
     return builder.finished(builder.grid)
 
 
 def all_reduce(options: KernelOptions) -> GpuProgram:
     """Reduce-scatter, then all-gather, of each piece: a piece is added up while the one before is on its way."""
     builder, ranks = _NodeBuilder("all_reduce/hierarchical", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
     # At the end nobody reads any more: the signals behind the sums say so.
     barrier, reduction = _NodeBarrier(builder, "start"), _Reduction(builder, source, lines)
     rail, done = _Rail(builder), _NodeSignal(builder)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         pieces = group.pieces()
         for turn in range(len(pieces) + 2):
             if turn < len(pieces):
@@ -77,15 +71,14 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
                     rail.wait(pieces[turn - 2], node)
                     _pass_on(builder, pieces[turn - 2], result, node)
         done.meet(group, last=True)
-        barrier.end(group)
     return builder.finished(builder.grid)
 
 
 def all_to_all(options: KernelOptions) -> GpuProgram:
     """What is for another node is first written to the rank of the target's rail, which puts it there (NCCL: PXN)."""
     builder, ranks = _NodeBuilder("all_to_all/hierarchical", options), options.num_ranks
-    lines, (_, num_locals) = options.lines(ranks), builder.grid
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
+    _, num_locals = builder.grid
     slots = builder.scratch("scratch", max(1, (ranks - num_locals) * (num_locals > 1)), lines)
     barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
     staged = [_NodeSignal(builder) for _ in range(builder.num_pieces(-(-lines // options.workgroups)))]
@@ -93,8 +86,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
     def slot(node: int, local: int) -> int:
         return (node - 1) * num_locals + local
 
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         pieces = group.pieces() if builder.others else []
         for turn in range(len(pieces) + 1):
             if turn < len(pieces):
@@ -120,7 +112,6 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
         for node in builder.others:
             for _ in pieces:
                 rail.wait(group, node, last=True)
-        barrier.end(group)
     return builder.finished(builder.grid)
 
 
@@ -208,13 +199,15 @@ class _NodeBarrier:
             (_NodeSignal(builder), _Rail(builder) if is_wide else None) if wanted else None for wanted in asked
         ]
 
-    def start(self, group: Workgroup) -> None:
-        """Nobody comes to the memory of others before they are there."""
-        self._meet(group, 0)
+    def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
+        """Nobody comes to the memory of others before they are there, or leaves before they have what they need of its.
 
-    def end(self, group: Workgroup) -> None:
-        """Nobody leaves before others have what they need of its memory."""
-        self._meet(group, 1)
+        What is added to a workgroup meanwhile stands between.
+        """
+        for group in groups:
+            self._meet(group, 0)
+            yield group
+            self._meet(group, 1)
 
     def _meet(self, group: Workgroup, which: int) -> None:
         meeting = self._meetings[which]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trine.arguments import check_whole
 from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -67,15 +68,15 @@ class KernelOptions:
     def __post_init__(self) -> None:
         from trine.gpu.validate import MAX_WAVEFRONTS
 
-        _in_range("num_ranks", self.num_ranks, 2, 4096)
-        _in_range("num_nodes", self.num_nodes, 1, self.num_ranks)
+        check_whole("num_ranks", self.num_ranks, 2, 4096)
+        check_whole("num_nodes", self.num_nodes, 1, self.num_ranks)
         if self.num_ranks % self.num_nodes:
             raise InputError(f"{self.num_ranks} ranks are not {self.num_nodes} nodes of as many", field="num_nodes")
-        _in_range("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
-        _in_range("workgroups", self.workgroups, 1, 4096)
-        _in_range("wavefronts", self.wavefronts, 1, MAX_WAVEFRONTS)
-        _in_range("line_bytes", self.line_bytes, 16, 4096)
-        _in_range("unroll", self.unroll, 0, 4096)
+        check_whole("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
+        check_whole("workgroups", self.workgroups, 1, 4096)
+        check_whole("wavefronts", self.wavefronts, 1, MAX_WAVEFRONTS)
+        check_whole("line_bytes", self.line_bytes, 16, 4096)
+        check_whole("unroll", self.unroll, 0, 4096)
         if self.line_bytes % 16:
             raise InputError(f"must be a multiple of 16, got {self.line_bytes}", field="line_bytes")
         for field, value, known in (
@@ -110,8 +111,3 @@ class KernelOptions:
         """Whether ranks meet at the start, and at the end, where ``usual`` is what the algorithm does by itself."""
         sync = usual if self.sync == "auto" else self.sync
         return sync in ("start", "both"), sync in ("end", "both")
-
-
-def _in_range(field: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InputError(f"must be a whole number from {least} to {most}, got {value!r}", field=field)

@@ -19,89 +19,71 @@ NEXT, PREVIOUS = (1,), (-1,)
 def all_gather(options: KernelOptions) -> GpuProgram:
     """Each rank writes its input into the output of the next; then what it has got, ranks - 2 times."""
     builder, ranks = CollectiveBuilder("all_gather/ring", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(1, ranks)
     gather = _Gather(builder, result, lines)
     barrier = RankBarrier(builder, NEXT, usual="none")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source), gather.target(group, 0), label="put")
         group.copy(group.read(source), group.write(result), label="copy")
         gather.go_on(group)
-        barrier.end(group)
     return builder.finished()
 
 
 def reduce_scatter(options: KernelOptions) -> GpuProgram:
     """The sum of chunk c begins at rank c + 1 and grows rank by rank until it comes to rank c."""
     builder, ranks = CollectiveBuilder("reduce_scatter/ring", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    source, result, lines = builder.ends(ranks, 1)
     reduce = _Reduction(builder, source, lines)
     barrier = RankBarrier(builder, NEXT, usual="none")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result))
-        barrier.end(group)
     return builder.finished()
 
 
 def all_reduce(options: KernelOptions) -> GpuProgram:
     """Reduce-scatter, whose last sums go into the own output and the next one's at once, then all-gather."""
     builder, ranks = CollectiveBuilder("all_reduce/ring", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
     reduce, gather = _Reduction(builder, source, lines), _Gather(builder, result, lines)
     barrier = RankBarrier(builder, NEXT, usual="none")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         reduce.run(group, group.write(result), gather.target(group, 0))
         gather.go_on(group)
-        barrier.end(group)
     return builder.finished()
 
 
 def all_gather_get(options: KernelOptions) -> GpuProgram:
     """Each rank reads the input of the previous, then what that has read, ranks - 2 times."""
     builder, ranks = CollectiveBuilder("all_gather/ring-get", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(1, ranks)
     barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
         group.copy(group.read(source), group.write(result), label="copy")
         _get_chunks(group, result, signal, first=1, steps=ranks - 1)
-        barrier.end(group)
     return builder.finished()
 
 
 def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
     """Each rank adds its own part to the sum that it reads from the previous; the sum of chunk c ends at rank c."""
     builder, ranks = CollectiveBuilder("reduce_scatter/ring-get", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    source, result, lines = builder.ends(ranks, 1)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
     barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         _get_sums(group, source, sums, result, signal, ranks - 1)
-        barrier.end(group)
     return builder.finished()
 
 
 def all_reduce_get(options: KernelOptions) -> GpuProgram:
     """Reduce-scatter, then all-gather."""
     builder, ranks = CollectiveBuilder("all_reduce/ring-get", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
     barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         _get_sums(group, source, sums, result, signal, ranks - 1)
         _get_chunks(group, result, signal, first=0, steps=ranks - 1)
-        barrier.end(group)
     return builder.finished()
 
 
@@ -118,8 +100,7 @@ class _Reduction:
         """``targets``: where the sum of the own chunk goes."""
         group.copy(group.read(self.source, chunk=-1), group.write(self.slots, 1, 0), label="put")
         for step in range(1, self.steps + 1):
-            self.signal.send(group)
-            self.signal.receive(group)
+            self.signal.meet(group)
             sources = (group.read(self.source, chunk=-1 - step), group.read(self.slots, chunk=step - 1))
             last = step == self.steps
             group.reduce(sources, *(targets if last else (group.write(self.slots, 1, step),)), label="reduce")
@@ -144,8 +125,7 @@ class _Gather:
         """Pass on what came in the step before."""
         for step in range(1, self.steps + 1):
             last = step == self.steps
-            self.signal.send(group)
-            self.signal.receive(group, last=last)
+            self.signal.meet(group, last=last)
             further = () if last else (self.target(group, step),)
             if self.packets is not None:
                 came = group.read(self.packets, chunk=step - 1)
@@ -159,8 +139,7 @@ def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, si
     for step in range(steps):
         chunk = -2 - step
         if step:
-            signal.send(group)
-            signal.receive(group)
+            signal.meet(group)
         before = group.read(sums, -1, step - 1) if step else group.read(source, -1, chunk)
         target = group.write(result) if step == steps - 1 else group.write(sums, chunk=step)
         group.reduce((group.read(source, chunk=chunk), before), target, label="reduce")
@@ -169,6 +148,5 @@ def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, si
 def _get_chunks(group: Workgroup, result: Region, signal: Signal, first: int, steps: int) -> None:
     """In step s a rank reads chunk rank - 1 - s from the previous."""
     for step in range(first, steps):
-        signal.send(group)
-        signal.receive(group)
+        signal.meet(group)
         group.copy(group.read(result, -1, -1 - step), group.write(result, chunk=-1 - step), label="get")

@@ -15,44 +15,33 @@ from trine.gpu.program import GpuProgram
 def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank loads its chunk, added up by the switch, and stores the sum to all; signals."""
     builder, ranks = CollectiveBuilder("all_reduce/nvls", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(ranks, ranks)
     # At the end nobody reads any more: the signals behind the sums say so.
     barrier = RankBarrier(builder, options.distances, usual="start")
     signal = Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read_sum(source), *group.write_all(result), label="reduce and multicast")
-        signal.send(group)
-        signal.receive(group, last=True)
-        barrier.end(group)
+        signal.meet(group, last=True)
     return builder.finished()
 
 
 def reduce_scatter_nvls(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank loads its chunk, added up by the switch; nobody leaves before all have."""
     builder, ranks = CollectiveBuilder("reduce_scatter/nvls", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    source, result, lines = builder.ends(ranks, 1)
     barrier = RankBarrier(builder, options.distances, usual="both")
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read_sum(source), group.write(result), label="reduce")
-        barrier.end(group)
     return builder.finished()
 
 
 def all_gather_nvls(options: KernelOptions) -> GpuProgram:
     """Each rank stores its input to the outputs of all, its own included; then signals, and waits for all signals."""
     builder, ranks = CollectiveBuilder("all_gather/nvls", options), options.num_ranks
-    lines = options.lines(ranks)
-    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    source, result, lines = builder.ends(1, ranks)
     barrier = RankBarrier(builder, options.distances, usual="none")
     signal = Signal(builder, options.distances)
-    for group in builder.workgroups(lines):
-        barrier.start(group)
+    for group in barrier.around(builder.workgroups(lines)):
         group.copy(group.read(source), *group.write_all(result), label="multicast")
-        signal.send(group)
-        signal.receive(group, last=True)
-        barrier.end(group)
+        signal.meet(group, last=True)
     return builder.finished()

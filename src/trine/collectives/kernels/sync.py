@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trine.collectives.kernels.builder import CollectiveBuilder, Workgroup
 from trine.collectives.kernels.options import JOINT
@@ -22,6 +22,13 @@ class RankBarrier:
         at_start, at_end = builder.options.syncs(usual)
         self._ready = _Signals(builder, distances) if at_start else None
         self._done = _Signals(builder, distances) if at_end else None
+
+    def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
+        """The workgroups, each with its start before what is added to it, and its end behind that."""
+        for group in groups:
+            self.start(group)
+            yield group
+            self.end(group)
 
     def start(self, group: Workgroup, peers: Peers | None = None) -> None:
         """Tell those that will come to the own memory that they may; wait until the own peers say so."""
@@ -57,6 +64,11 @@ class Signal:
             self._signals.wait(group, peers, "wait")
             if not last:
                 group.barrier("wait")
+
+    def meet(self, group: Workgroup, *, last: bool = False) -> None:
+        """Send and receive."""
+        self.send(group)
+        self.receive(group, last=last)
 
 
 class _Signals:

@@ -66,20 +66,17 @@ def compare_fidelity(
 
     answer = collective(op, sizes, cluster, group, options=usual, network=network, on_compile=on_compile)
     rows: list[ComparedRow] = []
-    stopped = False
-    for size, known in zip(sizes, answer.rows, strict=True):
-        least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
-        try:
+    try:
+        for size, known in zip(sizes, answer.rows, strict=True):
+            least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
             parts = _operator_parts(known, least, answer.network is not None, usual, ask)
             rows.append(_row(asked, size, known, parts))
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            stopped = True
-            break
-        stopped = not rows[-1].parts
-        if stopped:
-            break
+            if not rows[-1].parts:
+                break
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    stopped = len(rows) < len(sizes) or not rows[-1].parts
     return FidelityResult(
         op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer,
         notes=answer.notes, stopped=stopped,

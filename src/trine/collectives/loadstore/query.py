@@ -65,19 +65,15 @@ def loadstore_collective(
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)
     rows: list[LoadStoreRow] = []
-    stopped = False
-    for size in sizes:
-        try:
-            row = asked.row(size)
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            stopped = True
-            break
-        rows = [*(replace(before, result=None) for before in rows), row]
-        stopped = not row.finished
-        if stopped:
-            break
+    try:
+        for size in sizes:
+            rows = [*(replace(before, result=None) for before in rows), asked.row(size)]
+            if not rows[-1].finished:
+                break
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    stopped = len(rows) < len(sizes) or not rows[-1].finished
     return LoadStoreCollectiveResult(
         op=op,
         cluster=cluster,

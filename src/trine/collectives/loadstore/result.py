@@ -43,16 +43,13 @@ PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LoadStoreCollectiveResult(Report):
-    """Times of one collective on one group, one row a size. ``stopped``: by Ctrl-C, in the last row or after it."""
-
-    SCHEMA: ClassVar[str] = "loadstore-collective"
+class _GroupReport(Report):
+    """About one collective on one group, for several sizes. ``stopped``: by Ctrl-C, in the last row or after it."""
 
     op: str
     cluster: Cluster
     group: tuple[int, ...]
     model: GpuModel
-    rows: tuple[LoadStoreRow, ...]
     notes: tuple[str, ...] = ()
     stopped: bool = False
 
@@ -60,6 +57,15 @@ class LoadStoreCollectiveResult(Report):
     def finished(self) -> bool:
         """Whether all sizes were run to their end."""
         return not self.stopped
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LoadStoreCollectiveResult(_GroupReport):
+    """Times of one collective on one group, one row a size."""
+
+    SCHEMA: ClassVar[str] = "loadstore-collective"
+
+    rows: tuple[LoadStoreRow, ...]
 
     @property
     def result(self) -> GpuResult:
@@ -228,24 +234,13 @@ class ComparedRow:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FidelityResult(Report):
+class FidelityResult(_GroupReport):
     """The answers of both levels, one row a size. ``answer``: the operator level's whole answer."""
 
     SCHEMA: ClassVar[str] = "fidelity"
 
-    op: str
-    cluster: Cluster
-    group: tuple[int, ...]
-    model: GpuModel
     rows: tuple[ComparedRow, ...]
     answer: CollectiveResult
-    notes: tuple[str, ...] = ()
-    stopped: bool = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether all sizes were run to their end."""
-        return not self.stopped
 
     @property
     def headline(self) -> str:

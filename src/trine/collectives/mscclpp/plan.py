@@ -19,7 +19,6 @@ MEMORY, PORT, SWITCH, LOCAL = "memory", "port", "switch", "local"
 #: source, a copy to many). pipeline: a loop over parts of its operations' ranges.
 SYNC, BARRIER, SIGNAL, WAIT, FLUSH = "sync", "barrier", "signal", "wait", "flush"
 ACQUIRE, RELEASE, PIPELINE, PAIRS, REDUCE = "acquire", "release", "pipeline", "pairs", "reduce"
-ACTIONS = (SYNC, BARRIER, SIGNAL, WAIT, FLUSH, ACQUIRE, RELEASE, PIPELINE, PAIRS, REDUCE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +47,7 @@ class KernelOperand:
 class KernelOp:
     """One operation of a thread block.
 
-    ``action``: one of ACTIONS; ``name``: the operation's name in the file. ``sources``, ``targets``: operands, in
+    ``action``: SYNC to REDUCE above; ``name``: the operation's name in the file. ``sources``, ``targets``: operands, in
     order. ``connections``: indices into the GPU's connections: of a signal, wait or flush; of a put through ports, one
     a target. ``relaxed``: the signal or wait orders execution, but does not publish memory. ``signals``: a put that
     signals behind its data; ``flushes``: and then waits until it has left. ``part``, ``num_parts``: the block does this
@@ -111,12 +110,11 @@ class RemoteBuffer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThreadBlock:
-    """Operations in order. ``connections``, ``remote_buffers``, ``groups``: what the file lists for it, resolved."""
+    """Operations in order. ``connections``, ``groups``: what the file lists for it, resolved."""
 
     id: int
     operations: tuple[KernelOp, ...]
     connections: tuple[int, ...] = ()
-    remote_buffers: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
 
 
@@ -130,7 +128,6 @@ class KernelGpu:
     scratch_chunks: int
     blocks: tuple[ThreadBlock, ...]
     connections: tuple[Connection, ...] = ()
-    remote_buffers: tuple[RemoteBuffer, ...] = ()
     groups: tuple[int, ...] = ()
     semaphores: tuple[int, ...] = ()
     chunk_groups: int = 1

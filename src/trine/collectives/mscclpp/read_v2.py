@@ -146,7 +146,6 @@ class _PlanReader:
             scratch_chunks=gpu.integer("scratch_chunks", 0, MAX_CHUNKS),
             blocks=tuple(_BlockV2(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
             connections=connections,
-            remote_buffers=self.remote,
             groups=groups,
             semaphores=tuple(semaphores),
         )
@@ -222,7 +221,6 @@ class _BlockV2:
             id=self.number,
             operations=operations,
             connections=(*self.channels[MEMORY], *self.channels[PORT]),
-            remote_buffers=(*self.buffers[MEMORY], *self.buffers[PORT]),
             groups=tuple(self.channels[SWITCH]),
         )
 

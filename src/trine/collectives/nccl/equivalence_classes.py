@@ -25,11 +25,6 @@ class EquivalenceClasses:
 
     cluster: Cluster
 
-    def of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int]]:
-        """(class: int32[groups], one group of each class), see :meth:`named`."""
-        class_of, examples, _ = self.named(groups)
-        return class_of, examples
-
     def named(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
         """(class: int32[groups], one group of each class, a name of each class).
 

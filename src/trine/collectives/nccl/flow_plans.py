@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.arrays import Int64, row_sums
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.library_flows import (
@@ -227,8 +227,7 @@ class FlowPlanner:
         cluster = self.cluster
         some = slice(None) if len(here) <= MAX_MESSAGES else slice(0, MAX_MESSAGES)
         ptr, links = cluster.routes(self.gpus[here[some]], self.gpus[there[some]])
-        latency = np.concatenate(([0], np.cumsum(cluster.link_latency_ps[links])))
-        far_ps = int(np.diff(latency[ptr]).max(initial=0))
+        far_ps = int(row_sums(cluster.link_latency_ps[links], ptr).max(initial=0))
         if len(here) > MAX_MESSAGES:
             return 0.0, far_ps
         used, which = np.unique(links, return_inverse=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, cast
 
 from trine.errors import InputError, nearest
+from trine.inputs import PRESETS, preset_names
 
-_FOLDER = Path(__file__).parents[2] / "presets" / "collectives"
+_FOLDER = PRESETS / "collectives"
 
 LL, LL128, SIMPLE, P2P = "ll", "ll128", "simple", "p2p"
 #: What stands for a medium of which no costs are known, by the beginning of its name.
@@ -76,7 +76,7 @@ class Library:
 @lru_cache(maxsize=8)
 def load_library(name: str) -> Library:
     """Read the costs of ``nccl`` or ``rccl``. Raises InputError for another name."""
-    names = sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    names = preset_names(_FOLDER)
     if name not in names:
         raise InputError(f"unknown collective library {name!r}{nearest(name, names)}", field="library")
     from trine.spec import load_mapping

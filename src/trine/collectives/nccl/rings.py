@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import row_sums
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SPLIT
 from trine.cluster.parts import HOST, SCALE_UP, Link
@@ -368,8 +369,7 @@ def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Loa
     ptr, crossed = cluster.routes(np.array(sources), np.array(targets))
     links, first, count = np.unique(crossed, return_index=True, return_counts=True)
     order = np.argsort(first)
-    total = np.concatenate(([0], np.cumsum(cluster.link_latency_ps[crossed])))
-    latencies: list[int] = np.diff(total[ptr]).tolist()
+    latencies: list[int] = row_sums(cluster.link_latency_ps[crossed], ptr).tolist()
     return Load(links[order].astype(np.int64), count[order].astype(np.float64)), latencies
 
 

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import pointers, row_sums
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SPLIT
 from trine.collectives.closed_forms import has_closed_form, uncontended_ps
@@ -201,8 +202,7 @@ class StepCosts:
     def _latencies(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> list[int]:
         """ps of latency of the links of each message between two GPUs."""
         ptr, links = self.cluster.routes(sources, targets)
-        total = np.concatenate(([0], np.cumsum(self.cluster.link_latency_ps[links])))
-        latencies: list[int] = np.diff(total[ptr]).tolist()
+        latencies: list[int] = row_sums(self.cluster.link_latency_ps[links], ptr).tolist()
         return latencies
 
     def _software_ps(self, times: tuple[int, int] | None, wanted_ps: int) -> int:
@@ -275,7 +275,7 @@ class StepCosts:
         firsts = np.arange(0, len(gpus), width)
         island = self.cluster.scale_up_components[gpus]
         last = np.minimum(firsts + width, len(gpus)) - 1
-        changes = np.concatenate(([0], np.cumsum(island[1:] != island[:-1])))
+        changes = pointers(island[1:] != island[:-1])
         is_fast = np.logical_and.reduceat(self.cluster.node_classes.has_scale_up[gpus], firsts)
         left: list[int] = firsts[(changes[last] != changes[firsts]) | ~is_fast].tolist()
         return left

@@ -15,6 +15,7 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from trine.arrays import spans
 from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf, symmetry_of
 from trine.collectives.sends import SendList, cut, positive
 from trine.errors import InputError, nearest
@@ -71,7 +72,7 @@ class LevelSends:
         starts = chunks[:, :1] if whole else chunks
         # Chunks of the level, then the runs of chunks of the whole that they are.
         unit = np.repeat(np.arange(len(count)), count)
-        own = (one.chunk[unit] + np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)) % len(chunks)
+        own = spans(one.chunk, count) % len(chunks)
         row = np.repeat(unit, starts.shape[1])
         sends.rows(
             first_step + one.step[row],

@@ -66,11 +66,6 @@ def _chain_sends(position: int, num_ranks: int, count: int, first_step: int, *, 
     )
 
 
-def chain_chunks(num_ranks: int, size_bytes: int) -> int:
-    """Number of chunks into which a pipelined chain cuts ``size_bytes``."""
-    return pipeline_chunks(size_bytes, num_ranks, num_ranks - 1)
-
-
 def _ring(kind: str, num_ranks: int, size_bytes: int, channels: int) -> Schedule:
     positive("channels", channels)
     return cut(

@@ -20,8 +20,6 @@ from trine.compute.tables.machine import Machine
 _LENGTHS = np.array([2.0, 0.025, 6.0, 20.0, 6.0, 4.0])
 _NUGGET, _NEIGHBOURS = 0.005, 32
 _LAUNCH_US, _SHARE, _MEMORY_SHARE = 3.0, 0.6, 0.85
-#: Queries that one block of a kernel handles.
-BLOCK = 128
 
 
 def closed_form_us(shapes: Float64, machine: Machine) -> Float64:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-FOLDER = Path(__file__).parent.parent.parent / "presets" / "operators"
+from trine.inputs import PRESETS
+
+FOLDER = PRESETS / "operators"
 #: Entry of a grid where nothing was measured.
 NONE = -32768
 _SCALE = 1000.0

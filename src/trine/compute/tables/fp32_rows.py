@@ -17,8 +17,9 @@ import numpy as np
 
 from trine.arrays import Float64, Int64
 from trine.errors import SpecError
+from trine.inputs import PRESETS
 
-_FOLDER = Path(__file__).resolve().parents[2] / "presets" / "operators"
+_FOLDER = PRESETS / "operators"
 NEUSIGHT = _FOLDER / "neusight" / "operators.npz"
 DEEPBENCH = _FOLDER / "deepbench" / "operators.npz"
 TRACES = _FOLDER / "triosim" / "operators.npz"

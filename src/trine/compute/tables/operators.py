@@ -34,6 +34,7 @@ from trine.compute.tables.machine import (
 from trine.compute.tables.memory import MemoryTable
 from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
 
+#: Queries that one block of a kernel handles.
 _BLOCK = 128
 #: Blocks a compute unit from which on attention fills a GPU.
 _FULL = 64.0

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from trine.errors import SpecError
+from trine.inputs import PRESETS
 
-SCHEMA = Path(__file__).parents[2] / "presets" / "chakra" / "et_def.proto"
+SCHEMA = PRESETS / "chakra" / "et_def.proto"
 
 #: Numbers of the enum NodeType.
 METADATA, MEM_LOAD, MEM_STORE, COMP, COMM_SEND, COMM_RECV, COMM_COLL = range(1, 8)

@@ -16,21 +16,21 @@ from trine.errors import PlanError, SpecError, nearest
 from trine.evidence import ASSUMED, MEASURED, MODELLED
 from trine.gpu.model import GROUPS, PATHS, GpuModel, ModelField, values
 from trine.gpu.model.check import check_model
-from trine.inputs import is_file
+from trine.inputs import PRESETS, is_file, preset_names
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
 
 
-_FOLDER = Path(__file__).parents[2] / "presets" / "gpu_models"
+_FOLDER = PRESETS / "gpu_models"
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @cache
 def known_gpu_models() -> tuple[str, ...]:
     """Names of the GPU models that come with trine, sorted; they are names of GPUs (``trine.cluster.known_gpus``)."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+    return preset_names(_FOLDER)
 
 
 def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:

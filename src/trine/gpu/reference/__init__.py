@@ -12,7 +12,7 @@ from time import monotonic
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, pointers
 from trine.gpu.program import DATA_OPS, DMA
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.reference.deadlock import explain, is_futile
@@ -186,7 +186,7 @@ def _count_requests(system: GpuSystem) -> int:
     per_op = np.diff(program.operand_ptr)
     per_op = np.where(np.isin(program.op_kind, DATA_OPS), per_op * program.op_amount, per_op)
     per_op = np.where(program.op_kind == DMA, 1, per_op)
-    before = np.concatenate(([0], np.cumsum(per_op)))
+    before = pointers(per_op)
     first = program.workgroup_ptr[program.kernel_ptr[:-1]]
     last = program.workgroup_ptr[program.kernel_ptr[1:]]
     of_kernel = before[last] - before[first]

@@ -255,7 +255,7 @@ class GraphTransfers:
 
     def _stops(self, route: int) -> tuple[PathStop, ...]:
         graph = self.graph
-        links = graph.route_links[graph.route_ptr[route] : graph.route_ptr[route + 1]].tolist()
+        links = graph.links_of(route).tolist()
         latency = graph.link_latency_ps
         return tuple(
             PathStop(

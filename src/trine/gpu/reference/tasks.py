@@ -104,7 +104,7 @@ class TaskRunner:
         self.num_done = 0
         self.successors: list[list[int]] = [[] for _ in range(n)]
         for task in range(n):
-            for before in graph.predecessor_idx[graph.predecessor_ptr[task] : graph.predecessor_ptr[task + 1]].tolist():
+            for before in graph.predecessors(task).tolist():
                 self.successors[before].append(task)
         self.next_in_stream, self.is_first = _streams(graph)
 

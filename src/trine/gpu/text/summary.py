@@ -56,12 +56,11 @@ class Counts(TypedDict):
 def count_program(program: GpuProgram) -> Counts:
     """Count what a well-formed program does."""
     groups = np.diff(program.kernel_ptr)
-    own = np.repeat(np.repeat(program.kernel_rank, groups), np.diff(program.workgroup_ptr))
-    op_of = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    op_of = program.operand_op
     lines = np.where(np.isin(program.op_kind, DATA_OPS), program.op_amount, 0)[op_of]
     role = program.operand_role
     loads, stores = np.isin(role, (READ, READ_FLAGGED)), np.isin(role, (WRITE, WRITE_FLAGGED))
-    stays = program.operand_rank == own[op_of]
+    stays = program.operand_rank == program.op_rank[op_of]
     size = program.line_bytes
     counts: Counts = {
         "name": program.name,

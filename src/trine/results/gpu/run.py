@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, spans
 from trine.cluster.cluster import Cluster
 from trine.errors import InputError
 from trine.evidence import Evidence
@@ -314,8 +314,7 @@ def members(ptr: Int64, owners: Int64) -> tuple[Int64, Int64]:
     """Return the members of some owners in CSR, and the row in ``owners`` of each."""
     counts = ptr[owners + 1] - ptr[owners]
     row = np.repeat(np.arange(len(owners)), counts)
-    first = np.repeat(ptr[owners] - (np.cumsum(counts) - counts), counts)
-    return first + np.arange(len(row)), row
+    return spans(ptr[owners], counts), row
 
 
 def peers(program: GpuProgram, ops: Int64, own: Int64) -> Int64:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trine.collectives.kernels.count import op_ranks
 from trine.gpu.builder import Operand, operations_of
 from trine.gpu.program import ADD_ALL, DMA, MEMBER_ROLES, READ_FLAGGED, READ_ROLES, WRITE_FLAGGED, GpuProgram
 from trine.testing.proofs.memory import Clock, Values, line_widths
@@ -129,7 +128,7 @@ def wavefronts_of(program: GpuProgram) -> list[tuple[int, int, int, int]]:
 
 def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
     """(rank, peer) of all copies by copy engines."""
-    ranks, found = op_ranks(program), {}
+    ranks, found = program.op_rank, {}
     for op in np.flatnonzero(program.op_kind == DMA).tolist():
         first, last = (int(i) for i in program.operand_ptr[op : op + 2])
         found[int(ranks[op]), int(program.operand_rank[last - 1 if last > first else first])] = True

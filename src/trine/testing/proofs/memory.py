@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
-from trine.collectives.kernels.count import operand_ops
 from trine.errors import InputError
 from trine.gpu.program import COPY, DATA_OPS, DMA, LOAD, READ_FLAGGED, WRITE_FLAGGED, Buffer, GpuProgram
 
@@ -71,7 +70,7 @@ def line_widths(program: GpuProgram) -> Int64:
 
     A load of flagged lines has no other operand to say so: it has what flagged lines are written with.
     """
-    op = operand_ops(program)
+    op = program.operand_op
     step = np.abs(program.operand_step.astype(np.int64))
     widths = np.full(program.num_ops, program.line_bytes, np.int64)
     np.minimum.at(widths, op, np.where(step > 0, step, program.line_bytes))
@@ -84,7 +83,7 @@ def line_widths(program: GpuProgram) -> Int64:
 
 def make_cells(program: GpuProgram, spans: list[tuple[int, int]]) -> Cells:
     """Cells so small that every operand, and each (address, bytes) of ``spans``, has whole ones."""
-    op = operand_ops(program)
+    op = program.operand_op
     kind, amount = program.op_kind[op], program.op_amount[op]
     moves = np.isin(kind, (*DATA_OPS, DMA)) & (amount > 0)
     widths = line_widths(program)[op]

@@ -22,13 +22,14 @@ from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
 
 _ENGINE = "autograd::engine::evaluate_function: "
-#: Precisions of a convolutional network. '': float32, of which PyTorch computes convolutions alone in TF32. float32:
-#: nothing in TF32. tfloat32: convolutions and products in TF32. amp: see above.
-PRECISIONS = ("", "float32", "tfloat32", "amp")
 
 
 def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
-    """Forward, backward and Adam step on ``batch`` images, in one of the :data:`PRECISIONS`, as software writes it."""
+    """Forward, backward and Adam step on ``batch`` images, as software writes it.
+
+    precision: '': float32, of which PyTorch computes convolutions alone in TF32. float32: nothing in TF32. tfloat32:
+    convolutions and products in TF32. amp: see above.
+    """
     mixed = precision == "amp"
     attributes: Attributes = {"precision": precision} if precision and not mixed else NONE
     dtype = "float16" if mixed else "float32"

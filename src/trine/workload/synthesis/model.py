@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from trine.arguments import named_arguments
+from trine.arguments import check_whole, named_arguments
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
@@ -32,7 +32,7 @@ DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
     "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
 }  # fmt: skip
-#: Of convolutional networks; see :data:`trine.workload.synthesis.convnet.PRECISIONS`.
+#: Of convolutional networks: what :func:`trine.workload.synthesis.convnet.convnet` calls precisions.
 CONV_DTYPES = {
     "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
 }  # fmt: skip
@@ -58,11 +58,8 @@ class Synthesis:
 
     def __post_init__(self) -> None:
         for name in _WHOLE:
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX[name]:
-                raise InputError(f"must be a whole number from 1 to {_MAX[name]}, got {value!r}", field=name)
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 1, _MAX[name])
         known = DTYPES | CONV_DTYPES
         if self.dtype is not None and self.dtype not in known:
             raise InputError(f"unknown dtype {self.dtype!r}{nearest(str(self.dtype), known)}", field="dtype")

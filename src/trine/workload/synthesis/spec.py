@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from trine.errors import SpecError, nearest
+from trine.inputs import PRESETS, preset_names
 from trine.schema import Field, Spec
 from trine.workload.synthesis.encoder_spec import (
     BERT,
@@ -259,14 +260,14 @@ def _frozen(value: object) -> object:
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
-_FOLDER = Path(__file__).parents[2] / "presets" / "models"
+_FOLDER = PRESETS / "models"
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @cache
 def known_models() -> tuple[str, ...]:
     """Names of the models that come with trine, sorted."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+    return preset_names(_FOLDER)
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from trine._version import __version__
-from trine.arguments import named_arguments
+from trine.arguments import check_whole, named_arguments
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files
@@ -30,6 +30,8 @@ from trine.workload.tracing.meta import EXECUTION_TRACE_FILE, KINETO_FILE, META_
 
 DEVICES = ("auto", "cuda", "cpu")
 _RECORDED = 2  # one step with the observer, one with the profiler
+#: Steps of a capture at most, of either kind.
+MAX_STEPS = 100_000
 _PS_PER_NS = 1000
 
 
@@ -73,8 +75,9 @@ class Capture:
             raise InputError(f"unknown device {device!r}{nearest(str(device), DEVICES)}", field="device")
         self.path = Path(path)
         self.device = device
-        self.warmup = _at_least_one(warmup, "warmup")
-        self.timed = _at_least_one(timed, "timed")
+        for field, value in (("warmup", warmup), ("timed", timed)):
+            check_whole(field, value, 1, MAX_STEPS)
+        self.warmup, self.timed = warmup, timed
         self.name = name or self.path.name
         self.overwrite = overwrite
         self.workload: Workload | None = None
@@ -260,12 +263,6 @@ def capture_function(
             step()
     assert session.workload is not None  # set when the block is left without an error
     return session.workload
-
-
-def _at_least_one(value: int, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
-        raise InputError(f"must be a whole number from 1 to 100000, got {value!r}", field=field)
-    return value
 
 
 def _import_torch() -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trine.arrays import Int32
+from trine.arrays import Int32, pointers
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.fused.compute import FusedBuilder, FusedPlan, TileTarget, compute, num_steps
 from trine.collectives.kernels.fused.exchange import exchange
@@ -78,16 +78,11 @@ def fused_tasks(built: FusedProgram) -> KernelTasks:
     graph = replace(
         tasks.graph,
         num_required=waits.astype(np.int32),
-        predecessor_ptr=np.append(0, np.cumsum(waits)).astype(np.int64),
+        predecessor_ptr=pointers(waits),
         predecessor_idx=built.after[waits],
         task_names=built.program.kernel_names,
     )
     return tasks._replace(graph=graph)
-
-
-def cu_macs_per_cycle(flop_per_s: float, num_cus: int, cycle_ps: int) -> int:
-    """Multiply-adds (two FLOP) a cycle of one CU of a GPU with that peak; at least 1."""
-    return max(1, round(flop_per_s / 2 / num_cus * cycle_ps / 1e12))
 
 
 def _two_kernels(plan: FusedPlan) -> GpuProgram:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, spans
 from trine.collectives.kernels.fused.options import EMBEDDING, GEMM, GEMV, INDEX_BYTES, FusedOptions
 from trine.collectives.kernels.fused.tiles import MAX_OPERANDS, TileGrid, Tiles, strip_shapes, too_large
 from trine.gpu.builder import Column, OperandBlock, ProgramBuilder
@@ -173,7 +173,7 @@ def _embedding(plan: FusedPlan, target: TileTarget) -> None:
     plan.load(LOAD, order, block, READ, "load indices")
     plan.finish(tiles.workgroup, order + 1, "load indices")
     which = np.repeat(np.arange(len(tiles.chunk)), tiles.tall)
-    row = np.arange(len(which)) - np.repeat(np.cumsum(tiles.tall) - tiles.tall, tiles.tall)
+    row = spans(0, tiles.tall)
     drawn = np.random.default_rng(options.seed).integers(0, options.table_rows, (len(which), options.inner), np.int64)
     source = OperandBlock(READ, 0, table + drawn * pitch, line)
     there = target.base + (tiles.down[which] + row) * pitch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from trine.arguments import check_whole
 from trine.collectives.kernels.options import JOINT, SINGLE, WAITS
 from trine.errors import InputError, nearest
 
@@ -90,11 +91,11 @@ class FusedOptions:
             ("seed", 0, (1 << 63) - 1),
             ("collective_workgroups", 1, 4096),
         ):
-            _in_range(field, getattr(self, field), least, most)
+            check_whole(field, getattr(self, field), least, most)
         if self.workgroups is not None:
-            _in_range("workgroups", self.workgroups, 1, 1 << 20)
+            check_whole("workgroups", self.workgroups, 1, 1 << 20)
         if self.only_rank is not None:
-            _in_range("only_rank", self.only_rank, 0, self.num_ranks - 1)
+            check_whole("only_rank", self.only_rank, 0, self.num_ranks - 1)
         for field, step in (("line_bytes", 16), ("flag_spacing", 4)):
             if getattr(self, field) % step:
                 raise InputError(f"must be a multiple of {step}, got {getattr(self, field)}", field=field)
@@ -114,7 +115,7 @@ class FusedOptions:
             raise InputError(f"of {self.name} is ({words}), got {self.tile!r}", field="tile")
         lined = {GEMV: (0, 1), GEMM: (1, 2), EMBEDDING: ()}[self.kind.compute]
         for i, size in enumerate(self.tile):
-            _in_range(f"tile.{words.split(', ')[i]}", size, 1, _MAX_SIDE)
+            check_whole(f"tile.{words.split(', ')[i]}", size, 1, _MAX_SIDE)
             if i in lined and size % self.line_elements:
                 near = -(-size // self.line_elements) * self.line_elements
                 raise InputError(
@@ -204,7 +205,7 @@ class FusedChoices:
         self._refuse_idle(kind)
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
-        _in_range("line_bytes", self.line_bytes, 16, 4096)
+        check_whole("line_bytes", self.line_bytes, 16, 4096)
         usual: dict[str, Any] = {
             "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
             "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
@@ -253,8 +254,3 @@ def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:
         return -(-elements // line_elements) * line_elements
 
     return {GEMV: (whole(64), whole(256)), GEMM: (128, whole(128), whole(32)), EMBEDDING: (16,)}[compute]
-
-
-def _in_range(field: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InputError(f"must be a whole number from {least} to {most}, got {value!r}", field=field)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
-from trine.collectives.kernels.count import op_ranks, operand_ops
+from trine.arrays import Int32, Int64, spans
 from trine.collectives.kernels.fused.build import FusedProgram
 from trine.collectives.kernels.fused.options import ALL_TO_ALL, TWOSHOT
 from trine.collectives.kernels.fused.tiles import MAX_OPERANDS
@@ -90,7 +89,7 @@ def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
     if runs.sum() > MAX_OPERANDS:
         raise InputError(f"the peers of rank {rank} write more than {MAX_OPERANDS} lines apart: take larger tiles")
     which = np.repeat(np.arange(len(runs)), runs)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(runs) - runs, runs)
+    number = spans(0, runs)
     spread = PeerData(
         sent.peer[which],
         _receivers(program, rank, sent)[which],
@@ -112,8 +111,8 @@ class _Sent(NamedTuple):
 def _sent(program: GpuProgram, rank: int, kinds: npt.NDArray[np.int8]) -> _Sent:
     if rank not in program.kernel_rank:
         raise InputError(f"{program.name} has no kernel of rank {rank}", field="rank")
-    op = operand_ops(program)
-    whose, target = op_ranks(program)[op], program.operand_rank
+    op = program.operand_op
+    whose, target = program.op_rank[op], program.operand_rank
     mirrored = bool((program.kernel_rank == rank).all())
     chosen = np.isin(program.op_kind[op], kinds) & (program.operand_role == WRITE) & (whose != target)
     if not mirrored:
@@ -126,7 +125,7 @@ def _sent(program: GpuProgram, rank: int, kinds: npt.NDArray[np.int8]) -> _Sent:
 def _waiting(program: GpuProgram, rank: int) -> Int32:
     """int32[semaphores]: the workgroup of ``rank`` that acquires each, -1: none."""
     waiting = np.full(program.semaphores.shape[1], -1, np.int32)
-    op = np.flatnonzero((program.op_kind == ACQUIRE) & (op_ranks(program) == rank))
+    op = np.flatnonzero((program.op_kind == ACQUIRE) & (program.op_rank == rank))
     waiting[program.operand_semaphore[program.operand_ptr[op]]] = _workgroups(program, op)
     return waiting
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int64
+from trine.arrays import Bool, Int64, pointers
 from trine.collectives.kernels.lower.memory import LoweredStep, data_range
 from trine.collectives.mscclpp.layout import ChunkLayout
 from trine.collectives.mscclpp.plan import BARRIER, PORT, SIGNAL, WAIT, KernelGpu, KernelOperand, KernelPlan
@@ -281,5 +281,5 @@ def _covered(ends: Int64, num_cuts: int) -> Int64:
 
 def _touches(ends: Int64, segments: Bool) -> Bool:
     """Which ranges have one of these segments."""
-    before = np.concatenate([[0], np.cumsum(segments)])
+    before = pointers(segments)
     return np.asarray(before[ends[:, 1]] > before[ends[:, 0]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trine.arguments import named_arguments, option
+from trine.arguments import check_whole, named_arguments, option
 from trine.errors import InputError, nearest
 
 #: What a dispatch and a combine are called.
@@ -61,9 +61,7 @@ class MoeOptions:
             *((("top_nodes", 1, MAX_EXPERTS),) if self.top_nodes is not None else ()),
             *((("sms", 2, 1024),) if self.sms is not None else ()),
         ):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise InputError(f"must be a whole number from {least} to {most}, got {value!r}", field=field)
+            check_whole(field, getattr(self, field), least, most)
         if self.hidden % SCALED:
             raise InputError(f"must be a multiple of {SCALED}, which share a scale; got {self.hidden}", field="hidden")
         if self.top_k > self.experts:

@@ -149,7 +149,7 @@ def memory_end(program: GpuProgram) -> int:
     """One more than the last byte that a program touches; its lines do not begin below address 0."""
     if program.buffers:
         return max(buffer.base + buffer.size_bytes for buffer in program.buffers) + program.line_bytes
-    op = np.repeat(np.arange(program.num_ops), np.diff(program.operand_ptr))
+    op = program.operand_op
     lines = np.maximum(program.op_amount[op] - 1, 0) * program.operand_step
     span = np.where(program.op_kind[op] == DMA, program.op_amount[op], lines)
     return int((program.operand_address + span).max(initial=0)) + program.line_bytes

@@ -30,10 +30,10 @@ class LineCounts:
 def count_lines(program: GpuProgram) -> LineCounts:
     """Lines that the data operations of a program (not those of copy engines) read and write."""
     ranks = program.num_ranks
-    op = operand_ops(program)
+    op = program.operand_op
     data = np.isin(program.op_kind[op], DATA_OPS)
     reads = is_read(program)
-    pair = op_ranks(program)[op].astype(np.int64) * ranks + program.operand_rank
+    pair = program.op_rank[op].astype(np.int64) * ranks + program.operand_rank
     lines = program.op_amount[op]
 
     def total(chosen: npt.NDArray[np.bool_]) -> Int64:
@@ -42,14 +42,3 @@ def count_lines(program: GpuProgram) -> LineCounts:
         return counts.reshape(ranks, ranks)
 
     return LineCounts(read=total(data & reads), written=total(data & ~reads))
-
-
-def operand_ops(program: GpuProgram) -> Int64:
-    """The operation of each operand."""
-    return np.repeat(np.arange(program.num_ops, dtype=np.int64), np.diff(program.operand_ptr))
-
-
-def op_ranks(program: GpuProgram) -> npt.NDArray[np.int32]:
-    """The rank of each operation."""
-    per_kernel = np.diff(program.workgroup_ptr[program.kernel_ptr])
-    return np.repeat(program.kernel_rank, per_kernel)
