@@ -131,7 +131,7 @@ def test_convolutions_of_float32_count_against_the_peak_of_tf32() -> None:
 
 
 def test_times_that_were_moved_or_predicted_have_no_band() -> None:
-    """On another GPU, by a data sheet or by tables nothing is as recorded: the band of collectives is not the step's."""
+    """On another GPU, by a data sheet or by tables nothing is as recorded: the collectives' band is not the step's."""
     asked: tuple[dict[str, object], ...] = (
         {"cluster": "dgx-a100", "gpu": "a100-80gb"},
         {"cluster": "dgx-h100", "compute": "roofline"},

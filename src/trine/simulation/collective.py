@@ -40,7 +40,8 @@ def collective(
 
     Parameters
     ----------
-    op, sizes: bytes as nccl-tests counts them, or texts as of ``--size``. cluster: or its name. group: positions in ``cluster.gpus``; None: all.
+    op, sizes: bytes as nccl-tests counts them, or texts as of ``--size``.
+    cluster: or its name. group: positions in ``cluster.gpus``; None: all.
     options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
         protocol ``none`` are simulated step by step.
     network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
