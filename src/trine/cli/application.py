@@ -125,7 +125,7 @@ def _said(error: Any) -> str:
 
 def _message(error: Any) -> str:
     """The message; of a value that is no number also the value, which typer's own words leave out."""
-    found = getattr(error.__cause__, "errors", list)()
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(found[0]["type"]) if found else None
     if wanted is None or not getattr(error, "param", None):
         return str(error.format_message())
