@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -79,12 +79,16 @@ class StepWork(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBand(OneLine):
-    """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so."""
+    """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so.
+
+    fit_error: where the band is as wide as that error of a fitted profile.
+    """
 
     low: float
     high: float
     level: str
     num_rows: int
+    fit_error: float | None = None
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """The shortest and longest time of the step."""
@@ -93,10 +97,19 @@ class StepBand(OneLine):
     @property
     def words(self) -> str:
         """What the band is, in words."""
+        if self.fit_error is not None:
+            return f"as far as the fit of this software was off on steps that it left out ({self.fit_error:.1%})"
         return (
             "as far as 8 of 10 published steps lie from what trine predicts of them (10th to 90th percentile of "
             f"{self.num_rows} steps, {self.level}; none takes part in its own prediction)"
         )
+
+    def at_least(self, error: float) -> StepBand:
+        """The band, as wide as the error of a fitted profile on steps that its fit left out."""
+        low, high = min(self.low, 1 / (1 + error)), max(self.high, 1 + error)
+        if (low, high) == (self.low, self.high):
+            return self
+        return replace(self, low=low, high=high, fit_error=error)
 
     @property
     def is_of_all(self) -> bool:

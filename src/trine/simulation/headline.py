@@ -88,9 +88,10 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     if setup.workload.format == SYNTHESISED:
         nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
         profile = setup.software.profile
-        factors = () if profile is None else (getattr(profile.factors, name) for name in FACTORS)
-        is_fitted = any(factor.fitted_on is not None for factor in factors)
-        return nearest_band(work.gpu, setup.software.name, nodes, is_fitted)
+        factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
+        errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
+        band = nearest_band(work.gpu, setup.software.name, nodes, bool(errors))
+        return band if band is None or not errors else band.at_least(max(errors))
     if machine is None or setup.plan.num_ranks == 1 or machine.library is None or not setup.times.is_recorded:
         return None
     from trine.collectives.nccl.parameters import load_library
