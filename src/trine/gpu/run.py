@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from trine._jit import without_collector
 from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, HOST
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
@@ -152,7 +153,7 @@ def run_gpus(
 
     Parameters
     ----------
-    group: the device index in ``cluster`` of each rank.
+    group: the device index in ``cluster`` of each rank: GPUs, then hosts, whose memory GPUs load from and store to.
     tasks: of a graph that carry the kernels; without them each kernel is a task, and all start at 0.
 
     Raises
@@ -238,14 +239,28 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
-    gpus = set(cluster.gpus)
-    for device in group:
-        if device not in gpus:
-            raise InputError(f"device {device} of cluster {cluster.name!r} is no GPU", field="group")
+    _check_kinds(program, cluster, group)
     if len(set(group)) != len(group):
         raise InputError("a device is in the group twice", field="group")
     check_numbers(model)
     validate_program(program, model, len(group))
+
+
+def _check_kinds(program: GpuProgram, cluster: Cluster, group: Sequence[int]) -> None:
+    """GPUs first, then hosts, which run no kernel."""
+    kinds = [cluster.devices[device].kind for device in group]
+    for rank, (device, kind) in enumerate(zip(group, kinds, strict=True)):
+        if kind not in (GPU, HOST):
+            raise InputError(f"device {device} of cluster {cluster.name!r} is no GPU", field="group")
+        if kind == GPU and HOST in kinds[:rank]:
+            raise InputError(f"rank {rank} is a GPU behind a host: GPUs come first", field="group")
+    on_host = program.kernel_rank[program.kernel_rank >= kinds.count(GPU)]
+    if len(on_host):
+        raise InputError(
+            f"rank {on_host[0]} is host {cluster.devices[group[on_host[0]]].name!r}, which runs no kernels: GPUs only "
+            "load from its memory and store to it",
+            field="group",
+        )
 
 
 def check_tasks(system: GpuSystem) -> None:
@@ -268,6 +283,8 @@ def check_tasks(system: GpuSystem) -> None:
 
 def check_recordable(system: GpuSystem, target: int) -> None:
     """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
+    if system.num_hosts:
+        raise InputError("what comes to a GPU that loads from a host's memory is not recorded", field="record")
     if not 0 <= target < system.num_ranks:
         raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")
     own_tasks(system.graph, system.fabric, target, "record")

@@ -10,6 +10,7 @@ import numpy as np
 
 from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
+from trine.cluster.parts import HOST
 from trine.gpu.fabric import GpuFabric, distance, rank_grid
 from trine.gpu.layout import GpuLayout, layout_of
 from trine.gpu.model import GpuModel
@@ -33,6 +34,7 @@ class GpuSystem:
     grid: the sizes of what the ranks form, row-major; ``(ranks,)`` where they form a ring. Distances are along it.
     outside: what reaches GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: nothing.
     record: the simulated GPU whose arrivals are recorded, -1: none.
+    num_hosts: of the simulated GPUs the last so many are hosts: memory that others load from and store to, no more.
     graph: the tasks; task_kernel: int32[tasks], the kernel that each carries, -1: none. Ranks of the graph are ranks.
     """
 
@@ -51,10 +53,15 @@ class GpuSystem:
     task_kernel: Int32
     outside: PeerWrites | Arrivals | None = None
     record: int = -1
+    num_hosts: int = 0
 
     @property
     def num_gpus(self) -> int:
         return len(self.ranks)
+
+    def is_host(self, gpu: int) -> bool:
+        """Whether the simulated GPU ``gpu`` is the memory of a host."""
+        return gpu >= self.num_gpus - self.num_hosts
 
     def distance(self, source: int, here: int) -> int:
         """How far away from rank ``here`` rank ``source`` is: 0 itself, below the number of ranks."""
@@ -89,7 +96,13 @@ def unfolded(
         grid=rank_grid(cluster, group),
         graph=tasks.graph,
         task_kernel=tasks.task_kernel,
+        num_hosts=num_hosts(cluster, group),
     )
+
+
+def num_hosts(cluster: Cluster, group: Sequence[int]) -> int:
+    """How many of the devices of ``group`` are hosts."""
+    return sum(cluster.devices[device].kind == HOST for device in group)
 
 
 def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
