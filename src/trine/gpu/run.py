@@ -16,7 +16,7 @@ from trine.gpu.model.check import check_numbers
 from trine.gpu.path_table import operand_pairs
 from trine.gpu.peers import Arrivals
 from trine.gpu.program import GpuProgram
-from trine.gpu.records import GpuOutcome, GpuRecords
+from trine.gpu.records import GpuOutcome, GpuRecords, without_hosts
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.target_tasks import own_tasks, with_task_ends
@@ -211,6 +211,7 @@ def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: 
             from trine.gpu.compiled import simulate
 
             outcome = simulate(system, progress, until_ps, control.on_compile, stop_when_stuck)
+    outcome = outcome._replace(gpu=without_hosts(outcome.gpu, system.program.num_hosts))
     if not outcome.records.num_events and not outcome.finished and until_ps is None and not stop_when_stuck:
         raise KeyboardInterrupt
     return outcome
@@ -247,20 +248,11 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
 
 
 def _check_kinds(program: GpuProgram, cluster: Cluster, group: Sequence[int]) -> None:
-    """GPUs first, then hosts, which run no kernel."""
-    kinds = [cluster.devices[device].kind for device in group]
-    for rank, (device, kind) in enumerate(zip(group, kinds, strict=True)):
-        if kind not in (GPU, HOST):
-            raise InputError(f"device {device} of cluster {cluster.name!r} is no GPU", field="group")
-        if kind == GPU and HOST in kinds[:rank]:
-            raise InputError(f"rank {rank} is a GPU behind a host: GPUs come first", field="group")
-    on_host = program.kernel_rank[program.kernel_rank >= kinds.count(GPU)]
-    if len(on_host):
-        raise InputError(
-            f"rank {on_host[0]} is host {cluster.devices[group[on_host[0]]].name!r}, which runs no kernels: GPUs only "
-            "load from its memory and store to it",
-            field="group",
-        )
+    """GPUs, then hosts, as many as the program says."""
+    for rank, device in enumerate(group):
+        wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
+        if cluster.devices[device].kind != wanted:
+            raise InputError(f"device {device} of cluster {cluster.name!r} is no {word}", field="group")
 
 
 def check_tasks(system: GpuSystem) -> None:
@@ -283,7 +275,7 @@ def check_tasks(system: GpuSystem) -> None:
 
 def check_recordable(system: GpuSystem, target: int) -> None:
     """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
-    if system.num_hosts:
+    if system.program.num_hosts:
         raise InputError("what comes to a GPU that loads from a host's memory is not recorded", field="record")
     if not 0 <= target < system.num_ranks:
         raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")

@@ -10,7 +10,7 @@ import numpy as np
 
 from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import HOST
+from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric, distance, rank_grid
 from trine.gpu.layout import GpuLayout, layout_of
 from trine.gpu.model import GpuModel
@@ -34,7 +34,6 @@ class GpuSystem:
     grid: the sizes of what the ranks form, row-major; ``(ranks,)`` where they form a ring. Distances are along it.
     outside: what reaches GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: nothing.
     record: the simulated GPU whose arrivals are recorded, -1: none.
-    num_hosts: of the simulated GPUs the last so many are hosts: memory that others load from and store to, no more.
     graph: the tasks; task_kernel: int32[tasks], the kernel that each carries, -1: none. Ranks of the graph are ranks.
     """
 
@@ -53,7 +52,6 @@ class GpuSystem:
     task_kernel: Int32
     outside: PeerWrites | Arrivals | None = None
     record: int = -1
-    num_hosts: int = 0
 
     @property
     def num_gpus(self) -> int:
@@ -61,7 +59,7 @@ class GpuSystem:
 
     def is_host(self, gpu: int) -> bool:
         """Whether the simulated GPU ``gpu`` is the memory of a host."""
-        return gpu >= self.num_gpus - self.num_hosts
+        return gpu >= self.num_gpus - self.program.num_hosts
 
     def distance(self, source: int, here: int) -> int:
         """How far away from rank ``here`` rank ``source`` is: 0 itself, below the number of ranks."""
@@ -96,13 +94,26 @@ def unfolded(
         grid=rank_grid(cluster, group),
         graph=tasks.graph,
         task_kernel=tasks.task_kernel,
-        num_hosts=num_hosts(cluster, group),
     )
 
 
-def num_hosts(cluster: Cluster, group: Sequence[int]) -> int:
-    """How many of the devices of ``group`` are hosts."""
-    return sum(cluster.devices[device].kind == HOST for device in group)
+def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:
+    """A device for each rank: the first GPUs, then the hosts that are nearest to these.
+
+    Raises
+    ------
+    InputError: the cluster has not as many.
+    """
+    gpus = cluster.gpus[: program.num_gpus]
+    near = cluster.hosts_of(np.array(gpus, np.int64)) if program.num_hosts else np.zeros(0, np.int64)
+    hosts = tuple(dict.fromkeys(host for host in near.tolist() if host >= 0))[: program.num_hosts]
+    if len(gpus) < program.num_gpus or len(hosts) < program.num_hosts:
+        raise InputError(
+            f"cluster {cluster.name!r} has {len(gpus)} of {program.num_gpus} GPUs, and they have {len(hosts)} of "
+            f"{program.num_hosts} hosts",
+            field="cluster",
+        )
+    return (*gpus, *hosts)
 
 
 def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
