@@ -130,7 +130,7 @@ def show_program(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """FILE as it was read: a plan and the size of its message, or a text. num_ranks: GPUs, None where it does not say."""
+    """FILE as it was read: a plan and the size of its message, or a text. num_ranks: GPUs; None: not said."""
 
     file: str
     num_ranks: int | None

@@ -78,7 +78,8 @@ def make_model(system: GpuSystem) -> RecordArray:
     num_cus, waves = system.num_gpus * model.num_cus, places_of(system)
     numbers = new_records(1, S.MODEL)
     values: dict[str, int | tuple[int, int]] = {
-        "cus": model.num_cus, "first_host": system.num_gpus - program.num_hosts, "channels": memory.num_channels, "ports": model.ports.count, "waves": waves,
+        "cus": model.num_cus, "channels": memory.num_channels, "ports": model.ports.count, "waves": waves,
+        "first_host": system.num_gpus - program.num_hosts,
         "resources": layout.num_resources, "line_bytes": line, "issue_ps": model.issue_cycles * model.cycle_ps,
         "max_slots": model.max_outstanding, "unroll": model.unroll, "is_posted": int(model.posted_stores),
         "memory_ps": memory.latency_ps, "first_channel": layout.first_channel, "first_slice": layout.first_slice,

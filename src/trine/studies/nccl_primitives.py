@@ -20,6 +20,7 @@ from trine.cluster import load_cluster
 from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import (
+    ACQUIRE,
     BARRIER,
     DELAY,
     LOAD,
@@ -42,7 +43,7 @@ SEND, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND, RECV_COPY_SEND, RECV = PRIMITIVES
 #: GPUs of the ring; the rank behind them is their host.
 GPUS = HOST = 4
 LINE, WARP = 128, 32
-#: Of a channel's buffer (NCCL_STEPS); half of a step of LL are flags, a slice of Simple takes two steps.
+#: Of a channel's buffer (NCCL_STEPS); half of a step of LL are flags; a slice of Simple takes two steps, a chunk four.
 STEPS, LL_STEP, SIMPLE_STEP = 8, 64 << 10, 512 << 10
 SLICE_STEPS, SMALLEST_SLICE = 2, 32 << 10
 #: What a warp copies at a time: eight accesses of 16 bytes a lane; of what is less than that, one.
@@ -187,7 +188,7 @@ class ChannelWriter:
         shape, self.waves = ring.shape, ring.wavefronts
         self.into = (rank - 1) % GPUS * shape.channels + channel
         self.out = rank * shape.channels + channel
-        self.events, self.event = ring.events + channel * LINE, ring.event + channel
+        self.events, self.event, self.num_marks = ring.events + 2 * channel * LINE, ring.event + channel, 0
         self.first = channel * sum(map(sum, shape.loops))
 
     def calls(self) -> Iterator[Call]:
@@ -329,14 +330,20 @@ class ChannelWriter:
 
     def _mark(self) -> int:
         """An operation that wavefront 0 takes up at this point; its number."""
+        self.num_marks += 1
         self.builder.add(RELEASE, 1, [Operand(WRITE, self.rank, self.events, semaphore=self.event)])
         return self.builder.num_ops - 1
+
+    def end(self) -> None:
+        """The semaphore of the marks is as it was."""
+        self.builder.add(ACQUIRE, self.num_marks, [Operand(READ, self.rank, self.events, semaphore=self.event)])
+        self.builder.end_workgroup()
 
     def _npkit_event(self) -> None:
         """Thread 0 reads where its next event goes, and writes it, while the other warps go on."""
         self._move(LOAD, 1, self.events)
         self._add(WAITCNT)
-        self._move(STORE, 1, self.events)
+        self._move(STORE, 1, self.events + LINE)
 
 
 def _primitive(step: int) -> str:
@@ -360,7 +367,7 @@ class RingProgram:
         self.builder = builder = ProgramBuilder(f"ring all-reduce, {protocol}", GPUS + 1, num_hosts=1)
         self.stretches: list[Stretch] = []
         self.input, self.output = builder.buffer("input", size_bytes), builder.buffer("output", size_bytes)
-        self.events = builder.buffer("events", self.shape.channels * LINE)
+        self.events = builder.buffer("events", 2 * self.shape.channels * LINE)
         self.fifo = builder.buffer("fifo", edges * STEPS * (LL_STEP if is_ll else SIMPLE_STEP))
         self.counts = builder.buffer("counts", 2 * edges * LINE)
         self.event = builder.semaphores(self.shape.channels)
@@ -371,7 +378,7 @@ class RingProgram:
                 writer = ChannelWriter(self, rank, channel)
                 for call in writer.calls():
                     (writer.ll if is_ll else writer.simple)(call)
-                builder.end_workgroup()
+                writer.end()
             builder.end_kernel(rank, self.wavefronts)
 
     def _busy_warps(self) -> int:
@@ -381,9 +388,9 @@ class RingProgram:
 
     @property
     def program(self) -> GpuProgram:
-        """With room for as many slices as a buffer has."""
+        """A buffer has room for two chunks; NCCL counts the second slice of a chunk also where it is empty."""
         semaphores = np.zeros((GPUS + 1, self.builder.num_semaphores), np.int32)
-        semaphores[HOST, self.heads : self.tails] = STEPS // SLICE_STEPS
+        semaphores[HOST, self.heads : self.tails] = 2 * len(slices(max(map(max, self.shape.loops))))
         return self.builder.program(semaphores=semaphores)
 
 

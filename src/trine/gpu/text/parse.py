@@ -154,7 +154,8 @@ class _TextReader:
             raise line.fail(f"{word!r} must stand before the first kernel")
         read: dict[str, Callable[[SourceLine], None]] = {
             "program": self._program, "ranks": self._ranks, "hosts": self._hosts, "line": self._line,
-            "buffer": self._buffer, "semaphores": self._semaphores, "initially": self._initially, "payload": self._payload, "note": self._note,
+            "buffer": self._buffer, "semaphores": self._semaphores, "initially": self._initially,
+            "payload": self._payload, "note": self._note,
         }  # fmt: skip
         read[word](line)
         line.done()
