@@ -120,7 +120,7 @@ def test_two_gpus_share_the_link_of_their_hosts_memory():
         program = replace(programmer.build(), num_hosts=1)
         cluster = hosted_cluster(2, dram=(24 * 10**9, 30 * NS))
         ends.append(run_gpus(program, cluster, [0, 1, 3], model).end_ps - model.launch_ps)
-    assert 512 * (LINE + HEADER) / 20e9 * 1e12 < ends[0]
+    assert ends[0] > 512 * (LINE + HEADER) / 20e9 * 1e12
     assert 1024 * (LINE + HEADER) / 24e9 * 1e12 < ends[1] < 1.25 * 1024 * (LINE + HEADER) / 24e9 * 1e12
 
 
@@ -148,7 +148,7 @@ def test_groups_are_gpus_and_the_hosts_near_them():
     program = replace(Programmer(4).build(), num_hosts=1)
     cluster = load_cluster("rtx3090-pcie")
     assert [cluster.devices[i].name for i in host_group(cluster, program)] == ["gpu0", "gpu1", "gpu2", "dram"]
-    with pytest.raises(InputError, match="3 of 3 GPUs, and they have 1 of 2 hosts|2 hosts"):
+    with pytest.raises(InputError, match="has 3 of 3 GPUs, and they have 1 of 2 hosts"):
         host_group(cluster, replace(Programmer(5).build(), num_hosts=2))
 
 
