@@ -1,8 +1,8 @@
 """Every published time of a communication kernel that comes with trine, against the load-store level.
 
 Run: python benchmarks/gpu_fine_grained.py [--largest 16M] [--series NAME]
-Of the judged all-reduces also the best of one and two steps, of MSCCL++'s kernels and of trine's own, whatever was measured;
-of MI300X what a time without its size is compared with.
+Of the judged all-reduces also the best of one and two steps, of MSCCL++'s kernels and of trine's own, whatever was
+measured; of MI300X what a time without its size is compared with.
 """
 
 from __future__ import annotations
