@@ -42,6 +42,7 @@ from trine.studies.gpu_measured import (
     median_error,
     round_times_ps,
 )
+from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS
 from trine.testing.proofs import check_program
 
 #: DeepEP's rows that are simulated in seconds -> what they may be off. Of few tokens on 8 GPUs both are too fast by
@@ -163,8 +164,9 @@ def test_every_measured_row_says_what_stands_for_it():
     points = load_fine_grained()
     assert {point.series for point in points} == set(STANDS)
     assert all(point.source and point.time_ps > 0 for point in points)
-    assert {name for stand in STANDS.values() for name in stand.programs} <= set(PROGRAMS) | set(EXPERT_PROGRAMS)
-    assert [name for name, stand in STANDS.items() if stand.judged] == ["mscclpp-dsl-h100"]
+    known = {*PROGRAMS, *EXPERT_PROGRAMS, *PRIMITIVE_PROGRAMS}
+    assert {name for stand in STANDS.values() for name in stand.programs} <= known
+    assert [name for name, stand in STANDS.items() if stand.judged] == ["mscclpp-dsl-h100", "npkit-ll", "npkit-simple"]
 
 
 def test_unknown_names_are_refused_with_the_nearest():

@@ -84,6 +84,8 @@ class GpuProgram(OneLine):
     semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
         what it takes.
     payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
+    num_hosts: of the ranks the last so many are hosts, which run no kernels: memory that the others load from and store
+        to.
     """
 
     name: str
@@ -109,6 +111,12 @@ class GpuProgram(OneLine):
     line_bytes: int = 128
     payload_bytes: int = 0
     notes: tuple[str, ...] = ()
+    num_hosts: int = 0
+
+    @property
+    def num_gpus(self) -> int:
+        """Ranks that are no hosts."""
+        return self.num_ranks - self.num_hosts
 
     @property
     def num_kernels(self) -> int:
@@ -165,7 +173,7 @@ def same_program(one: GpuProgram, other: GpuProgram) -> bool:
 
     Labels are compared by what they say, not by number; steps of operations without lines are not compared.
     """
-    plain = ("name", "num_ranks", "buffers", "line_bytes", "payload_bytes", "notes")
+    plain = ("name", "num_ranks", "num_hosts", "buffers", "line_bytes", "payload_bytes", "notes")
     arrays = (
         "kernel_rank", "kernel_wavefronts", "kernel_ptr", "workgroup_ptr", "op_kind", "op_amount", "op_unroll",
         "operand_ptr", "operand_role", "operand_rank", "operand_address", "operand_semaphore", "semaphores",

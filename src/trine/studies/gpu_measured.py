@@ -44,6 +44,7 @@ from trine.studies.gpu_kernels import (
     twoshot_zero_copy,
 )
 from trine.studies.host_loops import HostCall, host_times_ps
+from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
 
 FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
 #: Issue 5 of trine: the median of |error| of the judged series.
@@ -193,6 +194,15 @@ STANDS: Mapping[str, Stand] = {
         )
         for gpus in (16, 32)
     },
+    **{
+        f"npkit-{protocol.lower()}": Stand(
+            cluster="rtx3090-pcie",
+            programs=tuple(name for name in PRIMITIVE_PROGRAMS if name.startswith(protocol)),
+            judged=True,
+            remark="one primitive of a ring all-reduce through host memory, as NPKit counts it; a first run, empty L2",
+        )
+        for protocol in ("LL", "Simple")
+    },
     "fbgemm-rocm-oneshot": Stand(
         cluster="mi300x-node", programs=("one step of loads",), remark="GPU not stated; eager"
     ),
@@ -286,7 +296,8 @@ def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) 
 
 def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> FineCompared:
     """One of :func:`compare`."""
-    names = programs or ((point.kernel,) if point.kernel in EXPERT_PROGRAMS else point.stand.programs)
+    is_one = point.kernel in EXPERT_PROGRAMS or point.kernel in PRIMITIVE_PROGRAMS
+    names = programs or ((point.kernel,) if is_one else point.stand.programs)
     stand = point.stand
     times = {name: predicted_ps(name, stand.cluster, point.gpus, point.size_bytes) for name in names}
     best = min(times, key=lambda name: times[name][-1])
@@ -316,6 +327,8 @@ def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tupl
     """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, of a large one one."""
     if program in EXPERT_PROGRAMS:
         return (expert_time_ps(program, cluster, gpus),)
+    if program in PRIMITIVE_PROGRAMS:
+        return (primitive_time_ps(*PRIMITIVE_PROGRAMS[program], size_bytes),)
     machine = load_cluster(cluster)
     group = machine.gpus[:gpus]
     built = PROGRAMS[program](size_bytes, gpus)

@@ -102,7 +102,7 @@ def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRul
     rise = (relative[1] - relative[0]) % num_ranks if len(wg) > 1 else np.zeros(values.shape[2], np.int64)
     base = (relative[0] - rise * wg[0]) % num_ranks
     moving = (distance == (base + rise * wg[None, :, None]) % num_ranks).all(axis=(0, 1))
-    moving &= (rise <= 1) | (rise == num_ranks - 1)
+    moving &= ((rise <= 1) | (rise == num_ranks - 1)) & (values < num_ranks).all(axis=(0, 1))  # hosts are behind them
     own = moving & (base == 0) & (rise == 0)
     absolute = fixed & ~own if len(ranks) == 1 else fixed & ~moving
     if not (absolute | moving).all():
@@ -158,7 +158,9 @@ def _size(size: int, plain: bool) -> str:
 def head_lines(program: GpuProgram, base: int, step: int) -> Iterator[str]:
     yield f"program {quoted(program.name)}"
     yield from (f"note {in_quotes(note)}" for note in program.notes)
-    yield f"ranks {program.num_ranks}"
+    yield f"ranks {program.num_gpus}"
+    if program.num_hosts:
+        yield f"hosts {program.num_hosts}"
     yield f"line {program.line_bytes} B"
     if program.payload_bytes:
         yield f"payload {size_text(program.payload_bytes)}"
@@ -308,7 +310,7 @@ class _TextPrinter:
         program = self._program
         first, last = (int(program.kernel_rank[i]) for i in (kernels.first, kernels.end - 1))
         ranks = f"ranks {first}..{last}" if last > first else f"rank {first}"
-        if last > first and last - first + 1 == program.num_ranks:
+        if last > first and last - first + 1 == program.num_gpus:
             ranks = "ranks all"
         name = program.kernel_names[kernels.first] if program.kernel_names else ""
         title = f"kernel {in_quotes(name)} {ranks}" if name else f"kernel {ranks}"
@@ -381,7 +383,7 @@ class _TextPrinter:
 
     def _rule(self, index: Int64, ranks: Int64, wg: Int64) -> _OperandRules | None:
         """The rule of operands ``index`` int64[ranks, workgroups, m]."""
-        program, num_ranks = self._program, self._program.num_ranks
+        program, num_ranks = self._program, self._program.num_gpus
         peers = fit_peers(program.operand_rank[index].astype(np.int64), ranks, wg, num_ranks)
         address = None if peers is None else fit(program.operand_address[index], ranks, wg, num_ranks)
         semaphores = program.operand_semaphore[index].astype(np.int64)
@@ -440,7 +442,7 @@ class _TextPrinter:
         word = "multimem add" if roles[own[0]] == ADD_ALL else "multimem"
         peers = [peer_text(rule.peers, i) for i in own]
         places = {say(i)[len(peer) :] for i, peer in zip(own, peers, strict=True)}
-        everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_ranks))]
+        everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_gpus))]
         if peers == everyone and len(places) == 1:
             return f"{word} all{places.pop()}"
         return f"{word} {' & '.join(say(i) for i in own)}"

@@ -46,6 +46,7 @@ class Counts(TypedDict):
     compute_cycles: int
     semaphores: int
     flagged_lines: int
+    hosts: NotRequired[int]
     multimem_load_bytes: NotRequired[int]
     multimem_store_bytes: NotRequired[int]
     buffers: dict[str, int]
@@ -64,7 +65,7 @@ def count_program(program: GpuProgram) -> Counts:
     size = program.line_bytes
     counts: Counts = {
         "name": program.name,
-        "ranks": program.num_ranks,
+        "ranks": program.num_gpus,
         "line_bytes": size,
         "payload_bytes": program.payload_bytes,
         "kernels": program.num_kernels,
@@ -87,6 +88,8 @@ def count_program(program: GpuProgram) -> Counts:
         "uncached_buffers": [buffer.name for buffer in program.buffers if buffer.uncached],
         "notes": list(program.notes),
     }
+    if program.num_hosts:
+        counts["hosts"] = program.num_hosts
     if has_multimem(program):
         counts["multimem_load_bytes"] = int(lines[role == READ_SUM].sum()) * size
         counts["multimem_store_bytes"] = int(lines[np.isin(role, (WRITE_ALL, ADD_ALL))].sum()) * size
@@ -109,8 +112,9 @@ def summary_text(counts: Counts) -> str:
         )
         if size
     )
+    hosts = f" and {counts['hosts']} hosts" if "hosts" in counts else ""
     lines = [
-        f"{counts['name']}: {counts['ranks']} ranks, lines of {counts['line_bytes']} B",
+        f"{counts['name']}: {counts['ranks']} ranks{hosts}, lines of {counts['line_bytes']} B",
         f"  {counts['kernels']:,} kernels, {counts['workgroups']:,} workgroups, {counts['wavefronts']:,} wavefronts",
         f"  operations: {done}",
         f"  of all ranks: {traffic or 'no bytes'}",
