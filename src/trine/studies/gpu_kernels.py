@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
@@ -58,10 +59,6 @@ L2_CYCLES = 262
 FAR_CYCLES = 156
 #: Of a load that the L1 has (arXiv 2402.13499), and of further lines of a kernel's parameters (as above).
 L1_CYCLES, PARAMETER_LINES = 33, 105
-#: Of a jump to instructions that nothing has fetched: a kernel begins with empty caches of instructions and constants,
-#: lines come from the L2 by an L1 of their own (39 cycles from it each way), and the next eight of 128 bytes come with
-#: them (Huerta et al., MICRO 2025, arXiv 2503.20481: their simulator's configurations of Turing, Ampere, Blackwell).
-FETCH_CYCLES = L2_CYCLES - L1_CYCLES + 2 * 39
 #: TensorRT-LLM's kernels in sglang (sgl-kernel trt_reduce_internal.cuh): most blocks, most threads.
 COPIED_BLOCKS, COPIED_THREADS = 36, 512
 #: What a block of vLLM's 512 threads reads of each rank at once.

@@ -7,6 +7,7 @@ stores its chunk to all through it (multimem.st). Ranks meet by signals, as in t
 from __future__ import annotations
 
 from trine.collectives.kernels.builder import CollectiveBuilder
+from trine.collectives.kernels.nccl_nvls import nccl_nvls
 from trine.collectives.kernels.options import KernelOptions
 from trine.collectives.kernels.sync import RankBarrier, Signal
 from trine.gpu.program import GpuProgram
@@ -14,6 +15,8 @@ from trine.gpu.program import GpuProgram
 
 def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank loads its chunk, added up by the switch, and stores the sum to all; signals."""
+    if options.bookkeeping:
+        return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("all_reduce/nvls", options), options.num_ranks
     lines = options.lines(ranks)
     source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
@@ -31,6 +34,8 @@ def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
 
 def reduce_scatter_nvls(options: KernelOptions) -> GpuProgram:
     """When all are ready, each rank loads its chunk, added up by the switch; nobody leaves before all have."""
+    if options.bookkeeping:
+        return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("reduce_scatter/nvls", options), options.num_ranks
     lines = options.lines(ranks)
     source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
@@ -44,6 +49,8 @@ def reduce_scatter_nvls(options: KernelOptions) -> GpuProgram:
 
 def all_gather_nvls(options: KernelOptions) -> GpuProgram:
     """Each rank stores its input to the outputs of all, its own included; then signals, and waits for all signals."""
+    if options.bookkeeping:
+        return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("all_gather/nvls", options), options.num_ranks
     lines = options.lines(ranks)
     source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
