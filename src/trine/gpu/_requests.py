@@ -264,7 +264,8 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
     line = event.address - program.member_address[U(pair.first_member)]
     copy.address = program.member_address[U(member)] + line
     copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else event.kind
-    copy.semaphore = program.member_semaphore[U(member)]
+    first = np.int64(program.member_semaphore[U(pair.first_member)])
+    copy.semaphore = program.member_semaphore[U(member)] + event.semaphore - first  # of a flagged line, its own
     copy.amount = event.amount
     copy.choice = event.choice  # of the member's spokes
     copy.pair = program.member_pair[U(member)]

@@ -26,8 +26,9 @@ DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 
 #: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
 #: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (a switch does it, one request a line):
-#: READ_SUM reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st); ADD_ALL adds one to
-#: each (red). Such a row is the operand's first member; those of the others follow it (READ_MEMBER, WRITE_MEMBER).
+#: READ_SUM reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st), a flagged one where
+#: its rows have semaphores; ADD_ALL adds one to each (red). Such a row is the operand's first member; those of the
+#: others follow it (READ_MEMBER, WRITE_MEMBER).
 (READ, WRITE, READ_FLAGGED, WRITE_FLAGGED, READ_SUM, WRITE_ALL, ADD_ALL, READ_MEMBER, WRITE_MEMBER) = range(9)
 ROLE_NAMES = (
     "read", "write", "read flagged", "write flagged", "read sum", "write all", "add all", "read member", "write member",
@@ -161,6 +162,13 @@ def is_member(program: GpuProgram) -> Bool:
 def is_read(program: GpuProgram) -> Bool:
     """bool[operands]: rows that are read, not written."""
     return np.isin(program.operand_role, READ_ROLES)
+
+
+def is_flagged(program: GpuProgram) -> Bool:
+    """bool[operands]: rows whose lines carry flags of their own."""
+    role, lined = program.operand_role, np.isin(program.op_kind, DATA_OPS)
+    multicast = np.isin(role, (WRITE_ALL, WRITE_MEMBER)) & (program.operand_semaphore >= 0)
+    return np.isin(role, (READ_FLAGGED, WRITE_FLAGGED)) | (multicast & np.repeat(lined, np.diff(program.operand_ptr)))
 
 
 def has_multimem(program: GpuProgram) -> bool:

@@ -30,16 +30,15 @@ from trine.gpu.program import (
     OP_NAMES,
     OPERAND_COLUMNS,
     POINTERS,
-    READ_FLAGGED,
     REDUCE,
     RELEASE,
     ROLE_NAMES,
     STORE,
     WAITCNT,
     WRITE,
-    WRITE_FLAGGED,
     GpuProgram,
     has_multimem,
+    is_flagged,
     is_member,
     is_read,
 )
@@ -289,7 +288,7 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     role, rank, address = program.operand_role, program.operand_rank, program.operand_address
     op_of = program.operand_op
     kind = program.op_kind[op_of]
-    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
+    flagged = is_flagged(program)
     reads = is_read(program)
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])

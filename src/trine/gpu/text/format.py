@@ -27,13 +27,12 @@ from trine.gpu.program import (
     MEMBER_ROLES,
     NOP,
     OP_NAMES,
-    READ_FLAGGED,
     READ_ROLES,
     RELEASE,
     WAITCNT,
-    WRITE_FLAGGED,
     Buffer,
     GpuProgram,
+    is_flagged,
 )
 from trine.gpu.text.line import in_quotes, quoted
 from trine.gpu.text.parse import RESERVED, aligned
@@ -257,7 +256,7 @@ class _TextPrinter:
         self._buffers = sorted(program.buffers, key=lambda buffer: (buffer.base, buffer.size_bytes))
         self._base, self._step = _semaphore_layout(program)
         self._counts = np.diff(program.operand_ptr)
-        self._has_semaphore = program.operand_semaphore >= 0
+        self._has_semaphore, self._flagged = program.operand_semaphore >= 0, is_flagged(program)
 
     def lines(self) -> Iterator[str]:
         yield from head_lines(self._program, self._base, self._step)
@@ -449,11 +448,11 @@ class _TextPrinter:
 
     def _line_operand(self, i: int, rule: _OperandRules, first: int) -> str:
         program = self._program
-        step, role = int(program.operand_step[first + i]), int(program.operand_role[first + i])
+        step = int(program.operand_step[first + i])
         text = f"{peer_text(rule.peers, i)}:{self._address(rule.address, i)}"
         if step != program.line_bytes:
             text += f" step {step}"
-        return f"{text} flagged sem {value_text(rule.semaphore, i)}" if role in (READ_FLAGGED, WRITE_FLAGGED) else text
+        return f"{text} flagged sem {value_text(rule.semaphore, i)}" if self._flagged[first + i] else text
 
     def _dma_operand(self, i: int, rule: _OperandRules, moves: bool) -> str:
         if not moves:

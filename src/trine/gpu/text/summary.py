@@ -20,6 +20,8 @@ from trine.gpu.program import (
     WRITE_FLAGGED,
     GpuProgram,
     has_multimem,
+    is_flagged,
+    is_member,
 )
 from trine.units import format_bytes
 
@@ -83,7 +85,7 @@ def count_program(program: GpuProgram) -> Counts:
         "dma_bytes": int(program.op_amount[program.op_kind == DMA].sum()),
         "compute_cycles": int(program.op_amount[program.op_kind == COMPUTE].sum()),
         "semaphores": program.semaphores.shape[1],
-        "flagged_lines": int(lines[np.isin(role, (READ_FLAGGED, WRITE_FLAGGED))].sum()),
+        "flagged_lines": int(lines[is_flagged(program) & ~is_member(program)].sum()),
         "buffers": {buffer.name: buffer.size_bytes for buffer in program.buffers},
         "uncached_buffers": [buffer.name for buffer in program.buffers if buffer.uncached],
         "notes": list(program.notes),
