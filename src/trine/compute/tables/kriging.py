@@ -38,7 +38,7 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
     solved = np.linalg.solve(covariance, both)
     weights, even = solved[..., 0], solved[..., 1]
     weights = weights + even * ((1 - weights.sum(1)) / even.sum(1))[:, None]
-    return np.round((weights * values).sum(1), _DECIMALS)
+    return np.asarray(np.round((weights * values).sum(1), _DECIMALS))
 
 
 def nearest_few(distances: Float64, count: int) -> Int64:
