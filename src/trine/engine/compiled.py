@@ -52,11 +52,10 @@ from trine.engine.describe import describe_task, faster_than_full
 from trine.engine.models import Network
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
-from trine.graph.taskgraph import TRANSFER, Progress, Records, Snapshot, TaskGraph
+from trine.graph.taskgraph import PROGRESS_S, TRANSFER, Progress, Records, Snapshot, TaskGraph
 
 #: Tasks that end between two looks at the clock and at Ctrl-C: some 20 ms.
 BUDGET = 1 << 16
-PROGRESS_S = 0.25
 FIRST_SLOTS = 1024
 FIRST_HEAP = 4096
 

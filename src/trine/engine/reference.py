@@ -25,10 +25,8 @@ from trine.engine.models import Network, NetworkModel, QueueModel, WeightedModel
 from trine.engine.slowdown import RateLimitedStreams, RunningTask
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
-from trine.graph.taskgraph import COMPUTE, JOIN, Records, Snapshot, TaskGraph
+from trine.graph.taskgraph import COMPUTE, JOIN, PROGRESS_S, Records, Snapshot, TaskGraph
 from trine.units import PS_PER_S
-
-PROGRESS_S = 0.25
 
 
 @dataclass(slots=True)

@@ -22,11 +22,10 @@ from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log
 from trine.gpu.stuck import has_use
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
-from trine.graph.taskgraph import Progress, Records
+from trine.graph.taskgraph import PROGRESS_S, Progress, Records
 
 #: Events between two looks at the clock and at Ctrl-C: some 50 ms.
 BUDGET = 1 << 20
-PROGRESS_S = 0.25
 
 
 def is_cold_loop() -> bool:

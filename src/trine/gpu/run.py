@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from trine._jit import without_collector
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST
+from trine.engine.run import ENGINES
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
@@ -23,7 +24,6 @@ from trine.gpu.target_tasks import own_tasks, with_task_ends
 from trine.gpu.validate import validate_program
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
-ENGINES = ("compiled", "reference")
 FOLDS = ("auto", "off")
 
 

@@ -34,6 +34,8 @@ _INT64 = {"column": TaskColumn(np.int64, 0)}
 
 #: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
 Progress = Callable[[int, int, int], None]
+#: Seconds between two such calls.
+PROGRESS_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -29,7 +29,7 @@ from trine.results.report import Row
 from trine.units import PS_PER_S
 
 #: What decides runs besides the input: a run of other sources is made again.
-_SOURCES = ("replay", "gpu", "engine", "graph", "units.py", "collectives/kernels", "cluster")
+_SOURCES = ("replay", "gpu", "engine", "graph", "arrays.py", "units.py", "collectives/kernels", "cluster")
 #: Of a journal: what is beyond is not read.
 MAX_BYTES = 64 * 2**20
 #: Of its name, after that of the file that is to be written.

@@ -18,7 +18,7 @@ from trine.errors import InputError, SpecError, nearest
 from trine.graph.taskgraph import KIND_NAMES, TRANSFER, Records, TaskGraph
 from trine.inputs import is_file, open_input
 from trine.replay.tables import pyarrow, read_archive, read_table
-from trine.replay.writes import WriteTable
+from trine.replay.writes import MAX_RANK, WriteTable
 from trine.results.records import RecordTable
 from trine.units import MAX_INT64, format_time, whole_number
 
@@ -29,8 +29,6 @@ MAX_FILE_BYTES = 2 * 2**30
 MAX_CSV_BYTES = 512 * 2**20
 MAX_HEADER = 2**16
 _COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
-#: Peers of a table of writes are numbered so far.
-MAX_RANK = 2**31 - 1
 
 
 class TransferColumns(NamedTuple):

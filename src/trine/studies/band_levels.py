@@ -15,20 +15,16 @@ from typing import Any
 import numpy as np
 
 from trine._version import __version__
+from trine.compute.tables import machine
 from trine.studies.compared_steps import ComparedStep, quantile
 from trine.studies.validate_training import TrainingValidation
 
 LOW, HIGH = 0.1, 0.9
-#: Which GPUs are of which generation.
-GENERATIONS: Mapping[str, tuple[str, ...]] = {
-    "pascal": ("p100", "p100-pcie"),
-    "volta": ("v100", "v100-pcie"),
-    "turing": ("t4",),
-    "ampere": ("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800-sxm", "a40", "rtx3090"),
-    "ada": ("l40s", "rtx4090"),
-    "hopper": ("h100-sxm", "h100-sxm-96gb", "h100-pcie", "h200", "h800-sxm", "h20", "gh200"),
-    "blackwell": ("b200", "b300", "gb200", "gb300", "gb10", "rtx-pro-6000"),
-    "cdna": ("mi100", "mi210", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x"),
+#: The generation of each GPU; for bands those of one architecture are one, whatever their memory.
+GENERATIONS = {
+    gpu: "cdna" if name.startswith("cdna") else name.removesuffix("-gddr")
+    for name, gpus in machine.GENERATIONS.items()
+    for gpu in gpus
 }
 #: Published MFU of other tables, counted in the same way: GPU, MFU, where.
 STATED = (
@@ -48,7 +44,7 @@ def band_document(found: TrainingValidation) -> dict[str, Any]:
         "made_by": f"benchmarks/write_bands.py, trine {__version__}, {len(blind)} published steps",
         "levels": _levels(blind),
         "fitted_levels": _levels(fitted),
-        "generations": {gpu: name for name, gpus in GENERATIONS.items() for gpu in gpus},
+        "generations": GENERATIONS,
         "mfu": _public_mfu(found.compared),
     }
 

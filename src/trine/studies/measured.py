@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from trine.cluster import Cluster
+from trine.cluster.parts import LIBRARIES
 from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
 from trine.inputs import PRESETS
@@ -22,8 +23,6 @@ SPLITS = (FIT, HELD_OUT)
 #: How far a point can be trusted. Only ``clean`` and ``excerpt`` (a part of a log, but nothing against it) count.
 QUALITIES = ("clean", "excerpt", "noisy", "unusual", "degraded")
 COUNTED = ("clean", "excerpt")
-#: Libraries whose collectives are predicted.
-LIBRARIES = ("nccl", "rccl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,11 +19,11 @@ from typing import Any, cast
 from trine.inputs import read_bytes
 from trine.parallel.plan import Plan
 from trine.software import Software, load_software
-from trine.studies.training_rows import FOLDER, layer_cuts
+from trine.studies.training_rows import FOLDER, ULTRASCALE, layer_cuts
 from trine.workload.synthesis.spec import Transformer
 
 MIB, GIB = 2**20, 2**30
-SIMUMAX, GOLDEN, ULTRASCALE, TORCHTITAN = "simumax", "megatron-golden", "ultrascale", "torchtitan"
+SIMUMAX, GOLDEN, TORCHTITAN = "simumax", "megatron-golden", "torchtitan"
 ALLOCATED, RESERVED = "allocated", "reserved"
 LAYOUTS_OPEN = (
     "which counter: reserved is inferred",

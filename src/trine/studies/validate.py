@@ -22,11 +22,12 @@ import numpy as np
 
 from trine._version import __version__
 from trine.cluster import Cluster
+from trine.cluster.parts import LIBRARIES
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError, nearest
 from trine.results.report import Report, Row, Table
-from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, LIBRARIES, MeasuredPoint, Series, load_measurements
+from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, MeasuredPoint, Series, load_measurements
 
 #: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.
 Predictor = Callable[[Series], list[CollectiveTime]]

@@ -21,8 +21,8 @@ from trine.results.text import aligned
 from trine.simulation.memory import rank_memory, shortened
 from trine.software import Software
 from trine.studies.compared_steps import HEAD, Errors, cells
-from trine.studies.memory_rows import ALLOCATED, GOLDEN, SOURCES, ULTRASCALE, MemoryRow, load_memory_rows
-from trine.studies.training_rows import check_sources
+from trine.studies.memory_rows import ALLOCATED, GOLDEN, SOURCES, MemoryRow, load_memory_rows
+from trine.studies.training_rows import ULTRASCALE, check_sources
 from trine.units import format_bytes
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer

@@ -21,7 +21,7 @@ from trine.outputs import open_whole, user_cache
 
 #: What decides durations besides the input: a file that changes makes new keys.
 _SOURCES = (
-    "gpu", "engine", "graph", "units.py", "collectives/kernels", "collectives/loadstore", "cluster",
+    "gpu", "engine", "graph", "arrays.py", "units.py", "collectives/kernels", "collectives/loadstore", "cluster",
     "presets/links.yaml",
 )  # fmt: skip
 

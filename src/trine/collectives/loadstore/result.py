@@ -20,9 +20,9 @@ from trine.evidence import Evidence
 from trine.gpu.model import GpuModel
 from trine.results.gpu.result import GpuResult
 from trine.results.report import Report, Row, Table, Timeline
+from trine.results.text import WIDTH
 from trine.units import format_bytes, format_time
 
-_WIDTH = 100
 #: Columns of a program's name at least, and of an algorithm's at most.
 _PROGRAM, _NAME = 18, 15
 WORDS = {
@@ -139,7 +139,7 @@ class LoadStoreCollectiveResult(_GroupReport):
         ]
         lines += [_row(row, width) for row in self.rows]
         for note in (*_choices(self), *_notes(self)):
-            lines += textwrap.wrap(note, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+            lines += textwrap.wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(lines)
 
 
@@ -299,7 +299,7 @@ class FidelityResult(_GroupReport):
         for row in self.rows:
             lines += ["", *_parts(row)]
         for note in self.notes:
-            lines += textwrap.wrap(f"operator: {note}", _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+            lines += textwrap.wrap(f"operator: {note}", WIDTH, initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(lines)
 
 
@@ -332,7 +332,7 @@ def _parts(row: ComparedRow) -> list[str]:
     largest = max(row.parts, key=lambda part: abs(part.difference_ps))
     words = WORDS[largest.name]
     lines += textwrap.wrap(
-        f"most of the difference: {words}. {_why(largest)}", _WIDTH, initial_indent="  ", subsequent_indent="    "
+        f"most of the difference: {words}. {_why(largest)}", WIDTH, initial_indent="  ", subsequent_indent="    "
     )
     return lines
 

@@ -31,18 +31,16 @@ from trine.compute.tables.convolutions import (
 )
 from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
 from trine.compute.tables.fp32_surface import KERNEL_US, surface
+from trine.compute.tables.machine import generation_of
 from trine.errors import InputError, nearest
 from trine.evidence import ASSUMED, EVIDENCE, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
 
-_A100, _V100, _MI210 = "a100-pcie-40gb", "v100-pcie", "mi210"
-#: Whose times a GPU without a table takes: the same chip on another board, else the nearest generation of its vendor.
+#: Whose times the GPUs of a generation take that have no table: another board's, else those of the nearest generation
+#: of the vendor.
 SIBLINGS = {
-    "v100": _V100, "p100": "p100-pcie", "mi250x": _MI210,
-    **dict.fromkeys(("a100-40gb", "a100-80gb", "a100-pcie-80gb", "a800-sxm"), _A100),
-    **dict.fromkeys(("a40", "rtx3090", "rtx4090", "l40s", "rtx-pro-6000", "gb10"), _A100),
-    **dict.fromkeys(("h100-sxm", "h100-sxm-96gb", "h100-pcie", "h800-sxm", "h20", "h200", "gh200"), _A100),
-    **dict.fromkeys(("b200", "gb200", "b300", "gb300"), _A100),
-    **dict.fromkeys(("mi300x", "mi325x", "mi350x", "mi355x"), _MI210),
+    "pascal": "p100-pcie", "volta": "v100-pcie", "turing": "t4",
+    **dict.fromkeys(("ampere", "ampere-gddr", "ada", "hopper", "blackwell", "blackwell-gddr"), "a100-pcie-40gb"),
+    **dict.fromkeys(("cdna", "cdna3", "cdna4"), "mi210"),
 }  # fmt: skip
 _BENCH_SIBLINGS = {"v100-pcie": "v100", "p100": "p100-pcie"}
 #: Whose convolutions in TF32 were recorded.
@@ -64,7 +62,7 @@ class KernelTime:
 def table_of(gpu: GpuSpec, table: str = "bmm") -> str | None:
     """Whose NeuSight table stands for ``gpu``: its own name, a sibling's, or None."""
     known = measured(NEUSIGHT, table).times_us
-    name = gpu.name if gpu.name in known else SIBLINGS.get(gpu.name)
+    name = gpu.name if gpu.name in known else SIBLINGS.get(generation_of(gpu.name))
     return name if name in known else None
 
 

@@ -15,7 +15,8 @@ from trine.cluster.presets import GpuSpec
 
 #: Generations whose large products run at the power limit.
 POWER_LIMITED = frozenset({"hopper", "blackwell"})
-_GENERATIONS = {
+#: Which GPUs are of which generation, those with GDDR memory by themselves.
+GENERATIONS = {
     "pascal": ("p100", "p100-pcie"),
     "volta": ("v100", "v100-pcie"),
     "turing": ("t4",),
@@ -29,7 +30,7 @@ _GENERATIONS = {
     "cdna3": ("mi300x", "mi325x"),
     "cdna4": ("mi350x", "mi355x"),
 }
-_GENERATION = {gpu: name for name, gpus in _GENERATIONS.items() for gpu in gpus}
+_GENERATION = {gpu: name for name, gpus in GENERATIONS.items() for gpu in gpus}
 #: GPUs without measurements of their own -> whose are used, nearest first (the first that has the operator and dtype).
 _SIBLINGS = {
     "a100-40gb": ("a100-80gb",), "a100-pcie-40gb": ("a100-80gb",), "a100-pcie-80gb": ("a100-80gb",),
@@ -71,7 +72,7 @@ def siblings_of(gpu: str) -> tuple[str, ...]:
 
 def is_foreign(gpu: str) -> bool:
     """Whether nothing of the vendor or kind of ``gpu`` was measured: then what others do is no more than assumed."""
-    return generation_of(gpu) not in _GENERATIONS or generation_of(gpu).startswith("cdna")
+    return generation_of(gpu) not in GENERATIONS or generation_of(gpu).startswith("cdna")
 
 
 #: Mean error of large products of a GPU that was left out: from one of its generation, from another one

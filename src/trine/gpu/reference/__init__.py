@@ -24,9 +24,8 @@ from trine.gpu.reference.shared import SharedState
 from trine.gpu.reference.tasks import SimulatedGpu, TaskRunner, WorkgroupColumns
 from trine.gpu.reference.wavefronts import WavefrontRun
 from trine.gpu.system import GpuSystem
-from trine.graph.taskgraph import Progress, Records
+from trine.graph.taskgraph import PROGRESS_S, Progress, Records
 
-PROGRESS_S = 0.25
 PROGRESS_EVENTS = 1000
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int32, Int64
+from trine.cluster.parts import SCALE_UP
 from trine.gpu.fabric import distance, rank_grid
 from trine.gpu.model import MESH
 from trine.gpu.program import DMA
@@ -18,7 +19,6 @@ from trine.results.gpu.run import KernelRun
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 
-_SCALE_UP = "scale-up"
 #: Kinds of resources in the order in which a request meets them, and what people call them.
 KIND_NAMES = {
     "cu": "CU links of the NoC",
@@ -172,7 +172,7 @@ def scale_up_out(result: ResourceUses) -> dict[int, list[int]]:
     sources = cluster.link_table.source
     found: dict[int, list[int]] = {int(device): [] for device in result.group}
     for link in np.flatnonzero(np.isin(sources, list(found))).tolist():
-        if cluster.links[link].link_class == _SCALE_UP:
+        if cluster.links[link].link_class == SCALE_UP:
             found[int(sources[link])].append(link)
     return found
 
@@ -190,7 +190,7 @@ def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
     for link in links.tolist():
         here = cluster.links[link]
         seen = int(records.lane_number[records.lane_link == link].max(initial=0)) + 1
-        stated = out.get(here.source, most) if here.link_class == _SCALE_UP else 1
+        stated = out.get(here.source, most) if here.link_class == SCALE_UP else 1
         counts.append(max(stated, seen))
     return np.array(counts, np.int64)
 
@@ -284,7 +284,7 @@ def _from_near_to_far(result: ResourceUses, rank: int, own: Int32, other: Int32)
         return len(group) if peer is None else distance(grid, peer, rank)
 
     links = np.flatnonzero(own == group[rank]).tolist()
-    return sorted((link for link in links if cluster.links[link].link_class == _SCALE_UP), key=away)
+    return sorted((link for link in links if cluster.links[link].link_class == SCALE_UP), key=away)
 
 
 def _note_lanes(result: ResourceUses, links: list[int], busy: list[float | None]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.errors import InputError
-from trine.gpu.program import ACQUIRE, COMPUTE, COPY, DMA, LOAD, OP_NAMES, REDUCE, RELEASE, STORE
+from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, DMA, OP_NAMES, RELEASE
 from trine.results.gpu.run import KernelRun, ends, peers
 from trine.results.packets import (
     ANNOTATION,
@@ -52,7 +52,6 @@ _ARGUMENTS = {
     )
 }
 _AMOUNTS = {COMPUTE: "cycles", DMA: "bytes", ACQUIRE: "count", RELEASE: "count"}
-_LINES = (LOAD, STORE, COPY, REDUCE)
 
 
 class _Slice(NamedTuple):
@@ -182,7 +181,7 @@ class _Operations:
             arguments = {"operation": op - first}
             if other != own:
                 arguments["peer_rank"] = other
-            if kind in _LINES:
+            if kind in DATA_OPS:
                 arguments |= {"lines": amount, "bytes": amount * model.line_bytes}
             elif kind in _AMOUNTS:
                 arguments[_AMOUNTS[kind]] = amount

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast
 from trine.collectives.sizes import format_size
 from trine.results.picture import COLOURS, log_scale, subplots
 from trine.results.report import Report, Row, Table
+from trine.results.text import WIDTH
 
 Value = str | int | float
-WIDTH = 100
 #: Verdicts, from the weakest.
 DIFFERS, DIRECTION, AGREES = "differs", "agrees in direction", "agrees"
 VERDICTS = (DIFFERS, DIRECTION, AGREES)

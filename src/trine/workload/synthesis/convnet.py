@@ -17,11 +17,10 @@ from collections.abc import Sequence
 
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
+from trine.workload.raw_trace import AUTOGRAD
 from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
-
-_ENGINE = "autograd::engine::evaluate_function: "
 
 
 def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
@@ -109,7 +108,7 @@ def _excited(graph: Graph, x: Tensor, narrow: int) -> Tensor:
 
     def backward() -> None:
         made = graph.like(x), graph.like(shares)
-        graph.backward(f"{_ENGINE}MulBackward0", (graph.gradient(out), x, shares), made, op)
+        graph.backward(f"{AUTOGRAD}MulBackward0", (graph.gradient(out), x, shares), made, op)
         graph.give(x, made[0], op)
         graph.give(shares, made[1], op)
 
@@ -164,7 +163,7 @@ def _conv(
         gradients = _raw_gradients(graph, used)
         # The gradient of the data is not computed, which an absent (empty) output says.
         dx = graph.tensor((0,), batch_dims=()) if x.role == "input" else graph.like(x)
-        done = graph.backward(f"{_ENGINE}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
+        done = graph.backward(f"{AUTOGRAD}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
         graph.made(done, *used)
         _copy_back(graph, used, gradients, copies)
         if x.role != "input":
@@ -196,7 +195,7 @@ def _copy_back(
     """Gradients in the precision of the activations become those of the weights; the copies are needed until then."""
     for (op, copy), weight, gradient in zip(copies, weights, gradients, strict=False):
         made = graph.weight_gradient(weight)
-        graph.made(graph.backward(f"{_ENGINE}ToCopyBackward0", (gradient, copy), (made,), op), weight)
+        graph.made(graph.backward(f"{AUTOGRAD}ToCopyBackward0", (gradient, copy), (made,), op), weight)
 
 
 def _norm(graph: Graph, x: Tensor) -> Tensor:
@@ -213,7 +212,7 @@ def _norm(graph: Graph, x: Tensor) -> Tensor:
         dy, dx = graph.gradient(out), graph.like(x)
         gradients = [graph.weight_gradient(w) for w in (weight, bias)]
         inputs = (x, dy, weight, mean, variance, *saved)
-        done = graph.backward(f"{_ENGINE}CudnnBatchNormBackward0", inputs, (dx, *gradients), op)
+        done = graph.backward(f"{AUTOGRAD}CudnnBatchNormBackward0", inputs, (dx, *gradients), op)
         graph.made(done, weight, bias)
         graph.give(x, dx, op)
 
@@ -232,7 +231,7 @@ def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Te
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{_ENGINE}{name}", (dy, *saved), (dx,), op)
+        graph.backward(f"{AUTOGRAD}{name}", (dy, *saved), (dx,), op)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
@@ -279,7 +278,7 @@ def _linear(graph: Graph, x: Tensor, features: int) -> Tensor:
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
         gradients = _raw_gradients(graph, (bias, weight))
-        done = graph.backward(f"{_ENGINE}AddmmBackward0", (dy, x, weight), (dx, *gradients), op, kept)
+        done = graph.backward(f"{AUTOGRAD}AddmmBackward0", (dy, x, weight), (dx, *gradients), op, kept)
         graph.made(done, weight, bias)
         _copy_back(graph, (bias, weight), gradients, copies)
         graph.give(x, dx, op)
@@ -315,7 +314,7 @@ def _concatenate(graph: Graph, parts: list[Tensor]) -> Tensor:
 
     def backward() -> None:
         made = [graph.like(part) for part in parts]
-        graph.backward(f"{_ENGINE}CatBackward0", (graph.gradient(out),), made, op)
+        graph.backward(f"{AUTOGRAD}CatBackward0", (graph.gradient(out),), made, op)
         for part, gradient in zip(parts, made, strict=True):
             graph.give(part, gradient, op)
 
@@ -334,8 +333,8 @@ def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
 
     def backward() -> None:
         between, made = graph.like(logits), graph.like(logits)
-        graph.backward(f"{_ENGINE}NllLossBackward0", (one, likelihoods, targets, total), (between,), op)
-        graph.backward(f"{_ENGINE}LogSoftmaxBackward0", (between, likelihoods), (made,), op)
+        graph.backward(f"{AUTOGRAD}NllLossBackward0", (one, likelihoods, targets, total), (between,), op)
+        graph.backward(f"{AUTOGRAD}LogSoftmaxBackward0", (between, likelihoods), (made,), op)
         graph.give(logits, made, op)
 
     graph.on_backward(op, backward)

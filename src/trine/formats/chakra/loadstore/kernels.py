@@ -15,14 +15,12 @@ from trine.collectives.kernels.nics import through_nics
 from trine.collectives.options import AUTO
 from trine.errors import PlanError
 from trine.formats.chakra.loadstore.options import KernelChoices
-from trine.gpu.builder import Operand, ProgramBuilder
+from trine.gpu.builder import ALIGN_BYTES, Operand, ProgramBuilder
 from trine.gpu.join import PlacedProgram, join_programs
 from trine.gpu.model import GpuModel
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, DMA, READ, RELEASE, WAITCNT, WRITE, GpuProgram
 from trine.graph.program import Collective
 
-#: Buffers of kernels begin on multiples of this at least.
-ALIGN_BYTES = 1 << 20
 #: What ``auto`` is for groups that NICs join: loads do not cross those.
 _APART = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put"}
 
