@@ -1,6 +1,9 @@
 """Tables of measured operators: points give back their own time, and what was left out is met within what is stated."""
 
 import math
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -11,7 +14,7 @@ from trine.compute import Split
 from trine.compute.tables.files import FOLDER, known_tables, read_arrays
 from trine.compute.tables.gemm import closed_form_us, load_gemm
 from trine.compute.tables.in_step import MEASURED_IN_STEP, in_step_ratios
-from trine.compute.tables.kriging import kriged
+from trine.compute.tables.kriging import kriged, nearest_few
 from trine.compute.tables.left_out import (
     GPUS_LEFT_OUT,
     attention_shapes_left_out,
@@ -320,3 +323,29 @@ def test_a_batched_product_reads_each_of_its_second_factors():
     workload = _operator("aten::bmm", [(64, 16, 4096), (64, 4096, 4096)], [(64, 16, 4096)])
     found = TableTimes(workload, H100).duration(workload.operators[0], Split(1))
     assert found.ps > 64 * 4096 * 4096 * 2 / 3.352e12 * 1e12
+
+
+def test_of_equal_distances_the_first_columns_count_on_every_cpu() -> None:
+    """numpy's partition takes whichever its SIMD sort meets first; a last bit must not choose either."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 6, (64, 200)) / 3.0
+    rows[rng.random(rows.shape) < 0.1] = np.inf
+    noisy = rows * (1 + rng.integers(-2, 3, rows.shape) * 2.0**-52)
+    wanted = [sorted(sorted(range(200), key=lambda at: (row[at], at))[:32]) for row in rows.tolist()]
+    assert nearest_few(rows, 32).tolist() == wanted
+    assert nearest_few(noisy, 32).tolist() == wanted
+    assert nearest_few(rows[:, :20], 32).tolist() == [list(range(20))] * 64
+
+
+@pytest.mark.slow
+def test_a_step_of_tables_takes_the_same_picoseconds_without_wide_simd() -> None:
+    """Which of equally near measurements count, and so the fifth digit of a step, once depended on AVX-512."""
+    ask = "import trine; print(trine.simulate('model:llama-3-8b,layers=2,sequence=512', trine.Plan()).step_time_ps)"
+    found = set()
+    for off in ("", "X86_V4,AVX512_ICL,AVX512_SPR", "X86_V3,X86_V4,AVX512_ICL,AVX512_SPR"):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ask], capture_output=True, text=True, check=True,
+            env={**os.environ, "NPY_DISABLE_CPU_FEATURES": off},
+        )  # fmt: skip
+        found.add(done.stdout)
+    assert len(found) == 1

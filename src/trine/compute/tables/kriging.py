@@ -36,10 +36,19 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
 
 
 def nearest_few(distances: Float64, count: int) -> Int64:
-    """Positions of the ``count`` smallest of each row of ``distances`` (rows, columns), in order of columns."""
+    """Positions of the ``count`` smallest of each row of ``distances`` (rows, columns), in order of columns.
+
+    Of distances that are equal (to 9 digits behind the point) the first columns count: which of them ``argpartition``
+    takes, and their last bits, depend on the CPU.
+    """
     if distances.shape[1] <= count:
         return np.broadcast_to(np.arange(distances.shape[1]), distances.shape)
-    return np.sort(np.argpartition(distances, count, axis=1)[:, :count], axis=1)
+    rounded = np.round(distances, 9)
+    last = np.partition(rounded, count - 1, axis=1)[:, count - 1 : count]
+    nearer, equal = rounded < last, rounded == last
+    room = count - np.count_nonzero(nearer, axis=1, keepdims=True)
+    chosen = nearer | (equal & (np.cumsum(equal, axis=1) <= room))
+    return np.nonzero(chosen)[1].reshape(-1, count)
 
 
 def in_chunks(count: int, answer: Callable[[slice], Float64]) -> Float64:
