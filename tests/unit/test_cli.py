@@ -182,3 +182,12 @@ def test_inspect_and_convert(tmp_path):
     assert trine("trace", "convert", TRACE, target).returncode == 0
     done = trine("train", target, "--json", "-")
     assert json.loads(done.stdout)["step_time_s"] == 0.094038
+
+
+@pytest.mark.parametrize("asked", ["rank=4,layer=0", "rank=0,layer=33"])
+def test_what_detail_cannot_find_is_refused_before_the_step_is_printed(asked):
+    model = "model:llama-3.2-1b,layers=1,sequence=128"
+    done = trine("train", model, "--tp", 2, "--cluster", "dgx-h100", "--no-cpu", "--detail", asked)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--detail, " in done.stderr
+    assert "the nearest is" in done.stderr

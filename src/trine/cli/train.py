@@ -97,6 +97,7 @@ def train(
         )
         result = answer.simulate(workload, job, asked_how)
     memory = MemoryAnswer(workload, job, asked_how, explain_memory, memory_snapshot)
+    inside.check(job, answer.whole)
     show(answer.headline(result) if brief else answer.summary(result), json)
     memory.show(json)
     inside.run(workload, job, asked_how, answer.whole)
