@@ -12,10 +12,10 @@ import pytest
 from envelope import opened
 from typer.testing import CliRunner
 
-from trine.collectives.kernels.nccl_nvls import CHANNELS
 from trine.cli.main import app
 from trine.cluster.load import load_cluster
 from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.nccl_nvls import CHANNELS
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.peers import STORE
