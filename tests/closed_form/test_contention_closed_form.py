@@ -143,6 +143,7 @@ def test_the_share_of_the_sms_and_of_the_bandwidth():
     assert pressure_ppm(h100, ChannelUse(24, h100.memory_bytes_per_s / 4), Bound(memory=1.0)) == 250_000
     assert pressure_ppm(h100, ChannelUse(33, h100.memory_bytes_per_s / 2), Bound(memory=0.5)) == 375_000
     assert pressure_ppm(h100, ChannelUse(33, 0.0), Bound(waves=0.5)) == 375_000
+    assert pressure_ppm(h100, ChannelUse(4, 0.0, MS), Bound(waves=0.5), MS) == round(4 / 132 * 10**6)
     assert pressure_ppm(h100, ChannelUse(500, 0.0), Bound()) == 990_000
 
 
@@ -222,8 +223,9 @@ def test_messages_take_what_their_route_carries():
     cluster = trine.load_cluster("dgx-h100")
     workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
     kernels = kernels_of(h100, workload, cluster, np.arange(8), None)
-    use, took = kernels.of_message(2**20, np.array([0]), np.array([1])), transfer_ps(2**20, 370_800_000_000)
-    assert use == ChannelUse(8, 4.0 * 370_800_000_000, took)
+    use = kernels.of_message(np.array([0]), np.array([1]))
+    assert use == ChannelUse(8, 4.0 * 370_800_000_000)
+    assert kernels.ppm([use], 0) == pressure_ppm(h100, use, Bound(memory=kernels.bound.memory))
     (group,) = kernels.of_groups("all_reduce", 2**28, np.arange(8)[None, :])
     assert group == ChannelUse(24, 3.0 * 370_800_000_000, transfer_ps(2**28, 370_800_000_000))
 

@@ -77,15 +77,17 @@ def pressure_ppm(gpu: GpuSpec, use: ChannelUse, bound: Bound, product_ps: int = 
     The part of compute time that memory bounds loses the share of the memory bandwidth that the kernel takes, products
     of persistent kernels half of their speed, the rest the share of the SMs. product_ps: of a product of a persistent
     kernel that starts beside this one. Its blocks without an SM start when this one has ended or the others have: it
-    takes longer by the shorter of the two times, and is alone with this one until it has ended.
+    takes longer by the shorter of the two times, and is alone with this one until it has ended. Kernels with a smaller
+    share of the SMs than ``waves_from`` take that share of products too.
     """
-    if 2 * product_ps > use.time_ps:
-        lost = min(product_ps / use.time_ps, 1.0) if use.time_ps else 0.0
+    sms = min(use.channels / gpu.num_compute_units, 1.0)
+    makes_waves = sms >= contention_numbers().waves_from
+    if makes_waves and 2 * product_ps > use.time_ps > 0:
+        lost = min(product_ps / use.time_ps, 1.0)
     else:
-        sms = use.channels / gpu.num_compute_units
-        memory = use.memory_bytes_per_s / gpu.memory_bytes_per_s
-        rest = 1 - bound.memory - bound.waves
-        lost = bound.memory * min(memory, 1.0) + bound.waves / 2 + rest * min(sms, 1.0)
+        memory = min(use.memory_bytes_per_s / gpu.memory_bytes_per_s, 1.0)
+        waves = bound.waves if makes_waves else 0.0
+        lost = bound.memory * memory + waves / 2 + (1 - bound.memory - waves) * sms
     return round(min(lost, contention_numbers().most) * PPM)
 
 
@@ -132,14 +134,15 @@ class CommunicationKernels:
             return [_predicted(answer) for answer in answers if answer.time_ps]
         rate, is_outside = self._route(groups[0], np.roll(groups[0], -1))
         channels = numbers.channels.scale_out if is_outside else numbers.channels.scale_up
-        return [_carried(channels, numbers.accesses.collective, size_bytes, rate)]
+        time_ps = transfer_ps(size_bytes, rate) if rate else 0
+        return [ChannelUse(channels, numbers.accesses.collective * float(rate), time_ps)]
 
-    def of_message(self, size_bytes: int, ranks: Int64, peers: Int64) -> ChannelUse:
+    def of_message(self, ranks: Int64, peers: Int64) -> ChannelUse:
         """What sending a message takes; of the routes from ``ranks`` to ``peers`` that of the first counts."""
         numbers = contention_numbers()
         rate, is_outside = self._route(ranks[:1], peers[:1])
         channels = numbers.message_channels.scale_out if is_outside else numbers.message_channels.scale_up
-        return _carried(channels, numbers.accesses.message, size_bytes, rate)
+        return ChannelUse(channels, numbers.accesses.message * float(rate))
 
     def ppm(self, uses: Sequence[ChannelUse], product_ps: int) -> int:
         """The largest pressure of several kinds of groups; product_ps: as :func:`pressure_ppm` has it."""
@@ -176,12 +179,6 @@ def _predicted(answer: CollectiveTime) -> ChannelUse:
     accesses = contention_numbers().accesses
     touched = accesses.in_network if answer.algorithm in IN_NETWORK else accesses.collective * answer.bus_factor
     return ChannelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps, answer.time_ps)
-
-
-def _carried(channels: int, accesses: int, size_bytes: int, bytes_per_s: int) -> ChannelUse:
-    """A kernel that moves ``size_bytes`` at the rate of its slowest link."""
-    time_ps = transfer_ps(size_bytes, bytes_per_s) if bytes_per_s else 0
-    return ChannelUse(channels, accesses * float(bytes_per_s), time_ps)
 
 
 def under_pressure(job: Job, kernels: CommunicationKernels) -> Job:
@@ -222,13 +219,12 @@ class _Pressing:
     def _step(self, step: Step, product_ps: int) -> Step:
         """With its pressure; product_ps: of the operator that starts next, as :func:`pressure_ppm` has it."""
         if isinstance(step, Collective):
-            key: tuple[object, ...] = (step.axis, step.kind, step.size_bytes)
-            uses = self._once(key, lambda: self._collective(step))
-        elif isinstance(step, Send):
-            uses = self._once((step.peer, step.size_bytes), lambda: self._message(step))
-        else:
-            return step
-        return replace(step, pressure_ppm=self.kernels.ppm(uses, product_ps))
+            uses = self._once((step.axis, step.kind, step.size_bytes), lambda: self._collective(step))
+            return replace(step, pressure_ppm=self.kernels.ppm(uses, product_ps))
+        if isinstance(step, Send):
+            uses = self._once((step.peer,), lambda: self._message(step))
+            return replace(step, pressure_ppm=self.kernels.ppm(uses, 0))
+        return step
 
     def _once(self, key: tuple[object, ...], find: Callable[[], list[ChannelUse]]) -> list[ChannelUse]:
         if key not in self._known:
@@ -250,7 +246,7 @@ class _Pressing:
     def _message(self, step: Send) -> list[ChannelUse]:
         offsets, axis = self.grid.offsets(step.peer.axis), step.peer.axis
         peers = self.ranks + offsets[step.peer.position] - offsets[self.grid.coordinates(self.ranks, axis)]
-        return [self.kernels.of_message(step.size_bytes, self.ranks, peers)]
+        return [self.kernels.of_message(self.ranks, peers)]
 
 
 def kernels_of(
