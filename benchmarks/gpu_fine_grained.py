@@ -1,8 +1,8 @@
 """Every published time of a communication kernel that comes with trine, against the load-store level.
 
 Run: python benchmarks/gpu_fine_grained.py [--largest 16M] [--series NAME]
-Of the judged series also the best of one and two steps, of MSCCL++'s kernels and of trine's own, whatever was measured;
-of MI300X what a time without its size is compared with.
+Of the judged all-reduces also the best of one and two steps, of MSCCL++'s kernels and of trine's own, whatever was
+measured; of MI300X what a time without its size is compared with.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from trine.collectives.sizes import parse_size
 from trine.studies.gpu_measured import (
     ONE_AND_TWO_SHOT,
     OWN,
+    PROGRAMS,
     STANDS,
     FineCompared,
     KernelValidation,
@@ -38,12 +39,13 @@ def main() -> None:
     print(table(compare(chosen(options.series, largest))))
     if options.series:
         return
-    judged = compare(chosen([name for name, stand in STANDS.items() if stand.judged], largest), ONE_AND_TWO_SHOT)
-    print("\nthe judged series against the best of one and two steps, whatever was measured:")
+    names = [name for name, stand in STANDS.items() if stand.judged and {*stand.programs} <= {*PROGRAMS}]
+    judged = compare(chosen(names, largest), ONE_AND_TWO_SHOT)
+    print("\nthe judged all-reduces against the best of one and two steps, whatever was measured:")
     print(table(judged).splitlines()[0])
     print("\n".join(line for line in table(judged).splitlines() if line.startswith("8x H100")))
     print(f"median of |error| {median_error(judged):.1%}")
-    own = compare(chosen([name for name, stand in STANDS.items() if stand.judged], largest), OWN)
+    own = compare(chosen(names, largest), OWN)
     print("\nthe same against the better of trine's own programs, which have no library's bookkeeping:")
     print("\n".join(line for line in table(own).splitlines() if line.startswith("8x H100")))
     print(f"median of |error| {median_error(own):.1%}")

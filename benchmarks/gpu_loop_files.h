@@ -72,6 +72,7 @@ void check(const Tables& t) {
                 model.poll_ps < 0 && model.monitors < 0 && model.is_drawn == 0 && model.barrier_ps > 0,
             "only GPU models with lanes and stores as astra3-generic's, without an L2 and polls");
     require(model.recorded_gpu < 0 && model.has_answers == 0 && t.num_peers_writes == 0, "no replayed peers");
+    require(model.first_host == int64_t(t.num_machine_gpus), "no hosts");
     for (int64_t op = 0; op < t.num_program_op_kind; ++op) {
         const int64_t kind = t.program_op_kind[op];
         require(kind == OP_LOAD || kind == OP_STORE || kind == OP_COPY || kind == OP_ACQUIRE || kind == OP_RELEASE ||

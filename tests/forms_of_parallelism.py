@@ -12,6 +12,7 @@ from trine.graph.program import Collective, Job, RankProgram, Send
 from trine.graph.workload import Workload
 from trine.parallel.build import BuildReport, build_job
 from trine.parallel.plan import Plan
+from trine.software import Software
 
 #: Bytes that a rank sends in a collective of S bytes over n ranks, in units of S/n (docs/reference/collectives.md).
 SENT = {
@@ -32,8 +33,8 @@ def model(
     )
 
 
-def build(workload: Workload, plan: Plan) -> tuple[Job, BuildReport]:
-    return build_job(workload, plan, make_compute("auto", workload))
+def build(workload: Workload, plan: Plan, software: Software | None = None) -> tuple[Job, BuildReport]:
+    return build_job(workload, plan, make_compute("auto", workload), software=software)
 
 
 def collectives(program: RankProgram, *kinds: str, axis: str | None = None) -> list[Collective]:

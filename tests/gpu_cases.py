@@ -250,7 +250,10 @@ def counting_words(program: GpuProgram) -> GpuProgram:
     """Reads of counters and handles, which nobody writes in the program, become writes: the checker follows data."""
     role = program.operand_role.copy()
     first = np.minimum(program.operand_ptr[:-1], len(role) - 1)
-    loads = (program.op_kind == LOAD) & (role[first] == READ)
+    words = [buffer for buffer in program.buffers if buffer.name in ("words", "plan")]
+    address = program.operand_address[first]
+    of_words = np.any([(b.base <= address) & (address < b.base + b.size_bytes) for b in words], axis=0)
+    loads = (program.op_kind == LOAD) & (role[first] == READ) & of_words
     assert loads.any()
     role[first[loads]] = WRITE
     return replace(program, op_kind=np.where(loads, STORE, program.op_kind).astype(np.int8), operand_role=role)

@@ -19,6 +19,7 @@ from trine.gpu.program import (
     RELEASE,
     WRITE,
     WRITE_ALL,
+    WRITE_FLAGGED,
     WRITE_MEMBER,
 )
 
@@ -48,6 +49,8 @@ def with_multimem(rng, kind, row, ranks):
     role, _, address, step, semaphore = row
     if kind == RELEASE and role == WRITE:
         return multimem(WRITE_ALL, ranks, address, step, semaphore)
+    if role == WRITE_FLAGGED:
+        return multimem(WRITE_ALL, ranks, address, step, semaphore)
     if kind in DATA_OPS and role == READ:
         return multimem(READ_SUM, ranks, address, step)
     if kind in DATA_OPS and role == WRITE:
@@ -65,7 +68,8 @@ class SwitchedCase(RandomCase):
         super().__init__(seed, size, without, monitored)
         self.num_ranks = int(self.rng.choice([2, 3, 4, 5]))
         self.next_semaphore = [0] * self.num_ranks
-        self.programmer = _SwitchedProgrammer(self.num_ranks, self.model.line_bytes, np.random.default_rng([seed, 8]))
+        rng = np.random.default_rng([seed, 8])
+        self.programmer = _SwitchedProgrammer(self.num_ranks, self.model.line_bytes, rng, monitored)
 
     def _cluster(self):
         switches = int(self.rng.choice([1, 1, 2, 3]))
@@ -74,11 +78,12 @@ class SwitchedCase(RandomCase):
 
 
 class _SwitchedProgrammer(Programmer):
-    """Some rows become multimem operands when the program is built."""
+    """Some rows become multimem operands when the program is built; with a monitor, which looks at the lines of
+    semaphores, flagged ones do not: at other members their semaphores may be those of other lines."""
 
-    def __init__(self, num_ranks, line_bytes, rng):
+    def __init__(self, num_ranks, line_bytes, rng, monitored):
         super().__init__(num_ranks, 1, line_bytes)
-        self.rng = rng
+        self.rng, self.monitored = rng, monitored
 
     def build(self):
         first = [*(kernel[2] for kernel in self.kernels), len(self.workgroups)]
@@ -91,11 +96,11 @@ class _SwitchedProgrammer(Programmer):
         return super().build()
 
     def _rows(self, kind, rank, row):
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.5 or (self.monitored and row[0] == WRITE_FLAGGED):
             return [row]
         others = [other for other in range(self.num_ranks) if other != rank]
         members = self.rng.permutation(others)[: self.rng.integers(1, len(others) + 1)].tolist()
-        if kind == RELEASE:  # that of the rank that is meant must be among them
+        if kind == RELEASE or row[0] == WRITE_FLAGGED:  # that of the rank that is meant must be among them
             members = [row[1], *(other for other in members if other != row[1])]
             members = members if rank in members else [*members, rank]
         else:
@@ -125,10 +130,10 @@ class RelativeSwitchedCase(RelativeCase):
         by_peer = shift * (row[1] if i % 2 else rank)
         distances = own.permutation(np.arange(1, self.all_ranks))[: own.integers(1, self.all_ranks)].tolist()
         members = [rank, *(self.moved(rank, distance) for distance in distances)]
-        if kind == RELEASE:
+        if kind == RELEASE or row[0] == WRITE_FLAGGED:
             members += [row[1]] if row[1] not in members else []
         rows = with_multimem(own, kind, row, members)
-        if len(rows) == 1 or row[4] >= 0:
+        if len(rows) == 1 or kind == RELEASE:
             return rows
         base = row[2] - by_peer
         return [(role, peer, base + shift * (peer if i % 2 else rank), step, sem) for role, peer, _, step, sem in rows]

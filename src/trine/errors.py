@@ -158,11 +158,16 @@ def _shortened(text: str, most: int) -> str:
     return f"{text[: most - len(_LEFT_OUT) - end]}{_LEFT_OUT}{text[len(text) - end :]}"
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Say which known name ``name`` may have meant: "; did you mean 'x'?" or the list of known names."""
+def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> str:
+    """Say which known name ``name`` may have meant: "; did you mean 'x'?" or the list of known names.
+
+    is_listed: the message has the list already.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(str(name)[:_MAX_COMPARED], names[:_MOST_COMPARED], n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
+    if is_listed:
+        return ""
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     return f"; known: {shown}" if names else ""

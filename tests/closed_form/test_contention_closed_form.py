@@ -10,11 +10,13 @@ from trine.engine import run
 from trine.errors import InputError, PlanError
 from trine.graph.placement import Placement
 from trine.graph.program import Collective, Compute, HostCopy, Job, Label, Peer, RankProgram, Recv, Send
+from trine.graph.taskgraph import COMPUTE
 from trine.parallel.contention import (
+    Bound,
     ChannelUse,
+    bound_of,
     in_sequence,
     kernels_of,
-    memory_bound_share,
     pressure_ppm,
     under_pressure,
 )
@@ -137,10 +139,62 @@ def test_copies_of_one_pause_share_it():
 
 def test_the_share_of_the_sms_and_of_the_bandwidth():
     h100 = trine.load_gpu("h100-sxm")
-    assert pressure_ppm(h100, ChannelUse(24, 0.0), 0.0) == round(24 / 132 * 10**6)
-    assert pressure_ppm(h100, ChannelUse(24, h100.memory_bytes_per_s / 4), 1.0) == 250_000
-    assert pressure_ppm(h100, ChannelUse(33, h100.memory_bytes_per_s / 2), 0.5) == 375_000
-    assert pressure_ppm(h100, ChannelUse(500, 0.0), 0.0) == 900_000
+    assert pressure_ppm(h100, ChannelUse(24, 0.0), Bound()) == round(24 / 132 * 10**6)
+    assert pressure_ppm(h100, ChannelUse(24, h100.memory_bytes_per_s / 4), Bound(memory=1.0)) == 250_000
+    assert pressure_ppm(h100, ChannelUse(33, h100.memory_bytes_per_s / 2), Bound(memory=0.5)) == 375_000
+    assert pressure_ppm(h100, ChannelUse(33, 0.0), Bound(waves=0.5)) == 375_000
+    assert pressure_ppm(h100, ChannelUse(4, 0.0, MS), Bound(waves=0.5), MS) == round(4 / 132 * 10**6)
+    assert pressure_ppm(h100, ChannelUse(500, 0.0), Bound()) == 990_000
+
+
+@pytest.mark.parametrize("kernel_ms", [1, 3, 4, 5, 7, 8, 20])
+def test_blocks_without_an_sm_come_in_a_second_wave(kernel_ms):
+    """Of a product of 4 ms, blocks without an SM start when the kernel beside it or the other blocks have ended."""
+    h100, product_ms = trine.load_gpu("h100-sxm"), 4
+    use = ChannelUse(24, 0.0, kernel_ms * MS)
+    lost = pressure_ppm(h100, use, Bound(waves=1.0), product_ms * MS)
+    cap = 0.99 if kernel_ms <= product_ms else 1.0
+    steps = (
+        Collective("all_reduce", "dp", ("k",), kernel_ms * 10**6, -1, "ring", (), NONE, pressure_ppm=lost),
+        Compute("compute", product_ms * MS, (), NONE),
+    )
+    graph, _ = instantiate(job(*steps), two_gpus())
+    ended = run(graph).end_ps[graph.kind == COMPUTE][0] / MS
+    assert ended == pytest.approx(product_ms + cap * min(product_ms, kernel_ms), rel=1e-5)
+
+
+def test_products_of_hopper_and_blackwell_come_in_waves():
+    """Those of the A100 run in tiles of one block each; convolutions, attention and norms of none of them count."""
+    workload = trine.synthesize("llama-3-8b", gpu="h100-sxm")
+    products = sum(op.gpu_time_ps for op in workload.operators if "linear" in op.name)
+    whole = sum(op.gpu_time_ps for op in workload.operators if op.phase != "optimizer")
+    for gpu in ("h100-sxm", "b200"):
+        assert bound_of(workload, trine.load_gpu(gpu)).waves == pytest.approx(products / whole, rel=0.02)
+    assert bound_of(workload, trine.load_gpu("a100-80gb")).waves == 0
+    assert bound_of(trine.load("resnet50-h100-b128"), trine.load_gpu("h100-sxm")).waves < 0.01
+
+
+def test_the_product_that_starts_beside_a_collective_counts():
+    """Reduce-scatters of tensor parallelism beside gradients of weights: a short one stops the product, a long one
+    takes half of its speed; beside attention each takes what it takes of all operators."""
+    cluster = trine.load_cluster("dgx-h100")
+    workload, h100 = trine.synthesize("llama-3-8b", gpu="h100-sxm"), trine.load_gpu("h100-sxm")
+    kernels = kernels_of(h100, workload, cluster, np.arange(2), None)
+    names = [op.name for op in workload.operators]
+    numbers = {word: next(i for i, name in enumerate(names) if word in name) for word in ("linear", "attention")}
+    size = 2**26
+    (use,) = kernels.of_groups("all_reduce", size, np.arange(2)[None, :])
+
+    def found(word, times):
+        first, second, third, _ = bucket(size=size)
+        third = replace(third, duration_ps=round(use.time_ps * times), label=Label(operator=numbers[word]))
+        return under_pressure(job(first, second, third), kernels).programs[0].steps[1].pressure_ppm
+
+    assert found("linear", 2) == 990_000
+    assert found("linear", 0.75) == pytest.approx(750_000, abs=2)
+    usual = kernels.ppm([use], 0)
+    assert found("linear", 0.25) == found("attention", 0.25) == found("attention", 2) == usual
+    assert usual == pressure_ppm(h100, use, bound_of(workload, h100))
 
 
 def test_the_part_that_memory_bounds():
@@ -148,7 +202,7 @@ def test_the_part_that_memory_bounds():
     workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
     relu = sum(op.gpu_time_ps for op in workload.operators if "relu" in op.name.lower() and op.phase != "optimizer")
     whole = sum(op.gpu_time_ps for op in workload.operators if op.phase != "optimizer")
-    assert relu / whole < memory_bound_share(workload, h100) < 0.6
+    assert relu / whole < bound_of(workload, h100).memory < 0.6
 
 
 @pytest.mark.parametrize(("name", "switches_add_up"), [("dgx-a100", False), ("dgx-h100", True)])
@@ -171,8 +225,9 @@ def test_messages_take_what_their_route_carries():
     kernels = kernels_of(h100, workload, cluster, np.arange(8), None)
     use = kernels.of_message(np.array([0]), np.array([1]))
     assert use == ChannelUse(8, 4.0 * 370_800_000_000)
+    assert kernels.ppm([use], 0) == pressure_ppm(h100, use, Bound(memory=kernels.bound.memory))
     (group,) = kernels.of_groups("all_reduce", 2**28, np.arange(8)[None, :])
-    assert group == ChannelUse(24, 3.0 * 370_800_000_000)
+    assert group == ChannelUse(24, 3.0 * 370_800_000_000, transfer_ps(2**28, 370_800_000_000))
 
 
 def test_pressure_is_put_on_every_kernel_of_a_job():

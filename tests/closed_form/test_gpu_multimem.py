@@ -9,9 +9,10 @@ from gpu_multimem import multimem, star
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
+from trine.errors import DeadlockError
 from trine.gpu.model import L2
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.program import ADD_ALL, COPY, LOAD, READ_SUM, RELEASE, STORE, WRITE_ALL
+from trine.gpu.program import ADD_ALL, COPY, LOAD, READ_FLAGGED, READ_SUM, RELEASE, STORE, WRITE_ALL
 from trine.gpu.run import GpuRunOptions, run_gpus
 
 ENGINES = ("reference", "compiled")
@@ -68,6 +69,24 @@ def test_one_line_to_all(engine, role):
 def test_a_semaphore_of_all(engine):
     program = one(RELEASE, *multimem(WRITE_ALL, EVERYONE, 0, 0, 0))
     assert end(program, engine) == there_and_back(HEADER, SEMAPHORE, HEADER)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("lines", "comes"), [(3, True), (4, False)])
+def test_each_line_to_all_carries_a_flag_that_each_member_takes_once(engine, lines, comes):
+    programmer = Programmer(3, 9)
+    programmer.kernel(0, 1, 1)
+    programmer.add(STORE, 3, *multimem(WRITE_ALL, EVERYONE, 0, 128, 5))
+    programmer.kernel(2, 1, 1)
+    programmer.load(lines, (READ_FLAGGED, 2, 0, 128, 5))
+    program = programmer.build()
+    cluster = star(3)
+    run = Case(program, MODEL, cluster, list(cluster.gpus)).simulate
+    if comes:
+        assert int(run(engine).records.end_ps[1]) > 2 * spoke(LINE)
+    else:
+        with pytest.raises(DeadlockError, match="semaphore 8"):
+            run(engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

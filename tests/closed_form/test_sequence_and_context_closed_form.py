@@ -17,6 +17,7 @@ from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.plan import Plan
 from trine.parallel.token_partition import is_attention
 from trine.simulation import simulate
+from trine.software import load_software
 
 BATCH, SEQUENCE, HIDDEN, VOCAB, LAYERS = 2, 512, 4096, 128256, 2
 #: Bytes of one tensor of tokens x hidden in bfloat16.
@@ -46,6 +47,18 @@ def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_the_input_
     assert found["all_gather", "tp"] == (4 * LAYERS + 2 + column_splits) * SBH
     norms = (2 * LAYERS + 1) * HIDDEN * 2
     assert found["all_reduce", "tp"] == losses + norms
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_an_input_that_the_software_keeps_is_not_gathered_again(recompute: str) -> None:
+    """nanotron without ``tp_recompute_allgather`` sends what tensor parallelism does; layers that run again gather."""
+    plan = megatron(4, sequence_parallel=True, recompute=recompute)
+    again, kept = (build(model(), plan, load_software(name))[0] for name in ("megatron-core", "nanotron-2024"))
+    once_more = 2 * LAYERS * SBH if recompute == "full" else 0
+    assert payloads(kept.programs[0])["all_gather", "tp"] == (4 * LAYERS + 2) * SBH + once_more
+    column_splits = 2 * LAYERS + 1
+    assert payloads(again.programs[0])["all_gather", "tp"] == (4 * LAYERS + 2 + column_splits) * SBH + once_more
+    assert payloads(kept.programs[0])["reduce_scatter", "tp"] == payloads(again.programs[0])["reduce_scatter", "tp"]
 
 
 @pytest.mark.parametrize("pieces", [2, 4])

@@ -45,7 +45,8 @@ def test_one_picosecond_more_is_noticed(bench, program):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"), [("is_fair", 1, "only GPU models"), ("recorded_gpu", 0, "no replayed peers")]
+    ("field", "value", "said"),
+    [("is_fair", 1, "only GPU models"), ("recorded_gpu", 0, "no replayed peers"), ("first_host", 1, "no hosts")],
 )
 def test_what_it_does_not_simulate_is_refused(bench, program, field, value, said):
     state = bench.new_state(bench.system_of(2, 1 << 12, "put"))

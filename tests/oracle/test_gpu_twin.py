@@ -2,6 +2,7 @@
 
 import pytest
 from gpu_cases import Programmer, assert_same, case, read, small_model, write
+from gpu_hosts import hosted_case
 from gpu_multimem import relative_switched_case, switched_case
 from gpu_random import REMOTE, RandomCase, random_case
 
@@ -176,3 +177,11 @@ def test_generated_programs_use_everything():
     assert {int(role) for program in programs for role in program.operand_role} == set(range(4))
     switched = [switched_case(seed).program for seed in range(20)]
     assert {int(role) for program in switched for role in program.operand_role} == set(range(len(ROLE_NAMES)))
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_memory_of_hosts(first):
+    """Data and flags in the memory of a host, and GPUs that load and store there."""
+    for seed in range(first, first + 20):
+        hosted = hosted_case(seed, size=6 if seed % 2 else 2)
+        assert_same(hosted.simulate("compiled"), hosted.simulate())

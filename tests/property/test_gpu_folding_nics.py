@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
+import numpy as np
 import pytest
 from gpu_cases import GB, NS, Case, Programmer, small_model
-from test_gpu_folding import assert_exact
+from gpu_nics import relative_nic_case
+from gpu_relative import perturbed
+from test_gpu_folding import assert_exact, system_of
 
 from trine.cluster import load_cluster
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import NIC, SWITCH, Device, Link
 from trine.cluster.tables import LinkTable
 from trine.collectives.kernels.build import build_kernel
+from trine.errors import InputError
+from trine.gpu.fabric import GpuFabric
+from trine.gpu.folding import fold_system
 from trine.gpu.model import Nic
+from trine.gpu.program import DMA, WRITE
 
 MODEL = small_model(nic=Nic(latency_ps=900 * NS, interval_ps=40 * NS, proxy_ps=1700 * NS, proxy_interval_ps=333 * NS))
 
@@ -57,3 +66,32 @@ def test_nodes_on_a_fabric_do_not_fold(op):
     why, folded = assert_exact(Case(program, MODEL, cluster, list(cluster.gpus)))
     assert folded is None
     assert "absolute rank" in why or "neither begins nor ends" in why
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TRINE_GPU_FOLD_EXAMPLES", "40"))))
+def test_random_relative_programs_across_nics(seed):
+    """Islands of GPUs joined directly, dmas by NICs between them; and with one thing changed in one rank or link."""
+    turned = relative_nic_case(seed)
+    assert_exact(turned, ("compiled", "reference") if seed < 8 else ("compiled",))
+    made, what = perturbed(turned, seed)
+    try:
+        assert_exact(made)
+    except InputError as error:  # other ranks in other places: what was an access inside an island may leave it now
+        if what not in ("peer", "group", "swap") or "which loads and stores cannot cross" not in str(error):
+            raise
+
+
+def test_most_of_them_fold_and_cross_nics():
+    made = [relative_nic_case(seed, step=1) for seed in range(40)]
+    found = [fold_system(system_of(case))[0] for case in made]
+    assert sum(folded is not None and folded.num_gpus == 1 for folded in found) >= 34
+    assert sum(_crosses(case) for case in made) >= 30
+
+
+def _crosses(made):
+    """Whether a dma of rank 0 leaves its island."""
+    program = made.program
+    fabric = GpuFabric(made.cluster, made.group, made.model)
+    kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
+    targets = program.operand_rank[(kind == DMA) & (program.operand_role == WRITE)]
+    return any(fabric.crosses_nic(0, int(target)) for target in targets)

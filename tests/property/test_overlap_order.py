@@ -54,7 +54,7 @@ def step_ps(workload, plan, ppm=0):
 @given(
     workload=chains(),
     ranks=st.integers(2, 5),
-    ppm=st.integers(1, 900_000),
+    ppm=st.integers(1, 990_000),
     bucket=st.integers(1, 4 * 10**6),
     steps=st.integers(1, 2),
 )
@@ -67,7 +67,7 @@ def test_ideal_modelled_none(workload, ranks, ppm, bucket, steps):
     assert ideal <= modelled <= none
 
 
-@given(workload=chains(), ppm=st.lists(st.integers(0, 900_000), min_size=2, max_size=5))
+@given(workload=chains(), ppm=st.lists(st.integers(0, 990_000), min_size=2, max_size=5))
 @settings(max_examples=20, deadline=None)
 def test_more_pressure_is_never_faster(workload, ppm):
     plan = Plan(dp=3, first_bucket_bytes=1, bucket_bytes=1)

@@ -56,6 +56,10 @@ def test_one_gpu_is_exact_and_readable():
     ("arguments", "says"),
     [
         (["--gpus", 4], "need a parallelism"),
+        (["--gpus", "four"], "--gpus must be a whole number, got 'four'"),
+        (["--batch", "1.5"], "--batch must be a whole number, got '1.5'"),
+        (["--gpu", "zzz"], "known: a100-40gb, a100-80gb, a100-pcie-40gb, a100-pcie-80gb, a40, a800-sxm"),
+        (["--gpus", 2, "--parallel", "ddp", "--offload", "weights", *RING], "optimizer, activations; got 'weights'\n"),
         (["--gpus", 4, "--parallel", "ddp"], "need a cluster"),
         (["--gpus", 4, "--parallel", "zp", *RING], "dp, ddp, tp, pp"),
         (["--gpus", 4, "--dp", 3, *RING], "contradicts --gpus 4"),
@@ -146,6 +150,30 @@ def test_timeline_and_records_are_written(tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())["bubble_s"] > 0
 
 
+@pytest.mark.parametrize(("rounds", "collects"), [(1, False), (40, True)])
+def test_long_commands_collect_garbage_and_short_ones_do_not(rounds, collects):
+    """Cycles of objects, 100 000 a round, as what a simulated job leaves behind."""
+    command = f"""
+import gc, sys
+import trine.cli.main as cli
+def run(words):
+    gc.collect()
+    for _ in range({rounds}):
+        for _ in range(100_000):
+            cycle = []
+            cycle.append(cycle)
+    print(len(gc.get_objects()))
+    return 0
+cli._run = run
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    left = int(done.stdout)
+    assert left < 1_200_000
+    assert (left < 100_000 * rounds) is collects
+
+
 def test_inspect_and_convert(tmp_path):
     done = trine("trace", "inspect", TRACE, "--json", "-")
     assert done.returncode == 0, done.stderr
@@ -154,3 +182,12 @@ def test_inspect_and_convert(tmp_path):
     assert trine("trace", "convert", TRACE, target).returncode == 0
     done = trine("train", target, "--json", "-")
     assert json.loads(done.stdout)["step_time_s"] == 0.094038
+
+
+@pytest.mark.parametrize("asked", ["rank=4,layer=0", "rank=0,layer=33"])
+def test_what_detail_cannot_find_is_refused_before_the_step_is_printed(asked):
+    model = "model:llama-3.2-1b,layers=1,sequence=128"
+    done = trine("train", model, "--tp", 2, "--cluster", "dgx-h100", "--no-cpu", "--detail", asked)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--detail, " in done.stderr
+    assert "the nearest is" in done.stderr

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trine.cli.commands import COMMANDS, GROUPS, below
+from trine.cli.commands import COMMANDS, GROUPS, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
@@ -189,3 +189,8 @@ def test_brief_prints_the_headline_only(words):
     assert done.exit_code == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     assert "warning" not in done.stderr, "a slow run may show its progress there, and nothing else"
+
+
+def test_no_option_of_train_is_left_in_a_panel_of_its_own():
+    """Panels say what options are about; ``Options`` says nothing."""
+    assert not [each.name for each in all_parameters(find("train").function()) if each.option.panel == "Options"]

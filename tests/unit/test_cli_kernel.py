@@ -72,6 +72,29 @@ def test_show_counts(file):
     assert "24 copy" in done.stderr
 
 
+MAILBOX = re.search(r"^program mailbox.*?(?=^```$)", (ROOT / "docs/formats/gpu-program.md").read_text(), re.S | re.M)[0]
+
+
+def test_a_program_that_goes_by_way_of_a_host_takes_it_from_the_cluster(tmp_path):
+    path = tmp_path / "mailbox.gpu"
+    path.write_text(MAILBOX)
+    run = ["run", path, "--cluster", "rtx3090-pcie"]
+    text = answer(*run)
+    assert "mailbox: 2 ranks of rtx3090 on rtx3090-pcie (2 GPUs), and the memory of 1 host" in text
+    assert "requests of 2 GPUs" in text
+    assert "simulated 2 of 2 GPUs" in text
+    found = json.loads(answer(*run, "--json", "-"))
+    assert found["ranks"] == 2
+    assert 2e-6 < found["time_s"] < 2e-5
+    assert "mailbox: 2 ranks and 1 hosts" in answer("show", path, "--summary")
+    assert parse_program(answer("show", path)).num_hosts == 1
+    check_program(read_program(path), None)
+    machine = ["--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us", "--gpu-model", "rtx3090"]
+    failed = invoke("run", path, *machine)
+    assert failed.exit_code == 2
+    assert "2 of 2 GPUs, and they have 0 of 1 hosts" in failed.output
+
+
 def test_run_says_how_long_and_writes_everything(file, tmp_path):
     out = [tmp_path / name for name in ("a.json", "a.pftrace")]
     done = invoke("run", file, "--cluster", "astra3-generic", "--json", out[0], "--perfetto", out[1])

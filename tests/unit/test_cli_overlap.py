@@ -39,6 +39,7 @@ def test_offload_is_in_the_plan_and_takes_time():
     ("words", "said"),
     [
         (["--overlap", "modeled"], "did you mean 'modelled'"),
+        (["--overlap", "bad"], "--overlap must be one of ideal, modelled, none, range; got 'bad'"),
         (["--offload", "weights"], "offload must be one of none, optimizer, activations"),
         (["--overlap", "none", "--gpus", "1"], "one GPU has none"),
     ],

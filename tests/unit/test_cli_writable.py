@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import typer
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from trine.cli import output
 from trine.cli.main import app
 from trine.cli.output import check_outputs
-from trine.errors import InputError
+from trine.errors import InputError, MissingExtraError
 
 #: What captures make: a folder that must not be there; it is looked at when the capture begins.
 OWN = {("trace", "capture"): "into"}
@@ -122,3 +123,11 @@ def test_commands_look_at_files_before_anything_else(words):
     done = CliRunner().invoke(app, [*words, "--json", "/no/such/folder/a.json"])
     assert done.exit_code == 2
     assert done.stderr == "error: /no/such/folder/a.json: cannot write: No such file or directory: /no/such/folder\n"
+
+
+def test_parquet_is_refused_before_the_run_where_pyarrow_is_missing(tmp_path, monkeypatch):
+    """A step of an hour should not end with the advice to install something."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="needs pyarrow"):
+        check_outputs({"parquet": str(tmp_path / "records")})
+    assert not (tmp_path / "records").exists()

@@ -239,3 +239,12 @@ def test_one_rank_is_no_collective() -> None:
 def test_no_bytes_still_take_their_steps() -> None:
     for op in ("all_reduce", "all_gather", "all_to_all", "broadcast", "gather", "send_recv", "barrier"):
         assert simulate(op, 0, ring(4)).rows[0].time_ps >= US, op
+
+
+def test_sizes_are_bytes_or_texts_as_on_the_command_line() -> None:
+    wanted = trine.collective("all_reduce", [1 << 20, 1 << 26], cluster="dgx-h100").times_ps
+    for sizes in ("1M,64M", ["1M", "64 MiB"], [1 << 20, "64M"], "1M:64M:x64"):
+        assert trine.collective("all_reduce", sizes, cluster="dgx-h100").times_ps == wanted  # type: ignore[arg-type]
+    for wrong, said in (("1M:", "FIRST:LAST"), ([1, "64Q"], r"sizes\[1\].*unknown unit 'Q'"), (64, "list of bytes")):
+        with pytest.raises(ValueError, match=said):
+            trine.collective("all_reduce", wrong, cluster="dgx-h100")  # type: ignore[arg-type]

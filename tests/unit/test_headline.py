@@ -128,3 +128,47 @@ def test_convolutions_of_float32_count_against_the_peak_of_tf32() -> None:
     older = trine.simulate("vgg13-h100-b128", trine.Plan(), gpu="v100", compare=False).work
     assert older is not None
     assert (older.dtype, older.peak_flops) == ("float32", pytest.approx(15.7e12))
+
+
+def test_times_that_were_moved_or_predicted_have_no_band() -> None:
+    """On another GPU, by a data sheet or by tables nothing is as recorded: the collectives' band is not the step's."""
+    asked: tuple[dict[str, object], ...] = (
+        {"cluster": "dgx-a100", "gpu": "a100-80gb"},
+        {"cluster": "dgx-h100", "compute": "roofline"},
+        {"cluster": "dgx-h100", "compute": "tables"},
+    )
+    for options in asked:
+        moved = trine.simulate("vgg13-h100-b128", trine.Plan(dp=8), compare=False, **options)  # type: ignore[arg-type]
+        found = headline.numbers(moved)
+        assert (found["step_time_low_s"], found["step_time_band"], found["mfu_low"]) == (None, None, None)
+    smaller = trine.simulate("vgg13-h100-b128", trine.Plan(dp=8, batch=64), cluster="dgx-h100", compare=False)
+    assert "as modelled from the recorded one" in str(headline.numbers(smaller)["step_time_band"])
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "said"),
+    [
+        ("resnet18", "h100-sxm", ("convolutional", "tfloat32")),
+        ("llama-3.2-1b", "mi300x", ("the mi300x or its generation",)),
+        ("llama-3.2-1b", "h100-sxm", ()),
+    ],
+)
+def test_a_band_of_other_models_or_gpus_says_so(model: str, gpu: str, said: tuple[str, ...]) -> None:
+    kept = {"layers": 1, "sequence": 512} if model.startswith("llama") else {}
+    step = trine.simulate(trine.synthesize(model, gpu=gpu, **kept), trine.Plan(), compare=False)  # type: ignore[arg-type]
+    warned = [text for text in step.warnings if "behind the band" in text]
+    assert len(warned) == bool(said)
+    assert all(word in warned[0] for word in said)
+
+
+def test_one_line_says_throughput_and_whether_it_fits() -> None:
+    """Of --brief nobody should learn the step's time without learning that the job runs out of memory."""
+    step = _step(trine.Plan(dp=8, batch=4), layers=16)
+    assert step.memory_verdict(0) == "does not fit"
+    needed = step.memory_uses[0].needed_bytes / 2**30
+    assert f"memory needed {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.headline
+    assert f"memory needed  {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.summary()
+    tokens = float(str(headline.numbers(step)["tokens_per_s"]))
+    assert tokens > 1e5
+    for text in (step.headline, step.summary()):
+        assert f"{tokens:,.0f} tokens/s" in text

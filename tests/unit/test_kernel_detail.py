@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from trine.cli.main import app
 from trine.cluster.load import load_cluster
 from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.nccl_nvls import CHANNELS
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.peers import STORE
@@ -250,7 +251,8 @@ def test_sums_in_switches_are_looked_at_in_the_run_of_all(model):
     assert kernel.inside.num_replayed == 0
     lines = 512 * 1024 // 4 // 128  # of a chunk: each peer stores its own to all, and loads from all
     assert [peers[rank].writes - peers[rank].flags for rank in (1, 2, 3)] == [lines] * 3
-    assert [peers[rank].loads for rank in (1, 2, 3)] == [lines] * 3
+    steps = 2 * CHANNELS  # each channel asks all at which step they are, to receive and to send
+    assert [peers[rank].loads for rank in (1, 2, 3)] == [lines + steps] * 3
     assert peers[0].writes == peers[0].loads == 0
 
 

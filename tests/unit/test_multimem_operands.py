@@ -22,6 +22,7 @@ from trine.gpu.program import (
     STORE,
     WRITE_ALL,
     WRITE_MEMBER,
+    is_flagged,
     same_program,
 )
 from trine.gpu.replayed import run_target
@@ -51,7 +52,10 @@ ALL = (0, 1, 2)
         (STORE, [*multimem(WRITE_ALL, (0,)), (WRITE_MEMBER, 1, 0, 64, -1)], "the same step"),
         (RELEASE, multimem(ADD_ALL, ALL, 0, 0, 0), "only those and releases write to all members"),
         (RELEASE, multimem(WRITE_ALL, ALL, 0, 0, -1), "has no semaphore"),
-        (STORE, multimem(WRITE_ALL, ALL, 0, 128, 0), "semaphore 0 of an operand that has none"),
+        (STORE, multimem(WRITE_ALL, ALL, 0, 128, 9000), "there is no semaphore 9000"),
+        (STORE, [*multimem(WRITE_ALL, (0,)), (WRITE_MEMBER, 1, 0, 128, 0)], "all members .* are flagged or none"),
+        (STORE, [(ADD_ALL, 0, 0, 128, -1), (WRITE_MEMBER, 1, 0, 128, 0)], "all members .* are flagged or none"),
+        (STORE, multimem(ADD_ALL, ALL, 0, 128, 0), "all members .* are flagged or none"),
         (STORE, multimem(WRITE_ALL, (0, 3)), "there is no rank 3"),
     ],
 )
@@ -109,21 +113,24 @@ kernel ranks all wavefronts 2
 workgroups 1
   copy 4 lines multimem all:data + 1 KiB * rank -> multimem all:data + 1 KiB * rank
   store 2 lines -> multimem add own:data & rank+2:data
+  store 2 lines -> multimem all:data flagged sem 0
   release multimem all sem 1, rank+1 sem 0 by 2
 """
 
 
 def test_the_text_of_all_ranks():
     program = parse_program(TEXT)
-    roles = program.operand_role[: int(program.operand_ptr[3])].tolist()
+    roles = program.operand_role[: int(program.operand_ptr[4])].tolist()
     summed, written = [READ_SUM, *[READ_MEMBER] * 3], [WRITE_ALL, *[WRITE_MEMBER] * 3]
-    assert roles == [*summed, *written, ADD_ALL, WRITE_MEMBER, *written, 1]
+    assert roles == [*summed, *written, ADD_ALL, WRITE_MEMBER, *written, *written, 1]
     assert program.operand_rank[:4].tolist() == [0, 1, 2, 3]
-    assert program.operand_rank[int(program.operand_ptr[9]) :][:4].tolist() == [3, 0, 1, 2]
+    assert program.operand_rank[int(program.operand_ptr[12]) :][:4].tolist() == [3, 0, 1, 2]
+    assert is_flagged(program).tolist() == [*[False] * 10, *[True] * 4, *[False] * 5] * 4
     assert np.unique(program.operand_address[:8]).tolist() == [0]
     text = format_program(program)
     assert "copy 4 lines multimem all:data + 1 KiB * rank -> multimem all:data + 1 KiB * rank" in text
     assert "store 2 lines -> multimem add own:data & rank+2:data" in text
+    assert "store 2 lines -> multimem all:data flagged sem 0" in text
     assert same_program(parse_program(text), program)
 
 
@@ -133,6 +140,8 @@ def test_the_text_of_all_ranks():
         ("copy 4 lines all:data -> own:data", "'own', 'rank\\+1' or 'rank 2'"),
         ("load 4 lines multimem add all:data", "where 'own'"),
         ("load 4 lines multimem all:data flagged sem 1", "where the end of the line"),
+        ("store 2 lines -> multimem add all:data flagged sem 0", "where the end of the line"),
+        ("store 2 lines -> multimem own:data flagged sem 0 & rank+1:data", "all members .* are flagged or none"),
         ("copy 4 lines multimem own:data & own:data -> own:data", "is a member of this multimem operand twice"),
         ("copy 4 lines multimem own:data -> own:data", "at least two members"),
         ("copy 4 lines multimen all:data -> own:data", "where 'own', 'rank\\+1'"),
@@ -146,8 +155,9 @@ def test_wrong_texts(line, message):
 def test_what_switches_are_asked_for_is_counted_by_itself():
     counts = count_program(parse_program(TEXT))
     assert counts["multimem_load_bytes"] == 4 * 4 * 128
-    assert counts["multimem_store_bytes"] == 4 * (4 + 2) * 128
+    assert counts["multimem_store_bytes"] == 4 * (4 + 2 + 2) * 128
+    assert counts["flagged_lines"] == 4 * 2
     assert counts["remote_load_bytes"] == counts["remote_store_bytes"] == counts["own_load_bytes"] == 0
-    assert "2 KiB added up by switches, 3 KiB multicast by switches" in summary_text(counts)
+    assert "2 KiB added up by switches, 4 KiB multicast by switches" in summary_text(counts)
     plain = Case(one(COMPUTE), small_model(), star(3), []).program
     assert "multimem_load_bytes" not in count_program(plain)

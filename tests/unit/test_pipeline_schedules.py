@@ -2,6 +2,7 @@
 
 import pytest
 
+import trine
 from trine.errors import PlanError
 from trine.parallel.plan import Plan
 from trine.parallel.schedules import FORWARD_PASS, SCHEDULES, WEIGHT_PASS, Pipeline
@@ -104,3 +105,10 @@ def test_shapes_without_an_order_are_refused_with_the_reason(name, shape, says):
 def test_plans_whose_pipeline_options_cannot_be_are_refused(fields, says):
     with pytest.raises(PlanError, match=says):
         Plan(**fields)
+
+
+def test_more_recomputed_layers_than_there_are_are_refused():
+    workload = trine.synthesize("llama-3.2-1b", layers=4, sequence=512)
+    trine.simulate(workload, trine.Plan(recompute="full", recompute_layers=4), compare=False)
+    with pytest.raises(PlanError, match=r"recompute_layers is 5, and no part of 'llama-3.2-1b' has more than 4"):
+        trine.simulate(workload, trine.Plan(recompute="full", recompute_layers=5), compare=False)

@@ -92,3 +92,35 @@ def test_communication_in_nodes_is_told_from_that_between_them(tmp_path):
         text += f"- {{workload: '{llama}', plan: {{{stated}}}, step_time: {took.step_time_s * 1e6:.6f} us}}\n"
     fit = trine.calibrate_step(written(tmp_path, text))
     assert fit.fit.factors == pytest.approx(put_in, rel=0.01)
+
+
+def test_a_fit_that_the_steps_contradict_warns_and_widens_the_band(tmp_path):
+    """One step half as long as predicted, the other twice: no factor helps, and no narrow band hides it."""
+    steps = [({"dp": 2, "batch": 4}, 0.5), ({"dp": 2, "batch": 8}, 2.0)]
+    text = "cluster: dgx-h100\nfactors: [gpu]\nsteps:\n"
+    for plan, factor in steps:
+        took = trine.simulate(MODEL, Plan(**plan), cluster="dgx-h100", software="megatron-core").step_time_s
+        text += f"- workload: {MODEL}\n  plan: {plan}\n  step_time: {took * factor * 1e6:.3f} us\n"
+    fit = trine.calibrate_step(written(tmp_path, f"software: megatron-core\n{text}"))
+    error = fit.fit.left_out_error
+    assert fit.is_doubtful
+    assert error > 0.5
+    assert "warning: factors fitted on the other steps" in fit.text()
+    step = trine.simulate(MODEL, Plan(dp=2), cluster="dgx-h100", software=fit.software).document()
+    assert step["step_time_high_s"] == pytest.approx(step["step_time_s"] * (1 + error), rel=1e-6)
+    assert f"left out ({error:.1%})" in step["step_time_band"]
+    fine = fit.software.scaled({"gpu": 1.0}, "a test", 0.01)
+    assert (
+        "fit of this software"
+        not in trine.simulate(MODEL, Plan(dp=2), cluster="dgx-h100", software=fine).document()["step_time_band"]
+    )
+
+
+def test_a_fit_that_nothing_tests_has_the_band_of_no_fit():
+    """One measured step leaves none out: its factors are not known to be right."""
+    base = load_software("megatron-core")
+    bands = [
+        trine.simulate(MODEL, Plan(dp=2), cluster="dgx-h100", software=software).document()
+        for software in (base, base.scaled({"gpu": 1.0}, "one step"))
+    ]
+    assert len({band["step_time_high_s"] / band["step_time_s"] for band in bands}) == 1

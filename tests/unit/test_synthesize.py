@@ -57,7 +57,7 @@ def test_it_survives_its_own_file(tmp_path):
 
 
 def test_a_model_can_stand_where_a_trace_is_expected():
-    assert trine.load("model:llama-3-8b,layers=2,sequence=256") == small()
+    assert trine.load("model:llama-3-8b,layers=2,sequence=256,gpu=h100-sxm") == small()
     other = trine.load("model:llama-3-8b,layers=2,sequence=256,gpu=a100-80gb,dtype=fp16,batch=3")
     assert other == small(gpu="a100-80gb", dtype="fp16", batch=3)
 
@@ -287,3 +287,14 @@ def test_the_command_line_refuses_what_cannot_be(arguments, message, tmp_path, c
     assert done.exit_code == 2
     assert message in done.output + capfd.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_that_nobody_named_is_an_assumption() -> None:
+    def assumed(**options: str) -> list[str]:
+        plan = trine.Plan(inputs="none")
+        step = trine.simulate("model:llama-3.2-1b,layers=1,sequence=128", plan, compare=False, **options)  # type: ignore[arg-type]
+        return [row.detail for row in step.evidence if "nothing names one" in row.detail]
+
+    assert assumed() == assumed(software="megatron-core") != []
+    assert "taken to be h100-sxm" in assumed()[0]
+    assert assumed(gpu="h100-sxm") == assumed(cluster="dgx-a100") == []

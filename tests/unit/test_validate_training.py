@@ -125,6 +125,21 @@ def test_sources_weigh_the_same() -> None:
     assert errors.bias == pytest.approx(0.05)
 
 
+def test_rows_apart_count_nowhere_and_show_their_errors() -> None:
+    rows = [row for row in load_rows() if row.source.key == "narayanan"][:3]
+    assert all(row.apart for row in rows)
+    steps = tuple(
+        ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) * by))
+        for row, by in zip(rows, (1.1, 1.2, 1.3), strict=True)
+    )
+    found = TrainingValidation(steps=steps)
+    assert found.counted == ()
+    assert "by source" not in found.summary()
+    apart = found.summary().split("apart, counted nowhere")[1].splitlines()
+    assert apart[1].split() == ["narayanan", "3", "+20.0%", "20.0%", "20.0%", "30.0%", "0%"]
+    assert apart[2].strip() == rows[0].apart
+
+
 def test_statistics_of_errors() -> None:
     errors = Errors.of([0.05, -0.1, 0.2, -0.4])
     assert errors.mean == pytest.approx(0.1875)

@@ -120,7 +120,16 @@ def _said(error: Any) -> str:
     """The message, and where help is."""
     command = getattr(getattr(error, "ctx", None), "command_path", None)
     help_ = f" ({command} --help)" if command else ""
-    return one_line(error.format_message().rstrip(".") + help_)
+    return one_line(_message(error).rstrip(".") + help_)
+
+
+def _message(error: Any) -> str:
+    """The message; of a value that is no number also the value, which typer's own words leave out."""
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(found[0]["type"]) if found else None
+    if wanted is None or not getattr(error, "param", None):
+        return str(error.format_message())
+    return f"{'/'.join(error.param.opts)} must be {wanted}, got {str(found[0]['input'])!r:.80}"
 
 
 def _group(name: str) -> Any:

@@ -33,6 +33,18 @@ class DetailAnswer:
         self._found: KernelDetail | None = None
         self.finished = True
 
+    def check(self, plan: Plan, result: Result) -> None:
+        """Refuse a rank, layer, ... that the step does not have, before its answer is printed."""
+        if self._asked is None:
+            return
+        from trine.graph.grid import RankGrid
+        from trine.simulation.detail_choice import choose
+
+        try:
+            choose(result, RankGrid(plan.axes), self._asked)
+        except InputError as error:
+            raise InputError(f"--detail, {error}") from None
+
     def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
         """Simulate the kernel, if one was asked for. result: of the step, with all ranks."""
         if self._asked is None:

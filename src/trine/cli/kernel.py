@@ -67,6 +67,7 @@ def run(
     """
     from trine.collectives.loadstore.options import plain_model, refuse_wide
     from trine.gpu.model.options import ModelOptions
+    from trine.gpu.system import host_group
     from trine.results.unused_options import unused_options
 
     if no_fold and verify_fold:
@@ -79,6 +80,7 @@ def run(
     model = ModelOptions(**changes).of(plain)
     refuse_wide(source.wavefronts, model)
     program = source.program(len(group), model.line_bytes)
+    group = host_group(cluster, program)
     _refuse_what_cannot_matter(program, kernel["unroll"], no_fold or verify_fold)
     runs = _Runs(source, program, cluster, group, engine)
     if "initiator" in changes and not runs.has_puts(model):
@@ -128,7 +130,7 @@ def show_program(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """FILE as it was read: a plan and the size of its message, or a text. num_ranks None: the file does not say."""
+    """FILE as it was read: a plan and the size of its message, or a text. num_ranks: GPUs; None: not said."""
 
     file: str
     num_ranks: int | None
@@ -149,7 +151,7 @@ class _Source:
             for option, value in (("--size", size), ("--wavefronts", wavefronts)):
                 if value is not None:
                     raise InputError(f"{option} is about plans: {file} is a text program, which says it itself")
-            ranks = parse_program(text, file).num_ranks if says_ranks(text) else None
+            ranks = parse_program(text, file).num_gpus if says_ranks(text) else None
             return _Source(file, ranks, text=text)
         if text.lstrip()[:1] not in ("{", "<"):
             raise InputError("is neither a text program (its first word is 'program'), nor a plan", file=file)

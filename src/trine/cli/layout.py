@@ -66,9 +66,8 @@ def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
 def _on_one_axis(layout: LayoutOptions, axes: dict[str, int]) -> dict[str, Any]:
     parallel = (layout.parallel or "").lower()
     if parallel not in PARALLEL:
-        raise PlanError(
-            f"--parallel must be one of {', '.join(PARALLEL)}; got {parallel!r}{nearest(parallel, PARALLEL)}"
-        )
+        meant = nearest(parallel, PARALLEL, is_listed=True)
+        raise PlanError(f"--parallel must be one of {', '.join(PARALLEL)}; got {parallel!r}{meant}")
     if axes:
         raise PlanError(f"--parallel {parallel} puts all GPUs on one axis, so --{next(iter(axes))} contradicts it")
     if layout.gpus is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from trine.errors import InputError, PlanError
+from trine.errors import InputError, PlanError, nearest
 
 #: Panels of help pages.
 ARGUMENTS, OPTIONS, OUTPUT = "Arguments", "Options", "Output"
@@ -190,6 +190,15 @@ def _bucket(text: str) -> int:
     return cap
 
 
+def _overlap(text: str) -> str:
+    """A plan's overlap, or ``range``, which the plan does not know."""
+    wanted, known = text.lower(), OVERLAP_WORDS.split("|")
+    if wanted not in known:
+        said = nearest(wanted, known, is_listed=True)
+        raise PlanError(f"--overlap must be one of {', '.join(known)}; got {text[:80]!r}{said}")
+    return wanted
+
+
 def _calibration(path: str) -> Any:
     from trine.compute import Calibration
 
@@ -237,6 +246,7 @@ def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[s
     return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
 
 
+OVERLAP_WORDS = "ideal|modelled|none|range"
 NETWORK_WORDS = "fair|equal|fifo|circuit"
 _REQUESTS = {
     "unroll": Option(), "max_outstanding": Option(), "arbitration": Option(metavar="fifo|fair"),
@@ -265,7 +275,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "cp_style": word("ring|all-gather|ulysses"),
         "order": Option(panel=LAYOUT, read=str.lower),
         "expert_imbalance": Option(metavar="balanced|zipf:S|FILE"),
-        "overlap": word("ideal|modelled|none|range"),
+        "overlap": Option(metavar=OVERLAP_WORDS, read=_overlap, kind=str),
         "inputs": word("step|prefetch|none", JOB),
         "algorithm": Option(panel=NETWORK, metavar="KIND=NAME,...", values=algorithm_pairs, read=pairs, kind=str),
     }),

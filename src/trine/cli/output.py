@@ -248,7 +248,7 @@ def check_outputs(given: Mapping[str, object]) -> None:
     Raises
     ------
     InputError: one that cannot be written, is no picture where it should be, or is named twice. MissingExtraError:
-        pictures without matplotlib.
+        pictures without matplotlib, Parquet without pyarrow.
     """
     seen: dict[str, str] = {}
     for name in (*FILES, *PICTURES, *FOLDERS, *PREFIXES):
@@ -275,6 +275,10 @@ def _is_device(place: str) -> bool:
 def _check(name: str, target: str) -> None:
     if name in DRAWN:
         _check_drawing(name, target)
+    if name == "parquet":
+        from trine.results.frames import pyarrow
+
+        pyarrow()
     try:
         if name in FOLDERS:
             _try_folder(Path(target))

@@ -40,7 +40,7 @@ def train(
     parquet: Parquet = None,
     timeline: Timeline = None,
     explain_memory: Annotated[
-        bool, Option("Say what holds the memory's peak, and what other options would change.")
+        bool, Option("Say what holds the memory's peak, and what other options would change.", panel=OUTPUT)
     ] = False,
     memory_snapshot: Annotated[
         str | None, Option("Write a rank's allocations for PyTorch's memory_viz.", "FILE", OUTPUT)
@@ -52,7 +52,7 @@ def train(
         str | None, Option("Write the timeline of that kernel.", "FILE", OUTPUT)
     ] = None,
     chakra: Annotated[
-        str | None, Option("Write the job as Chakra traces CHAKRA.<rank>.et.", "PREFIX", OUTPUT)
+        str | None, Option("Write the job as Chakra traces PREFIX.<rank>.et.", "PREFIX", OUTPUT)
     ] = None,
     chakra_target: Annotated[
         str | None, Option("What --chakra writes for [astra-sim].", "astra-sim|chakra", OUTPUT)
@@ -97,6 +97,7 @@ def train(
         )
         result = answer.simulate(workload, job, asked_how)
     memory = MemoryAnswer(workload, job, asked_how, explain_memory, memory_snapshot)
+    inside.check(job, answer.whole)
     show(answer.headline(result) if brief else answer.summary(result), json)
     memory.show(json)
     inside.run(workload, job, asked_how, answer.whole)

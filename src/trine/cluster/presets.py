@@ -81,8 +81,9 @@ def load_gpu(name: str) -> GpuSpec:
     for preset in known_gpus():  # only the file that has the name in it needs to be parsed
         if wanted in _text(preset) and wanted in map(_plain, _read_gpu(preset).aliases):
             return _read_gpu(preset)
-    by_alias = [_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases]
-    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, (*known_gpus(), *by_alias))}")
+    by_alias = {_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases}
+    meant = nearest(wanted, by_alias.union(known_gpus()))
+    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, known_gpus()) if 'known:' in meant else meant}")
 
 
 def _plain(name: str) -> str:

@@ -63,7 +63,7 @@ class MessageLevelRuns:
         runner: ScheduleRunner = run_schedule,
     ) -> None:
         if len(ranks) < 2:
-            raise InputError(f"a collective needs at least 2 ranks, got {len(ranks)}")
+            raise InputError(f"a collective needs at least 2 ranks, got {len(ranks)}: take more GPUs, or nodes")
         if options.protocol not in (AUTO, *PROTOCOLS):
             raise InputError(
                 f"unknown protocol {options.protocol!r}{nearest(options.protocol, PROTOCOLS)}", field="protocol"

@@ -22,7 +22,7 @@ from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
 from trine.collectives.run import run_schedule
-from trine.collectives.sizes import check_sizes, format_size
+from trine.collectives.sizes import Sizes, as_sizes, format_size
 from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @named_arguments
 def collective(
     op: str,
-    sizes: Sequence[int],
+    sizes: Sizes,
     cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
@@ -50,7 +50,7 @@ def collective(
     runner: what simulates every message. Raises InputError as there.
     """
     options = options or CollectiveOptions()
-    check_sizes(sizes)
+    sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
     if not isinstance(op, str):
         raise InputError(f"must be the name of a collective, got {op!r:.80}", field="op")

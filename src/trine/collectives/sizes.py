@@ -74,22 +74,34 @@ def _factors(first: int, last: int, step: str, text: str) -> list[int]:
     return sizes
 
 
-def check_sizes(sizes: object) -> None:
-    """Refuse what is no list of sizes, in bytes, before anything is made of it.
+#: Sizes in bytes, or as on the command line: ``"1K:1G"``, ``["64M", 4096]``.
+Sizes = Sequence[int | str] | str
+
+
+def as_sizes(sizes: object) -> list[int]:
+    """The sizes in bytes, of what is a list of them before anything is made of it.
 
     Raises
     ------
-    InputError: a single number, texts, nothing, or less than nothing; names the first.
+    InputError: a single number, nothing, or less than nothing; names the first. UnitError: a text that is no size.
     """
-    if isinstance(sizes, str | bytes) or not isinstance(sizes, Sized) or not isinstance(sizes, Iterable):
+    if isinstance(sizes, str):
+        return parse_sizes(sizes)
+    if isinstance(sizes, bytes) or not isinstance(sizes, Sized) or not isinstance(sizes, Iterable):
         raise InputError(f"must be a list of bytes, such as [{sizes!r:.40}], got {sizes!r:.80}", field="sizes")
     if len(sizes) == 0:
         raise InputError("no sizes were given", field="sizes")
     if len(sizes) > MAX_SIZES:
         raise InputError(f"at most {MAX_SIZES} sizes, got {len(sizes)}", field="sizes")
+    found = []
     for number, size in enumerate(sizes):
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 0:
+        if isinstance(size, str):
+            found.append(parse_size(size, f"sizes[{number}]"))
+        elif isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 0:
             raise InputError(f"must be a whole number of bytes, got {size!r:.80}", field=f"sizes[{number}]")
+        else:
+            found.append(operator.index(size))
+    return found
 
 
 def format_size(size_bytes: int) -> str:

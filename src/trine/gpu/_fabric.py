@@ -119,6 +119,21 @@ def _leave(
             after_packet(entities, paths, machine, clock, model, number)
         else:
             post(entities, program, machine, clock, number)
+            if paths.pairs[U(entities.events[U(number)].pair)].gpu >= model.first_host:
+                _forget(entities, machine, clock, number)
+
+
+@inlined
+def _forget(entities: Entities, machine: MachineTables, clock: Record, number: Int) -> None:
+    """A write to the memory of a host goes on alone: nothing comes back of it, so to its wavefront it is over."""
+    event = entities.events[U(number)]
+    line = machine.lines[U(event.line)]
+    line.unacknowledged -= 1
+    if line.unacknowledged == 0:
+        clock.fewer = event.wave
+        clock.over_line = event.line
+    event.wave = -1
+    event.line = -1
 
 
 @inlined

@@ -198,7 +198,8 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
             port = np.int64(paths.paths[U(path_out(entities, paths, number))].port_in)
             event.gpu = gpu
             noc_path = model.port_channel + port * model.channels + channel_of(model, event.address)
-            if enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
+            is_host = gpu >= model.first_host
+            if not is_host and enter_gpu(entities, paths, number, np.int64(SEGMENT_THERE), noc_path):
                 return label
         elif gpu <= TO_SWITCH:
             event.position = 0
@@ -212,13 +213,16 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
         event.stage = STAGE_MEMORY
         return label
     if segment == SEGMENT_MEMORY:
+        if event.wave < 0 and event.line < 0 and event.gpu >= model.first_host:
+            return np.int64(HAS_LEFT)
         poll = event.form & POLL
         event.form = poll if event.kind == IS_LOAD else poll | 1
-        if pair_number >= 0:
+        if pair_number >= 0 and event.gpu < model.first_host:
             port = np.int64(paths.paths[U(path_back(entities, paths, model, number))].port_out)
             noc_path = model.channel_port + channel_of(model, event.address) * model.ports + port
             if enter_gpu(entities, paths, number, np.int64(SEGMENT_FROM), noc_path):
                 return label
+        if pair_number >= 0:
             segment = np.int64(SEGMENT_FROM)
     if segment == SEGMENT_FROM:
         return enter_fabric(entities, paths, number, np.int64(SEGMENT_BACK), path_back(entities, paths, model, number))
@@ -260,7 +264,8 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
     line = event.address - program.member_address[U(pair.first_member)]
     copy.address = program.member_address[U(member)] + line
     copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else event.kind
-    copy.semaphore = program.member_semaphore[U(member)]
+    first = np.int64(program.member_semaphore[U(pair.first_member)])
+    copy.semaphore = program.member_semaphore[U(member)] + event.semaphore - first  # of a flagged line, its own
     copy.amount = event.amount
     copy.choice = event.choice  # of the member's spokes
     copy.pair = program.member_pair[U(member)]
@@ -301,13 +306,18 @@ def reach_memory(
     number: Int,
     stage: Int,
 ) -> None:
-    """A request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL)."""
+    """A request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL).
+
+    What the memory of a host takes is in the links that lead to it.
+    """
     event = entities.events[U(number)]
     now, kind = clock.now, np.int64(event.kind)
     control = np.int64(1) if kind >= IS_ACQUIRE else np.int64(0)
     gpu, channel = np.int64(event.gpu), channel_of(model, event.address)
     channel_number = gpu * model.resources + model.first_channel + channel
-    if model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, event.address):
+    if gpu >= model.first_host:
+        done_ps = now
+    elif model.first_slice < 0 or stage == STAGE_CHANNEL or is_uncached(model, event.address):
         served_ps = serve(machine, channel_number, now, model.channel_ps[U(control)], control)
         done_ps = served_ps + model.memory_ps
     else:

@@ -358,6 +358,7 @@ HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, u
 MODEL = record_dtype(
     512,
     ("cus", "i8"),  # of a GPU
+    ("first_host", "i8"),  # of the GPUs, those from this on are hosts: memory alone
     ("channels", "i8"),
     ("ports", "i8"),
     ("waves", "i8"),  # places of wavefronts of a CU

@@ -89,8 +89,8 @@ class _OperationBlock(NamedTuple):
 class ProgramBuilder:
     """A program as it is written: buffers and semaphores, then operations, workgroup by workgroup, kernel by kernel."""
 
-    def __init__(self, name: str, num_ranks: int, *, line_bytes: int = 128) -> None:
-        self.name, self.num_ranks, self.line_bytes = name, num_ranks, line_bytes
+    def __init__(self, name: str, num_ranks: int, *, line_bytes: int = 128, num_hosts: int = 0) -> None:
+        self.name, self.num_ranks, self.line_bytes, self.num_hosts = name, num_ranks, line_bytes, num_hosts
         self.buffers: list[Buffer] = []
         self.num_semaphores = 0
         self.num_ops = self.num_operands = 0
@@ -119,7 +119,8 @@ class ProgramBuilder:
     @classmethod
     def like(cls, program: GpuProgram) -> ProgramBuilder:
         """With the name, ranks, lines, buffers, labels and semaphores of a program, but no kernels."""
-        builder = cls(program.name, program.num_ranks, line_bytes=program.line_bytes)
+        hosts = program.num_hosts
+        builder = cls(program.name, program.num_ranks, line_bytes=program.line_bytes, num_hosts=hosts)
         builder.buffers = list(program.buffers)
         builder.num_semaphores = program.semaphores.shape[1]
         builder._labels = {label: number for number, label in enumerate(program.labels)}
@@ -257,6 +258,7 @@ class ProgramBuilder:
             line_bytes=self.line_bytes,
             payload_bytes=payload_bytes,
             notes=notes,
+            num_hosts=self.num_hosts,
         )
 
     def _flush(self) -> None:

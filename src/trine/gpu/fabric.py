@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
-from trine.cluster.parts import HOST_LINK, NIC, SCALE_UP
+from trine.cluster.parts import HOST, HOST_LINK, NIC, SCALE_UP, SWITCH
 from trine.errors import InputError
 from trine.gpu.model import HASHED, GpuModel
 
@@ -162,11 +162,15 @@ class GpuFabric:
     def _barred(self, route: Sequence[int]) -> int | None:
         """The first link of a route that loads and stores cannot cross, None if they can cross all.
 
-        They cross scale-up links, and PCIe between GPUs that only switches are between: hosts and NICs take none.
+        They cross scale-up links, and PCIe between GPUs that only switches are between: hosts and NICs take none. To
+        the memory of a host, and back, they pass hosts.
         """
+        devices, links = self.cluster.devices, self.cluster.links
+        to_host = HOST in (devices[links[route[0]].source].kind, devices[links[route[-1]].target].kind)
+        passed = (SWITCH, HOST) if to_host else (SWITCH,)
         for i, link in enumerate(route):
-            each = self.cluster.links[link]
-            inside = i == len(route) - 1 or self.cluster.devices[each.target].kind == "switch"
+            each = links[link]
+            inside = i == len(route) - 1 or devices[each.target].kind in passed
             if each.link_class != SCALE_UP and not (each.link_class == HOST_LINK and inside):
                 return link
         return None

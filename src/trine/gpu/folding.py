@@ -108,6 +108,8 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
     graph = system.graph
     if system.num_ranks == 1:
         return "there is one rank"
+    if system.program.num_hosts:
+        return "GPUs that share the memory of a host are not folded"
     num_kernels = system.program.num_kernels
     if graph.num_tasks != num_kernels or len(graph.predecessor_idx) or (graph.stream >= 0).any():
         return "tasks beside those of kernels, or that wait for each other, are not folded at the load-store level"

@@ -68,6 +68,8 @@ def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "j
     """
     if not parts:
         raise InputError("there is nothing to join", field="parts")
+    if any(part.program.num_hosts for part in parts):
+        raise InputError("programs that load from or store to hosts are not joined", field="parts")
     if not 1 <= num_ranks <= MAX_RANKS:
         raise InputError(f"must be from 1 to {MAX_RANKS}, got {num_ranks}", field="num_ranks")
     _check(parts, num_ranks)

@@ -17,8 +17,10 @@ from trine.gpu.program import (
     RELEASE,
     WRITE,
     WRITE_ALL,
+    WRITE_FLAGGED,
     WRITE_MEMBER,
     GpuProgram,
+    is_flagged,
     is_member,
     is_read,
 )
@@ -31,7 +33,7 @@ class OperandHeads(NamedTuple):
     """The operands of a program with one row each, as loops go through them.
 
     ptr: int64[operations + 1]. rows: int64[m], the first row of each in the program. role: int8[m], multimem ones as
-    READ or WRITE. end: int64[m], behind the last row of each. num_reads: int64[operations].
+    READ, WRITE or WRITE_FLAGGED. end: int64[m], behind the last row of each. num_reads: int64[operations].
     """
 
     ptr: Int64
@@ -46,7 +48,8 @@ def operand_heads(program: GpuProgram) -> OperandHeads:
     rows = np.flatnonzero(~is_member(program))
     before = pointers(~is_member(program))
     role = program.operand_role[rows]
-    plain = np.where(role == READ_SUM, READ, np.where(np.isin(role, MULTIMEM_ROLES), WRITE, role)).astype(np.int8)
+    written = np.where(is_flagged(program)[rows], WRITE_FLAGGED, WRITE)
+    plain = np.where(role == READ_SUM, READ, np.where(np.isin(role, MULTIMEM_ROLES), written, role)).astype(np.int8)
     ptr = before[program.operand_ptr]
     return OperandHeads(ptr, rows, plain, np.append(rows[1:], len(before) - 1), row_sums(is_read(program)[rows], ptr))
 
@@ -75,6 +78,11 @@ def multimem_checks(program: GpuProgram, op_of: Int64, own: Int32) -> Iterator[C
     first = first_rows(program)
     grouped = heads | member
     yield grouped & (step != step[first]), lambda at: "the members of a multimem operand have the same step"
+    flagged = is_flagged(program)
+    yield (
+        grouped & (flagged != flagged[first]),
+        lambda at: "all members of a multimem operand are flagged or none, and none where lines are added",
+    )
     owns, count = np.zeros(len(role), bool), np.zeros(len(role), np.int64)
     np.logical_or.at(owns, first[grouped], (rank == own)[grouped])
     np.add.at(count, first[grouped], 1)

@@ -26,8 +26,9 @@ DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 
 #: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
 #: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (a switch does it, one request a line):
-#: READ_SUM reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st); ADD_ALL adds one to
-#: each (red). Such a row is the operand's first member; those of the others follow it (READ_MEMBER, WRITE_MEMBER).
+#: READ_SUM reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st), a flagged one where
+#: its rows have semaphores; ADD_ALL adds one to each (red). Such a row is the operand's first member; those of the
+#: others follow it (READ_MEMBER, WRITE_MEMBER).
 (READ, WRITE, READ_FLAGGED, WRITE_FLAGGED, READ_SUM, WRITE_ALL, ADD_ALL, READ_MEMBER, WRITE_MEMBER) = range(9)
 ROLE_NAMES = (
     "read", "write", "read flagged", "write flagged", "read sum", "write all", "add all", "read member", "write member",
@@ -84,6 +85,8 @@ class GpuProgram(OneLine):
     semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
         what it takes.
     payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
+    num_hosts: of the ranks the last so many are hosts, which run no kernels: memory that the others load from and store
+        to.
     """
 
     name: str
@@ -109,6 +112,12 @@ class GpuProgram(OneLine):
     line_bytes: int = 128
     payload_bytes: int = 0
     notes: tuple[str, ...] = ()
+    num_hosts: int = 0
+
+    @property
+    def num_gpus(self) -> int:
+        """Ranks that are no hosts."""
+        return self.num_ranks - self.num_hosts
 
     @property
     def num_kernels(self) -> int:
@@ -155,6 +164,13 @@ def is_read(program: GpuProgram) -> Bool:
     return np.isin(program.operand_role, READ_ROLES)
 
 
+def is_flagged(program: GpuProgram) -> Bool:
+    """bool[operands]: rows whose lines carry flags of their own."""
+    role, lined = program.operand_role, np.isin(program.op_kind, DATA_OPS)
+    multicast = np.isin(role, (WRITE_ALL, WRITE_MEMBER)) & (program.operand_semaphore >= 0)
+    return np.isin(role, (READ_FLAGGED, WRITE_FLAGGED)) | (multicast & np.repeat(lined, np.diff(program.operand_ptr)))
+
+
 def has_multimem(program: GpuProgram) -> bool:
     """Whether a switch adds up or multicasts for any of its operands."""
     return bool((program.operand_role >= READ_SUM).any())
@@ -165,7 +181,7 @@ def same_program(one: GpuProgram, other: GpuProgram) -> bool:
 
     Labels are compared by what they say, not by number; steps of operations without lines are not compared.
     """
-    plain = ("name", "num_ranks", "buffers", "line_bytes", "payload_bytes", "notes")
+    plain = ("name", "num_ranks", "num_hosts", "buffers", "line_bytes", "payload_bytes", "notes")
     arrays = (
         "kernel_rank", "kernel_wavefronts", "kernel_ptr", "workgroup_ptr", "op_kind", "op_amount", "op_unroll",
         "operand_ptr", "operand_role", "operand_rank", "operand_address", "operand_semaphore", "semaphores",

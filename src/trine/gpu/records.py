@@ -6,7 +6,7 @@ for which.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from trine.arrays import Int32, Int64
@@ -45,7 +45,7 @@ OF_GPUS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuRecords(OneLine):
-    """Columns of what happened; times in ps from the start of the run, -1 for what never happened.
+    """Columns of what happened; times in ps from the start of the run, -1 for what never happened. Hosts have no rows.
 
     Of simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], which one stands
         for each rank.
@@ -95,6 +95,17 @@ class GpuRecords(OneLine):
     end_ps: int
     num_events: int
     engine: str
+
+
+def without_hosts(records: GpuRecords, num_hosts: int) -> GpuRecords:
+    """Without the rows of the last GPUs, which are hosts, and have nothing inside."""
+    if not num_hosts:
+        return records
+    gpus = len(records.ranks) - num_hosts
+    return replace(
+        records,
+        **{field.name: getattr(records, field.name)[:gpus] for field in fields(records) if field.name in OF_GPUS},
+    )
 
 
 class GpuOutcome(NamedTuple):

@@ -71,6 +71,8 @@ def _cut(
     check_arguments(program, cluster, group, model)
     if not 0 <= target < program.num_ranks:
         raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
+    if program.num_hosts:
+        raise InputError(f"{program.name!r} loads from or stores to a host, which is not replayed", field="program")
     kernels = kernels_of_rank(program, target)
     if not kernels.num_kernels and tasks is None:
         raise InputError(f"{program.name!r} has no kernel of rank {target}", field="target")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from trine._jit import without_collector
 from trine.cluster.cluster import Cluster
+from trine.cluster.parts import GPU, HOST
+from trine.engine.run import ENGINES
 from trine.engine.validate import validate
 from trine.errors import InputError, nearest
 from trine.gpu._state import MAX_RANKS, MAX_WAVES
@@ -15,14 +17,13 @@ from trine.gpu.model.check import check_numbers
 from trine.gpu.path_table import operand_pairs
 from trine.gpu.peers import Arrivals
 from trine.gpu.program import GpuProgram
-from trine.gpu.records import GpuOutcome, GpuRecords
+from trine.gpu.records import GpuOutcome, GpuRecords, without_hosts
 from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, unfolded
 from trine.gpu.tables import places_of
 from trine.gpu.target_tasks import own_tasks, with_task_ends
 from trine.gpu.validate import validate_program
 from trine.graph.taskgraph import COMPUTE, Progress, Records, TaskGraph
 
-ENGINES = ("compiled", "reference")
 FOLDS = ("auto", "off")
 
 
@@ -152,7 +153,7 @@ def run_gpus(
 
     Parameters
     ----------
-    group: the device index in ``cluster`` of each rank.
+    group: the device index in ``cluster`` of each rank: GPUs, then hosts, whose memory GPUs load from and store to.
     tasks: of a graph that carry the kernels; without them each kernel is a task, and all start at 0.
 
     Raises
@@ -210,6 +211,7 @@ def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: 
             from trine.gpu.compiled import simulate
 
             outcome = simulate(system, progress, until_ps, control.on_compile, stop_when_stuck)
+    outcome = outcome._replace(gpu=without_hosts(outcome.gpu, system.program.num_hosts))
     if not outcome.records.num_events and not outcome.finished and until_ps is None and not stop_when_stuck:
         raise KeyboardInterrupt
     return outcome
@@ -238,14 +240,19 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
-    gpus = set(cluster.gpus)
-    for device in group:
-        if device not in gpus:
-            raise InputError(f"device {device} of cluster {cluster.name!r} is no GPU", field="group")
+    _check_kinds(program, cluster, group)
     if len(set(group)) != len(group):
         raise InputError("a device is in the group twice", field="group")
     check_numbers(model)
     validate_program(program, model, len(group))
+
+
+def _check_kinds(program: GpuProgram, cluster: Cluster, group: Sequence[int]) -> None:
+    """GPUs, then hosts, as many as the program says."""
+    for rank, device in enumerate(group):
+        wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
+        if cluster.devices[device].kind != wanted:
+            raise InputError(f"device {device} of cluster {cluster.name!r} is no {word}", field="group")
 
 
 def check_tasks(system: GpuSystem) -> None:
@@ -268,6 +275,8 @@ def check_tasks(system: GpuSystem) -> None:
 
 def check_recordable(system: GpuSystem, target: int) -> None:
     """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
+    if system.program.num_hosts:
+        raise InputError("what comes to a GPU that loads from a host's memory is not recorded", field="record")
     if not 0 <= target < system.num_ranks:
         raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")
     own_tasks(system.graph, system.fabric, target, "record")

@@ -10,6 +10,7 @@ import numpy as np
 
 from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
+from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric, distance, rank_grid
 from trine.gpu.layout import GpuLayout, layout_of
 from trine.gpu.model import GpuModel
@@ -56,6 +57,10 @@ class GpuSystem:
     def num_gpus(self) -> int:
         return len(self.ranks)
 
+    def is_host(self, gpu: int) -> bool:
+        """Whether the simulated GPU ``gpu`` is the memory of a host."""
+        return gpu >= self.num_gpus - self.program.num_hosts
+
     def distance(self, source: int, here: int) -> int:
         """How far away from rank ``here`` rank ``source`` is: 0 itself, below the number of ranks."""
         return distance(self.grid, source, here)
@@ -90,6 +95,25 @@ def unfolded(
         graph=tasks.graph,
         task_kernel=tasks.task_kernel,
     )
+
+
+def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:
+    """A device for each rank: the first GPUs, then the hosts that are nearest to these.
+
+    Raises
+    ------
+    InputError: the cluster has not as many.
+    """
+    gpus = cluster.gpus[: program.num_gpus]
+    near = cluster.hosts_of(np.array(gpus, np.int64)) if program.num_hosts else np.zeros(0, np.int64)
+    hosts = tuple(dict.fromkeys(host for host in near.tolist() if host >= 0))[: program.num_hosts]
+    if len(gpus) < program.num_gpus or len(hosts) < program.num_hosts:
+        raise InputError(
+            f"cluster {cluster.name!r} has {len(gpus)} of {program.num_gpus} GPUs, and they have {len(hosts)} of "
+            f"{program.num_hosts} hosts",
+            field="cluster",
+        )
+    return (*gpus, *hosts)
 
 
 def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:

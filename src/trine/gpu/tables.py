@@ -73,12 +73,13 @@ def _plain(array: np.ndarray, dtype: type) -> np.ndarray:
 
 def make_model(system: GpuSystem) -> RecordArray:
     """What the loop needs to know of the GPU model and of the numbering of entities: one record."""
-    model, layout, memory = system.model, system.layout, system.model.memory
+    model, layout, memory, program = system.model, system.layout, system.model.memory, system.program
     line, header = model.line_bytes, model.header_bytes
     num_cus, waves = system.num_gpus * model.num_cus, places_of(system)
     numbers = new_records(1, S.MODEL)
     values: dict[str, int | tuple[int, int]] = {
         "cus": model.num_cus, "channels": memory.num_channels, "ports": model.ports.count, "waves": waves,
+        "first_host": system.num_gpus - program.num_hosts,
         "resources": layout.num_resources, "line_bytes": line, "issue_ps": model.issue_cycles * model.cycle_ps,
         "max_slots": model.max_outstanding, "unroll": model.unroll, "is_posted": int(model.posted_stores),
         "memory_ps": memory.latency_ps, "first_channel": layout.first_channel, "first_slice": layout.first_slice,

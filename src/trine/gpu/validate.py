@@ -30,16 +30,15 @@ from trine.gpu.program import (
     OP_NAMES,
     OPERAND_COLUMNS,
     POINTERS,
-    READ_FLAGGED,
     REDUCE,
     RELEASE,
     ROLE_NAMES,
     STORE,
     WAITCNT,
     WRITE,
-    WRITE_FLAGGED,
     GpuProgram,
     has_multimem,
+    is_flagged,
     is_member,
     is_read,
 )
@@ -192,10 +191,17 @@ def _offsets(name: str, offsets: Int64, count: int, end: int) -> ProgramFault | 
 def _kernels(program: GpuProgram) -> ProgramFault | None:
     if not 1 <= program.num_ranks <= MAX_RANKS:
         return ProgramFault(f"must be for 1 to {MAX_RANKS} ranks, got {program.num_ranks}")
+    if not 0 <= program.num_hosts < program.num_ranks:
+        return ProgramFault(f"of {program.num_ranks} ranks {program.num_hosts} cannot be hosts")
     if program.line_bytes < 1 or program.payload_bytes < 0:
         return ProgramFault(f"line_bytes {program.line_bytes} or payload_bytes {program.payload_bytes} is out of range")
     for values, low, high, what in (
-        (program.kernel_rank, 0, program.num_ranks - 1, "the rank"),
+        (
+            program.kernel_rank,
+            0,
+            program.num_gpus - 1,
+            "the rank (hosts run no kernels)" if program.num_hosts else "the rank",
+        ),
         (program.kernel_wavefronts, 1, MAX_WAVEFRONTS, "the number of wavefronts of a workgroup"),
         (np.diff(program.kernel_ptr), 1, 2**31, "the number of workgroups"),
     ):
@@ -282,7 +288,7 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     role, rank, address = program.operand_role, program.operand_rank, program.operand_address
     op_of = program.operand_op
     kind = program.op_kind[op_of]
-    flagged = (role == READ_FLAGGED) | (role == WRITE_FLAGGED)
+    flagged = is_flagged(program)
     reads = is_read(program)
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])

@@ -2,7 +2,8 @@
 
 A kernel keeps one SM (or CU) a channel from the moment at which its rank enters until it has ended there, because it
 spins while it waits, and it reads and writes GPU memory. Operators that arithmetic bounds lose the SMs' share of their
-speed, those that memory bounds the bandwidth's: docs/background/contention.md.
+speed, those that memory bounds the bandwidth's, and products of persistent kernels more: the blocks that find no SM
+come in a second wave. See docs/background/contention.md.
 """
 
 from __future__ import annotations
@@ -24,24 +25,41 @@ from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
 from trine.compute.cost import Sizing
 from trine.compute.data_sheet import dtype_of, peak
+from trine.compute.kinds import family_of, kind_of
+from trine.compute.tables.machine import POWER_LIMITED, generation_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
-from trine.graph.workload import OPTIMIZER, Workload
-from trine.units import PS_PER_S
+from trine.graph.workload import OPTIMIZER, Operator, Workload
+from trine.units import PS_PER_S, transfer_ps
 
 if TYPE_CHECKING:
     from trine.parallel.contention_schema import ContentionFile
 
 PPM = 10**6
+#: Families of operators that matrix libraries run.
+_PRODUCTS = ("linear", "matmul")
 _FILE = Path(__file__).parent.parent / "presets" / "contention.yaml"
 
 
 class ChannelUse(NamedTuple):
-    """What a communication kernel takes of its GPU: SMs, and bytes read and written in its memory a second."""
+    """What a communication kernel takes of its GPU: SMs, bytes read and written in its memory a second, for a time."""
 
     channels: int
     memory_bytes_per_s: float
+    time_ps: int = 0
+
+
+class Bound(NamedTuple):
+    """Parts of the recorded time of forward and backward operators.
+
+    memory: of those that take longer for their bytes than for their FLOPs at the GPU's peaks (Williams et al.,
+    Roofline, CACM 2009). waves: of products among the others, where their kernels launch as many blocks as the GPU has
+    SMs, and each block works on one tile after the other.
+    """
+
+    memory: float = 0.0
+    waves: float = 0.0
 
 
 @cache
@@ -53,29 +71,44 @@ def contention_numbers() -> ContentionFile:
     return read_spec(_FILE, ContentionFile)
 
 
-def pressure_ppm(gpu: GpuSpec, use: ChannelUse, memory_bound: float) -> int:
-    """Millionths of its speed that compute on ``gpu`` loses while a kernel runs.
+def pressure_ppm(gpu: GpuSpec, use: ChannelUse, bound: Bound, product_ps: int = 0) -> int:
+    """Millionths of its speed that compute on ``gpu`` loses while a kernel runs; at most ``most`` of the preset file.
 
-    The part ``memory_bound`` of compute time loses the share of the memory bandwidth that the kernel takes, the rest
-    the share of the SMs; at most ``most`` of the preset file.
+    The part of compute time that memory bounds loses the share of the memory bandwidth that the kernel takes, products
+    of persistent kernels half of their speed, the rest the share of the SMs. product_ps: of a product of a persistent
+    kernel that starts beside this one. Its blocks without an SM start when this one has ended or the others have: it
+    takes longer by the shorter of the two times, and is alone with this one until it has ended. Kernels with a smaller
+    share of the SMs than ``waves_from`` take that share of products too.
     """
-    sms = use.channels / gpu.num_compute_units
-    memory = use.memory_bytes_per_s / gpu.memory_bytes_per_s
-    lost = memory_bound * min(memory, 1.0) + (1 - memory_bound) * min(sms, 1.0)
+    sms = min(use.channels / gpu.num_compute_units, 1.0)
+    makes_waves = sms >= contention_numbers().waves_from
+    if makes_waves and 2 * product_ps > use.time_ps > 0:
+        lost = min(product_ps / use.time_ps, 1.0)
+    else:
+        memory = min(use.memory_bytes_per_s / gpu.memory_bytes_per_s, 1.0)
+        waves = bound.waves if makes_waves else 0.0
+        lost = bound.memory * memory + waves / 2 + (1 - bound.memory - waves) * sms
     return round(min(lost, contention_numbers().most) * PPM)
 
 
-def memory_bound_share(workload: Workload, gpu: GpuSpec) -> float:
-    """The part of the recorded time of forward and backward operators that take longer for their bytes than for their
-    FLOPs at the peaks of ``gpu`` (Williams et al., Roofline, CACM 2009)."""
-    sizing, bound, total = Sizing(workload), 0, 0
+def is_persistent(gpu: GpuSpec, op: Operator) -> bool:
+    """Whether the operator is a product whose kernel launches as many blocks as ``gpu`` has SMs."""
+    return generation_of(gpu.name) in POWER_LIMITED and family_of(kind_of(op)) in _PRODUCTS
+
+
+def bound_of(workload: Workload, gpu: GpuSpec) -> Bound:
+    """What bounds the operators of ``workload`` on ``gpu``."""
+    sizing, memory, waves, total = Sizing(workload), 0, 0, 0
     for op in workload.operators:
         if op.phase != OPTIMIZER and op.gpu_time_ps:
             amount = sizing.recorded(op)
             rate = peak(gpu, dtype_of(op, workload.tensors))
             total += op.gpu_time_ps
-            bound += op.gpu_time_ps * (amount.bytes * rate > amount.flops * gpu.memory_bytes_per_s)
-    return bound / total if total else 0.0
+            if amount.bytes * rate > amount.flops * gpu.memory_bytes_per_s:
+                memory += op.gpu_time_ps
+            elif is_persistent(gpu, op):
+                waves += op.gpu_time_ps
+    return Bound(memory / total, waves / total) if total else Bound()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +116,15 @@ class CommunicationKernels:
     """The communication kernels of a job on a machine.
 
     places: int64[ranks], where each rank is among ``cluster.gpus``. costs: the library's; None: the links are of no
-    known kind. memory_bound: see :func:`pressure_ppm`.
+    known kind. persistent: of each operator, whether :func:`is_persistent`.
     """
 
     gpu: GpuSpec
     cluster: Cluster
     places: Int64
     costs: StepCosts | None
-    memory_bound: float
+    bound: Bound
+    persistent: tuple[bool, ...] = ()
 
     def of_groups(self, kind: str, size_bytes: int, groups: Int64) -> list[ChannelUse]:
         """What a collective takes on each kind of group: int64[groups, ranks]."""
@@ -100,7 +134,8 @@ class CommunicationKernels:
             return [_predicted(answer) for answer in answers if answer.time_ps]
         rate, is_outside = self._route(groups[0], np.roll(groups[0], -1))
         channels = numbers.channels.scale_out if is_outside else numbers.channels.scale_up
-        return [ChannelUse(channels, numbers.accesses.collective * float(rate))]
+        time_ps = transfer_ps(size_bytes, rate) if rate else 0
+        return [ChannelUse(channels, numbers.accesses.collective * float(rate), time_ps)]
 
     def of_message(self, ranks: Int64, peers: Int64) -> ChannelUse:
         """What sending a message takes; of the routes from ``ranks`` to ``peers`` that of the first counts."""
@@ -109,17 +144,23 @@ class CommunicationKernels:
         channels = numbers.message_channels.scale_out if is_outside else numbers.message_channels.scale_up
         return ChannelUse(channels, numbers.accesses.message * float(rate))
 
-    def ppm(self, uses: Sequence[ChannelUse]) -> int:
-        """The largest pressure of several kinds of groups."""
-        return max((pressure_ppm(self.gpu, use, self.memory_bound) for use in uses), default=0)
+    def ppm(self, uses: Sequence[ChannelUse], product_ps: int) -> int:
+        """The largest pressure of several kinds of groups; product_ps: as :func:`pressure_ppm` has it."""
+        return max((pressure_ppm(self.gpu, use, self.bound, product_ps) for use in uses), default=0)
+
+    def product_ps(self, step: Compute) -> int:
+        """Duration of a step where it is a product of a persistent kernel, else 0."""
+        at = step.label.operator
+        return step.duration_ps if 0 <= at < len(self.persistent) and self.persistent[at] else 0
 
     def describe(self) -> str:
         """What the answers rest on, in a sentence."""
         whose = "assumed channels" if self.costs is None else f"channels and times of {self.costs.library}"
+        waves = f", {self.bound.waves:.0%} are products of as many blocks as SMs" if self.bound.waves else ""
         return (
             f"kernels of collectives keep SMs of the {self.gpu.name} ({self.gpu.num_compute_units}) and read and write "
-            f"its memory: {whose}; {self.memory_bound:.0%} of the recorded time is bound by memory "
-            "(docs/background/contention.md)"
+            f"its memory: {whose}; {self.bound.memory:.0%} of the recorded time is bound by memory"
+            f"{waves} (docs/background/contention.md)"
         )
 
     def _route(self, sources: Int64, targets: Int64) -> tuple[int, bool]:
@@ -137,7 +178,7 @@ def _predicted(answer: CollectiveTime) -> ChannelUse:
     """What the library's kernel takes: where switches add up, a payload is read once and its result written once."""
     accesses = contention_numbers().accesses
     touched = accesses.in_network if answer.algorithm in IN_NETWORK else accesses.collective * answer.bus_factor
-    return ChannelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps)
+    return ChannelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps, answer.time_ps)
 
 
 def under_pressure(job: Job, kernels: CommunicationKernels) -> Job:
@@ -162,30 +203,39 @@ class _Pressing:
         self.kernels = kernels
         self.grid = grid
         self.ranks = ranks
-        self._known: dict[tuple[object, ...], int] = {}
+        self._known: dict[tuple[object, ...], list[ChannelUse]] = {}
         self._groups: dict[str, Int64] = {}
 
     def program(self, program: RankProgram) -> RankProgram:
-        return replace(program, steps=tuple(self._step(step) for step in program.steps))
+        steps, beside = list(program.steps), 0
+        for number in reversed(range(len(steps))):
+            step = steps[number]
+            if isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
+                beside = self.kernels.product_ps(step)
+            else:
+                steps[number] = self._step(step, beside)
+        return replace(program, steps=tuple(steps))
 
-    def _step(self, step: Step) -> Step:
+    def _step(self, step: Step, product_ps: int) -> Step:
+        """With its pressure; product_ps: of the operator that starts next, as :func:`pressure_ppm` has it."""
         if isinstance(step, Collective):
-            key: tuple[object, ...] = (step.axis, step.kind, step.size_bytes)
-            return replace(step, pressure_ppm=self._once(key, lambda: self._collective(step)))
+            uses = self._once((step.axis, step.kind, step.size_bytes), lambda: self._collective(step))
+            return replace(step, pressure_ppm=self.kernels.ppm(uses, product_ps))
         if isinstance(step, Send):
-            return replace(step, pressure_ppm=self._once((step.peer,), lambda: self._message(step)))
+            uses = self._once((step.peer,), lambda: self._message(step))
+            return replace(step, pressure_ppm=self.kernels.ppm(uses, 0))
         return step
 
-    def _once(self, key: tuple[object, ...], find: Callable[[], int]) -> int:
+    def _once(self, key: tuple[object, ...], find: Callable[[], list[ChannelUse]]) -> list[ChannelUse]:
         if key not in self._known:
             self._known[key] = find()
         return self._known[key]
 
-    def _collective(self, step: Collective) -> int:
+    def _collective(self, step: Collective) -> list[ChannelUse]:
         groups = self._groups_of(step.axis)
         if groups.shape[1] < 2 or not step.size_bytes:
-            return 0
-        return self.kernels.ppm(self.kernels.of_groups(step.kind, step.size_bytes, groups))
+            return []
+        return self.kernels.of_groups(step.kind, step.size_bytes, groups)
 
     def _groups_of(self, axis: str) -> Int64:
         if axis not in self._groups:
@@ -193,10 +243,10 @@ class _Pressing:
             self._groups[axis] = firsts[:, None] + self.grid.offsets(axis)[None, :]
         return self._groups[axis]
 
-    def _message(self, step: Send) -> int:
+    def _message(self, step: Send) -> list[ChannelUse]:
         offsets, axis = self.grid.offsets(step.peer.axis), step.peer.axis
         peers = self.ranks + offsets[step.peer.position] - offsets[self.grid.coordinates(self.ranks, axis)]
-        return self.kernels.ppm([self.kernels.of_message(self.ranks, peers)])
+        return [self.kernels.of_message(self.ranks, peers)]
 
 
 def kernels_of(
@@ -209,8 +259,10 @@ def kernels_of(
             "sheet of the GPU is known: --gpu NAME or --trace-gpu NAME says which it is",
             field="overlap",
         )
-    share = memory_bound_share(workload, gpu)
-    return CommunicationKernels(gpu=gpu, cluster=cluster, places=places, costs=costs, memory_bound=share)
+    return CommunicationKernels(
+        gpu=gpu, cluster=cluster, places=places, costs=costs, bound=bound_of(workload, gpu),
+        persistent=tuple(is_persistent(gpu, op) for op in workload.operators),
+    )  # fmt: skip
 
 
 def in_sequence(program: RankProgram) -> RankProgram:

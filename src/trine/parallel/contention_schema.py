@@ -28,6 +28,7 @@ class ContentionFile(Spec):
     channels: ByReach
     message_channels: ByReach
     accesses: Accesses
+    waves_from: float = Field(alias="waves-from", gt=0, lt=1)
     most: float = Field(gt=0, lt=1)
     evidence: Literal["measured", "interpolated", "modelled", "assumed"]
     sources: dict[str, str]

@@ -151,7 +151,7 @@ class JobContext:
         left_out = self._left_out_again(whole)
         together = [[op for op in segment if op.id not in left_out] for segment in whole]
         self.runs_again = {op.id for segment in together for op in segment}
-        check_recompute(self.workload, self.plan, together)
+        check_recompute(self.workload, self.plan, segments)
         self.notes = recompute_notes(self.plan, together)
         splits = self.schedule.splits_backward
         return [

@@ -476,4 +476,6 @@ def _require_positive(name: str, value: object) -> None:
 
 def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise PlanError(f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(str(value), known)}")
+        raise PlanError(
+            f"{name} must be one of {', '.join(known)}; got {value!r}{nearest(str(value), known, is_listed=True)}"
+        )

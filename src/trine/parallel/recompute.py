@@ -103,16 +103,25 @@ def _heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
     return 1, 1
 
 
-def check_recompute(workload: Workload, plan: Plan, segments: Sequence[Sequence[Operator]]) -> None:
-    """Raise PlanError, with the reason, where the plan's recomputation finds nothing to do or keeps nothing less."""
+def check_recompute(workload: Workload, plan: Plan, parts: Sequence[Sequence[Sequence[Operator]]]) -> None:
+    """Raise PlanError, with the reason, where the plan's recomputation finds nothing to do or keeps nothing less.
+
+    parts: the segments of each part of the model.
+    """
     if plan.recompute == "none":
         return
     if not workload.is_training:
         raise PlanError("recomputation is about the backward pass, and the trace has none")
-    if not segments:
+    if not any(parts):
         raise PlanError(
             f"{plan.recompute} recomputation finds nothing in {workload.name!r} to run again"
             + (": no operator is an attention, or a softmax beside a product" if plan.recompute == "selective" else "")
+        )
+    layers = max(map(len, parts))
+    if plan.recompute_layers is not None and layers < plan.recompute_layers:
+        raise PlanError(
+            f"recompute_layers is {plan.recompute_layers}, and no part of {workload.name!r} has more than {layers} "
+            "layers: leave it out to recompute all"
         )
     if (
         plan.recompute == "full"

@@ -3,7 +3,7 @@
 Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.2.2. The all-reduces
 of tensor parallelism become an all-gather before a column split and a reduce-scatter behind a row split, and the other
 way round in the backward pass. The input of a column split is not kept whole but gathered again for the gradient of its
-weight, beside the gradient of its input.
+weight, beside the gradient of its input, unless the software keeps it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SequenceCollectives(SplitCollectives):
             return next(iter(self.differentiable_input(op)), None) if split.mode == "column" else None
         if split.mode in ("row", "embedding"):
             return forward.outputs[0]
-        if split.mode == "column":
+        if split.mode == "column" and self.context.memory_style.gathered_inputs == "again":
             return next(iter(self.differentiable_input(op)), None)
         return None
 

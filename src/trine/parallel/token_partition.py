@@ -150,7 +150,7 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
     experts = [op for op in workload.operators if op.phase == FORWARD and is_expert(op)]
     if not experts:
         raise PlanError(
-            f"expert parallelism finds no experts in {workload.name!r}: its operators have the attribute 'expert'"
+            f"expert parallelism finds no experts in {workload.name!r}: no operator has the attribute 'expert'"
         )
     for op in experts:
         count = op.attributes.get("num_experts")

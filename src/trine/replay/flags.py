@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from trine.arrays import Bool, Int64, spans
 from trine.errors import InputError
-from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, WRITE_FLAGGED, GpuProgram
+from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, GpuProgram, is_flagged, is_read
 
 #: Lines with flags of their own that a program may name.
 MAX_FLAGGED_LINES = 2**25
@@ -35,7 +35,7 @@ def flag_places(program: GpuProgram, rank: int) -> Places:
     """
     op = program.operand_op
     chosen = (program.operand_semaphore >= 0) & (program.operand_rank == rank) & (program.op_kind[op] != DMA)
-    flagged = np.isin(program.operand_role, (READ_FLAGGED, WRITE_FLAGGED))
+    flagged = is_flagged(program)
     single, many = np.flatnonzero(chosen & ~flagged), np.flatnonzero(chosen & flagged)
     lines = program.op_amount[op[many]]
     if lines.sum() > MAX_FLAGGED_LINES:
@@ -65,7 +65,7 @@ def gives_of(program: GpuProgram, rank: int) -> Int64:
     copied = own & (program.op_kind[op] == DMA) & (program.operand_semaphore >= 0)
     copies = np.bincount(program.operand_semaphore[copied], minlength=program.semaphores.shape[1])
     released = own & (program.op_kind[op] == RELEASE)
-    stored = own & (program.operand_role == WRITE_FLAGGED)
+    stored = own & is_flagged(program) & ~is_read(program)
     return _sums(program, op, released) + _line_sums(program, op, stored) + copies
 
 

@@ -41,13 +41,19 @@ def to_csv(tables: Mapping[str, Table], path: str | Path) -> None:
                 _write_csv(table, file)
 
 
-def to_parquet(tables: Mapping[str, Table], directory: str | Path) -> None:
-    """Write one file a table into ``directory``, which is made if need be."""
+def pyarrow() -> tuple[Any, Any]:
+    """``pyarrow`` and ``pyarrow.parquet``. Raises MissingExtraError without them."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("writing Parquet (CSV and npz need nothing)", "parquet", "pyarrow") from None
+    return pa, pq
+
+
+def to_parquet(tables: Mapping[str, Table], directory: str | Path) -> None:
+    """Write one file a table into ``directory``, which is made if need be."""
+    pa, pq = pyarrow()
     with OutputFolder(directory) as folder:
         for name, table in tables.items():
             with folder.open(f"{name}.parquet") as file:

@@ -7,14 +7,15 @@ repeats.
 
 The band of a synthesised step: the 10th and 90th percentile of log(measured / predicted) of published steps that had no
 part in what is predicted with (presets/measured/training/bands.yaml), of the nearest level with enough of them. That of
-a recorded step: of its collectives alone, since its computation is as recorded.
+a recorded step: of its collectives alone, since its computation is as recorded. Recorded times that were moved to
+another GPU have none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
 #: A level with fewer rows is passed over for a wider one.
 LEAST_ROWS = 8
+#: The level that holds every published step.
+ALL_STEPS = "all that there are"
 #: Most nodes of each scale, and its name.
 SCALES = ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 40, "more nodes"))
 #: Sizes (log2 of bytes) between which a library's band goes from that of small messages to that of large ones.
@@ -76,12 +79,16 @@ class StepWork(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBand(OneLine):
-    """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so."""
+    """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so.
+
+    fit_error: where the band is as wide as that error of a fitted profile.
+    """
 
     low: float
     high: float
     level: str
     num_rows: int
+    fit_error: float | None = None
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """The shortest and longest time of the step."""
@@ -90,16 +97,37 @@ class StepBand(OneLine):
     @property
     def words(self) -> str:
         """What the band is, in words."""
-        return f"10th to 90th percentile of {self.num_rows} published steps, left out: {self.level}"
+        if self.fit_error is not None:
+            return f"as far as the fit of this software was off on steps that it left out ({self.fit_error:.1%})"
+        return (
+            "as far as 8 of 10 published steps lie from what trine predicts of them (10th to 90th percentile of "
+            f"{self.num_rows} steps, {self.level}; none takes part in its own prediction)"
+        )
+
+    def at_least(self, error: float) -> StepBand:
+        """The band, as wide as the error of a fitted profile on steps that its fit left out."""
+        low, high = min(self.low, 1 / (1 + error)), max(self.high, 1 + error)
+        if (low, high) == (self.low, self.high):
+            return self
+        return replace(self, low=low, high=high, fit_error=error)
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether the steps are all that there are, of whatever GPU."""
+        return self.level == ALL_STEPS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationBand(OneLine):
-    """Factors of small and of large collectives of a library, as its own answers have them; compute is as recorded."""
+    """Factors of small and of large collectives of a library, as its own answers have them.
+
+    is_recorded: whether all operators have their recorded times; those of other sizes are modelled, without a band.
+    """
 
     library: str
     small: tuple[float, float]
     large: tuple[float, float]
+    is_recorded: bool = True
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """The step with its exposed communication as short and as long as the band of its collectives says."""
@@ -120,7 +148,8 @@ class CommunicationBand(OneLine):
     @property
     def words(self) -> str:
         """What the band is, in words."""
-        return f"compute as recorded, collectives within the band of {self.library}"
+        compute = "as recorded" if self.is_recorded else "as modelled from the recorded one, which has no band"
+        return f"compute {compute}, collectives within the band of {self.library}"
 
 
 def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = False) -> StepBand | None:
@@ -146,7 +175,7 @@ def nearest_in(
     for level in wanted:
         entry = next((each for each in known["fitted_levels" if is_fitted else "levels"] if each["of"] == level), None)
         if entry is not None and entry["rows"] >= LEAST_ROWS:
-            words = ", ".join(str(value) for value in level.values()) or "all of them"
+            words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
             return StepBand(low=entry["low"], high=entry["high"], level=words, num_rows=entry["rows"])
     return None
 

@@ -19,7 +19,7 @@ from trine.results import document, frames, plot, summary, timeline
 from trine.results.records import Ends, record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import Part, TaskRun
-from trine.units import format_bytes, format_time
+from trine.units import format_time
 
 if TYPE_CHECKING:
     import pandas
@@ -57,14 +57,15 @@ class Result(TaskRun, Report):
 
     @property
     def headline(self) -> str:
-        """Step time, ranks and what the slowest rank spends it on."""
-        peak = self.memory_peak_bytes
+        """Step time, ranks and what the slowest rank spends it on, MFU, and whether it fits."""
         name = self.plan.get("workload") or self.plan.get("name")
+        needed = summary.memory_needed(self)
         return (
             f"{f'{name}: ' if name else ''}step time {format_time(self.step_time_ps)} on {self.num_ranks:,} "
             f"rank{'s' if self.num_ranks > 1 else ''} "
             f"({100 * self.compute_s / self.step_time_s if self.step_time_ps else 0:.0f} % compute)"
-            + (f", memory peak {format_bytes(peak)}" if peak else "")
+            + "".join(f", {words}" for words in summary.rates_in_brief(self))
+            + (f", memory needed {needed}" if needed else "")
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trine.results import headline
 from trine.results.metrics import Share
@@ -11,6 +12,9 @@ from trine.results.text import aligned, behaviour, wrapped
 from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
+
+if TYPE_CHECKING:
+    from trine.results.headline import StepWork
 
 _NAME = 44
 #: Tiers of links that are shown, the hottest first.
@@ -56,12 +60,7 @@ def _numbers(result: TaskRun) -> list[str]:
         lines += wrapped(f"{format_time(ends[0])} to {format_time(ends[1])}", result.band.words)
     if work is None or not result.step_time_ps:
         return lines
-    rates = [
-        f"{headline.per_second(getattr(work, what), result.step_time_ps):,.5g} {what}/s"
-        for what in ("samples", "tokens")
-        if getattr(work, what)
-    ]
-    used = headline.numbers(result)
+    rates, used = _throughput(work, result.step_time_ps), headline.numbers(result)
     if work.model_flops:
         rates.append(f"{_tera(used['model_flops_per_s_per_gpu'])} TFLOP/s a GPU")
         if work.hardware_flops > work.model_flops:
@@ -71,6 +70,21 @@ def _numbers(result: TaskRun) -> list[str]:
         between = "" if low is None or ends == (result.step_time_ps,) * 2 else f" ({low:.1%} to {high:.1%})"
         rates.append(f"MFU {used['mfu']:.1%}{between} of {work.dtype}")
     return [*lines, *wrapped("throughput", ", ".join(rates))]
+
+
+def rates_in_brief(result: TaskRun) -> list[str]:
+    """Tokens a second, else samples, and the MFU, of those that are known."""
+    if result.work is None or not result.step_time_ps:
+        return []
+    used = headline.mfu(result)
+    return _throughput(result.work, result.step_time_ps)[-1:] + ([] if used is None else [f"MFU {used:.1%}"])
+
+
+def _throughput(work: StepWork, step_ps: int) -> list[str]:
+    """Return samples and tokens a second: five digits, or all before the point where there are more."""
+    counts = ((what, getattr(work, what)) for what in ("samples", "tokens"))
+    found = ((what, headline.per_second(count, step_ps)) for what, count in counts if count)
+    return [f"{per_s:,.0f} {what}/s" if per_s >= 1e4 else f"{per_s:,.5g} {what}/s" for what, per_s in found]
 
 
 def _tera(flop_per_s: object) -> str:
@@ -166,27 +180,38 @@ def _tier(uses: Sequence[LinkUse]) -> str:
     return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}" if uses[0].tier else ""
 
 
+def memory_needed(result: TaskRun) -> str:
+    """What the rank that needs most takes of its GPU, and whether it fits; empty where memory was not followed."""
+    return "" if not result.memory_peaks else _needed(result)[1]
+
+
+def _needed(result: TaskRun) -> tuple[int, str]:
+    """Return the row of the rank that needs most, and how much that is of its GPU."""
+    rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_uses[r].needed_bytes, -r))
+    use = result.memory_uses[rank]
+    is_known = use.margin_bytes is not None
+    of = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
+    shown = use.verdict.upper() if is_known else use.verdict
+    return rank, f"{format_bytes(use.needed_bytes)}{of} (rank {result.shown_ranks[rank]}): {shown}"
+
+
 def _memory(result: TaskRun) -> list[str]:
     if not result.memory_peaks:
         return []
-    rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_uses[r].needed_bytes, -r))
+    rank, head = _needed(result)
     peak, use = result.memory_peaks[rank], result.memory_uses[rank]
-    margin = use.margin_bytes
-    shown, of = use.verdict, ""
-    if margin is not None:
-        left = f"{format_bytes(margin)} ({margin / use.capacity_bytes:.1%}) left" if margin >= 0 else (
-            f"{format_bytes(-margin)} ({-margin / use.capacity_bytes:.1%}) over"
-        )  # fmt: skip
-        shown, of = f"{use.verdict.upper()}, {left}", f" of {format_bytes(use.capacity_bytes)}"
-    head = f"memory peak  {format_bytes(use.needed_bytes)}{of} (rank {result.shown_ranks[rank]}): {shown}"
+    if use.margin_bytes is not None:
+        margin = use.margin_bytes
+        share = f"{format_bytes(abs(margin))} ({abs(margin) / use.capacity_bytes:.1%})"
+        head += f", {share} {'left' if margin >= 0 else 'over'}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
-    parts = [f"allocated {format_bytes(use.allocated_bytes)}", f"reserved {format_bytes(use.reserved_bytes)}"]
+    parts = [f"reserved {format_bytes(use.reserved_bytes)}, of which {format_bytes(use.allocated_bytes)} are allocated"]
     if use.outside_bytes:
         parts.append(f"context and communicators {format_bytes(use.outside_bytes)}")
     return [
-        head,
-        *wrapped("needs", ", ".join(parts)),
-        *wrapped("of which", ", ".join(f"{name} {format_bytes(size)}" for size, name in held)),
+        f"memory needed  {head}",
+        *wrapped("needs", "; ".join(parts)),
+        *wrapped("allocated", ", ".join(f"{name} {format_bytes(size)}" for size, name in held)),
     ]
 
 

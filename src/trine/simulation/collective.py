@@ -16,6 +16,7 @@ from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix
+    from trine.collectives.sizes import Sizes
 
 FOLDING = ("on", "off", "verify")
 
@@ -23,7 +24,7 @@ FOLDING = ("on", "off", "verify")
 @named_arguments
 def collective(
     op: str,
-    sizes: Sequence[int],
+    sizes: Sizes,
     cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
@@ -39,7 +40,8 @@ def collective(
 
     Parameters
     ----------
-    op, sizes: as nccl-tests counts bytes. cluster: or its name. group: positions in ``cluster.gpus``; None: all.
+    op, sizes: bytes as nccl-tests counts them, or texts as of ``--size``.
+    cluster: or its name. group: positions in ``cluster.gpus``; None: all.
     options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
         protocol ``none`` are simulated step by step.
     network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.

@@ -15,6 +15,9 @@ from trine.results.headline import CommunicationBand, StepBand, StepWork, best_p
 from trine.software.profile import FACTORS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trine.evidence import Evidence
     from trine.parallel.build import BuildReport
     from trine.results import Result
     from trine.simulation.setup import Setup
@@ -76,22 +79,49 @@ def _dtype(workload: Workload, flops: dict[int, int]) -> str:
     return max(totals, key=lambda name: totals[name], default="float32")
 
 
-def band_of(setup: Setup, work: StepWork) -> StepBand | CommunicationBand | None:
-    """The band of a synthesised step by published ones; of a recorded step by its collectives; None: of neither."""
+def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepBand | CommunicationBand | None:
+    """The band of a synthesised step by published ones; of a recorded step by its collectives; None: of neither.
+
+    Times moved to another GPU, or predicted in place of the recorded ones, have none: how far off is not known.
+    """
     machine = setup.machine
     if setup.workload.format == SYNTHESISED:
         nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
         profile = setup.software.profile
-        factors = () if profile is None else (getattr(profile.factors, name) for name in FACTORS)
-        is_fitted = any(factor.fitted_on is not None for factor in factors)
-        return nearest_band(work.gpu, setup.software.name, nodes, is_fitted)
-    if machine is None or setup.plan.num_ranks == 1 or machine.library is None:
+        factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
+        errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
+        band = nearest_band(work.gpu, setup.software.name, nodes, bool(errors))
+        return band if band is None or not errors else band.at_least(max(errors))
+    if machine is None or setup.plan.num_ranks == 1 or machine.library is None or not setup.times.is_recorded:
         return None
     from trine.collectives.nccl.parameters import load_library
 
     rows = load_library(machine.library).bands
     (_, *small), (_, *large) = rows["measured-net" if machine.has_fabric and "measured-net" in rows else "measured"]
-    return CommunicationBand(library=machine.library, small=(small[0], small[1]), large=(large[0], large[1]))
+    is_recorded = {row.kind for row in evidence if row.what == "operator time"} == {"measured"}
+    ends: dict[str, tuple[float, float]] = {"small": (small[0], small[1]), "large": (large[0], large[1])}
+    return CommunicationBand(library=machine.library, is_recorded=is_recorded, **ends)
+
+
+def with_foreign_band(result: Result) -> Result:
+    """Warn where no published step behind the band is of such a model, precision or GPU."""
+    work, band = result.work, result.band
+    if work is None or not isinstance(band, StepBand):
+        return result
+    of = []
+    if work.tokens is None:
+        of.append("a convolutional network")
+    if work.dtype not in ("bfloat16", "float16"):
+        of.append(work.dtype)
+    if band.is_of_all and work.gpu is not None:
+        of.append(f"the {work.gpu} or its generation")
+    if not of:
+        return result
+    text = (
+        f"no published step of {' or of '.join(of)} is behind the band of the step's time, which may be too narrow: "
+        "they are of transformers in 16 bits on GPUs of NVIDIA"
+    )
+    return result.with_words(warnings=(*result.warnings, text))
 
 
 def with_public_mfu(result: Result) -> Result:

@@ -23,7 +23,7 @@ from trine.simulation.facts import (
     with_exposed_launches,
     with_memory_verdict,
 )
-from trine.simulation.headline import band_of, step_work, with_public_mfu
+from trine.simulation.headline import band_of, step_work, with_foreign_band, with_public_mfu
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 from trine.simulation.worth import verdicts
@@ -175,7 +175,7 @@ class _Run:
 
 def _judged(result: Result, setup: Setup) -> Result:
     """With what only the whole result can say: whether it fits, which uplinks are crowded, what launches expose."""
-    result = with_public_mfu(with_crowded_uplinks(with_memory_verdict(result), setup.machine))
+    result = with_public_mfu(with_foreign_band(with_crowded_uplinks(with_memory_verdict(result), setup.machine)))
     return result if setup.launch is None else with_exposed_launches(result)
 
 
@@ -234,6 +234,6 @@ class _Answer:
             part=part,
             link_tiers=tiers,
             work=self.work,
-            band=band_of(self.setup, self.work),
+            band=band_of(self.setup, self.work, self.evidence),
             memory_facts=memory_facts(self.setup),
         )

@@ -201,7 +201,7 @@ def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int
 
     Raises InputError for a spread that there cannot be.
     """
-    varies = options.stragglers is not None and options.stragglers.jitter is not None
+    varies = options.stragglers is not None and options.stragglers.tells_ranks_apart
     if options.gpu_spread is None and (varies or model.name != TABLES):
         return 0.0
     from trine.compute.spread import GPU_SPREAD, checked_spread, slowest_of

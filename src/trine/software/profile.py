@@ -139,7 +139,8 @@ class MemoryStyle(Spec):
     results of attention and of every second ``product`` (torchtitan), ``compiled`` only those that its backward pass
     reads. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
     that activations had, so that those of the next step find other blocks.
-    gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` or ``kept``.
+    gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
+    which takes time, or ``kept``.
     """
 
     context_bytes: Bytes = 0

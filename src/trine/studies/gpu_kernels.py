@@ -1,11 +1,11 @@
 """Communication kernels that others have published and measured, as GPU programs: what their source code does.
 
 Written from reading MSCCL++ (github.com/microsoft/mscclpp): tutorials/03-memory-channel, allreduce_packet.cu,
-allreduce_allpair_packet.cu, allreduce_rsag_zero_copy.cu, execution_kernel.hpp, semaphore_device.hpp,
-concurrency_device.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py; TensorRT-LLM's all-reduces as sglang had
-them in January 2025 (sgl-kernel/src/sgl-kernel/csrc/trt_reduce_internal.cu); and vLLM's csrc/custom_all_reduce.cuh
-from 0.6.2 on (pull request 8558), whose blocks count their meetings. No code is taken over. How their threads become
-wavefronts:
+allreduce_allpair_packet.cu, allreduce_nvls_packet.cu, allreduce_rsag_zero_copy.cu, execution_kernel.hpp,
+semaphore_device.hpp, concurrency_device.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py; TensorRT-LLM's
+all-reduces as sglang had them in January 2025 (sgl-kernel/src/sgl-kernel/csrc/trt_reduce_internal.cu); and vLLM's
+csrc/custom_all_reduce.cuh from 0.6.2 on (pull request 8558), whose blocks count their meetings. No code is taken over.
+How their threads become wavefronts:
 
 - A warp that accesses 16 bytes a lane has four lines of 128 bytes in one access, so ``unroll`` is a multiple of 4.
 - A lane that waits for a packet's flag waits for nothing else: packets of different peers are waited for one after
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
@@ -58,10 +59,6 @@ L2_CYCLES = 262
 FAR_CYCLES = 156
 #: Of a load that the L1 has (arXiv 2402.13499), and of further lines of a kernel's parameters (as above).
 L1_CYCLES, PARAMETER_LINES = 33, 105
-#: Of a jump to instructions that nothing has fetched: a kernel begins with empty caches of instructions and constants,
-#: lines come from the L2 by an L1 of their own (39 cycles from it each way), and the next eight of 128 bytes come with
-#: them (Huerta et al., MICRO 2025, arXiv 2503.20481: their simulator's configurations of Turing, Ampere, Blackwell).
-FETCH_CYCLES = L2_CYCLES - L1_CYCLES + 2 * 39
 #: TensorRT-LLM's kernels in sglang (sgl-kernel trt_reduce_internal.cuh): most blocks, most threads.
 COPIED_BLOCKS, COPIED_THREADS = 36, 512
 #: What a block of vLLM's 512 threads reads of each rank at once.
@@ -166,7 +163,35 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
         block.delay(99, "reduce")
         share = block.part(lines, blocks, number)
         if share.lines:
-            block.add_up(share, source, slots, [share.write(result)], (100, 20))
+            block.add_up(share, share.read(source), slots, [share.write(result)], (100, 20))
+        block.next_flag()
+    return builder.finished()
+
+
+def nvls_packets(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int = 1024) -> GpuProgram:
+    """All-reduce in one step (allreduceNvlsPacket): all blocks write their share of the input to all ranks as packets
+    of 8 bytes, which the switch multicasts; then they add up what has come. Divisions run beside the flag's load; the
+    load of the handle waits for it."""
+    builder = _builder("NVLS packets", ranks, size_bytes, blocks, threads // 2, LL)
+    lines = builder.options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    slots = builder.slots("scratch", ranks, lines)
+    words = builder.scratch("words", blocks, 1)
+    roles = [WRITE_ALL, *[WRITE_MEMBER] * (ranks - 1)]
+    for number in range(blocks):
+        block = _Block(builder, number, words)
+        block.delay(139, "flag")
+        block.word("flag")
+        block.delay(8, "channel")
+        block.word("channel")
+        block.delay(20, "put")
+        share = block.part(lines, blocks, number)
+        if share.lines:
+            # The last slot has the own packets, which the switch sends back; in truth the own input is read instead.
+            rows = [slots.operand((role, role), d, (d - 1) % ranks, share.first) for d, role in enumerate(roles)]
+            share.copy(share.read(source), *rows, label="put")
+            block.delay(112, "reduce")
+            block.add_up(share, share.read(slots, chunk=ranks - 1), slots, [share.write(result)], (92, 32))
         block.next_flag()
     return builder.finished()
 
@@ -194,7 +219,8 @@ def twoshot_packets(
         share = block.part(lines, blocks, number)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
-            block.add_up(share, source, slots, targets, (code.packet, code.written[0] + code.written[1] * (ranks - 2)))
+            executed = code.packet, code.written[0] + code.written[1] * (ranks - 2)
+            block.add_up(share, share.read(source), slots, targets, executed)
         block.delay(code.unpack, "unpack")
         if part.lines:
             part.copy(part.read(sums, chunk=distance - 1), part.write(result, chunk=-distance), label="unpack")
@@ -476,7 +502,7 @@ class _Block(Workgroup):
         self.barrier("wait")
 
     def add_up(
-        self, share: Workgroup, source: Region, slots: Region, targets: Sequence[Operand], cycles: tuple[int, int]
+        self, share: Workgroup, own: Operand, slots: Region, targets: Sequence[Operand], cycles: tuple[int, int]
     ) -> None:
         """The own input and the packets of all peers. A lane waits for those of one peer before it asks for the next's;
         beside the last peer's, the sum reads once more what is in registers in truth, all at the same time.
@@ -489,7 +515,7 @@ class _Block(Workgroup):
             self.add(WAITCNT, 0, (), "reduce")
         self.delay((last + 1) * cycles[0] + cycles[1], "reduce")
         known = [share.read(seen, chunk=slot) for slot in range(last)]
-        reads = [share.read(source), *known, share.read(slots, chunk=last)]
+        reads = [own, *known, share.read(slots, chunk=last)]
         unroll = len(reads) * self.builder.options.unroll
         self.builder.add(REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
 
@@ -517,7 +543,10 @@ class _Block(Workgroup):
 
     def of_peer(self, lines: int, ranks: int) -> tuple[int, Workgroup]:
         """The peer that the block serves, and its part of the lines for it."""
-        per_peer = self.builder.options.workgroups // (ranks - 1)
+        per_peer, left = divmod(self.builder.options.workgroups, ranks - 1)
+        if left:
+            blocks = self.builder.options.workgroups
+            raise InputError(f"must be a multiple of the {ranks - 1} peers, got {blocks}", field="blocks")
         return self.number // per_peer + 1, self.part(lines, per_peer, self.number % per_peer)
 
     def _word(self, role: int) -> Operand:
@@ -539,8 +568,6 @@ def _builder(
     name: str, ranks: int, size_bytes: int, blocks: int, threads: int, protocol: str, accesses: int = 1
 ) -> CollectiveBuilder:
     """``accesses``: of 16 bytes that a lane has in flight where lines carry no flags."""
-    if protocol == LL and ranks > 2 and blocks % (ranks - 1):
-        raise InputError(f"must be a multiple of the {ranks - 1} peers, got {blocks}", field="blocks")
     waiting = threads // PACKET_LANES
     wavefronts = min(waiting, MOST_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
     options = KernelOptions(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from trine.studies.gpu_kernels import (
     ALLREDUCE_6,
     copy_kernel,
     nvls_between_meetings,
+    nvls_packets,
     oneshot_copied,
     oneshot_packets,
     reads_between_meetings,
@@ -44,10 +45,14 @@ from trine.studies.gpu_kernels import (
     twoshot_zero_copy,
 )
 from trine.studies.host_loops import HostCall, host_times_ps
+from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
 
 FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
 #: Issue 5 of trine: the median of |error| of the judged series.
 TARGET = 0.25
+#: Issue 15 of trine: all-reduces of up to this on H100 and H200 within 15 % (median), 30 % (90th percentile), +-5 %
+#: (mean).
+SMALL_BYTES = 1 << 20
 #: Larger kernels run once: what the L2 still holds from the last round does not matter to them.
 WARM_BYTES = 8 << 20
 
@@ -84,6 +89,8 @@ PROGRAMS: Mapping[str, Build] = {
     "packets": lambda size, ranks: copy_kernel("packets", size),
     "one-shot packets": lambda size, ranks: oneshot_packets(size, ranks),
     "allreduce6": lambda size, ranks: twoshot_packets(size, ranks, blocks=21, code=ALLREDUCE_6),
+    "NVLS packets, 8 blocks": lambda size, ranks: nvls_packets(size, ranks, blocks=8),
+    "NVLS packets, 16 blocks": lambda size, ranks: nvls_packets(size, ranks, blocks=16),
     "two-shot packets, 28 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=28),
     "two-shot packets, 56 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=56),
     "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
@@ -106,7 +113,7 @@ class Stand:
     """What stands for a series: cluster preset, programs, whether it is judged, and what the reader should know.
 
     start_ps: what each call has of the start of a measurement or of a graph, beside the kernel. loop: kernels were
-    started one by one, as loop_ps says.
+    started one by one, as loop_ps says. traced: a profiler traced each kernel, which is in start_ps.
     """
 
     cluster: str
@@ -115,8 +122,10 @@ class Stand:
     judged: bool = False
     start_ps: int = 0
     loop: bool = False
+    traced: bool = False
 
 
+_NVLS_PACKETS = ("NVLS packets, 8 blocks", "NVLS packets, 16 blocks")
 _PACKETS = ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks")
 _ZERO_COPY = ("two-shot zero copy, 32 blocks", "two-shot zero copy, 64 blocks")
 #: Of the host for a launch, at most: the fastest stream of kernels there is, with an L40 (gpu-benches
@@ -136,9 +145,14 @@ _COPY_PS, _COPY_BYTES_PER_S = 1_000_000 + 680_000, 3_352_000_000_000 // 2
 #: copies its input; the host's clock, and nobody waits for the GPU.
 _CALLS = 5000
 _SIZES = tuple(4 * elements for elements in (512, 4096, 32_768, 262_144, 524_288, 1_048_576, 2_097_152))
-#: Between the event that starts the clock and a graph of 10 kernels, while the GPU has nothing to do: a call from
-#: Python, and about 3 us that cudaGraphLaunch of a straight line of kernels takes the host (benchmark_mscclpp.py).
-_GRAPH_START_PS = (_PYTHON_PS + _BINDING_PS + 3_000_000) // 10
+#: NCCL's all-reduces of 2 KiB to 1 MiB on 8 GPUs, us: as sglang's benchmark has them beside MSCCL++'s (pull request
+#: 22734, H200), and as MSCCL++'s plot has them (single_node_allreduce_results_1K_to_1M.png, H100; +-3 %). The library,
+#: the links and the sizes at which it changes its algorithm are the same; between them lies what the one benchmark adds
+#: to a kernel: PyTorch's profiler, which traces each of a graph (benchmark_mscclpp.py: profile = True), and a tenth of
+#: what lies between the event that starts the clock and the graph.
+_NCCL_TRACED = (16.84, 16.99, 17.23, 17.75, 19.63, 19.92, 20.13, 20.31, 20.86, 27.0)
+_NCCL_PLAIN = (15.2, 15.4, 15.6, 16.0, 17.5, 17.8, 18.2, 18.5, 19.0, 24.0)
+_TRACED_PS = _STREAM_PS // 10 + round(1e6 * median(np.subtract(_NCCL_TRACED, _NCCL_PLAIN)))
 _LOOP = "started one by one, 5000 times, by Python, which looks at its own clock and waits for nobody"
 STANDS: Mapping[str, Stand] = {
     "mscclpp-dsl-h100": Stand(
@@ -156,9 +170,10 @@ STANDS: Mapping[str, Stand] = {
     ),
     "sglang-mscclpp-h200": Stand(
         cluster="hgx-h200",
-        programs=(*_PACKETS, *_ZERO_COPY),
-        remark="tuned over kernels and blocks; CUDA graph of 10 behind idle GPUs; may have taken NVLS packets",
-        start_ps=_GRAPH_START_PS,
+        programs=(*_NVLS_PACKETS, *_PACKETS, *_ZERO_COPY),
+        remark="tuned over kernels and blocks; CUDA graph of 10 under a profiler, whose cost NCCL's rows beside say",
+        start_ps=_TRACED_PS,
+        traced=True,
     ),
     "tutorial-put": Stand(cluster="dgx-h100", programs=("put",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
     "tutorial-get": Stand(cluster="dgx-h100", programs=("get",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
@@ -192,6 +207,15 @@ STANDS: Mapping[str, Stand] = {
             remark="24 SMs, empty L2; each rank draws its experts; a straight line through two runs with fewer tokens",
         )
         for gpus in (16, 32)
+    },
+    **{
+        f"npkit-{protocol.lower()}": Stand(
+            cluster="rtx3090-pcie",
+            programs=tuple(name for name in PRIMITIVE_PROGRAMS if name.startswith(protocol)),
+            judged=True,
+            remark="one primitive of a ring all-reduce through host memory, as NPKit counts it; a first run, empty L2",
+        )
+        for protocol in ("LL", "Simple")
     },
     "fbgemm-rocm-oneshot": Stand(
         cluster="mi300x-node", programs=("one step of loads",), remark="GPU not stated; eager"
@@ -286,7 +310,8 @@ def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) 
 
 def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> FineCompared:
     """One of :func:`compare`."""
-    names = programs or ((point.kernel,) if point.kernel in EXPERT_PROGRAMS else point.stand.programs)
+    is_one = point.kernel in EXPERT_PROGRAMS or point.kernel in PRIMITIVE_PROGRAMS
+    names = programs or ((point.kernel,) if is_one else point.stand.programs)
     stand = point.stand
     times = {name: predicted_ps(name, stand.cluster, point.gpus, point.size_bytes) for name in names}
     best = min(times, key=lambda name: times[name][-1])
@@ -316,6 +341,8 @@ def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tupl
     """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, of a large one one."""
     if program in EXPERT_PROGRAMS:
         return (expert_time_ps(program, cluster, gpus),)
+    if program in PRIMITIVE_PROGRAMS:
+        return (primitive_time_ps(*PRIMITIVE_PROGRAMS[program], size_bytes),)
     machine = load_cluster(cluster)
     group = machine.gpus[:gpus]
     built = PROGRAMS[program](size_bytes, gpus)
@@ -326,6 +353,30 @@ def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tupl
 def median_error(compared: Iterable[FineCompared]) -> float:
     """The median of |error|."""
     return median(abs(each.error) for each in compared)
+
+
+class ErrorSpread(NamedTuple):
+    """Of errors: how many, the median and 90th percentile of |error|, and their mean."""
+
+    rows: int
+    median: float
+    p90: float
+    bias: float
+
+
+def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> ErrorSpread | None:
+    """All-reduces of up to 1 MiB on H100 and H200, ``traced`` ones, by a profiler, too or not. None: there are none."""
+    errors = [
+        each.error
+        for each in compared
+        if any(gpu in each.point.machine for gpu in ("H100", "H200"))
+        and each.point.size_bytes <= SMALL_BYTES
+        and (traced or not each.point.stand.traced)
+    ]
+    if not errors:
+        return None
+    p90 = float(np.quantile(np.abs(errors), 0.9))
+    return ErrorSpread(len(errors), median(map(abs, errors)), p90, sum(errors) / len(errors))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -352,6 +403,7 @@ class KernelValidation(Report):
         return {
             **self.tables(),
             "median_errors": {name: median_error(_of(self.compared, name)) for name in series},
+            "small_all_reduces": {name: spread._asdict() for name, spread in _spreads(self.compared).items()},
             "target": TARGET,
             "finished": self.finished,
         }
@@ -382,9 +434,20 @@ def _table(compared: Sequence[FineCompared]) -> str:
     lines += ["", f"{'median of |error|':24}"]
     for name in dict.fromkeys(each.point.series for each in compared):
         lines.append(f"  {name:24} {median_error(_of(compared, name)):6.1%}{_verdict(name, compared)}")
+    for name, spread in _spreads(compared).items():
+        lines.append(
+            f"all-reduces of 1 KiB to 1 MiB on H100 and H200, {name}: {spread.rows} rows, median of |error| "
+            f"{spread.median:.1%}, 90th percentile {spread.p90:.1%}, bias {spread.bias:+.1%}"
+        )
     worst = max(compared, key=lambda each: abs(each.error))
     size = format_size(worst.point.size_bytes)
     return "\n".join([*lines, f"worst of all: {worst.point.series}, {size}: {worst.error:+.0%}"])
+
+
+def _spreads(compared: Sequence[FineCompared]) -> dict[str, ErrorSpread]:
+    """Of small all-reduces: all, and those without a profiler, which is not simulated."""
+    found = {"all": small_all_reduces(compared), "without a profiler": small_all_reduces(compared, traced=False)}
+    return {name: spread for name, spread in found.items() if spread is not None}
 
 
 def _of(compared: Sequence[FineCompared], series: str) -> list[FineCompared]:

@@ -31,6 +31,9 @@ _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 _SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "results", "__pycache__")
 _NOT_ASKED = ("bands.yaml", "headline.py", "sources.yaml", "steps.csv.gz", "layouts.csv.gz", "README.md")
 
+#: Fields of a source that its rows' answers depend on.
+_SOURCE_FIELDS = ("cluster", "software", "operators", "model", "plan", "fill")
+
 #: Multipliers of three factors of a profile, :data:`trine.software.profile.USUAL_FACTORS` unless said otherwise.
 Triple = tuple[float, float, float]
 ONES: Triple = (1.0, 1.0, 1.0)
@@ -125,7 +128,7 @@ def _shares(result: Result) -> Triple:
 
 def _software(row: TrainingRow, ask: Ask) -> Software | str:
     """The profile, with its factors; ``none`` where none is asked for."""
-    profile = as_software(ask.software or row.source.software)
+    profile = row.source.profile() if ask.software is None else as_software(ask.software)
     if profile is None:
         return NO_SOFTWARE
     by = dict(zip(ask.names, ask.factors, strict=True))
@@ -177,7 +180,7 @@ def user_answers() -> Answers:
 
 
 def _key(row: TrainingRow, ask: Ask) -> str:
-    source = {name: str(getattr(row.source, name)) for name in ("cluster", "software", "model", "plan", "fill")}
+    source = {name: str(getattr(row.source, name)) for name in _SOURCE_FIELDS}
     asked = [_state(), dict(row.facts), source, asdict(ask)]
     text = json.dumps(asked, sort_keys=True, default=Software.model_dump_json)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

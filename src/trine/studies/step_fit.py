@@ -80,7 +80,18 @@ class StepFit:
                 else f"{self.fit.left_out_error:.1%} on steps that were left out of it"
             )
         )
+        if self.is_doubtful:
+            lines.append(
+                "warning: factors fitted on the other steps predict a step no better than none do: look at the steps "
+                "(layout, sequence, software), or measure more; bands of this profile are as wide as that error"
+            )
         return "\n".join(lines)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether steps that were left out are predicted worse than they are without factors."""
+        error = self.fit.left_out_error
+        return error is not None and error > mean_error(self.fit.before)
 
     def to_json(self) -> dict[str, object]:
         """The same as plain data; times in seconds."""

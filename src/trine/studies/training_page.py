@@ -113,7 +113,7 @@ def _totals(found: TrainingValidation) -> str:
         errors = found.errors(found.counted, is_fitted)
         if errors is not None:
             met = errors.mean <= mean and errors.p90 <= p90 and abs(errors.bias) <= bias
-            wanted = f"mean {mean:.0%}, p90 {p90:.0%}, bias {bias:.0%}"
+            wanted = f"mean {mean:.0%}, p90 {p90:.0%}" + (f", bias {bias:.0%}" if bias < 1 else "")
             rows.append(f"{name} | {_joined(errors)} | {wanted} | {'met' if met else 'not met'}")
     return _table(f"| over all sources | {_HEAD} wanted at most | |", rows)
 
@@ -153,11 +153,7 @@ def _worst(found: TrainingValidation) -> str:
 
 
 def _apart(found: TrainingValidation) -> str:
-    groups: dict[tuple[str, str], list[float]] = {}
-    for step in found.compared:
-        if step.row.apart:
-            groups.setdefault((step.row.source.key, step.row.apart), []).append(step.error)
-    rows = [f"{key} | {why} | {_joined(Errors.of(errors))}" for (key, why), errors in groups.items()]
+    rows = [f"{key} | {why} | {_joined(errors)}" for key, why, errors in found.apart()]
     failed = Counter((s.row.source.key, s.row.apart or s.answer.why_not) for s in found.failed)
     rows += [f"{key} | {why} | {count} | not predicted | | | | " for (key, why), count in failed.items()]
     return _table(f"| source | why | {_HEAD}", rows)

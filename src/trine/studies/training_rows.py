@@ -20,6 +20,7 @@ from trine.errors import InputError, nearest
 from trine.inputs import PRESETS, read_bytes
 from trine.parallel.plan import Plan
 from trine.results.headline import scale_of
+from trine.software.profile import Software, load_software
 from trine.workload.synthesis.spec import Transformer
 
 FOLDER = PRESETS / "measured" / "training"
@@ -48,6 +49,7 @@ class TrainingSource:
     cluster: str | Mapping[str, str]
     generation: str | Mapping[str, str]
     software: str
+    operators: Mapping[str, Any]
     model: Mapping[str, Any]
     plan: Mapping[str, Any]
     fill: Mapping[str, Any]
@@ -57,6 +59,11 @@ class TrainingSource:
     def cluster_of(self, gpu: str) -> str:
         """The preset, or file of ``clusters/``, that stands for a machine with this GPU."""
         return self.cluster if isinstance(self.cluster, str) else self.cluster[gpu]
+
+    def profile(self) -> Software:
+        """The profile of its software, with its options."""
+        software = load_software(self.software)
+        return software.model_copy(update={"operators": software.operators.model_copy(update=self.operators)})
 
     def generation_of(self, gpu: str) -> str:
         """The GPU's architecture."""
@@ -274,7 +281,7 @@ def _sources() -> Mapping[str, TrainingSource]:
 
     entries = load_mapping(FOLDER / "sources.yaml")
     assert isinstance(entries, dict)
-    usual: dict[str, Any] = {"plan": {}, "fill": {}, "open": (), "why": ""}
+    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "open": (), "why": ""}
     return {
         key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
         for key, entry in entries.items()

@@ -58,6 +58,14 @@ class TrainingValidation(StepValidation):
         rows = [(name, errors) for name, steps in found.items() if (errors := self.errors(steps, is_calibrated))]
         return sorted(rows, key=lambda row: -row[1].mean)
 
+    def apart(self) -> list[tuple[str, str, Errors]]:
+        """Source, why they count nowhere, and errors of the rows that are shown apart."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for step in self.compared:
+            if step.row.apart:
+                found.setdefault((step.row.source.key, step.row.apart), []).append(step.error)
+        return [(source, why, Errors.of(errors)) for (source, why), errors in found.items()]
+
     @property
     def headline(self) -> str:
         """How far predictions are off, over sources."""
@@ -212,15 +220,10 @@ def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
         fitted = dict(found.grouped(by, True))
         head = (f"by {by}", *HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
         rows = [(name, *cells(errors), *_fitted_cells(fitted, name)) for name, errors in found.grouped(by)]
-        blocks.append("\n".join(aligned([head, *rows], 20)))
+        blocks += ["\n".join(aligned([head, *rows], 20))] if rows else []
     shown = found.worst()[:worst]
-    blocks.append("\n".join(["worst rows", *(line for step in shown for line in _worst_lines(step))]))
-    apart = Counter((step.row.source.key, step.row.apart) for step in found.compared if step.row.apart)
-    blocks += (
-        ["\n".join(["apart, counted nowhere", *(f"  {count:4d}  {key}: {why}" for (key, why), count in apart.items())])]
-        if apart
-        else []
-    )
+    blocks += ["\n".join(["worst rows", *(line for step in shown for line in _worst_lines(step))])] if shown else []
+    blocks += ["\n".join(_apart_lines(apart))] if (apart := found.apart()) else []
     failed = Counter((s.row.source.key, s.answer.why_not) for s in found.failed)
     blocks += (
         ["\n".join(["not predicted", *(f"  {count:4d}  {key}: {why}" for (key, why), count in failed.items())])]
@@ -228,6 +231,11 @@ def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
         else []
     )
     return "\n\n".join(blocks)
+
+
+def _apart_lines(apart: Sequence[tuple[str, str, Errors]]) -> list[str]:
+    head, *rows = aligned([("apart, counted nowhere", *HEAD), *((key, *cells(errors)) for key, _, errors in apart)], 24)
+    return [head, *(line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}"))]
 
 
 def _fitted_cells(fitted: Mapping[str, Errors], name: str) -> tuple[str, ...]:

@@ -13,3 +13,8 @@ FLAG_CYCLES, CHANNEL_CYCLES, DATA_CYCLES = 140, 704, 176
 #: From a signal to the first look at those of the peers: the own count is one atomic in the L2, 262 cycles, and what
 #: is around it; from the last look on.
 COUNT_CYCLES, SEEN_CYCLES = 371, 33
+#: Of a jump to instructions that nothing has fetched: a kernel begins with empty caches of instructions and constants,
+#: lines come from the L2 (262 cycles, of which 33 are the L1's of data) by an L1 of their own, 39 cycles from it each
+#: way, and the next eight of 128 bytes come with them (Huerta et al., MICRO 2025, arXiv 2503.20481: their simulator's
+#: configurations of Turing, Ampere, Blackwell).
+FETCH_CYCLES = 262 - 33 + 2 * 39

@@ -18,7 +18,7 @@ from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, T
 from trine.collectives.query import collective
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
-from trine.collectives.sizes import check_sizes
+from trine.collectives.sizes import Sizes, as_sizes
 from trine.graph.taskgraph import Progress
 from trine.units import format_bytes
 
@@ -29,7 +29,7 @@ _OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwid
 @named_arguments
 def compare_fidelity(
     op: str,
-    sizes: Sequence[int],
+    sizes: Sizes,
     cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
@@ -55,7 +55,7 @@ def compare_fidelity(
     ------
     InputError, SpecError, PlanError: as of both.
     """
-    check_sizes(sizes)
+    sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
     usual = CollectiveOptions() if operator is None else operator
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)

@@ -31,7 +31,7 @@ class LoadStoreOptions(OneLine):
         or ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
         (:func:`trine.collectives.kernels.build.automatic`).
     protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
-    workgroups, wavefronts: of a kernel [32], of a workgroup [:func:`usual_wavefronts`, of a plan as it says].
+    workgroups, wavefronts: of a kernel [32, of nvls as NCCL has it 16 channels], of a workgroup [:func:`usual_wavefronts`, of a plan as it says].
     unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
     bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals as a library's do;
         ``none``: they only move data and signal; None: ``library`` where the cluster says which one it has. Plans say
@@ -50,7 +50,7 @@ class LoadStoreOptions(OneLine):
 
     algorithm: str = AUTO
     protocol: str = AUTO
-    workgroups: int | None = option(None, "Of each GPU [32].")
+    workgroups: int | None = option(None, "Of each GPU [32; of nvls 16 channels].")
     wavefronts: int | None = option(None, "Of a workgroup [as many as fill a CU; of a plan as it says].")
     unroll: int | None = option(None, "Requests of a wavefront in flight [the GPU model's].")
     max_outstanding: int | None = option(None, "Requests of a CU in flight [the GPU model's].")

@@ -12,6 +12,7 @@ import numpy as np
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.kernels.build import ACROSS, FAMILIES, automatic, build_kernel, kernel_name
 from trine.collectives.kernels.moe.options import MOE, NORMAL_SMS, MoeOptions, is_low_latency, low_latency_sms
+from trine.collectives.kernels.nccl_nvls import CHANNELS as NVLS_CHANNELS
 from trine.collectives.kernels.nics import through_nics
 from trine.collectives.kernels.options import WORKGROUPS, KernelOptions
 from trine.collectives.loadstore.options import LoadStoreOptions
@@ -120,7 +121,8 @@ class Programs:
             return low_latency_sms(self.moe) if self.is_low_latency else self.moe.sms or NORMAL_SMS
         if self.plan is not None:
             return max(len(gpu.blocks) for gpu in self.plan.gpus)
-        return WORKGROUPS if self.options.workgroups is None else self.options.workgroups
+        usual = NVLS_CHANNELS if self.options.algorithm == "nvls" and self.bookkeeping else WORKGROUPS
+        return usual if self.options.workgroups is None else self.options.workgroups
 
     @property
     def wavefronts(self) -> int | None:

@@ -14,7 +14,7 @@ from trine.collectives.kernels.moe.options import MOE
 from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.loadstore.result import LoadStoreCollectiveResult
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRow, LoadStoreRuns
-from trine.collectives.sizes import check_sizes
+from trine.collectives.sizes import Sizes, as_sizes
 from trine.errors import InputError
 from trine.graph.taskgraph import Progress
 from trine.results.unused_options import unused_options
@@ -26,7 +26,7 @@ CHEAP_BYTES = 1 << 20
 @named_arguments
 def loadstore_collective(
     op: str,
-    sizes: Sequence[int] | None,
+    sizes: Sizes | None,
     cluster: Cluster | str | os.PathLike[str],
     group: Sequence[int] | None = None,
     *,
@@ -59,8 +59,7 @@ def loadstore_collective(
         sizes = [1]
     elif op == "all_to_all_v" and options is not None and options.matrix is not None and sizes is None:
         sizes = [max(sum(row) for row in options.matrix)]
-    check_sizes(sizes)
-    assert sizes is not None
+    sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
     callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
     asked = LoadStoreRuns(op, cluster, group, options, callbacks)

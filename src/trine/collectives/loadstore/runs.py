@@ -72,7 +72,7 @@ class LoadStoreRuns:
         self.options, self.callbacks = options or LoadStoreOptions(), callbacks or Callbacks()
         self.ranks = tuple(range(len(cluster.gpus)) if group is None else group)
         if len(self.ranks) < 2:
-            raise InputError(f"a collective needs at least 2 ranks, got {len(self.ranks)}")
+            raise InputError(f"a collective needs at least 2 ranks, got {len(self.ranks)}: take more GPUs, or nodes")
         self.group = tuple(cluster.gpus[rank] for rank in self.ranks)
         self.model = model_for(self.options, cluster, self.group)
         refuse_wide(self.options.wavefronts, self.model)

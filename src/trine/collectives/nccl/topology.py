@@ -154,7 +154,7 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
 
 def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
     if len(group) < 2:
-        raise InputError(f"a collective needs at least 2 ranks, got {len(group)}")
+        raise InputError(f"a collective needs at least 2 ranks, got {len(group)}: take more GPUs, or nodes")
     if len(group) > len(cluster.gpus):
         raise InputError(f"the group has {len(group)} ranks, but {cluster.name!r} has {len(cluster.gpus)} GPUs")
     if len(set(group)) != len(group):

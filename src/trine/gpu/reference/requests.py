@@ -222,8 +222,8 @@ class Interconnect:
         return self.model.ports.arbitration == FAIR and is_out
 
     def within(self, source: PathEnd, target: PathEnd) -> tuple[PathStop, ...]:
-        """Between two ends of one GPU."""
-        if source.gpu < 0:
+        """Between two ends of one GPU; a host has nothing inside."""
+        if source.gpu < 0 or self.system.is_host(source.gpu):
             return ()
         servers = self.inside[source.gpu]
         return tuple(
@@ -340,7 +340,14 @@ class GpuMemory:
         self.num_releases = 0
 
     def reached(self, request: Request) -> None:
-        """It is at its channel, or at the slice of the L2 there."""
+        """It is at its channel, or at the slice of the L2 there; what the memory of a host takes is in links to it."""
+        if self.interconnect.system.is_host(self.gpu):
+            has_it = partial(self._has_it, request)
+            if request.semaphore < 0:
+                has_it()
+            else:
+                self.messages.at(self.messages.agenda.now, request, request.peer, has_it)
+            return
         channel = self.interconnect.channel(request.address)
         layout, l2 = self.interconnect.system.layout, self.model.l2
         done = partial(self._has_it, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trine.gpu.program import ADD_ALL, DATA_OPS, MEMBER_ROLES, READ_FLAGGED, READ_ROLES, WRITE_FLAGGED
+from trine.gpu.program import ADD_ALL, DATA_OPS, MEMBER_ROLES, READ_ROLES, is_flagged
 from trine.gpu.reference.packets import CopyEngines
 from trine.gpu.reference.requests import Messages, RequestCounters
 from trine.gpu.system import GpuSystem
@@ -50,9 +50,9 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
     program = system.program
     roles = program.operand_role.tolist()
     rows = [
-        TwinOperand(rank, peer, address, step, semaphore, role in (READ_FLAGGED, WRITE_FLAGGED))
-        for role, rank, peer, address, step, semaphore in zip(
-            roles,
+        TwinOperand(rank, peer, address, step, semaphore, flagged)
+        for flagged, rank, peer, address, step, semaphore in zip(
+            is_flagged(program).tolist(),
             program.operand_rank.tolist(),
             system.operand_peer.tolist(),
             program.operand_address.tolist(),

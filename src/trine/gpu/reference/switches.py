@@ -56,6 +56,7 @@ class SwitchedRequest:
     def _copy(self, time_ps: int) -> None:
         """A copy sets out for each member."""
         request = self.request
+        of_line = request.semaphore - self.operand.semaphore  # of a flagged line, from that of the first
         for member in self.operand.members:
             copy = MemberRequest(
                 kind=request.kind,
@@ -66,7 +67,7 @@ class SwitchedRequest:
                 target=member.rank,
                 cu=request.cu,
                 address=member.address + request.address - self.operand.address,
-                semaphore=member.semaphore,
+                semaphore=member.semaphore + of_line,
                 amount=request.amount,
                 number=request.number,
                 adds=self.operand.adds,

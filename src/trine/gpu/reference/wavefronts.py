@@ -510,8 +510,14 @@ class WavefrontRequest(OwnRequest):
                 self.wavefront.finish_line()
 
     def posted(self) -> None:
-        if self.wavefront.shared.model.posted_stores:
-            self.line.posted()
+        if not self.wavefront.shared.model.posted_stores:
+            return
+        self.line.posted()
+        if self.target >= 0 and self.wavefront.shared.system.is_host(self.target):  # nothing comes back
+            self.is_answered = False
+            self.line.unanswered -= 1
+            if self.line.unanswered == 0:
+                self.wavefront.finish_line()
 
     def _ask_again(self) -> None:
         """Unless a monitor watches: then when it has seen a write."""

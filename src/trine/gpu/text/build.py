@@ -76,7 +76,8 @@ class TextCompiler:
         self._head = head
         self._names: dict[str, Value] = {buffer.name: buffer.base for buffer in head.buffers}
         self._names["ranks"] = head.num_ranks
-        self._builder = ProgramBuilder(head.name, head.num_ranks, line_bytes=head.line_bytes)
+        total = head.num_ranks + head.num_hosts
+        self._builder = ProgramBuilder(head.name, total, line_bytes=head.line_bytes, num_hosts=head.num_hosts)
         self._builder.buffers += head.buffers
         self._builder.semaphores(head.num_semaphores)
         self._num_ops = self._num_operands = self._num_workgroups = 0
@@ -246,7 +247,7 @@ class TextCompiler:
         rank = work_out(operand.rank, names, line)
         if operand.relative:
             return rank % self._head.num_ranks
-        return _within(rank, 0, self._head.num_ranks - 1, "the rank", line)
+        return _within(rank, 0, self._builder.num_ranks - 1, "the rank", line)
 
     @property
     def op_line(self) -> Int64:
@@ -260,7 +261,7 @@ class TextCompiler:
 
     def _semaphores(self) -> npt.NDArray[np.int32]:
         head = self._head
-        values = np.zeros((head.num_ranks, head.num_semaphores), np.int32)
+        values = np.zeros((self._builder.num_ranks, head.num_semaphores), np.int32)
         for each in head.initially:
             values[each.ranks[0] : each.ranks[1] + 1, each.semaphores[0] : each.semaphores[1] + 1] = each.value
         return values

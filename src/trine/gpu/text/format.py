@@ -27,13 +27,12 @@ from trine.gpu.program import (
     MEMBER_ROLES,
     NOP,
     OP_NAMES,
-    READ_FLAGGED,
     READ_ROLES,
     RELEASE,
     WAITCNT,
-    WRITE_FLAGGED,
     Buffer,
     GpuProgram,
+    is_flagged,
 )
 from trine.gpu.text.line import in_quotes, quoted
 from trine.gpu.text.parse import RESERVED, aligned
@@ -102,7 +101,7 @@ def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRul
     rise = (relative[1] - relative[0]) % num_ranks if len(wg) > 1 else np.zeros(values.shape[2], np.int64)
     base = (relative[0] - rise * wg[0]) % num_ranks
     moving = (distance == (base + rise * wg[None, :, None]) % num_ranks).all(axis=(0, 1))
-    moving &= (rise <= 1) | (rise == num_ranks - 1)
+    moving &= ((rise <= 1) | (rise == num_ranks - 1)) & (values < num_ranks).all(axis=(0, 1))  # hosts are behind them
     own = moving & (base == 0) & (rise == 0)
     absolute = fixed & ~own if len(ranks) == 1 else fixed & ~moving
     if not (absolute | moving).all():
@@ -158,7 +157,9 @@ def _size(size: int, plain: bool) -> str:
 def head_lines(program: GpuProgram, base: int, step: int) -> Iterator[str]:
     yield f"program {quoted(program.name)}"
     yield from (f"note {in_quotes(note)}" for note in program.notes)
-    yield f"ranks {program.num_ranks}"
+    yield f"ranks {program.num_gpus}"
+    if program.num_hosts:
+        yield f"hosts {program.num_hosts}"
     yield f"line {program.line_bytes} B"
     if program.payload_bytes:
         yield f"payload {size_text(program.payload_bytes)}"
@@ -255,7 +256,7 @@ class _TextPrinter:
         self._buffers = sorted(program.buffers, key=lambda buffer: (buffer.base, buffer.size_bytes))
         self._base, self._step = _semaphore_layout(program)
         self._counts = np.diff(program.operand_ptr)
-        self._has_semaphore = program.operand_semaphore >= 0
+        self._has_semaphore, self._flagged = program.operand_semaphore >= 0, is_flagged(program)
 
     def lines(self) -> Iterator[str]:
         yield from head_lines(self._program, self._base, self._step)
@@ -308,7 +309,7 @@ class _TextPrinter:
         program = self._program
         first, last = (int(program.kernel_rank[i]) for i in (kernels.first, kernels.end - 1))
         ranks = f"ranks {first}..{last}" if last > first else f"rank {first}"
-        if last > first and last - first + 1 == program.num_ranks:
+        if last > first and last - first + 1 == program.num_gpus:
             ranks = "ranks all"
         name = program.kernel_names[kernels.first] if program.kernel_names else ""
         title = f"kernel {in_quotes(name)} {ranks}" if name else f"kernel {ranks}"
@@ -381,7 +382,7 @@ class _TextPrinter:
 
     def _rule(self, index: Int64, ranks: Int64, wg: Int64) -> _OperandRules | None:
         """The rule of operands ``index`` int64[ranks, workgroups, m]."""
-        program, num_ranks = self._program, self._program.num_ranks
+        program, num_ranks = self._program, self._program.num_gpus
         peers = fit_peers(program.operand_rank[index].astype(np.int64), ranks, wg, num_ranks)
         address = None if peers is None else fit(program.operand_address[index], ranks, wg, num_ranks)
         semaphores = program.operand_semaphore[index].astype(np.int64)
@@ -440,18 +441,18 @@ class _TextPrinter:
         word = "multimem add" if roles[own[0]] == ADD_ALL else "multimem"
         peers = [peer_text(rule.peers, i) for i in own]
         places = {say(i)[len(peer) :] for i, peer in zip(own, peers, strict=True)}
-        everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_ranks))]
+        everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_gpus))]
         if peers == everyone and len(places) == 1:
             return f"{word} all{places.pop()}"
         return f"{word} {' & '.join(say(i) for i in own)}"
 
     def _line_operand(self, i: int, rule: _OperandRules, first: int) -> str:
         program = self._program
-        step, role = int(program.operand_step[first + i]), int(program.operand_role[first + i])
+        step = int(program.operand_step[first + i])
         text = f"{peer_text(rule.peers, i)}:{self._address(rule.address, i)}"
         if step != program.line_bytes:
             text += f" step {step}"
-        return f"{text} flagged sem {value_text(rule.semaphore, i)}" if role in (READ_FLAGGED, WRITE_FLAGGED) else text
+        return f"{text} flagged sem {value_text(rule.semaphore, i)}" if self._flagged[first + i] else text
 
     def _dma_operand(self, i: int, rule: _OperandRules, moves: bool) -> str:
         if not moves:

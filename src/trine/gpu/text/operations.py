@@ -164,9 +164,9 @@ def _operand(line: SourceLine, role: int) -> OperandText:
     address = read_value(line, "an address")
     step = read_value(line, "a step in bytes") if line.accept("step") else None
     semaphore = None
-    if role in (READ, WRITE) and line.accept("flagged"):
+    if role in (READ, WRITE, WRITE_ALL, WRITE_MEMBER) and line.accept("flagged"):
         semaphore = _semaphore(line)
-        role = READ_FLAGGED if role == READ else WRITE_FLAGGED
+        role = {READ: READ_FLAGGED, WRITE: WRITE_FLAGGED}.get(role, role)
     return OperandText(role=role, rank=rank, relative=relative, address=address, step=step, semaphore=semaphore)
 
 

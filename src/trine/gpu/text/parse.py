@@ -31,7 +31,7 @@ MAX_SEMAPHORES = 2**26
 MAX_NESTED = 8
 #: Buffers without an address, and the semaphores behind them, begin at multiples of this.
 ALIGNMENT = 2**20
-_HEAD_WORDS = ("program", "ranks", "line", "buffer", "semaphores", "initially", "payload", "note")
+_HEAD_WORDS = ("program", "ranks", "hosts", "line", "buffer", "semaphores", "initially", "payload", "note")
 _WORKGROUP_WORDS = ("workgroups", "workgroup", "blocks", "block", "thread_blocks", "thread_block", "thread")
 _WAVEFRONT_WORDS = ("wavefronts", "wavefront", "warps", "warp")
 #: Words that no buffer and no counter may be called, unless in quotes.
@@ -91,10 +91,14 @@ class InitialValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramHeader:
-    """What stands before the first kernel. ``semaphore_base``, ``semaphore_step``: where semaphores are in memory."""
+    """What stands before the first kernel. ``semaphore_base``, ``semaphore_step``: where semaphores are in memory.
+
+    num_ranks: GPUs; num_hosts: ranks behind them.
+    """
 
     name: str
     num_ranks: int
+    num_hosts: int
     line_bytes: int
     payload_bytes: int
     buffers: tuple[Buffer, ...]
@@ -113,6 +117,7 @@ class _TextReader:
     given_ranks: int | None
     name: str | None = None
     num_ranks: int | None = None
+    num_hosts: int | None = None
     line_bytes: int | None = None
     payload_bytes: int | None = None
     buffers: list[Buffer] = field(default_factory=list)
@@ -148,8 +153,9 @@ class _TextReader:
         if self.kernels:
             raise line.fail(f"{word!r} must stand before the first kernel")
         read: dict[str, Callable[[SourceLine], None]] = {
-            "program": self._program, "ranks": self._ranks, "line": self._line, "buffer": self._buffer,
-            "semaphores": self._semaphores, "initially": self._initially, "payload": self._payload, "note": self._note,
+            "program": self._program, "ranks": self._ranks, "hosts": self._hosts, "line": self._line,
+            "buffer": self._buffer, "semaphores": self._semaphores, "initially": self._initially,
+            "payload": self._payload, "note": self._note,
         }  # fmt: skip
         read[word](line)
         line.done()
@@ -163,6 +169,10 @@ class _TextReader:
         self.num_ranks = self._number(line, "the number of ranks", 1, MAX_RANKS)
         if self.given_ranks not in (None, self.num_ranks):
             raise line.fail(f"the program is for {self.num_ranks} ranks, and {self.given_ranks} were asked for")
+
+    def _hosts(self, line: SourceLine) -> None:
+        self._once(line, self.num_hosts, "hosts")
+        self.num_hosts = self._number(line, "the number of hosts", 0, MAX_RANKS - self._need_ranks(line))
 
     def _line(self, line: SourceLine) -> None:
         self._once(line, self.line_bytes, "line")
@@ -200,7 +210,7 @@ class _TextReader:
                 self.semaphore_step = self._number(line, "a step", -(2**31), 2**31)
 
     def _initially(self, line: SourceLine) -> None:
-        ranks = (0, self._need_ranks(line) - 1)
+        ranks = (0, self._need_ranks(line) + (self.num_hosts or 0) - 1)
         if line.accept("rank", "ranks"):
             ranks = self._range(line, "a rank", ranks[1])
         line.expect("sem", "'sem' and numbers of semaphores")
@@ -321,11 +331,13 @@ class _TextReader:
             raise last.fail("the program has no kernel")
         line_bytes = 128 if self.line_bytes is None else self.line_bytes
         num_ranks = self._need_ranks(last)
-        if num_ranks * (self.num_semaphores or 0) > MAX_SEMAPHORES:
+        num_hosts = self.num_hosts or 0
+        if (num_ranks + num_hosts) * (self.num_semaphores or 0) > MAX_SEMAPHORES:
             raise last.fail(f"the ranks have more than {MAX_SEMAPHORES} semaphores in all")
         return ProgramHeader(
             name=self.name,
             num_ranks=num_ranks,
+            num_hosts=num_hosts,
             line_bytes=line_bytes,
             payload_bytes=self.payload_bytes or 0,
             buffers=tuple(self.buffers),

@@ -20,6 +20,8 @@ from trine.gpu.program import (
     WRITE_FLAGGED,
     GpuProgram,
     has_multimem,
+    is_flagged,
+    is_member,
 )
 from trine.units import format_bytes
 
@@ -46,6 +48,7 @@ class Counts(TypedDict):
     compute_cycles: int
     semaphores: int
     flagged_lines: int
+    hosts: NotRequired[int]
     multimem_load_bytes: NotRequired[int]
     multimem_store_bytes: NotRequired[int]
     buffers: dict[str, int]
@@ -64,7 +67,7 @@ def count_program(program: GpuProgram) -> Counts:
     size = program.line_bytes
     counts: Counts = {
         "name": program.name,
-        "ranks": program.num_ranks,
+        "ranks": program.num_gpus,
         "line_bytes": size,
         "payload_bytes": program.payload_bytes,
         "kernels": program.num_kernels,
@@ -82,11 +85,13 @@ def count_program(program: GpuProgram) -> Counts:
         "dma_bytes": int(program.op_amount[program.op_kind == DMA].sum()),
         "compute_cycles": int(program.op_amount[program.op_kind == COMPUTE].sum()),
         "semaphores": program.semaphores.shape[1],
-        "flagged_lines": int(lines[np.isin(role, (READ_FLAGGED, WRITE_FLAGGED))].sum()),
+        "flagged_lines": int(lines[is_flagged(program) & ~is_member(program)].sum()),
         "buffers": {buffer.name: buffer.size_bytes for buffer in program.buffers},
         "uncached_buffers": [buffer.name for buffer in program.buffers if buffer.uncached],
         "notes": list(program.notes),
     }
+    if program.num_hosts:
+        counts["hosts"] = program.num_hosts
     if has_multimem(program):
         counts["multimem_load_bytes"] = int(lines[role == READ_SUM].sum()) * size
         counts["multimem_store_bytes"] = int(lines[np.isin(role, (WRITE_ALL, ADD_ALL))].sum()) * size
@@ -109,8 +114,9 @@ def summary_text(counts: Counts) -> str:
         )
         if size
     )
+    hosts = f" and {counts['hosts']} hosts" if "hosts" in counts else ""
     lines = [
-        f"{counts['name']}: {counts['ranks']} ranks, lines of {counts['line_bytes']} B",
+        f"{counts['name']}: {counts['ranks']} ranks{hosts}, lines of {counts['line_bytes']} B",
         f"  {counts['kernels']:,} kernels, {counts['workgroups']:,} workgroups, {counts['wavefronts']:,} wavefronts",
         f"  operations: {done}",
         f"  of all ranks: {traffic or 'no bytes'}",

@@ -30,7 +30,7 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
         "payload_bytes": result.program.payload_bytes or None,
         "algbw_bytes_per_s": result.algbw_bytes_per_s,
         "busbw_bytes_per_s": result.busbw_bytes_per_s,
-        "ranks": result.program.num_ranks,
+        "ranks": result.program.num_gpus,
         "ranks_replayed": result.num_replayed,
         "gpu_model": result.model.name,
         "cluster": result.cluster.name,

@@ -30,7 +30,7 @@ class GpuResult(ResourceUses, Report):
         """Program, ranks, time and bandwidth."""
         program, rate = self.program, self.busbw_bytes_per_s
         return (
-            f"{program.name}: {format_time(self.time_ps)} on {program.num_ranks:,} x {self.model.name}"
+            f"{program.name}: {format_time(self.time_ps)} on {program.num_gpus:,} x {self.model.name}"
             + (f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else "")
             + (f", busbw {format_bandwidth(rate)}" if rate is not None else "")
             + ("" if self.finished else ", stopped")

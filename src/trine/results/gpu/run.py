@@ -212,8 +212,8 @@ class KernelRun:
 
         Raises InputError for no such rank, and for a replayed one, which has no inside.
         """
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.program.num_ranks:
-            raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.program.num_ranks - 1}", field="rank")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.program.num_gpus:
+            raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.program.num_gpus - 1}", field="rank")
         found = int(self.records.gpu_of[rank])
         if found < 0:
             ranks = ", ".join(str(each) for each in self.records.ranks.tolist())
@@ -236,7 +236,7 @@ class KernelRun:
     @property
     def simulated_gpus(self) -> str:
         """Say of how many GPUs how many were simulated."""
-        ranks, shown = self.program.num_ranks, len(self.gpus)
+        ranks, shown = self.program.num_gpus, len(self.gpus)
         gpus = f"{ranks:,} {'GPU' if ranks == 1 else 'GPUs'}"
         if self._num_left_out > self.num_replayed:
             return f"{gpus}, of which {shown:,} is shown"
@@ -258,9 +258,13 @@ class KernelRun:
         return (*rows, Evidence(f"cluster {cluster.name}", cluster.evidence, sources))
 
     @property
+    def _of_hosts(self) -> str:
+        return "what hosts do beside their memory" if self.program.num_hosts else "the host"
+
+    @property
     def not_modelled(self) -> tuple[str, ...]:
         """What the run leaves out."""
-        missing = [_NO_L2 if self.model.l2 is None else _NOT_MODELLED, "the host"]
+        missing = [_NO_L2 if self.model.l2 is None else _NOT_MODELLED, self._of_hosts]
         if np.any(self.program.op_kind == DMA) or self.records.packets.any():
             missing.append(_DMA)
         if self.model.notes:
@@ -300,7 +304,7 @@ def shown(program: GpuProgram, records: GpuRecords) -> Shown:
     workgroup, kernel_ptr = members(program.kernel_ptr, kernels)
     op, op_ptr = members(program.workgroup_ptr, workgroup)
     for what, found, wanted in (
-        ("ranks", len(records.gpu_of), program.num_ranks),
+        ("ranks", len(records.gpu_of), program.num_gpus),
         ("workgroups", len(records.workgroup_start_ps), len(workgroup)),
         ("operations", len(records.op_start_ps), len(op)),
     ):

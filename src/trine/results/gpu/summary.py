@@ -41,7 +41,8 @@ def _head(result: ResourceUses) -> list[str]:
     ]
     size = [f"of {format_bytes(program.payload_bytes)}"] if program.payload_bytes else []
     lines = [
-        f"{program.name}: {_count(program.num_ranks, 'rank')} of {result.model.name} on {result.cluster.name}"
+        f"{program.name}: {_count(program.num_gpus, 'rank')} of {result.model.name} on {result.cluster.name}"
+        + (f", and the memory of {_count(program.num_hosts, 'host')}" if program.num_hosts else "")
         + (f", {result.left_out}" if result.left_out else ""),
         "  ".join([f"time  {format_time(result.time_ps)}", *size, *rates]),
     ]

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trine.gpu.builder import Operand, operations_of
-from trine.gpu.program import ADD_ALL, DMA, MEMBER_ROLES, READ_FLAGGED, READ_ROLES, WRITE_FLAGGED, GpuProgram
+from trine.gpu.program import (
+    ADD_ALL,
+    DATA_OPS,
+    DMA,
+    MEMBER_ROLES,
+    READ_FLAGGED,
+    READ_ROLES,
+    WRITE_ALL,
+    WRITE_FLAGGED,
+    WRITE_MEMBER,
+    GpuProgram,
+)
 from trine.testing.proofs.memory import Clock, Values, line_widths
 
 
@@ -145,10 +156,15 @@ def decode(program: GpuProgram) -> list[DecodedOp]:
     return ops
 
 
+def is_flagged_write(operand: Operand) -> bool:
+    """Of a data operation, whether the lines that it writes carry flags."""
+    return operand.role == WRITE_FLAGGED or (operand.role in (WRITE_ALL, WRITE_MEMBER) and operand.semaphore >= 0)
+
+
 def releases(op: DecodedOp, rank: int, number: int) -> bool:
     """Whether an operation releases a semaphore, or stores a line with that flag."""
     for operand in (*op.writes, *(op.reads if op.kind == DMA else ())):
-        count = op.amount if operand.role == WRITE_FLAGGED else 1
+        count = op.amount if op.kind in DATA_OPS and is_flagged_write(operand) else 1
         if operand.rank == rank and operand.semaphore >= 0 and 0 <= number - operand.semaphore < count:
             return True
     return False

@@ -90,7 +90,7 @@ def check_program(
             program, cells, ops, random.Random(f"{seed} {number}") if number else None, blank=goal is not None
         )
         _run(run, goal, inputs == ALL, seed, open_ends)
-        for rank in range(program.num_ranks):
+        for rank in range(program.num_gpus):  # hosts do not end
             _look_at_end(run, rank, ends, late)
     return ProgramProof(
         program=program.name,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
 from trine.errors import InputError
-from trine.gpu.program import COPY, DATA_OPS, DMA, LOAD, READ_FLAGGED, WRITE_FLAGGED, Buffer, GpuProgram
+from trine.gpu.program import COPY, DATA_OPS, DMA, LOAD, READ_FLAGGED, Buffer, GpuProgram, is_flagged, is_read
 
 Clock = npt.NDArray[np.int32]
 Values = npt.NDArray[np.uint64]
@@ -74,7 +74,7 @@ def line_widths(program: GpuProgram) -> Int64:
     step = np.abs(program.operand_step.astype(np.int64))
     widths = np.full(program.num_ops, program.line_bytes, np.int64)
     np.minimum.at(widths, op, np.where(step > 0, step, program.line_bytes))
-    written = widths[op[program.operand_role == WRITE_FLAGGED]]
+    written = widths[op[is_flagged(program) & ~is_read(program)]]
     loads = op[(program.operand_role == READ_FLAGGED) & (program.op_kind[op] == LOAD)]
     if len(written):
         widths[loads] = np.minimum(widths[loads], written.min())

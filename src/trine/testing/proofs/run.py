@@ -26,10 +26,17 @@ from trine.gpu.program import (
     RELEASE,
     STORE,
     WAITCNT,
-    WRITE_FLAGGED,
     GpuProgram,
 )
-from trine.testing.proofs.actors import DecodedOp, ProofSemaphore, ProofWavefront, ReleaseToken, ports_of, wavefronts_of
+from trine.testing.proofs.actors import (
+    DecodedOp,
+    ProofSemaphore,
+    ProofWavefront,
+    ReleaseToken,
+    is_flagged_write,
+    ports_of,
+    wavefronts_of,
+)
 from trine.testing.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, combine
 from trine.testing.proofs.words import ProofWords
 
@@ -225,7 +232,7 @@ class ProofRun:
             if operand.role == READ_FLAGGED:
                 self.memory.take(cells, wave.actor, wave.epoch)
         for operand in op.writes:
-            if operand.role == WRITE_FLAGGED:
+            if is_flagged_write(operand):
                 token = ReleaseToken(knows.copy(), wave.actor, wave.epoch)
                 for line in lines.tolist():
                     self.semaphore(operand.rank, operand.semaphore + line).release(token, 1)

@@ -138,7 +138,7 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     asked = Synthesis(**given)  # type: ignore[arg-type]
     wanted = asked.software or software
     profile = usual_profile() if wanted is None else profile_of(wanted)
-    return ModelRecipe(load_model(name), asked, None, profile, asked.software is not None).write()
+    return ModelRecipe(load_model(name), asked, None, profile, asked.software is not None, "gpu" in given).write()
 
 
 def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
@@ -155,21 +155,27 @@ def usual_profile() -> Software | None:
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """A model, what was asked of it, and the software that writes it; ``is_said``: somebody chose that."""
+    """A model, what was asked of it, and the software that writes it.
+
+    is_said: somebody chose that; has_gpu: and the GPU.
+    """
 
     spec: ModelSpec
     asked: Synthesis
     calibration: Calibration | None
     software: Software | None
     is_said: bool
+    has_gpu: bool = True
     operators: tuple[Operator, ...] = ()
 
     def write(self) -> Workload:
         """The workload, which carries the recipe."""
         workload = _timed(*_untimed(self.spec, self.asked, self.software), self.asked, self.calibration)
         name = NO_SOFTWARE if self.software is None else self.software.name
+        taken = f"the GPU is taken to be {self.asked.gpu}: nothing names one (--gpu, gpu=, or the cluster's)"
         return replace(
             workload,
+            assumptions=(*(() if self.has_gpu else (taken,)), *workload.assumptions),
             metadata={**workload.metadata, "software": name},
             recipe=replace(self, operators=workload.operators),
         )

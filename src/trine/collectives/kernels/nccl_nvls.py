@@ -1,0 +1,294 @@
+"""NCCL's kernels for NVLS, of one node, as their source code has them (src/device/all_reduce.h, all_gather.h,
+reduce_scatter.h, prims_simple.h, common.h, src/enqueue.cc, src/transport/nvls.cc of github.com/NVIDIA/nccl, 2.30).
+
+What users give is no multicast memory, so data goes through staging buffers. Each channel is a thread block whose warps
+are in three groups, each a workgroup of its own here: *scatter* copies a chunk for each rank from the input to the own
+staging buffer; *reduce* loads the own chunk of the sum through the switch and multicasts it; *gather* copies the chunks
+of all ranks to the output. A reduce-scatter has no gather, an all-gather no scatter. They work on different chunks at
+a time: a staging buffer has room for STEPS, and whoever fills it waits for a credit.
+
+What a thread executes between two accesses was counted in the machine code that nvcc 13.0 makes of these files for
+sm_90 and float32: the stall counts on the way, and what scoreboards wait for (docs/background/gpu-models.md,
+*Instructions*). Scatter and gather have a copy of their code for each of up to 32 ranks, 4 KiB long, so the first time
+each rank costs a fetch from the L2.
+
+Simpler than NCCL: a small size is shared out to all ranks, where NCCL gives 16 KiB a channel to the first ranks; groups
+have a compute unit each; who waits for a flag of all ranks gets a signal of each, where NCCL polls their memory through
+the switch (multimem.ld_reduce.min), which takes up to half a round trip longer; and as scatter and reduce have a warp
+each that fences and signals while the others go on, they are two workgroups each here, which take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
+from trine.collectives.kernels.builder import CollectiveBuilder, Region, Workgroup
+from trine.collectives.kernels.options import JOINT, KernelOptions
+from trine.errors import InputError
+from trine.gpu.builder import Operand
+from trine.gpu.program import (
+    DELAY,
+    LOAD,
+    READ,
+    READ_MEMBER,
+    READ_SUM,
+    RELEASE,
+    STORE,
+    WAITCNT,
+    WRITE,
+    WRITE_ALL,
+    WRITE_MEMBER,
+    GpuProgram,
+)
+
+#: Channels on Hopper (NVLS_NCHANNELS_SM90); Blackwell has 24 and more.
+CHANNELS = 16
+#: Chunks that a staging buffer has room for (NCCL_STEPS).
+STEPS = 8
+#: Bytes of a chunk, and how many times as much as all channels and ranks take at once a size must at least have for it:
+#: ncclNvlsTuning and calcCollChunking.
+_CHUNKS = ((131_072, 64), (65_536, 8), (32_768, 2), (16_384, 0))
+#: Warps that copy, of the 20 of a block: 8 scatter and 5 reduce, less one each that fences and signals; 7 gather.
+_SCATTER, _REDUCE, _GATHER = 7, 4, 7
+#: Lines that a warp has in flight: 8 accesses of 16 bytes a lane (ncclCollUnroll).
+_LINES = 32
+#: Semaphores of a channel, one for each chunk of a staging buffer: the own chunk of all ranks is there; the sum has
+#: been taken; the chunks of all ranks are there; all have copied them.
+_READY, _FREE, _SENT, _TAKEN = (STEPS * which for which in range(4))
+#: And the turns of the two workgroups of scatter, and of reduce.
+_SCATTERS, _REDUCES = 4 * STEPS, 4 * STEPS + 2
+
+#: Cycles to the first meeting of a block's threads, which bring the parameters to shared memory; to the second, with
+#: the work of the block; from there, with the part of the channel, to the group's own code.
+_START, _WORK, _RUN = 247, 913, 248 + 770
+#: Of a group's connections, besides three or four loads one behind the other: to receive, to send; the checks behind.
+_RECEIVE, _SEND, _CHECKS = 456, 203, 141 + 465
+#: From a flag that has been seen to the group's meeting behind it, by group.
+_SEEN = {"scatter": 286, "reduce": 377, "gather": 316}
+
+
+class _CopyCost(NamedTuple):
+    """Of a copy for a rank, cycles: beside the accesses; from a load to its store. Parts of less than an access of all
+    warps go another way through the code, ``small``."""
+
+    small: tuple[int, int]
+    whole: tuple[int, int]
+
+
+_SCATTERED = _CopyCost((446, 27), (346, 15))
+_REDUCED = _CopyCost((948 - 377 + 128, 11), (809 - 377 + 151, 11))
+_GATHERED = _CopyCost((407, 21), (326, 15))
+
+
+def nccl_nvls(options: KernelOptions) -> GpuProgram:
+    """NCCL's NVLS kernel of an all-reduce, all-gather or reduce-scatter. ``workgroups``: channels.
+
+    Raises InputError where the options say how ranks wait, which the kernel does as it needs to.
+    """
+    for field, usual in (("sync", "auto"), ("waits", JOINT)):
+        if getattr(options, field) != usual:
+            raise InputError(f"NCCL's NVLS waits as it needs to: leave it at {usual!r}", field=field)
+    return _Kernel(options).built()
+
+
+def chunk_bytes(size_bytes: int, channels: int, ranks: int) -> int:
+    """Of what a channel does for each rank at a time, at most."""
+    return next(chunk for chunk, rounds in _CHUNKS if size_bytes >= rounds * channels * ranks * chunk)
+
+
+class _Kernel:
+    """The program as it is written."""
+
+    def __init__(self, options: KernelOptions) -> None:
+        self.options, self.ranks, self.channels = options, options.num_ranks, options.workgroups
+        self.builder = CollectiveBuilder(f"{options.op}/nvls", options)
+        self.lines = lines = options.lines(self.ranks)
+        self.scatters, self.gathers = options.op != "all_gather", options.op != "reduce_scatter"
+        self.source = self.builder.data("input", self.ranks if self.scatters else 1, lines)
+        self.result = self.builder.data("output", self.ranks if self.gathers else 1, lines)
+        chunk = chunk_bytes(options.size_bytes, self.channels, self.ranks) // options.line_bytes
+        self.chunk = max(1, min(chunk, -(-lines // self.channels)))
+        slots = self.channels * STEPS * self.ranks
+        self.up = self.builder.scratch("to be added up", slots, self.chunk)
+        self.down = self.builder.scratch("multicast", slots, self.chunk)
+        self.words = self.builder.scratch("words", 5 * self.channels, 1)
+        self.signals = self.builder.signals(4 * STEPS + 4)
+        self.rounds = 0
+
+    def built(self) -> GpuProgram:
+        """Scatter, reduce and gather of each channel, each with its rounds."""
+        each, more = divmod(self.lines, self.channels)
+        first = 0
+        for channel in range(self.channels):
+            count = each + (channel < more)
+            parts = [
+                Workgroup(self.builder, channel, first + at, min(self.chunk, count - at))
+                for at in range(0, count, self.chunk)
+            ]
+            first, self.rounds = first + count, len(parts)
+            for number, (has, name, group, turns) in enumerate(
+                (
+                    (self.scatters, "scatter", self._scatter, (0, 1)),
+                    (True, "reduce", self._reduce, (0, 1)),
+                    (self.gathers, "gather", self._gather, (0,)),
+                )
+            ):
+                for turn in turns:
+                    steps = list(enumerate(parts))[turn :: len(turns)] if has else []
+                    if steps:
+                        whole = Workgroup(self.builder, 5 * channel + 2 * number + turn, 0, 0)
+                        self._enter(whole, name)
+                        for step, part in steps:
+                            group(step, part)
+                        whole.leave(self.words)
+                    self.builder.end_workgroup()
+        return self.builder.finished()
+
+    def _enter(self, group: Workgroup, name: str) -> None:
+        """From the start of the kernel to the first step; code that nobody has fetched: of the second meeting, of the
+        function, whose address is loaded, of the group, and behind the connections."""
+        group.add(DELAY, _START, (), "start")
+        group.barrier("start")
+        group.add(DELAY, _WORK + FETCH_CYCLES, (), "work")
+        group.barrier("work")
+        self._word(group, "function")
+        group.add(DELAY, _RUN + 2 * FETCH_CYCLES, (), "connect")
+        loads = {"scatter": (_SEND, 3), "gather": (_RECEIVE, 4), "reduce": (_RECEIVE + _SEND, 7)}
+        cycles, words = loads[name]
+        for _ in range(words):
+            self._word(group, "connect")
+        group.add(DELAY, cycles, (), "connect")
+        self._step(group, name)
+        group.add(DELAY, _CHECKS + FETCH_CYCLES, (), "connect")
+        group.barrier("connect")
+
+    def _step(self, group: Workgroup, name: str) -> None:
+        """At which step a connection is: of all ranks, through the switch, for what is received, and for what is sent;
+        or of the own rank."""
+        if name != "reduce":
+            self._word(group, "step")
+            return
+        rows = [
+            self.words.operand(((READ_SUM, READ_MEMBER)[d > 0],) * 2, d, group.number, 0) for d in range(self.ranks)
+        ]
+        for has in (self.scatters, self.gathers):
+            if has:
+                group.add(LOAD, 1, rows, "step")
+                group.add(WAITCNT, 0, (), "step")
+
+    def _word(self, group: Workgroup, label: str) -> None:
+        """A word in memory that what follows waits for."""
+        group.add(LOAD, 1, [self.words.operand((READ, READ), 0, group.number, 0)], label)
+        group.add(WAITCNT, 0, (), label)
+
+    def _scatter(self, step: int, part: Workgroup) -> None:
+        """A chunk for each rank goes to the own staging buffer."""
+        if step >= STEPS:
+            self._wait(part, _FREE + step % STEPS)
+        self._begin(step, part, _SCATTERS)
+        part.add(DELAY, _SEEN["scatter"], (), "wait")
+        for d in range(self.ranks):
+            for at, piece in self._pieces(part, _SCATTER):
+                target = self.up.operand((WRITE, WRITE), 0, self._slot(step, part, d), at)
+                self._copy(piece, [piece.read(self.source, chunk=d)], [target], _SCATTERED, 0 if at else 1 + (not step))
+        self._end(step, part, _SCATTERS)
+        part.settle("staged")
+        self._signal(part, _READY + step % STEPS)
+
+    def _reduce(self, step: int, part: Workgroup) -> None:
+        """The own chunk of the sum, or of the input, goes to the staging buffers of all, or to the output."""
+        if self.scatters:
+            self._wait(part, _READY + step % STEPS)
+        if self.gathers and step >= STEPS:
+            self._wait(part, _TAKEN + step % STEPS)
+        self._begin(step, part, _REDUCES)
+        part.add(DELAY, _SEEN["reduce"], (), "wait")
+        for at, piece in self._pieces(part, _REDUCE):
+            reads, writes = [piece.read(self.source)], [piece.write(self.result)]
+            if self.scatters:
+                reads = self._of_all((READ_SUM, READ_MEMBER), self.up, step, part, at)
+            if self.gathers:
+                writes = self._of_all((WRITE_ALL, WRITE_MEMBER), self.down, step, part, at)
+            self._copy(piece, reads, writes, _REDUCED, 0 if at else 1 + (not step))
+        self._end(step, part, _REDUCES)
+        part.settle("reduced")
+        if self.gathers:
+            self._multicast(part, _SENT + step % STEPS)
+        if self.scatters and step + STEPS < self.rounds:
+            self._multicast(part, _FREE + step % STEPS)
+
+    def _gather(self, step: int, part: Workgroup) -> None:
+        """The chunks of all ranks go to the output."""
+        self._wait(part, _SENT + step % STEPS)
+        part.add(DELAY, _SEEN["gather"], (), "wait")
+        for d in range(self.ranks):
+            for at, piece in self._pieces(part, _GATHER):
+                source = self.down.operand((READ, READ), 0, self._slot(step, part, d), at)
+                self._copy(piece, [source], [piece.write(self.result, chunk=d)], _GATHERED, 0 if at else 1 + (not step))
+        if step + STEPS < self.rounds:
+            part.finish("gathered")
+            self._signal(part, _TAKEN + step % STEPS)
+
+    def _slot(self, step: int, part: Workgroup, distance: int) -> int:
+        """Of a rank's staging buffer, for the chunk of the rank at a distance."""
+        return (part.number * STEPS + step % STEPS) * self.ranks + distance
+
+    def _of_all(self, roles: tuple[int, int], region: Region, step: int, part: Workgroup, line: int) -> list[Operand]:
+        """The own chunk in the staging buffers of all, from ``line`` on, as rows of a multimem operand."""
+        return [
+            region.operand((roles[d > 0],) * 2, d, self._slot(step, part, -d % self.ranks), line)
+            for d in range(self.ranks)
+        ]
+
+    def _pieces(self, part: Workgroup, warps: int) -> list[tuple[int, Workgroup]]:
+        """What the warps of a group have in flight at once, and at which line of the part."""
+        most = warps * _LINES
+        return [
+            (at, Workgroup(self.builder, part.number, part.first + at, min(most, part.lines - at)))
+            for at in range(0, part.lines, most)
+        ]
+
+    def _copy(
+        self, piece: Workgroup, reads: Sequence[Operand], writes: Sequence[Operand], cost: _CopyCost, begins: int
+    ) -> None:
+        """Loads, and when they are back, stores. ``begins``: 1 at a rank's first piece, 2 if that is the first ever."""
+        before, between = cost.whole if piece.lines >= _LINES else cost.small
+        if begins:
+            piece.add(DELAY, before + (begins - 1) * FETCH_CYCLES, (), "copy")
+        unroll = -(-piece.lines // self.options.wavefronts)
+        self.builder.add(LOAD, piece.lines, reads, "copy", unroll)
+        piece.add(WAITCNT, 0, (), "copy")
+        piece.add(DELAY, between, (), "copy")
+        self.builder.add(STORE, piece.lines, writes, "copy", unroll)
+
+    def _begin(self, step: int, part: Workgroup, which: int) -> None:
+        """The stores of the step before are issued."""
+        if step:
+            part.wait(self.signals, which + step % 2, 1, "turn")
+            part.barrier("turn")
+
+    def _end(self, step: int, part: Workgroup, which: int) -> None:
+        """The stores of a step are issued: the next may begin, while this one is fenced. The code behind the copies is
+        fetched the first time."""
+        if step + 1 < self.rounds:
+            part.signal(self.signals, [(0, which + (step + 1) % 2)], "turn")
+        if step == 0:
+            part.add(DELAY, FETCH_CYCLES, (), "signal")
+
+    def _signal(self, part: Workgroup, which: int) -> None:
+        """To each rank, by the threads that serve it."""
+        part.signal(self.signals, [(d, which) for d in range(self.ranks)], "signal")
+
+    def _multicast(self, part: Workgroup, which: int) -> None:
+        """To all ranks at once."""
+        rows = [
+            self.signals.operand((WRITE_ALL, WRITE_MEMBER)[d > 0], d, part.number, which) for d in range(self.ranks)
+        ]
+        part.add(RELEASE, 1, rows, "signal")
+
+    def _wait(self, part: Workgroup, which: int) -> None:
+        """For all ranks."""
+        part.wait(self.signals, which, self.ranks, "wait")
+        part.barrier("wait")

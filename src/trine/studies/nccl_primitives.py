@@ -1,0 +1,429 @@
+"""NCCL's primitives inside a ring all-reduce through host memory, and what NPKit says that each of them took.
+
+What NCCL 2.20.5 does (src/enqueue.cc, src/device/all_reduce.h, prims_ll.h, prims_simple.h, common_kernel.h; facts, none
+of its code): GPUs that cannot reach each other put what they send into buffers in the host's memory, where the next
+GPU reads it (src/transport/shm.cc). What NPKit's build measures, and where cycles come from: docs/background/
+gpu-models.md, "NPKit's primitives".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from trine.cluster import load_cluster
+from trine.gpu.builder import Operand, ProgramBuilder
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.program import (
+    ACQUIRE,
+    BARRIER,
+    DELAY,
+    LOAD,
+    READ,
+    READ_FLAGGED,
+    RELEASE,
+    STORE,
+    WAITCNT,
+    WRITE,
+    WRITE_FLAGGED,
+    GpuProgram,
+)
+from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.system import host_group
+
+LL, SIMPLE = "LL", "Simple"
+SEND, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND, RECV_COPY_SEND, RECV = PRIMITIVES = (
+    "SEND", "RECV_REDUCE_SEND", "DIRECT_RECV_REDUCE_COPY_SEND", "DIRECT_RECV_COPY_SEND", "DIRECT_RECV",
+)  # fmt: skip
+#: GPUs of the ring; the rank behind them is their host.
+GPUS = HOST = 4
+LINE, WARP = 128, 32
+#: Of a channel's buffer (NCCL_STEPS); half of a step of LL are flags; a slice of Simple takes two steps, a chunk four.
+STEPS, LL_STEP, SIMPLE_STEP = 8, 64 << 10, 512 << 10
+SLICE_STEPS, SMALLEST_SLICE = 2, 32 << 10
+#: What a warp copies at a time: eight accesses of 16 bytes a lane; of what is less than that, one.
+HUNK, SMALL_HUNK = 4096, 512
+#: Cycles of a jump to code that nobody has run yet: a load of memory, and 45 that code takes more than data.
+COLD_JUMP = 525
+#: Messages of which the primitives of a size are taken: bytes of a primitive -> of the all-reduce.
+MESSAGES = {
+    LL: {**{1 << i: 4 << i for i in (10, 11)}, **{1 << i: 8 << i for i in (12, 13, 14)}, 32 << 10: 1 << 20},
+    SIMPLE: {**{1 << i: 1 << i for i in (10, 11)}, **{1 << i: 8 << i for i in (12, 13, 14)},
+             **{1 << i: 16 << i for i in range(15, 21)}},
+}  # fmt: skip
+
+
+#: Names of measured rows -> protocol and primitive.
+PRIMITIVE_PROGRAMS = {
+    f"{protocol} {primitive}": (protocol, primitive) for protocol in MESSAGES for primitive in PRIMITIVES
+}
+
+
+class LLCode(NamedTuple):
+    """Cycles of instructions of a primitive of LL: ``before`` its first access to memory; from the load of its own
+    data, if it reads any, to the ``look`` at flags; from data to ``store``; from there to the next ``trip``, and to the
+    ``end``."""
+
+    before: int
+    look: int
+    store: int
+    trip: int
+    end: int
+
+
+class SimpleCode(NamedTuple):
+    """Cycles of a primitive of Simple: ``before`` the first load, from data to ``store``, from there to the next
+    ``hunk`` and to the ``end``. Hunks that are small have a ``before`` and an ``end`` of their own.
+
+    rounds: lines of a hunk that are read from the host together; each round waits for the one before, for want of
+    registers. jumps: far ones, in small hunks; else there is one.
+    """
+
+    before: int
+    store: int
+    hunk: int
+    end: int
+    small_before: int
+    small_end: int
+    rounds: tuple[int, ...] = ()
+    jumps: int = 1
+
+
+#: Counted in the machine code of NPKit's build: sm_80, 96 registers, ptxas 11.8.
+LL_CODE = {
+    SEND: LLCode(66, 7, 0, 17, 34),
+    RECV_REDUCE_SEND: LLCode(66, 39, 26, 16, 33),
+    RECV_REDUCE_COPY_SEND: LLCode(75, 39, 32, 36, 52),
+    RECV_COPY_SEND: LLCode(78, 0, 30, 45, 50),
+    RECV: LLCode(69, 0, 3, 49, 54),
+}
+SIMPLE_CODE = {
+    SEND: SimpleCode(309, 4, 13, 74, 390, 97),
+    RECV_REDUCE_SEND: SimpleCode(345, 36, 21, 75, 430, 95, rounds=(12, 20), jumps=2),
+    RECV_REDUCE_COPY_SEND: SimpleCode(304, 60, 16, 79, 429, 100, rounds=(8, 8, 8, 8), jumps=2),
+    RECV_COPY_SEND: SimpleCode(310, 8, 31, 94, 403, 100, rounds=(32,)),
+    RECV: SimpleCode(267, 10, 19, 80, 376, 91, rounds=(32,)),
+}
+
+
+def _sends(primitive: str) -> bool:
+    return primitive.endswith("SEND")
+
+
+def _receives(primitive: str) -> bool:
+    return "RECV" in primitive
+
+
+def _reads_input(primitive: str) -> bool:
+    return primitive == SEND or "REDUCE" in primitive
+
+
+def _writes_output(primitive: str) -> bool:
+    return primitive.startswith("DIRECT")
+
+
+class RingShape(NamedTuple):
+    """How NCCL runs an all-reduce: channels, warps of each that move data, and the bytes of the chunks of each loop."""
+
+    channels: int
+    warps: int
+    loops: tuple[tuple[int, ...], ...]
+
+
+def ring_shape(protocol: str, size_bytes: int) -> RingShape:
+    """What enqueue.cc takes for four GPUs with two channels of 512 threads, of Simple 256."""
+    threads, per_thread, largest = (512, 8 * GPUS, LL_STEP // 2) if protocol == LL else (256, 64, 4 * SIMPLE_STEP)
+    channels = 2 if size_bytes >= 2 * threads * per_thread else 1
+    while size_bytes < channels * threads * per_thread and threads % 128 == 0:
+        threads //= 2
+    if protocol == LL:
+        threads = max(threads, 3 * WARP)
+    align = threads * 8 if protocol == LL else HUNK
+    left, loops = size_bytes // channels, list[tuple[int, ...]]()
+    while left > 0:
+        chunk = min(largest, -(-left // (GPUS * align)) * align)
+        loops.append(tuple(min(chunk, max(0, left - i * chunk)) for i in range(GPUS)))
+        left -= sum(loops[-1])
+    return RingShape(channels, threads // WARP, tuple(loops))
+
+
+def slices(chunk_bytes: int) -> list[int]:
+    """Bytes of the slices that Simple cuts a chunk into: one or two."""
+    each = max(-(-chunk_bytes // 32) * 16, SMALLEST_SLICE)
+    return [min(each, chunk_bytes - first) for first in range(0, chunk_bytes, each)]
+
+
+class Stretch(NamedTuple):
+    """Where a primitive's time begins and ends, and what of it is left out: operations that wavefront 0 takes up."""
+
+    primitive: str
+    num_bytes: int
+    begin: int
+    end: int
+    left_out: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A primitive of a GPU: where its chunk lies, how many receives and sends were before; is_cold: its first call."""
+
+    primitive: str
+    num_bytes: int
+    place: int
+    received: int
+    sent: int
+    is_cold: bool
+
+
+class ChannelWriter:
+    """Writes what a channel of a GPU does; ``into``, ``out``: the edges of the ring, numbered over all channels."""
+
+    def __init__(self, ring: RingProgram, rank: int, channel: int) -> None:
+        self.ring, self.builder, self.rank = ring, ring.builder, rank
+        shape, self.waves = ring.shape, ring.wavefronts
+        self.into = (rank - 1) % GPUS * shape.channels + channel
+        self.out = rank * shape.channels + channel
+        self.events, self.event, self.num_marks = ring.events + 2 * channel * LINE, ring.event + channel, 0
+        self.first = channel * sum(map(sum, shape.loops))
+
+    def calls(self) -> Iterator[Call]:
+        """The primitives of all loops, in order; of chunks without bytes nothing happens."""
+        done: set[str] = set()
+        received, sent, place = 0, 0, self.first
+        for loop in self.ring.shape.loops:
+            for step in range(2 * GPUS - 1):
+                primitive, chunk = _primitive(step), (self.rank - 1 - step) % GPUS
+                if loop[chunk]:
+                    yield Call(
+                        primitive=primitive,
+                        num_bytes=loop[chunk],
+                        place=place + chunk * loop[0],
+                        received=received,
+                        sent=sent,
+                        is_cold=primitive not in done,
+                    )
+                    done.add(primitive)
+                received, sent = received + _receives(primitive), sent + _sends(primitive)
+            place += sum(loop)
+
+    # LL: of each 16 bytes half are flags
+
+    def ll(self, call: Call) -> None:
+        primitive, code, left_out = call.primitive, LL_CODE[call.primitive], []
+        if _sends(primitive):
+            self._add(BARRIER)
+        self._npkit_event()
+        begin = self._mark()
+        self._delay(code.before)
+        per_trip = self.waves * WARP * 8
+        for at in range(0, call.num_bytes, per_trip):
+            lines = -(-min(per_trip, call.num_bytes - at) // LINE)
+            if at:
+                self._delay(code.trip)
+            if _reads_input(primitive):
+                self._move(LOAD, lines, self.ring.input + call.place + at)
+                self._delay(code.look)
+            looks = self._mark() if _receives(primitive) else -1
+            if _receives(primitive):
+                self._flagged(LOAD, READ_FLAGGED, self.into, call.received, at, lines)
+            self._add(WAITCNT)
+            if _receives(primitive):
+                left_out.append((looks, self._mark()))
+            self._delay(code.store)
+            if _sends(primitive):
+                self._flagged(STORE, WRITE_FLAGGED, self.out, call.sent, at, lines)
+            if _writes_output(primitive):
+                self._move(STORE, lines, self.ring.output + call.place + at)
+        self._delay(code.end)
+        self.ring.stretches.append(Stretch(primitive, call.num_bytes, begin, self._mark(), tuple(left_out)))
+        self._npkit_event()
+        if _receives(primitive):
+            self._add(BARRIER)
+
+    def _flagged(self, kind: int, role: int, edge: int, step: int, at: int, lines: int) -> None:
+        """Twice as many lines in the buffer."""
+        line = (edge * STEPS + step % STEPS) * LL_STEP // LINE + 2 * at // LINE
+        operand = Operand(role, HOST, self.ring.fifo + line * LINE, LINE, self.ring.flags + line)
+        self.builder.add(kind, 2 * lines, [operand])
+
+    # Simple: slices, and a count behind each
+
+    def simple(self, call: Call) -> None:
+        ends = accumulate(slices(call.num_bytes))
+        for number, (end, num_bytes) in enumerate(zip(ends, slices(call.num_bytes), strict=True)):
+            self._wait_for_peers(call.primitive)
+            self._npkit_event()
+            begin = self._mark()
+            self._slice(call, number, end - num_bytes, num_bytes)
+            self.ring.stretches.append(Stretch(call.primitive, num_bytes, begin, self._mark()))
+            self._npkit_event()
+            self._add(WAITCNT)
+            self._add(BARRIER)
+            if _sends(call.primitive):
+                self._count(RELEASE, WRITE, self.ring.tails + self.out)
+            if _receives(call.primitive):
+                self._count(RELEASE, WRITE, self.ring.heads + self.into)
+
+    def _wait_for_peers(self, primitive: str) -> None:
+        """For a slice that has come, and for room for one that goes."""
+        if _receives(primitive):
+            self._count(LOAD, READ_FLAGGED, self.ring.tails + self.into)
+        if _sends(primitive):
+            self._count(LOAD, READ_FLAGGED, self.ring.heads + self.out)
+        self._add(WAITCNT)
+        self._add(BARRIER)
+
+    def _count(self, kind: int, role: int, semaphore: int) -> None:
+        address = self.ring.counts + (semaphore - self.ring.heads) * LINE
+        self.builder.add(kind, 1, [Operand(role, HOST, address, semaphore=semaphore)])
+
+    def _slice(self, call: Call, number: int, first: int, num_bytes: int) -> None:
+        """A slice in hunks, each of a warp: all its loads, then its stores."""
+        code, is_small = SIMPLE_CODE[call.primitive], num_bytes < HUNK
+        hunk = SMALL_HUNK if is_small else HUNK
+        jumps = (code.jumps if is_small else 1) * call.is_cold * (number == 0)
+        self._delay((code.small_before if is_small else code.before) + jumps * COLD_JUMP)
+        rounds = (hunk // LINE,) if is_small and code.rounds else code.rounds
+        for at in range(0, num_bytes, self.waves * hunk):
+            if at:
+                self._delay(code.hunk)
+            warps = min(self.waves, (num_bytes - at) // hunk)
+            place = call.place + first + at
+            if _reads_input(call.primitive):
+                self._move(LOAD, warps * hunk // LINE, self.ring.input + place)
+            come = self._slot(self.into, call.received, number) + at
+            for each in rounds:
+                self._move(LOAD, warps * each, come, HOST)
+                self._add(WAITCNT)
+                come += warps * each * LINE
+            if not rounds:
+                self._add(WAITCNT)
+            self._delay(code.store)
+            if _sends(call.primitive):
+                self._move(STORE, warps * hunk // LINE, self._slot(self.out, call.sent, number) + at, HOST)
+            if _writes_output(call.primitive):
+                self._move(STORE, warps * hunk // LINE, self.ring.output + place)
+        self._delay(code.small_end if is_small else code.end)
+
+    def _slot(self, edge: int, step: int, number: int) -> int:
+        """Where slice ``number`` of a chunk lies in the buffer of an edge."""
+        return self.ring.fifo + (edge * STEPS + (2 * step + number) * SLICE_STEPS % STEPS) * SIMPLE_STEP
+
+    # Both
+
+    def _add(self, kind: int, amount: int = 0) -> None:
+        self.builder.add(kind, amount, ())
+
+    def _delay(self, cycles: int) -> None:
+        if cycles:
+            self._add(DELAY, cycles)
+
+    def _move(self, kind: int, lines: int, address: int, rank: int = -1) -> None:
+        """Lines of the own memory, or of another rank's."""
+        role = READ if kind == LOAD else WRITE
+        self.builder.add(kind, lines, [Operand(role, self.rank if rank < 0 else rank, address, LINE)])
+
+    def _mark(self) -> int:
+        """An operation that wavefront 0 takes up at this point; its number."""
+        self.num_marks += 1
+        self.builder.add(RELEASE, 1, [Operand(WRITE, self.rank, self.events, semaphore=self.event)])
+        return self.builder.num_ops - 1
+
+    def end(self) -> None:
+        """The semaphore of the marks is as it was."""
+        self.builder.add(ACQUIRE, self.num_marks, [Operand(READ, self.rank, self.events, semaphore=self.event)])
+        self.builder.end_workgroup()
+
+    def _npkit_event(self) -> None:
+        """Thread 0 reads where its next event goes, and writes it, while the other warps go on."""
+        self._move(LOAD, 1, self.events)
+        self._add(WAITCNT)
+        self._move(STORE, 1, self.events + LINE)
+
+
+def _primitive(step: int) -> str:
+    """What the ring does with the chunk of this step."""
+    if step == 0:
+        return SEND
+    if step < GPUS - 1:
+        return RECV_REDUCE_SEND
+    if step == GPUS - 1:
+        return RECV_REDUCE_COPY_SEND
+    return RECV_COPY_SEND if step < 2 * GPUS - 2 else RECV
+
+
+class RingProgram:
+    """A ring all-reduce, a workgroup a channel, and where its primitives begin and end."""
+
+    def __init__(self, protocol: str, size_bytes: int) -> None:
+        self.shape, is_ll = ring_shape(protocol, size_bytes), protocol == LL
+        self.wavefronts = self.shape.warps if is_ll else self._busy_warps()
+        edges = GPUS * self.shape.channels
+        self.builder = builder = ProgramBuilder(f"ring all-reduce, {protocol}", GPUS + 1, num_hosts=1)
+        self.stretches: list[Stretch] = []
+        self.input, self.output = builder.buffer("input", size_bytes), builder.buffer("output", size_bytes)
+        self.events = builder.buffer("events", 2 * self.shape.channels * LINE)
+        self.fifo = builder.buffer("fifo", edges * STEPS * (LL_STEP if is_ll else SIMPLE_STEP))
+        self.counts = builder.buffer("counts", 2 * edges * LINE)
+        self.event = builder.semaphores(self.shape.channels)
+        self.heads, self.tails = builder.semaphores(edges), builder.semaphores(edges)
+        self.flags = builder.semaphores(edges * STEPS * LL_STEP // LINE if is_ll else 0)
+        for rank in range(GPUS):
+            for channel in range(self.shape.channels):
+                writer = ChannelWriter(self, rank, channel)
+                for call in writer.calls():
+                    (writer.ll if is_ll else writer.simple)(call)
+                writer.end()
+            builder.end_kernel(rank, self.wavefronts)
+
+    def _busy_warps(self) -> int:
+        """Warps that have a hunk of a slice."""
+        largest = max(slices(max(map(max, self.shape.loops))))
+        return min(self.shape.warps, largest // (HUNK if largest >= HUNK else SMALL_HUNK))
+
+    @property
+    def program(self) -> GpuProgram:
+        """A buffer has room for two chunks; NCCL counts the second slice of a chunk also where it is empty."""
+        semaphores = np.zeros((GPUS + 1, self.builder.num_semaphores), np.int32)
+        semaphores[HOST, self.heads : self.tails] = 2 * len(slices(max(map(max, self.shape.loops))))
+        return self.builder.program(semaphores=semaphores)
+
+
+class PrimitiveTime(NamedTuple):
+    """What NPKit would say of one call."""
+
+    primitive: str
+    num_bytes: int
+    time_ps: int
+
+
+@cache
+def primitive_times(protocol: str, size_bytes: int) -> tuple[PrimitiveTime, ...]:
+    """All primitives, of all GPUs and channels, of an all-reduce of ``size_bytes`` on ``rtx3090-pcie``."""
+    ring, cluster = RingProgram(protocol, size_bytes), load_cluster("rtx3090-pcie")
+    program, model = ring.program, load_gpu_model("rtx3090")
+    run = run_gpus(program, cluster, host_group(cluster, program), model, options=GpuRunOptions(fold="off")).whole()
+    at = run.gpu.op_start_ps.tolist()
+    return tuple(
+        PrimitiveTime(
+            each.primitive,
+            each.num_bytes,
+            at[each.end] - at[each.begin] - sum(at[end] - at[begin] for begin, end in each.left_out),
+        )
+        for each in ring.stretches
+    )
+
+
+def primitive_time_ps(protocol: str, primitive: str, num_bytes: int) -> int:
+    """Of a send the median of the calls of so many bytes, of what receives the lower tenth (the rest waits)."""
+    found = [
+        each.time_ps
+        for each in primitive_times(protocol, MESSAGES[protocol][num_bytes])
+        if each.primitive == primitive and each.num_bytes == num_bytes
+    ]
+    return round(float(np.percentile(found, 50 if primitive == SEND else 10)))
