@@ -118,7 +118,7 @@ class CommunicationKernels:
         whose = "assumed channels" if self.costs is None else f"channels and times of {self.costs.library}"
         return (
             f"kernels of collectives keep SMs of the {self.gpu.name} ({self.gpu.num_compute_units}) and read and write "
-            f"its memory: {whose}; {self.memory_bound:.0%} of the recorded time is bound by memory "
+            f"its memory: {whose}; {self.memory_bound:.0%} of the time of operators is bound by memory "
             "(docs/background/contention.md)"
         )
 
