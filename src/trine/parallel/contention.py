@@ -159,7 +159,7 @@ class CommunicationKernels:
         waves = f", {self.bound.waves:.0%} are products of as many blocks as SMs" if self.bound.waves else ""
         return (
             f"kernels of collectives keep SMs of the {self.gpu.name} ({self.gpu.num_compute_units}) and read and write "
-            f"its memory: {whose}; {self.bound.memory:.0%} of the recorded time is bound by memory"
+            f"its memory: {whose}; {self.bound.memory:.0%} of the time of operators is bound by memory"
             f"{waves} (docs/background/contention.md)"
         )
 
