@@ -31,7 +31,8 @@ class LoadStoreOptions(OneLine):
         or ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
         (:func:`trine.collectives.kernels.build.automatic`).
     protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
-    workgroups, wavefronts: of a kernel [32, of nvls as NCCL has it 16 channels], of a workgroup [:func:`usual_wavefronts`, of a plan as it says].
+    workgroups, wavefronts: of a kernel [32, of nvls as NCCL has it 16 channels], of a workgroup
+        [:func:`usual_wavefronts`, of a plan as it says].
     unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
     bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals as a library's do;
         ``none``: they only move data and signal; None: ``library`` where the cluster says which one it has. Plans say

@@ -1,6 +1,7 @@
 """Dispatch and combine of many tokens across nodes: by the NIC to the own rail, then over NVLink.
 
-What DeepEP's internode kernels do (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/internode.cu; facts, no code). A
+What DeepEP's internode kernels did when their bandwidths were published (github.com/deepseek-ai/DeepEP, commit 3b1045d
+of April 2025, csrc/kernels/internode.cu; facts, no code): warps copy by loads and stores; later ones do by the TMA. A
 token crosses once to each node that has an expert of it, to the rank of the same place there, which forwards it to the
 ranks of its node. On the way back that rank adds up what its node made of the token, and sends one row. A channel has
 two SMs, whose warps each do one thing, so a workgroup here is a warp. Dispatch: one SM's senders copy tokens into
@@ -22,7 +23,7 @@ from trine.collectives.kernels.moe.normal import EXPERT_BYTES, NUMBER_BYTES, WEI
 from trine.collectives.kernels.moe.options import NORMAL_SMS, TOP_NODES
 from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
-from trine.gpu.program import WAITCNT, GpuProgram
+from trine.gpu.program import DELAY, WAITCNT, GpuProgram
 
 #: Warps that send a dispatched token, and those of combine that forward (of all nodes) and receive.
 SENDERS, FORWARDERS, RECEIVERS = 7, 24, 16
@@ -32,6 +33,11 @@ PUT_TOKENS, BACK_TOKENS, BACK_CHUNK = (20, 8), (12, 8), (4, 1)
 #: Ranks of a node; nodes whose warps find room on two SMs a channel, as they are counted here.
 MOST_MATES, MOST_NODES = 8, 8
 SEND_LINES, ADD_LINES = 20, 4
+#: Of a warp that copies: five accesses at once, what is left one by one (UNROLLED_WARP_COPY).
+COPY_LINES, ACCESS_LINES = 20, 4
+#: Cycles until a load is back that the L2 has (H100): of a token's origin, which says whether it is copied; of the last
+#: of five accesses.
+LOAD_CYCLES = 262
 
 Job = Callable[[], None]
 
@@ -108,6 +114,22 @@ class _Nodes(MoeBuilder):
     def done(self, label: str) -> None:
         """What the warp has asked for."""
         self.add(WAITCNT, 0, (), label)
+
+    def look(self, label: str) -> None:
+        """Where a token comes from, which is with it, says whether it is copied, and to where."""
+        self.add(DELAY, LOAD_CYCLES, (), label)
+
+    def warp_copy(self, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
+        """A row by loads and stores of a warp: each five accesses wait for those before, then each one."""
+        whole = self.lines // COPY_LINES * COPY_LINES
+        if whole:
+            self.copy(whole, source, target, label, COPY_LINES)
+            self.add(DELAY, LOAD_CYCLES, (), label)
+        if self.lines > whole:
+            more = whole * self.line_bytes
+            rest = (source[0], source[1] + more), (target[0], target[1] + more)
+            self.copy(self.lines - whole, *rest, label, ACCESS_LINES)
+            self.add(DELAY, LOAD_CYCLES, (), label)
 
     def pass_on(self, tails: FlagTable, rank: int, tail: int, targets: tuple[FlagTable, range], chunks: int) -> Job:
         """A warp that looks at a tail and tells those that wait."""
@@ -232,8 +254,8 @@ class _NodesDispatch(_Nodes):
             *(lambda mate=mate: self.receive(rank, channel, mate) for mate in range(mates)),
         ]
 
-    def forwarded(self, rank: int, channel: int, mate: int) -> list[tuple[int, int, list[int]]]:
-        """What a rank forwards to one of its node, nodes in turns: (node, first of the chunk, tokens of it)."""
+    def forwarded(self, rank: int, channel: int, mate: int) -> list[tuple[int, range, list[int]]]:
+        """What a rank forwards to one of its node, nodes in turns: (node, the chunk, tokens of it)."""
         nodes = self.grid.nodes
         lists = [self.crossing(self.rail(rank, to, -1), channel, to) for to in range(nodes)]
         chunks = [self.chunks_of(len(tokens), self.chunk) for tokens in lists]
@@ -243,7 +265,7 @@ class _NodesDispatch(_Nodes):
                 if number < len(chunks[to]):
                     owner = self.rail(rank, to, -1)
                     chosen = [i for i in chunks[to][number] if mate in self.of_mates(owner, lists[to][i], to)]
-                    found.append((to, chunks[to][number].start, chosen))
+                    found.append((to, chunks[to][number], chosen))
         return found
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
@@ -252,15 +274,18 @@ class _NodesDispatch(_Nodes):
 
         def forward(mate: int) -> None:
             target, sent = self.grid.at(rank, mate), 0
-            for to, _, numbers in self.forwarded(rank, channel, mate):
+            for to, of_chunk, numbers in self.forwarded(rank, channel, mate):
                 self.acquire(self.there, rank, (channel * nodes + to) * mates + mate, 1, "wait")
-                for number in numbers:
+                for number in of_chunk:
+                    self.look("forward")
+                    if number not in numbers:
+                        continue
                     source = self.came_rows.at(rank, self.slot(channel, to, number))
                     place = self.queues.at(target, self.stream_slot(channel, mate) + sent)
-                    self.copy(self.lines, source, place, "forward", self.lines)
-                    self.done("forward")
+                    self.warp_copy(source, place, "forward")
                     sent += 1
                 if numbers:
+                    self.done("tail")
                     self.fence("tail")
                     self.release(self.near_tails, [(target, channel * nodes * mates + mate)], "tail")
 
@@ -284,9 +309,10 @@ class _NodesDispatch(_Nodes):
             for number in numbers:
                 row = self.output_row(rank, owner, tokens[number])
                 place = self.queues.at(rank, self.stream_slot(channel, mate) + came)
-                self.copy(self.lines, place, self.output.at(rank, row), "receive", self.lines)
-                self.done("receive")
+                self.look("receive")
+                self.warp_copy(place, self.output.at(rank, row), "receive")
                 came += 1
+            self.done("receive")
 
 
 def combine(options: KernelOptions) -> GpuProgram:
@@ -335,7 +361,7 @@ class _NodesCombine(_Nodes):
                     for i in chunks[to][number]:
                         source = self.x.at(rank, self.output_row(rank, owner, tokens[lists[to][i]]))
                         place = self.queues.at(forwarder, self.near_slot(channel, to, mate, i))
-                        self.copy(self.lines, source, place, "send", self.lines)
+                        self.warp_copy(source, place, "send")
                     self.done("tail")
                     self.fence("tail")
                     flag = ((channel * nodes + to) * mates + mate) * self.warps
