@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 
+import trine
 from trine.compute import make_compute
 from trine.graph.program import Compute, Recv, Send
 from trine.parallel.job import JobContext
@@ -62,14 +63,30 @@ def test_zipf_shares_follow_the_law_and_programs_follow_the_shares(exponent: flo
     job, _ = build(workload, plan)
     assert len(job.programs) == ep
     assert tuple(job.program_of) == (0, 1, 2, 3)
+    least = min(wanted)
+    rest = [COPIES * (share - least) for share in wanted]
     for own, program in enumerate(job.programs):
+        even = [step.size_bytes for step in collectives(program, "all_to_all")]
+        assert even == pytest.approx([ep * COPIES * least] * 4 * LAYERS, rel=1e-4)
         sends = [step for step in program.steps if isinstance(step, Send)]
-        there = [s for s in sends if s.label.phase == 0][: ep - 1]
-        for step in there:
-            assert step.size_bytes == pytest.approx(COPIES * wanted[step.peer.position], rel=1e-4)
-        back = [s for s in sends if s.label.phase == 0][ep - 1 : 2 * ep - 2]
-        assert [s.size_bytes for s in back] == pytest.approx([COPIES * wanted[own]] * (ep - 1), rel=1e-4)
-        assert len(sends) == len([s for s in program.steps if isinstance(s, Recv)]) == 4 * LAYERS * (ep - 1)
+        others = [p for p in range(ep) if p != own and rest[p]]
+        there = [s for s in sends if s.label.phase == 0][: len(others)]
+        assert [step.peer.position for step in there] == others
+        assert [step.size_bytes for step in there] == pytest.approx([rest[p] for p in others], rel=1e-3)
+        back = [s for s in sends if s.label.phase == 0][len(others) :][: (ep - 1) * bool(rest[own])]
+        assert [s.size_bytes for s in back] == pytest.approx([rest[own]] * len(back), rel=1e-3)
+        assert len(sends) == 2 * LAYERS * (len(others) + len(back))
+        received = [step for step in program.steps if isinstance(step, Recv)]
+        assert len(received) == 2 * LAYERS * ((ep - 1) * bool(rest[own]) + len(others))
+
+
+@pytest.mark.parametrize("imbalance", ["zipf:0.0001", "zipf:0.3", "zipf:1"])
+def test_no_imbalance_exchanges_faster_than_balance(imbalance: str) -> None:
+    def exchanged(**imbalanced: str) -> float:
+        plan = Plan(dp=4, ep=4, **imbalanced)
+        return trine.simulate(moe(), plan, cluster=trine.load_cluster("dgx-h100", gpus=4)).communication_s
+
+    assert exchanged(expert_imbalance=imbalance) >= 0.99 * exchanged()  # what is beside the even part overlaps with it
 
 
 def test_experts_compute_as_long_as_their_tokens_say() -> None:
