@@ -30,7 +30,7 @@ def parse_size(text: str, what: str = "--size") -> int:
     return int(match[1]) << _POWER[match[2].lower()]
 
 
-def parse_sizes(text: str) -> list[int]:
+def parse_sizes(text: str, what: str = "--size") -> list[int]:
     """``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (in steps), ascending.
 
     Raises
@@ -39,34 +39,34 @@ def parse_sizes(text: str) -> list[int]:
     """
     sizes: list[int] = []
     for item in text.split(","):
-        sizes.extend(_range(item) if ":" in item else [parse_size(item)])
+        sizes.extend(_range(item, what) if ":" in item else [parse_size(item, what)])
         if len(sizes) > MAX_SIZES:
-            raise UnitError(f"--size {text!r} has more than {MAX_SIZES} sizes")
+            raise UnitError(f"{what} {text!r} has more than {MAX_SIZES} sizes")
     return sorted(set(sizes))
 
 
-def _range(text: str) -> list[int]:
+def _range(text: str, what: str) -> list[int]:
     parts = text.split(":")
     if len(parts) > 3 or not all(part.strip() for part in parts):
-        raise UnitError(f"--size takes FIRST:LAST, FIRST:LAST:xFACTOR or FIRST:LAST:STEP, got {text!r}")
-    first, last = parse_size(parts[0]), parse_size(parts[1])
+        raise UnitError(f"{what} takes FIRST:LAST, FIRST:LAST:xFACTOR or FIRST:LAST:STEP, got {text!r}")
+    first, last = parse_size(parts[0], what), parse_size(parts[1], what)
     if first > last:
-        raise UnitError(f"--size {text!r} ends before it begins")
+        raise UnitError(f"{what} {text!r} ends before it begins")
     step = parts[2].strip() if len(parts) == 3 else "x2"
     if step[0] in "xX*":
-        return _factors(first, last, step, text)
-    width = parse_size(step)
+        return _factors(first, last, step, text, what)
+    width = parse_size(step, what)
     if width < 1 or (last - first) // width >= MAX_SIZES:
-        raise UnitError(f"--size {text!r}: the step must be positive and give at most {MAX_SIZES} sizes")
+        raise UnitError(f"{what} {text!r}: the step must be positive and give at most {MAX_SIZES} sizes")
     return list(range(first, last + 1, width))
 
 
-def _factors(first: int, last: int, step: str, text: str) -> list[int]:
+def _factors(first: int, last: int, step: str, text: str, what: str) -> list[int]:
     factor = whole_number(step[1:], 2)
     if factor is None:
-        raise UnitError(f"--size {text!r}: the factor is a whole number from 2, such as x2")
+        raise UnitError(f"{what} {text!r}: the factor is a whole number from 2, such as x2")
     if first < 1:
-        raise UnitError(f"--size {text!r}: a range with a factor begins at 1 byte or more")
+        raise UnitError(f"{what} {text!r}: a range with a factor begins at 1 byte or more")
     sizes = []
     while first <= last:
         sizes.append(first)
@@ -86,7 +86,7 @@ def as_sizes(sizes: object) -> list[int]:
     InputError: a single number, nothing, or less than nothing; names the first. UnitError: a text that is no size.
     """
     if isinstance(sizes, str):
-        return parse_sizes(sizes)
+        return parse_sizes(sizes, "sizes")
     if isinstance(sizes, bytes) or not isinstance(sizes, Sized) or not isinstance(sizes, Iterable):
         raise InputError(f"must be a list of bytes, such as [{sizes!r:.40}], got {sizes!r:.80}", field="sizes")
     if len(sizes) == 0:
