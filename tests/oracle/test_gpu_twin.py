@@ -44,7 +44,7 @@ def test_monitors_of_members_see_what_a_switch_multicasts():
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="the loop wakes by semaphore, the twin by address")
 @pytest.mark.parametrize("seed", [22, 106])
 def test_a_semaphore_that_is_written_at_two_lines(seed):
-    """A known gap: flags of stores and releases count on one semaphore at two addresses; a sleeper on one polls more."""
+    """A known gap: flags of stores and releases count on one semaphore at two addresses; who sleeps polls more."""
     switched = switched_case(seed, size=5, monitored=True)
     assert_same(switched.simulate("compiled"), switched.simulate())
 
