@@ -81,8 +81,11 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
         return np.zeros(len(pauses.group), np.bool_)
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
     other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
-    elsewhere = np.isin(reasons, (LAUNCH, INPUT_COPY, OFFLOAD)) | other_axis[graph.labels.collective]
-    in_bubble: Bool = (ender < 0) | ~elsewhere[ender]
+    is_other = other_axis[graph.labels.collective]
+    at = is_other[active.task]  # of tasks that start at one instant it counts, wherever its number lies
+    collective = first_at(pauses, active.rank[at], active.start_ps[at], active.task[at])
+    elsewhere = np.isin(reasons, (LAUNCH, INPUT_COPY, OFFLOAD))
+    in_bubble: Bool = (ender < 0) | ~(elsewhere[ender] | (collective >= 0))
     return in_bubble
 
 
