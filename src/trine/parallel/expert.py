@@ -2,7 +2,7 @@
 
 Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens: an
 all-to-all of what every rank gets at least, and beside it, where ranks get unlike parts, a message of the rest to each.
-So little imbalance costs little, and none of it less than an even exchange.
+So little imbalance costs little; both share links, so it may end a little before an even exchange would.
 """
 
 from __future__ import annotations
