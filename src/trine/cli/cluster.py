@@ -110,9 +110,9 @@ def show_cluster(
         show(f"source of {what}: {source}", json)
     if json is not None:
         write_json(_document(found), json, "cluster show")
-    from trine.outputs import write_text
+    from trine.formats.clusters import write_cluster
 
-    written(yaml, lambda path: write_text(path, found.to_yaml()), "written to {}")
+    written(yaml, lambda path: write_cluster(found, path, "yaml"), "written to {}")
 
 
 def _short(text: str, width: int) -> str:

@@ -38,8 +38,7 @@ def import_cluster(
 
     Example: trine cluster import topology.xml --yaml my-cluster.yaml
     """
-    from trine.formats.clusters import read_any
-    from trine.outputs import write_text
+    from trine.formats.clusters import read_any, write_cluster
     from trine.units import format_bandwidth, format_time
 
     cluster = read_any(
@@ -67,7 +66,7 @@ def import_cluster(
         show(f"  note: {note}", json)
     if yaml is not None:
         with writes():
-            write_text(yaml, cluster.to_yaml())
+            write_cluster(cluster, yaml, "yaml", source=file)
             show(f"written to {yaml}", json)
     words = {"sources": dict(cluster.sources), "notes": cluster.notes}
     write_json({"name": cluster.name, "devices": dict(kinds), "links": rows, **words}, json, "cluster import")
