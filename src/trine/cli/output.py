@@ -150,8 +150,8 @@ def _line(error: Exception) -> str:
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal, on stderr."""
-    print(coloured(safe(text), sys.stderr), file=sys.stderr, flush=True)
+    """Print one line on stderr; ends of lines in names of files are escaped as well."""
+    print(coloured(safe(text, "\t"), sys.stderr), file=sys.stderr, flush=True)
 
 
 def coloured(text: str, stream: TextIO) -> str:
@@ -166,10 +166,8 @@ def show_answer(answer: Report, json_target: str | None, brief: bool) -> None:
 
 def show(text: str, json_target: str | None) -> None:
     """The readable answer: on stdout, or on stderr when stdout belongs to the JSON."""
-    if json_target == "-":
-        say(text)
-    else:
-        print(coloured(safe(text), sys.stdout), flush=True)
+    stream = sys.stderr if json_target == "-" else sys.stdout
+    print(coloured(safe(text), stream), file=stream, flush=True)
 
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
