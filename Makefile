@@ -53,8 +53,10 @@ check: $(VENV)/.installed-test  ## style, types, layers, size of the house, publ
 	$(BIN)/python -m pytest tests/unit/test_public_api.py
 
 SECONDS ?= 3600
-fuzz: $(VENV)/.installed-test  ## look for inputs that break trine, for so many SECONDS; what it finds is in fuzz-found
-	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $(SECONDS)
+fuzz: $(VENV)/.installed-test  ## look for inputs that break trine for SECONDS, with files of CORPUS as seeds; finds go to fuzz-found
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $$(($(SECONDS) / 2))
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_coverage.py --seconds $$(($(SECONDS) / 2)) $(if $(CORPUS),--corpus $(CORPUS))
 
 corpus: $(VENV)/.installed-test  ## try trine on a folder of real files: make corpus CORPUS=DIR
 	$(BIN)/python tools/corpus.py $(CORPUS)

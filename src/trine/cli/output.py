@@ -116,7 +116,7 @@ def written(path: str | None, write: Callable[[str], object], said: str = "") ->
     if path is None:
         return
     with writes():
-        _keep_input(path)
+        keep_input(path)
         notes = write(path)
         for note in notes if isinstance(notes, tuple) else ():
             say(f"note: {note}")
@@ -124,7 +124,7 @@ def written(path: str | None, write: Callable[[str], object], said: str = "") ->
             say(said.format(path))
 
 
-def _keep_input(path: str) -> None:
+def keep_input(path: str) -> None:
     """Refuse to write over a file that this command has read, such as one that an input names."""
     if was_read(path):
         raise InputError("is an input of this command and is not overwritten", file=path)
@@ -232,7 +232,7 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
     from trine.spec import write_json as write
 
     with writes():
-        _keep_input(target)
+        keep_input(target)
         write(target, whole)
 
 
