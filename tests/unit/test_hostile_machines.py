@@ -213,6 +213,14 @@ def test_trine_reads_the_cluster_that_it_writes(rows, tmp_path):
         assert shown.exit_code == 0, shown.output
 
 
+def test_gpus_that_nothing_joins_are_shown(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\ndevices: [{name: gpu0, gpu: h100-sxm}, {name: gpu1, gpu: h100-sxm}]\nlinks: []\n")
+    shown = CliRunner().invoke(app, ["cluster", "show", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "no route" in shown.output
+
+
 class _Numbers(Spec):
     ratio: float = 1.0
     text: float = Field(default=1.0, strict=False)

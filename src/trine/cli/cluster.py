@@ -9,7 +9,7 @@ from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
 from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
-from trine.errors import InputError
+from trine.errors import InputError, SpecError
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -192,7 +192,10 @@ def _pairs(machine: Cluster) -> list[str]:
 def _cell(machine: Cluster, a: int, b: int) -> str:
     from trine.cluster.capacity import route_bytes_per_s
 
-    paths = machine.paths(a, b)
+    try:
+        paths = machine.paths(a, b)
+    except SpecError:
+        return "no route"
     latency_ps = max(machine.route_latency_ps(route) for route, _ in paths)
     if machine.circuits is not None and not paths[0][0]:
         latency_ps = machine.circuits.latency_ps
