@@ -12,7 +12,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test test-slow kernels checked uncompiled check bench fuzz mutate validation examples clean
+.PHONY: demo test test-slow kernels checked uncompiled check bench fuzz corpus mutate validation examples clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,8 +53,13 @@ check: $(VENV)/.installed-test  ## style, types, layers, size of the house, publ
 	$(BIN)/python -m pytest tests/unit/test_public_api.py
 
 SECONDS ?= 3600
-fuzz: $(VENV)/.installed-test  ## look for inputs that break trine, for so many SECONDS; what it finds is in fuzz-found
-	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $(SECONDS)
+fuzz: $(VENV)/.installed-test  ## look for inputs that break trine for SECONDS, with files of CORPUS as seeds; finds go to fuzz-found
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $$(($(SECONDS) / 2))
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_coverage.py --seconds $$(($(SECONDS) / 2)) $(if $(CORPUS),--corpus $(CORPUS))
+
+corpus: $(VENV)/.installed-test  ## try trine on a folder of real files: make corpus CORPUS=DIR
+	$(BIN)/python tools/corpus.py $(CORPUS)
 
 AREA ?= engine
 mutate: $(VENV)/.installed-test  ## would the tests of AREA notice a changed operator? 3 to 15 minutes; out/mutants/AREA.jsonl

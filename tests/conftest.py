@@ -7,6 +7,7 @@ eighths of the examples of every property test. ``TRINE_TESTS=full`` asks for al
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,6 +23,10 @@ THINNED = yaml.safe_load((TESTS / "slow.yaml").read_text(encoding="utf-8"))
 #: Of a property test's examples ``make test`` tries one in so many, and at least so many.
 ONE_IN, AT_LEAST = 8, 5
 IS_FULL = os.environ.get("TRINE_TESTS") == "full"
+
+# A job in the background ignores Ctrl-C, and so would the commands that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests ask the compiled loop: what answers small runs in its place is compared with it by oracle/test_small_runs.py.
 small.MOST_TASKS = 0

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trine.inputs import read_at_most
 from trine.outputs import PART, open_whole
 
 try:
@@ -188,7 +189,7 @@ def _content(path: Path) -> bytes | None:
         if reason is not None:
             raise Damaged(reason)
         with os.fdopen(handle, "rb", closefd=False) as file:
-            content = file.read(MAX_BYTES + 1)
+            content = read_at_most(file, MAX_BYTES + 1)
     finally:
         os.close(handle)
     if len(content) > MAX_BYTES:

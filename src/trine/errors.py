@@ -146,9 +146,17 @@ def about(file: object) -> Iterator[None]:
 def one_line(text: str, most: int = _MAX_TEXT) -> str:
     """``text`` on one line of at most ``most`` characters: its middle left out, what cannot be printed escaped."""
     text = _shortened(text, most)
+    return text if text.isprintable() else _shortened(safe(text, ""), most)
+
+
+def safe(text: str, kept: str = "\n\t") -> str:
+    """Escape what could steer a terminal: control and bidirectional characters, which names in files may hold.
+
+    kept: characters that stay as they are.
+    """
     if text.isprintable():
         return text
-    return _shortened("".join(each if each.isprintable() else ascii(each)[1:-1] for each in text), most)
+    return "".join(each if each in kept or each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _shortened(text: str, most: int) -> str:

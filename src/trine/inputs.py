@@ -19,6 +19,9 @@ from trine.errors import InputError, SpecError
 PRESETS = Path(__file__).parent / "presets"
 #: Most bytes of a file where its reader states no other limit.
 MAX_FILE_BYTES = 64 * 2**20
+_CHUNK_BYTES = 2**20
+#: Device and inode of the files that were read.
+_read_files: set[tuple[int, int]] = set()
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
     (stat.S_ISSOCK, "a socket"),
@@ -46,6 +49,7 @@ def open_input(
             _check_kind(status, path, error)
             if status.st_size > max_bytes:
                 raise error(f"is larger than {max_bytes} bytes", file=path)
+            _read_files.add((status.st_dev, status.st_ino))
             yield file
     except OSError as fault:
         raise error(f"cannot be read: {fault.strerror or fault}", file=path) from None
@@ -53,6 +57,20 @@ def open_input(
         if isinstance(fault, InputError) or can_be_named(path):
             raise
         raise error("cannot be read: no file has such a name", file=path) from None
+
+
+def was_read(path: str | os.PathLike[str]) -> bool:
+    """Whether :func:`open_input` has opened this file since :func:`forget_inputs`."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return (status.st_dev, status.st_ino) in _read_files
+
+
+def forget_inputs() -> None:
+    """Begin anew to note which files are read."""
+    _read_files.clear()
 
 
 def _check_kind(status: os.stat_result, path: str | os.PathLike[str], error: type[InputError]) -> None:
@@ -69,12 +87,25 @@ def can_be_named(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
+    """Return the rest of an open file, of at most ``max_bytes``, in memory that grows with what is there.
+
+    ``file.read(max_bytes)`` reserves all of ``max_bytes`` first, however small the file is.
+    """
+    parts: list[bytes] = []
+    left = max_bytes
+    while left and (part := file.read(min(left, _CHUNK_BYTES))):
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 def read_bytes(
     path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
 ) -> bytes:
     """The content of a file of at most ``max_bytes``. Raises ``error`` as :func:`open_input` does."""
     with open_input(path, max_bytes, error) as file:
-        content = file.read(max_bytes + 1)
+        content = read_at_most(file, max_bytes + 1)
     if len(content) > max_bytes:
         raise error(f"is larger than {max_bytes} bytes", file=path)
     return content

@@ -34,6 +34,8 @@ from trine.errors import nearest
 Check = Callable[[Any], Any]
 AnySpec = TypeVar("AnySpec", bound="Spec")
 
+#: Whole numbers in files fit into 64 bits.
+_MAX_INT = 2**63 - 1
 _WORDS: dict[type, str] = {int: "integer", float: "number", str: "string", bool: "boolean"}
 _CONTAINERS: dict[type, tuple[str, str]] = {
     str: ("string", "character"), list: ("list", "item"), dict: ("dictionary", "item"),
@@ -281,21 +283,30 @@ def _chained(first: Check, second: Check) -> Check:
 
 def _plain(kind: type) -> Check:
     def check(value: Any) -> Any:
+        if kind is int and isinstance(value, int) and abs(value) > _MAX_INT:
+            raise Fault(f"should be at most {_MAX_INT} in size, got {show(value)}")
         if type(value) is kind:
             return value
         if isinstance(value, kind) and not isinstance(value, bool):
             return value
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            return _as_float(value)
         raise Fault(f"should be a valid {_WORDS[kind]}, got {show(value)}")
 
     return check
 
 
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise Fault(f"should be a number below 1.8e308, got {show(value)}") from None
+
+
 def _number_as_text(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise Fault(f"should be a valid number, got {show(value)}") from None
 
 

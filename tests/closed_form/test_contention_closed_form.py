@@ -324,3 +324,19 @@ def test_what_a_nic_brings_slows_input_copies_down():
     assert copied == pytest.approx(both, rel=1e-4)
     assert received == sent == pytest.approx(2 * size / rate * 1e12, rel=1e-4)
     assert received > 1.9 * transfer_ps(size, rate)
+
+
+def test_a_message_to_another_node_presses_otherwise_than_one_inside():
+    """One rank that sends to a near and to a far stage: each message has the channels and the rate of its own route."""
+    workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
+    cluster = trine.load_cluster("dgx-h100", nodes=2)
+    kernels = kernels_of(h100, workload, cluster, np.arange(16), None)
+    sends = [Send(Peer("pp", stage), 10**6, (stage,), (), NONE) for stage in (1, 8)]
+    sender, idle = job(*sends, others=()).programs
+    made = Job(
+        axes=(("pp", 16),), programs=(sender, idle), program_of=(0, *[1] * 15), operator_names=(), layer_names=()
+    )
+    near, far = (step.pressure_ppm for step in under_pressure(made, kernels).programs[0].steps)
+    alone = [kernels.of_message(np.array([0]), np.array([peer])) for peer in (1, 8)]
+    assert [near, far] == [kernels.ppm([use], 0) for use in alone]
+    assert near != far

@@ -159,6 +159,8 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
         return f"code: {code}"
     if "Traceback (most recent call last)" in answer["stderr"]:
         return f"traceback: on stderr: {lines[-1][:200]}"
+    if answer.get("unread"):
+        return f"unread: {answer['unread'].strip().splitlines()[-1][:300]}"
     if code != 2:
         return None
     if answer["stdout"] and "cannot write" not in answer["stderr"]:

@@ -1,7 +1,8 @@
 """Runs command lines that a parent sends, one JSON line each, in one process; answers with what each did.
 
 A question is ``{"argv": [...], "files": {name: base64 | {"fifo": true}}}``; the answer has code, stdout, stderr, the
-traceback of an exception that nothing caught, seconds, and the peak of resident memory in bytes.
+traceback of an exception that nothing caught, seconds, and the peak of resident memory in bytes; ``unread``: what trine
+prints of a file that it has written and cannot read.
 """
 
 from __future__ import annotations
@@ -55,6 +56,45 @@ def run(argv: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
+#: Command -> the option that names the file it writes, and the command that reads such a file.
+READERS = {
+    ("cluster", "import"): ("--yaml", ("cluster", "show")),
+    ("cluster", "show"): ("--yaml", ("cluster", "show")),
+    ("cluster", "export"): ("-o", ("cluster", "import")),
+    ("gpu", "show"): ("--yaml", ("gpu", "show")),
+    ("trace", "synthesize"): ("-o", ("trace", "inspect")),
+    ("trace", "convert"): ("-o", ("trace", "inspect")),
+}
+
+
+def reader_of(argv: list[str]) -> list[str] | None:
+    """The command that reads the file which a command line writes; None where it writes none that trine reads."""
+    option, words = READERS.get(tuple(argv[:2]), ("", ()))
+    if argv[1:2] == ["convert"]:
+        target = argv[3] if len(argv) == 4 else None
+    else:
+        target = argv[argv.index(option) + 1] if option in argv[:-1] else None
+    is_file = target is not None and os.path.isfile(target)
+    return [*words, os.path.join(".", str(target))] if is_file else None
+
+
+def unread(argv: list[str]) -> str:
+    """What is wrong with the file that a command has written, as trine reads it; "": nothing."""
+    reader = reader_of(argv)
+    if reader is None:
+        return ""
+    text, kept = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+    os.dup2(text.fileno(), 2)
+    try:
+        code, uncaught = run(reader)
+        sys.stderr.flush()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    text.seek(0)
+    return f"{' '.join(reader)}: {uncaught or text.read(SHOWN).decode('utf-8', 'replace')}" if code else ""
+
+
 def peak_bytes() -> int:
     """Since :func:`forget_peak`; where the system cannot forget, since the start."""
     try:
@@ -84,6 +124,7 @@ def ask(question: dict[str, object]) -> dict[str, object]:
         began, spent = time.perf_counter(), time.process_time()
         code, uncaught = run(list(question["argv"]))  # type: ignore[call-overload]
         seconds, spent = time.perf_counter() - began, time.process_time() - spent
+        rejected = unread(list(question["argv"])) if code == 0 else ""  # type: ignore[call-overload]
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -93,7 +134,8 @@ def ask(question: dict[str, object]) -> dict[str, object]:
             os.close(old)
         os.chdir(home)
         shutil.rmtree(folder, ignore_errors=True)
-    answer = {"code": code, "traceback": uncaught, "seconds": seconds, "cpu_seconds": spent, "peak": peak_bytes()}
+    answer = {"code": code, "traceback": uncaught, "seconds": seconds, "cpu_seconds": spent, "peak": peak_bytes(),
+              "unread": rejected}  # fmt: skip
     for name, text in zip(("stdout", "stderr"), texts, strict=True):
         text.seek(0)
         answer[name] = text.read(SHOWN).decode("utf-8", "replace")

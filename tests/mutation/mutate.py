@@ -69,7 +69,8 @@ AREAS = {
     "folding": Area(
         ("folding/[!_]*.py",),
         (
-            "closed_form/test_folding*", "oracle/test_folding*", "property/test_folding*", "unit/test_folding*",
+            "closed_form/test_folding*", "oracle/test_folding*", "property/test_folding*",
+            "property/test_together.py", "unit/test_folding*",
             "property/test_contention_folded.py", "unit/test_partition.py", "unit/test_cli_folding.py",
             "closed_form/test_train*", "closed_form/test_local_sgd.py", "closed_form/test_pipeline*",
             "property/test_train*", "property/test_broadcast*", "unit/test_stragglers.py",

@@ -132,6 +132,36 @@ def test_tokens_are_conserved(algorithm):
             assert written[rank, (rank + distance) % ranks] == copies * lines + more
 
 
+def test_the_payload_is_what_an_average_rank_receives():
+    """DeepEP's bandwidth counts the tokens that come to a rank, once each, without what goes along with them."""
+    moe = small(4, "normal", tokens=20, hidden=1024)
+    routes = draw_routes(moe, NodeGrid(1, 4), 1)
+    received = [
+        sum(len(routes[(rank - distance) % 4].by_rank().get(distance, [])) for distance in range(4))
+        for rank in range(4)
+    ]
+    assert len(set(received)) > 1
+    dispatch = build_kernel("moe_dispatch", 4, 1, algorithm="normal", moe=moe)
+    assert dispatch.payload_bytes == sum(received) // 4 * (1024 + 1024 // 128 * 4)
+    combine = build_kernel("moe_combine", 4, 1, algorithm="normal", moe=moe)
+    assert combine.payload_bytes == sum(received) // 4 * 1024 * 2
+
+
+@pytest.mark.parametrize(("ranks", "warps"), [(2, 12), (3, 8), (4, 6), (8, 3)])
+def test_the_warps_of_an_sm_are_shared_out_among_ranks(ranks, warps):
+    program = build_kernel("moe_dispatch", ranks, 1, algorithm="normal", moe=small(ranks, "normal"))
+    assert set(program.kernel_wavefronts.tolist()) == {warps}
+
+
+def test_a_token_takes_the_nodes_of_its_best_experts():
+    """Not those whose experts are best on average: the best expert of all is always among the chosen."""
+    grid, moe = NodeGrid(4, 1), MoeOptions(tokens=200, experts=32, top_k=2, top_nodes=1, seed=5)
+    draws = np.random.default_rng((moe.seed, 0)).random((moe.tokens, moe.experts))
+    best = np.log(-np.log(draws)).argmin(axis=1)
+    chosen = [[d * 8 + e for d, e in places] for places in draw_routes(moe, grid, 1)[0].tokens]
+    assert all(expert in experts for expert, experts in zip(best.tolist(), chosen, strict=True))
+
+
 def test_parts_of_lines_are_what_nvlink_carries_besides():
     """7408 bytes are 15 accesses: each a header, an acknowledgement, a sector and two flits of named bytes."""
     assert part_lines(7408, 1, 128) == 9 == -(-15 * (16 + 16 + 32 + 2 * 16) // (128 + 16 + 16))

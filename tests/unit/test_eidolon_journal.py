@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from full_disk import full_disk
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -123,14 +123,9 @@ def test_lines_that_are_not_whole_are_run_again(tmp_path, damage):
 
 
 def test_a_full_disk_under_the_journal_is_noted_and_the_sweep_goes_on(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[0][1]))
-    try:
+    with full_disk(700):
         journal = Journal(tmp_path / "runs")
         found = sweep(BASE, SweepGrid(wakeup=("0", "2 us"), sync=("mwait",)), jobs=1, journal=journal)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
-        signal.signal(signal.SIGXFSZ, before[1])
     assert len(found.rows) == 2
     assert len(journal.notes) == 1
     assert journal.notes[0].startswith(f"runs are not kept: cannot write {tmp_path}/runs (")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import resource
 import signal
 import stat
 import subprocess
@@ -13,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 
 from trine import _jit, _jit_files
 
@@ -132,14 +132,8 @@ def test_a_folder_that_can_only_be_read_is_read(folder, monkeypatch):
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(folder):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[0][1]))
-    try:
-        with pytest.warns(_jit_files.CacheWarning) as caught:
-            _jit_files.write(folder, "_small.new-1", CONTENT)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
-        signal.signal(signal.SIGXFSZ, before[1])
+    with full_disk(4096), pytest.warns(_jit_files.CacheWarning) as caught:
+        _jit_files.write(folder, "_small.new-1", CONTENT)
     assert [str(each.message) for each in caught] == [
         f"kernels are compiled anew in each process: cannot write {folder} (File too large): make room, or let it be "
         "written, or set NUMBA_CACHE_DIR to a folder of your own"

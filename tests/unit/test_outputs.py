@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import signal
 import stat
 import subprocess
@@ -13,6 +12,7 @@ import threading
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 from results_graphs import full_result
 
 import trine
@@ -22,6 +22,7 @@ from trine.formats.clusters import write_cluster
 from trine.outputs import OutputFolder, open_output, write_bytes, write_text
 from trine.replay.write_files import save_writes
 from trine.replay.writes import WriteTable
+from trine.results.snapshot import write_snapshot
 
 OLD = b"what was there before"
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no /dev/full")
@@ -47,28 +48,18 @@ WRITERS = {
     "perfetto.gz": (".pftrace.gz", lambda path: full_result().to_perfetto(path)),
     "cluster": (".yaml", lambda path: write_cluster(load_cluster("dgx-h100"), path, "yaml")),
     "cluster-csv": (".csv", lambda path: write_cluster(load_cluster("dgx-h100"), path, "csv")),
+    "snapshot": (".pickle", lambda path: write_snapshot({"segments": [{"device": 0}]}, path)),
     "writes.csv": (".csv", lambda path: save_writes(path, small_writes())),
     "writes.json": (".json", lambda path: save_writes(path, small_writes())),
 }
 
 
-@pytest.fixture
-def small_files():
-    """No file of this process may be longer than 20 bytes meanwhile, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(name, tmp_path, small_files):
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(name, tmp_path):
     ending, write = WRITERS[name]
     path = tmp_path / f"kept{ending}"
     path.write_bytes(OLD[:20])
-    with pytest.raises(InputError, match=rf"^{path}: cannot write: File too large$"):
+    with full_disk(20), pytest.raises(InputError, match=rf"^{path}: cannot write: File too large$"):
         write(path)
     assert path.read_bytes() == OLD[:20]
     assert [each.name for each in tmp_path.iterdir()] == [path.name]

@@ -9,7 +9,7 @@ from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
 from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
-from trine.errors import InputError
+from trine.errors import InputError, SpecError
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -110,9 +110,9 @@ def show_cluster(
         show(f"source of {what}: {source}", json)
     if json is not None:
         write_json(_document(found), json, "cluster show")
-    from trine.outputs import write_text
+    from trine.formats.clusters import write_cluster
 
-    written(yaml, lambda path: write_text(path, found.to_yaml()), "written to {}")
+    written(yaml, lambda path: write_cluster(found, path, "yaml"), "written to {}")
 
 
 def _short(text: str, width: int) -> str:
@@ -192,7 +192,10 @@ def _pairs(machine: Cluster) -> list[str]:
 def _cell(machine: Cluster, a: int, b: int) -> str:
     from trine.cluster.capacity import route_bytes_per_s
 
-    paths = machine.paths(a, b)
+    try:
+        paths = machine.paths(a, b)
+    except SpecError:
+        return "no route"
     latency_ps = max(machine.route_latency_ps(route) for route, _ in paths)
     if machine.circuits is not None and not paths[0][0]:
         latency_ps = machine.circuits.latency_ps

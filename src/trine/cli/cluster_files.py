@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import MACHINE, OUTPUT, Option, argument, clusters, formats, gpus
-from trine.cli.output import show, write_json, writes
+from trine.cli.output import keep_input, show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -38,6 +38,7 @@ def import_cluster(
 
     Example: trine cluster import topology.xml --yaml my-cluster.yaml
     """
+    from trine.cluster.file import check_readable
     from trine.formats.clusters import read_any
     from trine.outputs import write_text
     from trine.units import format_bandwidth, format_time
@@ -51,6 +52,8 @@ def import_cluster(
         annotations=annotations,
         merge_switches=merge_switches,
     )
+    if yaml is not None:
+        check_readable(cluster, file)
     kinds = Counter(device.kind for device in cluster.devices)
     rows = _link_rows(cluster)
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
@@ -67,6 +70,7 @@ def import_cluster(
         show(f"  note: {note}", json)
     if yaml is not None:
         with writes():
+            keep_input(yaml)
             write_text(yaml, cluster.to_yaml())
             show(f"written to {yaml}", json)
     words = {"sources": dict(cluster.sources), "notes": cluster.notes}

@@ -12,6 +12,7 @@ from trine._version import __version__
 from trine.cli.commands import GROUPS, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.streams import end_streams, keep_interrupts, keep_streams
+from trine.errors import safe
 
 if TYPE_CHECKING:
     import typer
@@ -59,8 +60,8 @@ def _one_line(
     from trine._jit_files import CacheWarning
 
     if issubclass(category, CacheWarning):
-        return f"note: {message}\n"
-    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
+        return f"note: {safe(str(message))}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {safe(str(message))}\n"
 
 
 def _run(words: list[str]) -> object:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from trine.cli.help import RED, has_colour, painted
 from trine.cli.streams import want_stdout
-from trine.errors import InputError, TrineError, one_line
-from trine.inputs import can_be_named
+from trine.errors import InputError, TrineError, one_line, safe
+from trine.inputs import can_be_named, forget_inputs, is_file, was_read
 from trine.units import MAX_GPUS
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _WRONG = re.compile(r"(?i:out of memory|does not fit)|\bPARTIAL\b|\bSUSPICIOUS\b
 EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
+_LESS_MEMORY = "simulate fewer GPUs or micro-batches, or raise the limit of this process (ulimit -v)"
 #: No count of an option is larger than that of the GPUs of the largest machine.
 MAX_COUNT = MAX_GPUS
 #: Numbers that count nothing, or samples, of which jobs may have more.
@@ -70,6 +71,7 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
     def wrapped(**given: Any) -> R:
         try:
             _missing.clear()
+            forget_inputs()
             check_given(given, words)
             check_outputs(given)
             answer = command(**given)
@@ -83,6 +85,9 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
         except OSError as error:
             say(_line(error))
             raise SystemExit(EXIT_INPUT) from None
+        except MemoryError as error:
+            say(f"error: out of memory{f' ({one_line(str(error), 120)})' if str(error) else ''}: {_LESS_MEMORY}")
+            raise SystemExit(EXIT_FAILED) from None
         except KeyboardInterrupt:
             say("interrupted")
             raise SystemExit(EXIT_INTERRUPTED) from None
@@ -111,11 +116,18 @@ def written(path: str | None, write: Callable[[str], object], said: str = "") ->
     if path is None:
         return
     with writes():
+        keep_input(path)
         notes = write(path)
         for note in notes if isinstance(notes, tuple) else ():
             say(f"note: {note}")
         if said:
             say(said.format(path))
+
+
+def keep_input(path: str) -> None:
+    """Refuse to write over a file that this command has read, such as one that an input names."""
+    if was_read(path):
+        raise InputError("is an input of this command and is not overwritten", file=path)
 
 
 def drawn(path: str | None, answer: Report, what: str | None = None, said: str = "drawn in {}") -> None:
@@ -131,13 +143,15 @@ def all_written() -> bool:
 def _line(error: Exception) -> str:
     if not isinstance(error, OSError):
         return f"error: {error}"
-    where = f"{error.filename}: " if error.filename is not None else ""
-    return f"error: {one_line(f'{where}{error.strerror or error}')}"
+    where = error.filename
+    if where is None and isinstance(error, FileNotFoundError):  # os.getcwd() names no path
+        where = f"working directory {os.environ.get('PWD', '.')}"
+    return f"error: {one_line(f'{where}: {error.strerror or error}' if where is not None else str(error))}"
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal, on stderr."""
-    print(coloured(text, sys.stderr), file=sys.stderr, flush=True)
+    """Print one line on stderr; ends of lines in names of files are escaped as well."""
+    print(coloured(safe(text, "\t"), sys.stderr), file=sys.stderr, flush=True)
 
 
 def coloured(text: str, stream: TextIO) -> str:
@@ -152,10 +166,8 @@ def show_answer(answer: Report, json_target: str | None, brief: bool) -> None:
 
 def show(text: str, json_target: str | None) -> None:
     """The readable answer: on stdout, or on stderr when stdout belongs to the JSON."""
-    if json_target == "-":
-        say(text)
-    else:
-        print(coloured(text, sys.stdout), flush=True)
+    stream = sys.stderr if json_target == "-" else sys.stdout
+    print(coloured(safe(text), stream), file=stream, flush=True)
 
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
@@ -196,7 +208,7 @@ def show_table(
 
     table = Table(*titles, box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(safe(str(cell)) for cell in row))
     Console(file=stream, highlight=False, markup=False).print(table)
 
 
@@ -220,6 +232,7 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
     from trine.spec import write_json as write
 
     with writes():
+        keep_input(target)
         write(target, whole)
 
 
@@ -251,7 +264,11 @@ def check_outputs(given: Mapping[str, object]) -> None:
         pictures without matplotlib, Parquet without pyarrow.
     """
     seen: dict[str, str] = {}
-    for name in (*FILES, *PICTURES, *FOLDERS, *PREFIXES):
+    outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
+    values = (given[name] for name in given if name not in outputs)
+    words = (word for value in values for word in (value if isinstance(value, list | tuple) else (value,)))
+    inputs = [word for word in words if isinstance(word, str) and is_file(word)]
+    for name in outputs:
         target = given.get(name)
         if not isinstance(target, str) or (name == "json" and target == STDOUT):
             continue
@@ -264,7 +281,13 @@ def check_outputs(given: Mapping[str, object]) -> None:
         if place in seen and not _is_device(place):
             raise InputError(f"{seen[place]} and {option} both write it", file=target)
         seen[place] = option
+        if (source := next((word for word in inputs if _is_same(word, target)), None)) is not None:
+            raise InputError(f"{option} would overwrite {source}, an input of this command", file=target)
         _check(name, target)
+
+
+def _is_same(first: str, second: str) -> bool:
+    return is_file(second) and os.path.samefile(first, second)
 
 
 def _is_device(place: str) -> bool:

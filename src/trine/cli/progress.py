@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Self
 
+from trine.errors import safe
+
 
 class ProgressLine:
     """Progress on stderr after two silent seconds, with an estimate of the time left.
@@ -64,6 +66,7 @@ class ProgressLine:
         return (last_s - first_s) * (total - last) / (last - first)
 
     def _print(self, line: str, is_terminal: bool) -> None:
+        line = safe(line)
         if not is_terminal:
             print(line, file=sys.stderr, flush=True)
             return
@@ -84,7 +87,7 @@ class ProgressLine:
     def _say_stages(self) -> None:
         for sentence in self._stages:
             self._end_line()
-            print(sentence, file=sys.stderr, flush=True)
+            print(safe(sentence), file=sys.stderr, flush=True)
         self._stages.clear()
 
     def compiling(self) -> None:

@@ -38,6 +38,18 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     return _read(path, inside=False)
 
 
+def check_readable(cluster: Cluster, file: object) -> None:
+    """Check that trine can read the cluster file that it would write; ``file``: where the cluster comes from.
+
+    Raises
+    ------
+    SpecError: a name, a medium or a number that a cluster file does not take; names it.
+    """
+    from trine.cluster.serialize import to_dict
+
+    _whole(str(file), to_dict(cluster), inside=False)
+
+
 def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
     """``inside``: the file is a node of another one, and may not itself hold nodes."""
     from trine.spec import with_bases

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.file import check_readable
 from trine.errors import SpecError, nearest
 from trine.formats.plain_yaml import parse_plain
 from trine.inputs import read_text
@@ -189,12 +190,18 @@ def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: 
     return WRITERS.get(format)(cluster, **({"as_json": as_json, "lossy": lossy} if format == "infragraph" else {}))
 
 
-def write_cluster(cluster: Cluster, path: str | os.PathLike[str], format: str, *, lossy: bool = False) -> None:
+def write_cluster(
+    cluster: Cluster, path: str | os.PathLike[str], format: str, *, lossy: bool = False, source: object = None
+) -> None:
     """Write a cluster to a file; a name that ends in .json makes InfraGraph JSON.
+
+    source: the file that the cluster comes from, which errors name in place of ``path``.
 
     Raises
     ------
-    SpecError: as :func:`export_text`.
+    SpecError: as :func:`export_text`, or a YAML file that trine could not read again.
     InputError: the file cannot be written.
     """
+    if format == "yaml":
+        check_readable(cluster, source or path)
     write_text(path, export_text(cluster, format, as_json=Path(path).suffix == ".json", lossy=lossy))

@@ -19,6 +19,7 @@ from trine._version import __version__
 from trine.collectives.loadstore.durations import hash_of_sources
 from trine.errors import InputError, SpecError
 from trine.gpu.model.options import MWAIT, SPIN
+from trine.inputs import read_at_most
 from trine.replay.arrivals import provenance_of
 from trine.replay.case import ReplayCase
 from trine.replay.fits import Fit, fit
@@ -130,7 +131,7 @@ def _read(path: Path) -> dict[str, Row]:
         raise SpecError("cannot be read: it is not a regular file", file=path)
     try:
         with path.open("rb") as file:
-            lines = file.read(MAX_BYTES).split(b"\n")
+            lines = read_at_most(file, MAX_BYTES).split(b"\n")
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror or error}", file=path) from None
     return dict(filter(None, map(_run, lines)))

@@ -10,9 +10,9 @@ import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from trine.outputs import write_bytes
 from trine.results.allocator import RESIDENT, CachingAllocator, Piece, Segment
 
 
@@ -51,7 +51,7 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
 
 def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write it as a pickle, as PyTorch does."""
-    Path(path).write_bytes(pickle.dumps(found, protocol=4))
+    write_bytes(path, pickle.dumps(found, protocol=4))
 
 
 def _event(action: str, address: int, size: int, time_us: int, frames: list[dict[str, Any]]) -> dict[str, Any]:

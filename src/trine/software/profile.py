@@ -220,12 +220,16 @@ class Software(Spec):
         for name in by:
             if name not in FACTORS:
                 raise InputError(f"unknown factor {name[:40]!r}{nearest(name[:80], FACTORS)}", field="factors")
-        own = {
-            name: Factor(
-                value=getattr(self.factors, name).value * value, fitted_on=fitted_on, left_out_error=left_out_error
-            )
-            for name, value in by.items()
-        }
+        own = {}
+        for name, value in by.items():
+            scaled = getattr(self.factors, name).value * value
+            try:
+                own[name] = Factor(value=scaled, fitted_on=fitted_on, left_out_error=left_out_error)
+            except ValueError as error:
+                raise InputError(
+                    f"the fit multiplies {name} times by {scaled:.4g}, which {error}: check the measured step times",
+                    field="factors",
+                ) from None
         return self.model_copy(update={"factors": self.factors.model_copy(update=own)})
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 from trine._version import __version__
-from trine.errors import InputError, TrineError
+from trine.errors import InputError, SimulationError, TrineError
 from trine.results import Result
 from trine.results.waits import RANK_REASONS
 from trine.simulation.software import as_software
@@ -240,14 +242,40 @@ def _answers(rows: Sequence[TrainingRow], ask: Ask, jobs: int) -> Iterator[tuple
         return
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(min(jobs, len(rows)), mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(_by_name, row.name, ask): row for row in rows}
+    workers = min(jobs, len(rows))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_on_interrupt) as pool:
+        with _interrupts_held():
+            waiting = {pool.submit(_by_name, row.name, ask): row for row in rows}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
+        except BrokenExecutor:
+            raise SimulationError(
+                "a worker process was killed, most likely for lack of memory: take fewer --jobs"
+            ) from None
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C back meanwhile, also in processes that are started: they inherit the mask."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_on_interrupt() -> None:
+    """In a worker process: Ctrl-C ends it at once and without a traceback; the main process says what is lost."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _by_name(name: str, ask: Ask) -> Predicted:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from trine.errors import TraceError
-from trine.inputs import open_input
+from trine.inputs import open_input, read_at_most
 
 #: Most bytes that one trace file may hold after decompression.
 MAX_BYTES = 2 * 2**30
@@ -29,7 +29,7 @@ def read_bytes(path: Path) -> bytes:
     with open_input(path, MAX_BYTES, TraceError) as raw:
         compressed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        return _decompress(raw, os.fstat(raw.fileno()).st_size, path) if compressed else raw.read(MAX_BYTES)
+        return _decompress(raw, os.fstat(raw.fileno()).st_size, path) if compressed else read_at_most(raw, MAX_BYTES)
 
 
 def _decompress(raw: BinaryIO, size: int, path: Path) -> bytes:

@@ -17,6 +17,7 @@ from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.collectives.loadstore.runs import Callbacks, LoadStoreRuns
 from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric
+from trine.inputs import read_at_most
 from trine.outputs import open_whole, user_cache
 
 #: What decides durations besides the input: a file that changes makes new keys.
@@ -200,7 +201,7 @@ class DurationCache:
 def _durations(path: Path, key: Mapping[str, Any]) -> Known | None:
     """The entries of a file; None where anything is not as :meth:`DurationCache.add` writes it."""
     with path.open("rb") as file:
-        text = file.read(_MAX_BYTES + 1)
+        text = read_at_most(file, _MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
         return None
     try:

@@ -7,7 +7,7 @@ it is safe to read, :mod:`.transfers` what moves over the wires and what it wait
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -217,7 +217,8 @@ class PlanMachine:
             queues = [self.semaphores[block.gpu.rank, number] for number in op.semaphores]
         elif not self._may_go_on(block, step):
             return None
-        return queues if all(queues) else None
+        wanted = Counter(map(id, queues))  # a step may name a connection twice, and then takes two tokens
+        return queues if all(len(queue) >= wanted[id(queue)] for queue in queues) else None
 
     def _may_go_on(self, block: RunningBlock, step: PlanStep) -> bool:
         if step.op.action == BARRIER:

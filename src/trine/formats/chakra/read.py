@@ -19,6 +19,8 @@ from trine.formats.chakra.messages import RawNode, TraceFile, read_file
 from trine.formats.chakra.programs import NodeRoofline, Program, Tables, make_program
 from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.program import Collective, Recv, Send
+from trine.inputs import is_file, read_text
+from trine.outputs import MANIFEST
 from trine.workload.files import read_bytes, short
 
 #: What trine writes into the metadata of its own traces.
@@ -26,11 +28,17 @@ WRITER = "trine"
 #: Most bytes of all traces together, after decompression.
 MAX_BYTES = 16 * 2**30
 MAX_RANKS = 1 << 20
+_RANK = r"\.(\d{1,7})\.et(\.gz)?"
 
 
 def groups_file(prefix: str) -> Path:
     """The file of process groups that trine writes, and looks for, beside the traces."""
     return Path(f"{prefix}.groups.json")
+
+
+def manifest_file(prefix: str | os.PathLike[str]) -> Path:
+    """Return the path of the list of files that trine writes last, beside the traces."""
+    return Path(f"{os.fspath(prefix)}.{MANIFEST}")
 
 
 def read_chakra(
@@ -82,7 +90,7 @@ def _check_used(trace: ChakraTrace, tables: Tables) -> None:
 def _numbered(prefix: str) -> dict[int, Path]:
     """rank -> file."""
     place = Path(prefix)
-    pattern = re.compile(re.escape(place.name) + r"\.(\d{1,7})\.et(\.gz)?")
+    pattern = re.compile(re.escape(place.name) + _RANK)
     if not place.name or not place.parent.is_dir():
         return {}
     found: dict[int, Path] = {}
@@ -97,6 +105,20 @@ def _numbered(prefix: str) -> dict[int, Path]:
     return found
 
 
+def _check_list(place: Path, found: Mapping[int, Path]) -> None:
+    """Compare the ranks of the traces with the list that trine writes beside them, if there is one."""
+    sums = manifest_file(place)
+    if not is_file(sums):
+        return
+    lines = read_text(sums, error=TraceError).splitlines()
+    listed = {int(match[1]) for line in lines if (match := re.search(rf"  {re.escape(place.name)}{_RANK}$", line))}
+    for ranks, problem in ((listed - set(found), "are missing"), (set(found) - listed, "are of another set")):
+        if ranks:
+            shown = ", ".join(map(str, sorted(ranks)[:8])) + (", ..." if len(ranks) > 8 else "")
+            what = f"the traces of ranks {shown} {problem}: {sums.name} lists {len(listed)} ranks"
+            raise TraceError(what, file=place)
+
+
 def _files(prefix: str) -> tuple[Path, ...]:
     found = _numbered(prefix)
     if not found:
@@ -108,6 +130,7 @@ def _files(prefix: str) -> tuple[Path, ...]:
     missing = next((rank for rank in range(len(found)) if rank not in found), None)
     if missing is not None:
         raise TraceError(f"rank {missing} has no trace, but rank {max(found)} has", file=prefix)
+    _check_list(Path(prefix), found)
     if len(found) > MAX_RANKS:
         raise TraceError(f"has traces of {len(found)} ranks, more than {MAX_RANKS}", file=prefix)
     return tuple(found[rank] for rank in range(len(found)))

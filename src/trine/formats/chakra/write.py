@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra import schema, template
 from trine.formats.chakra.groups import GROUPS_NODE, group_text
-from trine.formats.chakra.read import WRITER, groups_file
+from trine.formats.chakra.read import WRITER, groups_file, manifest_file
 from trine.formats.chakra.schema import COLLECTIVES
 from trine.formats.chakra.template import Encoder, Sizes
 from trine.graph.grid import RankGrid
@@ -33,7 +33,7 @@ from trine.graph.program import (
     Send,
     Step,
 )
-from trine.outputs import MANIFEST, OutputFolder
+from trine.outputs import OutputFolder
 from trine.units import format_bytes
 
 TARGETS = ("astra-sim", "chakra")
@@ -176,11 +176,6 @@ def write_chakra(
         groups=groups,
         notes=notes,
     )
-
-
-def manifest_file(prefix: str) -> Path:
-    """Where the list of a job's traces is, with their SHA-256; it is written last."""
-    return Path(f"{prefix}.{MANIFEST}")
 
 
 def _check_place(prefix: str, num_ranks: int) -> None:
