@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +72,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "network": setup.network_name if machine is not None else None,
         "cpu_launch": setup.launch is not None,
         "software": setup.software.name,
+        **({"recorded_collectives": [asdict(each) for each in workload.collectives]} if workload.collectives else {}),
     }
 
 
@@ -120,6 +121,8 @@ def evidence(
         rows.append(Evidence("optimizer on the CPU", "assumed", detail))
     if stragglers is not None:
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
+    if setup.workload.collectives:
+        rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
 
@@ -133,6 +136,16 @@ def _software(setup: Setup) -> Evidence:
     fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
     detail = f"{profile.name}, {setup.software.reason}: {profile.description.rstrip('.')}"
     return Evidence("software", ASSUMED, "; ".join([detail, *fitted]))
+
+
+def _recorded(workload: Workload) -> str:
+    """Return what the recorded job communicated, none of which is part of the answer."""
+    listed = (
+        f"{each.count} x {each.operation} in {format_time(each.time_ps)}"
+        + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
+        for each in workload.collectives
+    )
+    return f"left out, the layout has its own: {'; '.join(listed)}"
 
 
 def _slowest(setup: Setup) -> str:
@@ -193,8 +206,7 @@ def _data_sheet(setup: Setup) -> str:
 
 def _shapes_of(workload: Workload) -> str:
     """What a recorded step is, of which the shapes alone are used."""
-    where = workload.gpu or "a GPU that the trace does not name" if workload.has_gpu_times else "a CPU"
-    return f"a step recorded on {where}"
+    return f"a step recorded on {workload.recorded_on}"
 
 
 def setup_warnings(setup: Setup) -> list[str]:

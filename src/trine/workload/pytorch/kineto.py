@@ -57,7 +57,10 @@ class CpuOp:
 
 @dataclass(slots=True)
 class KernelEvent:
-    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown."""
+    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown.
+
+    ``is_launched``: whether the trace has the launch, by whichever call; True where the kernel names none.
+    """
 
     event: int
     name: str
@@ -67,6 +70,7 @@ class KernelEvent:
     op: int | None = None
     busy_ps: int = 0
     args: Mapping[str, object] = field(default_factory=dict)
+    is_launched: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,8 @@ def read_kineto(path: Path) -> Kineto:
             kernels.append(KernelEvent(index, name, start, end, device if isinstance(device, int) else 0,
                                        args=args))  # fmt: skip
             correlations.append(_correlation(args, path, where))
+    for kernel, correlation in zip(kernels, correlations, strict=True):
+        kernel.is_launched = correlation is None or not launches or correlation in launches
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
     _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))

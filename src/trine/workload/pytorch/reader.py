@@ -18,7 +18,8 @@ from trine.workload.analysis.analyse import analyse
 from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.workload.pytorch.communication import is_layout
-from trine.workload.pytorch.execution_trace import CallNode, TensorRef, join, read_execution_trace
+from trine.workload.pytorch.execution_trace import CallNode, TensorRef, read_execution_trace
+from trine.workload.pytorch.join import join
 from trine.workload.pytorch.kineto import Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives

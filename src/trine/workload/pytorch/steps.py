@@ -113,6 +113,11 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
             rows.setdefault(top, OperatorRow(top, [], phases[top], kernel.start_ps)).kernels.append(index)
         elif top is None and step.start_ps <= kernel.start_ps < step.end_ps:
             orphans.append(OperatorRow(None, [index], "", kernel.start_ps))
+    first = min((row.start_ps for row in rows.values()), default=0)
+    early = [row for row in orphans if row.start_ps < first and not kineto.kernels[row.kernels[0]].is_launched]
+    orphans = [row for row in orphans if row not in early]
+    if early:
+        notes.append(f"{len(early)} kernels were launched before the trace began: they are of the step before")
     ordered = sorted((*rows.values(), *orphans), key=lambda row: (row.start_ps, row.kernels[0]))
     before = FORWARD
     for row in ordered:
