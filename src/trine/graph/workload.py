@@ -26,7 +26,7 @@ GPU_KERNELS = "GPU kernels"
 RECORDED_ON = "recorded_on"
 
 #: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
-#: trained: running mean), ``table`` (embedding rows that this rank alone holds, so no collective is of them), ``gradient``
+#: trained: running mean), ``table`` (embedding rows that this rank alone holds: no collective is of them), ``gradient``
 #: (of a weight), ``optimizer_state``, ``activation`` (made on the way).
 ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation", "table")
 

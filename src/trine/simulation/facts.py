@@ -217,6 +217,18 @@ def setup_warnings(setup: Setup) -> list[str]:
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
             "too: --inputs none counts it once"
         )
+    exchanged = next((each for each in workload.collectives if each.operation == "all_to_all"), None)
+    if exchanged is not None and setup.plan.num_ranks > 1:
+        found.append(
+            f"the recorded job exchanged data by {exchanged.count} all-to-alls ({format_time(exchanged.time_ps)}), as "
+            "for sharded embedding tables or experts: no layout of a trace has them, so the step is too short by theirs"
+        )
+    is_silent = workload.has_gpu_times and workload.format != SYNTHESISED and setup.launch is None
+    if is_silent and setup.options.cpu is None and not any(op.launch_start_ps is not None for op in workload.operators):
+        found.append(
+            "the trace has no CPU side, so kernel launches take no time: --cpu assumes 5 us for each operator, "
+            "--launch-cost TIME another time, --no-cpu none"
+        )
     return found
 
 

@@ -241,7 +241,8 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
     )  # fmt: skip
     return Workload(
         name=raw.name, source=raw.source, format=raw.format, gpu=raw.gpu, batch=size, operators=operators,
-        tensors=tensors, parameters=parameters, missing=raw.missing, assumptions=(*assumed, *_sharded_tables(raw, roles), *raw.assumptions),
+        tensors=tensors, parameters=parameters, missing=raw.missing,
+        assumptions=(*assumed, *_sharded_tables(raw, roles), *raw.assumptions),
         unprofiled_step_ps=raw.unprofiled_step_ps, metadata=raw.metadata, collectives=raw.collectives,
     )  # fmt: skip
 

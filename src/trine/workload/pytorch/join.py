@@ -61,9 +61,7 @@ def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int],
     return joined
 
 
-def _ties(
-    kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable[[CallNode], int]
-) -> dict[int, int]:
+def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable[[CallNode], int]) -> dict[int, int]:
     """Return node id -> call for calls that ``field`` numbers: of one name, with numbers that differ by one constant.
 
     The constant is 0 where the files cover the same steps. Steps of one run repeat, so it may be another.

@@ -159,7 +159,8 @@ def _of_one_device(
         False,
         lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i)),
     )
-    kept, communication = [], []
+    kept: list[KernelEvent] = []
+    communication: list[KernelEvent] = []
     for kernel in kernels:
         if kernel.device == device:
             aside = (kernel.op is not None and apart[kernel.op]) or is_communication_kernel(kernel.name)

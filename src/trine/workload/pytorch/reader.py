@@ -120,8 +120,9 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     known = {i: operands(tops[i], table) for i in ordered if i in place}
     calls = tuple(_call(call, step.phases[i], place.get(i)) for i in ordered for call in tops[i].calls)
     accumulated = tuple(pair for i in ordered if (pair := _accumulated(tops[i])) is not None)
+    links = _forward_of(kineto, step, numbers, place)
     return RawTrace(
-        **_common(kineto, step), operators=_operators(kineto, step, rows, known, _forward_of(kineto, step, numbers, place)),
+        **_common(kineto, step), operators=_operators(kineto, step, rows, known, links),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
         assumptions=(*step.notes, *notes, f"the two files were joined by {how}"),
     )  # fmt: skip
@@ -245,7 +246,8 @@ def _operator(
         forward=forward, launch_start_ps=op.start_ps - step.start_ps if launched else None,
         launch_duration_ps=op.end_ps - op.start_ps if launched else None,
         kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
-        attributes=_attributes(operands.values),
+        attributes=_attributes(operands.values) if row.launches is None else
+        {**_attributes(operands.values), "kernels": row.launches},
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, RecordedCollective
+from trine.workload.pytorch.calls import NO_KERNEL
 from trine.workload.pytorch.communication import (
     UNNAMED,
     from_parents,
@@ -19,7 +20,7 @@ from trine.workload.pytorch.communication import (
     total,
 )
 from trine.workload.pytorch.kineto import CpuOp, KernelEvent, Kineto, parent_name
-from trine.workload.raw_trace import AUTOGRAD
+from trine.workload.raw_trace import AUTOGRAD, call_kind
 
 
 @dataclass(slots=True)
@@ -35,12 +36,16 @@ class TracedStep:
 
 @dataclass(slots=True)
 class OperatorRow:
-    """An operator in the making: its outermost call (None for kernels without one), kernels, and phase."""
+    """An operator in the making: its outermost call (None for kernels without one), kernels, and phase.
+
+    ``launches``: kernels that a GPU would be given, of a call recorded without one; None where kernels are known or 1.
+    """
 
     call: int | None
     kernels: list[int]
     phase: str
     start_ps: int
+    launches: int | None = None
 
 
 def outermost(ops: list[CpuOp]) -> list[int | None]:
@@ -102,8 +107,12 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     if not kineto.kernels and not kineto.communication:
         why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
         notes.append(f"{why}: what was recorded of an operator is the CPU time of its outermost call")
-        tops = [i for i in step.tops if not is_exchange(kineto.ops[i].name)]
-        return [OperatorRow(i, [], phases[i], kineto.ops[i].start_ps) for i in tops], notes
+        calls = [i for i in step.tops if not is_exchange(kineto.ops[i].name)]
+        launches = _launches(kineto.ops)
+        return [
+            OperatorRow(i, [], phases[i], kineto.ops[i].start_ps, None if launches[i] == 1 else launches[i])
+            for i in calls
+        ], notes
     rows: dict[int, OperatorRow] = {}
     orphans: list[OperatorRow] = []
     tops = outermost(kineto.ops)
@@ -129,6 +138,29 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     if not ordered:
         raise TraceError("has GPU kernels, but none in the traced step", file=kineto.path)
     return ordered, notes
+
+
+def _launches(ops: list[CpuOp]) -> dict[int, int]:
+    """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute."""
+    tops, outer = outermost(ops), set[int | None]()
+    computing = [i for i, op in enumerate(ops) if _computes(op.name) and not is_layout(op.name, parent_name(ops, i))]
+    for i in computing:
+        above = ops[i].parent
+        while above is not None and above not in outer:
+            outer.add(above)
+            above = ops[above].parent
+    counts = {top: int("CppNode<" in ops[top].name) for top in tops if top is not None}
+    for i in computing:
+        top = tops[i]
+        if i not in outer and top is not None:
+            counts[top] += 1
+    return counts
+
+
+def _computes(name: str) -> bool:
+    """Return whether a call of this name may launch a kernel itself; nodes of autograd call others that do."""
+    is_node = name.startswith((AUTOGRAD, "torch::autograd::")) or "::" not in name
+    return not is_node and call_kind(name) not in NO_KERNEL
 
 
 def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedCollective, ...]:
