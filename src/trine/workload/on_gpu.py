@@ -27,9 +27,17 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
     if workload.format == SYNTHESISED or workload.has_gpu_times:
         return workload
     used = {op.forward_id for op in workload.operators if not _is_idle(op)}
-    kept = [op for op in workload.operators if not _is_idle(op) or op.id in used]
+    has_backward = any(op.phase == BACKWARD and not _is_idle(op) for op in workload.operators)
+    kept = [
+        op for op in workload.operators
+        if not _is_idle(op) or op.id in used or (op.phase == BACKWARD and not has_backward)
+    ]  # fmt: skip
     steps = [op for op in kept if op.phase == OPTIMIZER]
-    loops = [op for op in steps if family_of(kind_of(op)) != "optimizer" and not _is_scalar(op, workload)]
+    loops = [
+        replace(op, inputs=lists)
+        for op in steps
+        if family_of(kind_of(op)) != "optimizer" and (lists := _lists(op, workload))
+    ]
     style = "fused" if software is None else software.operators.optimizer
     merged = _fused(loops, workload) if style == "fused" else []
     if not merged:
@@ -54,9 +62,9 @@ def _is_idle(op: Operator) -> bool:
     return op.attributes.get("kernels") == 0
 
 
-def _is_scalar(op: Operator, workload: Workload) -> bool:
-    """Return whether an optimizer operator has no tensor but single numbers, such as the count of steps."""
-    return not any(workload.tensors[i].shape for i in op.inputs)
+def _lists(op: Operator, workload: Workload) -> tuple[int, ...]:
+    """Return the inputs of an optimizer operator without single numbers (factors, counts of steps), kept on the CPU."""
+    return tuple(i for i in op.inputs if workload.tensors[i].shape)
 
 
 def _foreach(loops: list[Operator], workload: Workload) -> list[Operator]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +71,7 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     notes = []
     known = ops if joined is None else [ops[i] for i in joined]
     start, end = min(op.start_ps for op in known), max(op.end_ps for op in known) + 1
-    if joined is None:
+    if end > max(op.end_ps for op in ops):
         end = max([end, *(kernel.end_ps + 1 for kernel in kineto.kernels)])
     telling = [
         op.start_ps
@@ -90,14 +92,30 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     return TracedStep(start, end, tops, _phases(ops, tops), notes)
 
 
+#: Nodes of autograd that look at a gradient otherwise and call nothing that the profiler shows.
+_IDLE_NODES = frozenset(name.replace("_", "") for name in NO_KERNEL)
+#: Share of calls that two steps have in common.
+_ALIKE = 0.8
+
+
 def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str]) -> tuple[int, int]:
-    """Return the part from one step of the optimizer to the last one, or all where the optimizer stepped once."""
+    """Return the last step of a trace that marks none: what repeats from one step of an optimizer to a later one.
+
+    Optimizers that take turns (of a generator and its critic) make one step together. All is one step if none repeats.
+    """
     marks = [op for op in ops if op.annotation and op.name.startswith("Optimizer.step") and start <= op.start_ps < end]
-    ends = sorted(op.end_ps for op in marks if op.name == max(marks, key=lambda each: each.end_ps).name)
-    if len(ends) < 2:
-        return start, end
-    notes.append(f"the trace marks no steps: of {len(ends)}, told apart by the optimizer's, the last one was taken")
-    return ends[-2], ends[-1]
+    ends = [start, *sorted(op.end_ps for op in marks)]
+    parts = [Counter[str]() for _ in ends[1:]]
+    for op in ops:
+        place = bisect_right(ends, op.start_ps) - 1
+        if 0 <= place < len(parts):
+            parts[place][op.name] += 1
+    for period in range(1, len(parts) // 2 + 1):
+        pairs = zip(parts[-period:], parts[-2 * period : -period], strict=True)
+        if all((a & b).total() >= _ALIKE * (a | b).total() for a, b in pairs):
+            notes.append(f"the trace marks no steps: the last of {len(parts) // period}, by its optimizer's, was taken")
+            return ends[-1 - period], ends[-1]
+    return start, end
 
 
 def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list[str]]:
@@ -141,7 +159,10 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
 
 
 def _launches(ops: list[CpuOp]) -> dict[int, int]:
-    """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute."""
+    """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute.
+
+    A node of autograd of which the trace shows no call inside counts as one, unless it only adds up or looks.
+    """
     tops, outer = outermost(ops), set[int | None]()
     computing = [i for i, op in enumerate(ops) if _computes(op.name) and not is_layout(op.name, parent_name(ops, i))]
     for i in computing:
@@ -149,7 +170,8 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
         while above is not None and above not in outer:
             outer.add(above)
             above = ops[above].parent
-    counts = {top: int("CppNode<" in ops[top].name) for top in tops if top is not None}
+    shown = {top for op, top in zip(ops, tops, strict=True) if not _is_node(op.name)}
+    counts = {top: int(top not in shown and _hides_work(ops[top].name)) for top in tops if top is not None}
     for i in computing:
         top = tops[i]
         if i not in outer and top is not None:
@@ -157,10 +179,19 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
     return counts
 
 
+def _is_node(name: str) -> bool:
+    """Return whether a call is a node of autograd, or of no library, and so calls others that compute."""
+    return name.startswith((AUTOGRAD, "torch::autograd::")) or "::" not in name
+
+
+def _hides_work(name: str) -> bool:
+    """Return whether a node of this name computes, though the trace does not show with which call."""
+    return not name.endswith("AccumulateGrad") and call_kind(name).removesuffix("'").lower() not in _IDLE_NODES
+
+
 def _computes(name: str) -> bool:
     """Return whether a call of this name may launch a kernel itself; nodes of autograd call others that do."""
-    is_node = name.startswith((AUTOGRAD, "torch::autograd::")) or "::" not in name
-    return not is_node and call_kind(name) not in NO_KERNEL
+    return not _is_node(name) and call_kind(name) not in NO_KERNEL
 
 
 def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedCollective, ...]:
