@@ -42,6 +42,7 @@ _ITEM_BYTES = {
     "double": 8, "long": 8, "longint": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "shortint": 2,
 }  # fmt: skip
 UNNAMED = "collective"
+_MAX_SIZE = 2**48
 T = TypeVar("T")
 
 
@@ -83,18 +84,19 @@ def operation(name: str) -> str:
 
 def message_bytes(args: Mapping[str, object]) -> int | None:
     """Return the bytes of the larger side of a collective, from what the profiler notes of its call or kernel."""
-    elements = [n for key in ("In msg nelems", "Out msg nelems") if isinstance(n := args.get(key), int)]
-    if elements and isinstance(args.get("dtype"), str):
-        return max(elements) * _item_bytes(str(args["dtype"]))
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(dims, list) or not isinstance(types, list):
+    elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
+    shapes, types = args.get("Input Dims"), args.get("Input type")
+    if isinstance(args.get("dtype"), str) and any(isinstance(n, int) for n in elements):
+        shapes, types = [[n] for n in elements], [args["dtype"]] * 2
+    if not isinstance(shapes, list) or not isinstance(types, list):
         return None
     sizes = [
         math.prod(shape) * _item_bytes(type_)
-        for shape, type_ in zip(dims, types, strict=False)
-        if isinstance(type_, str) and isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape)
+        for shape, type_ in zip(shapes, types, strict=False)
+        if isinstance(type_, str) and isinstance(shape, list) and shape
+        if all(isinstance(n, int) and 0 <= n < _MAX_SIZE for n in shape)
     ]
-    return max(sizes, default=None)
+    return max((size for size in sizes if size < _MAX_SIZE), default=None)
 
 
 def _item_bytes(dtype: str) -> int:

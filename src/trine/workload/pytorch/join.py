@@ -17,6 +17,8 @@ from trine.workload.pytorch.kineto import Kineto
 
 #: Nodes that must match, and calls in a row that must agree where two sequences meet again.
 _MIN_SHARE, _RUN, _LOOKAHEAD = 0.9, 3, 48
+#: Of how many names, and of how many calls of each on either side, numbers are compared.
+_RARE, _ASKED, _VOTES = 50, 20, 5000
 
 
 def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, int], str]:
@@ -77,16 +79,16 @@ def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable
     for node in nodes:
         if number_of(node) >= 0:
             numbered.setdefault((node.name, number_of(node)), []).append(node.id)
-    votes: Counter[int] = Counter()
-    rare = sorted(by_name, key=lambda name: (len(by_name[name]), name))
+    votes, asked = Counter[int](), Counter[str]()
+    rare = set(sorted(by_name, key=lambda name: (len(by_name[name]), name))[:_RARE])
     for (name, number), ids in numbered.items():
-        if len(ids) == 1 and name in by_name and (len(by_name[name]) <= 200 or name in rare[:20]):
-            votes.update({other - number for other in by_name[name]})
+        if len(ids) == 1 and name in rare and asked[name] < _ASKED:
+            asked[name] += 1
+            votes.update({other - number for other in by_name[name][:_VOTES]})
     if not votes:
         return {}
     shift = max(votes, key=lambda each: (votes[each], each == 0, each))
-    if votes[0] >= _MIN_SHARE * votes[shift]:
-        shift = 0
+    shift = 0 if votes[0] >= _MIN_SHARE * votes[shift] else shift
     found: dict[int, int] = {}
     for (name, number), ids in numbered.items():
         same = calls.get((name, number + shift), [])
@@ -131,24 +133,12 @@ def _match(kineto: Kineto, calls: list[int], sequence: list[CallNode], ties: dic
         before = _align(wanted[:first][::-1], names[max(0, there - 4 * first - _LOOKAHEAD) : there][::-1])
         pairs += [(first - 1 - a, there - 1 - b) for a, b in before]
     else:
-        marks.append((-1, _start(wanted, names) - 1))
+        marks.append((-1, -1))
     for (place, other), (next_place, next_other) in zip(marks, [*marks[1:], (len(wanted), len(names))], strict=True):
         pairs += [(place, other)] if place >= 0 else []
         part = _align(wanted[place + 1 : next_place], names[other + 1 : next_other])
         pairs += [(place + 1 + a, other + 1 + b) for a, b in part]
     return {sequence[a].id: calls[b] for a, b in pairs}
-
-
-def _start(wanted: Sequence[str], names: Sequence[str]) -> int:
-    """Return where the last stretch of ``names`` begins that agrees with ``wanted`` the longest, within 64 calls."""
-    best, longest = 0, -1
-    for place in range(len(names)):
-        if names[place] != wanted[0]:
-            continue
-        length = next((n for n in range(1, 64) if wanted[n : n + 1] != names[place + n : place + n + 1]), 64)
-        if length >= longest and (place == 0 or len(names) - place >= len(wanted)):
-            best, longest = place, length
-    return best
 
 
 def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]:
@@ -159,7 +149,7 @@ def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]
     """
     pairs: list[tuple[int, int]] = []
     a = b = 0
-    patience = 64 + len(wanted) // 20
+    patience = 8 + len(wanted) // 10
     while a < len(wanted) and b < len(names) and patience:
         if wanted[a] == names[b]:
             pairs.append((a, b))
