@@ -274,3 +274,28 @@ def test_sharded_tables_are_neither_broadcast_nor_reduced(tmp_path: Path, reduce
     assert sent == {"all_reduce": 96 if sharded else 3296}
     assert any("all-to-alls" in text for text in result.warnings)
     assert result.memory_uses[0].needed_bytes >= 16_000
+
+
+def test_a_thread_that_waits_for_a_collective_is_not_launching(tmp_path: Path) -> None:
+    record = ddp()
+    record.call("aten::index", 200, 700, [8, 4])
+    record.kernel("nonzero", 201, 1130, 10)
+    record.events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "pid": 1, "tid": 1,
+                          "ts": 210, "dur": 680, "args": {"correlation": 900}})  # fmt: skip
+    index = next(op for op in record.load(tmp_path).operators if op.name == "aten::index")
+    assert index.launch_duration_ps == 20 * US  # 0.9.0: 700 us, the collective a second time
+
+
+@pytest.mark.parametrize("value", [-1, 2**70, True, "x", None, [1], 1.5])
+def test_odd_sizes_of_collectives_are_not_known(tmp_path: Path, value: object) -> None:
+    record = ddp()
+    for event in record.events:
+        if event["cat"] != "kernel":
+            event["args"] = {"In msg nelems": value, "dtype": "Float", "Input Dims": [[value]], "Input type": ["float"]}
+        elif "nccl" in event["name"]:
+            event["args"] |= {"Out msg nelems": value, "dtype": "Float", "Collective name": "allreduce"}
+    for event in record.events:
+        if event["cat"] == "cuda_runtime":
+            event["args"] = {"correlation": [e for e in record.events if e["cat"] == event["cat"]].index(event) + 1}
+    sizes = [each.size_bytes for each in record.load(tmp_path).collectives if each.operation == "all_reduce"]
+    assert sizes in ([None], [4])

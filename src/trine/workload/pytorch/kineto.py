@@ -78,7 +78,8 @@ class Kineto:
     """Calls in the order of (start, -end) of each thread, kernels in the order of their start.
 
     ``communication``: kernels of collectives and of the recorded layout's copies; ``kernels`` are all others.
-    ``machine``: what a trace without kernels was recorded on, None for a CPU.
+    ``machine``: what a trace without kernels was recorded on, None for a CPU. ``waits``: thread, start and length of
+    each wait for the GPU while a collective ran on it.
     """
 
     path: Path
@@ -89,6 +90,7 @@ class Kineto:
     metadata: Mapping[str, str]
     communication: list[KernelEvent] = field(default_factory=list)
     machine: str | None = None
+    waits: list[tuple[object, int, int]] = field(default_factory=list)
 
 
 def parent_name(ops: list[CpuOp], index: int) -> str:
@@ -107,6 +109,7 @@ def read_kineto(path: Path) -> Kineto:
     kernels: list[KernelEvent] = []
     correlations: list[int | None] = []
     categories: set[str] = set()
+    waits: list[tuple[object, int, int]] = []
     for index, event in enumerate(document["traceEvents"]):
         if not isinstance(event, dict):
             raise TraceError(f"must be an object, got {short(event)}", file=path, field=f"traceEvents[{index}]")
@@ -127,6 +130,8 @@ def read_kineto(path: Path) -> Kineto:
                 raise TraceError(f"must be a number or text, got {short(tid)}", file=path, field=f"{where}.tid")
             ops.append(CpuOp(index, name, start, end, tid, category != "cpu_op", args))
         elif category in _LAUNCH:
+            if "Synchronize" in name:
+                waits.append((event.get("tid"), start, end))
             correlation = _correlation(args, path, where)
             if correlation is not None:
                 launches.setdefault(correlation, (start, event.get("tid")))
@@ -140,7 +145,13 @@ def read_kineto(path: Path) -> Kineto:
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
     _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
-    return _of_one_device(path, document, ops, kernels, categories)
+    kineto = _of_one_device(path, document, ops, kernels, categories)
+    busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
+    for tid, start, end in waits if busy else ():
+        waited = sum(max(0, min(end, b) - max(start, a)) for a, b in busy)
+        if waited:
+            kineto.waits.append((tid, start, min(waited, end - start)))
+    return kineto
 
 
 def _of_one_device(
