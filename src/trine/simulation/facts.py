@@ -139,7 +139,7 @@ def _software(setup: Setup) -> Evidence:
 
 
 def _recorded(workload: Workload) -> str:
-    """Return what the recorded job communicated, none of which is part of the answer."""
+    """Return the recorded job's collectives in words; the answer contains none of them."""
     listed = (
         f"{each.count} x {each.operation} in {format_time(each.time_ps)}"
         + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
@@ -221,7 +221,7 @@ def setup_warnings(setup: Setup) -> list[str]:
     if exchanged is not None and setup.plan.num_ranks > 1:
         found.append(
             f"the recorded job exchanged data by {exchanged.count} all-to-alls ({format_time(exchanged.time_ps)}), as "
-            "for sharded embedding tables or experts: no layout of a trace has them, so the step is too short by theirs"
+            "for sharded embedding tables or experts; trine does not simulate them, so the step time leaves them out"
         )
     is_silent = workload.has_gpu_times and workload.format != SYNTHESISED and setup.launch is None
     if is_silent and setup.options.cpu is None and not any(op.launch_start_ps is not None for op in workload.operators):

@@ -22,7 +22,7 @@ _TENSORS, _BLOCKS, _BLOCK_ELEMENTS = (110, 64, 48, 36, 30), 320, 65536
 def on_gpu(workload: Workload, software: Software | None) -> Workload:
     """Return ``workload`` with the operators that ``software`` runs on a GPU; one with a GPU's times as it is.
 
-    Calls that launch no kernel are left out, per-tensor optimizer steps are merged. What changed is an assumption.
+    Drop calls without kernels and merge per-tensor optimizer steps. The changes are listed as assumptions.
     """
     if workload.format == SYNTHESISED or workload.has_gpu_times:
         return workload
@@ -58,7 +58,7 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
 
 
 def _is_idle(op: Operator) -> bool:
-    """Return whether the reader counted no kernel of an operator that a GPU would be given."""
+    """Return whether an operator launches no kernel on a GPU."""
     return op.attributes.get("kernels") == 0
 
 

@@ -83,7 +83,7 @@ def operation(name: str) -> str:
 
 
 def message_bytes(args: Mapping[str, object]) -> int | None:
-    """Return the bytes of the larger side of a collective, from what the profiler notes of its call or kernel."""
+    """Return the bytes of the larger side of a collective from the profiler's arguments of its call or kernel."""
     elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
     shapes, types = args.get("Input Dims"), args.get("Input type")
     if isinstance(args.get("dtype"), str) and any(isinstance(n, int) for n in elements):

@@ -15,9 +15,9 @@ from trine.errors import TraceError
 from trine.workload.pytorch.execution_trace import CallNode
 from trine.workload.pytorch.kineto import Kineto
 
-#: Nodes that must match, and calls in a row that must agree where two sequences meet again.
+#: Share of calls that must match; calls in a row that must agree after a difference; calls searched ahead.
 _MIN_SHARE, _RUN, _LOOKAHEAD = 0.9, 3, 48
-#: Of how many names, and of how many calls of each on either side, numbers are compared.
+#: Limits of the search for the shift between numbers: names, nodes per name, calls per name.
 _RARE, _ASKED, _VOTES = 50, 20, 5000
 
 
@@ -66,7 +66,7 @@ def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int],
 def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable[[CallNode], int]) -> dict[int, int]:
     """Return node id -> call for calls that ``field`` numbers: of one name, with numbers that differ by one constant.
 
-    The constant is 0 where the files cover the same steps. Steps of one run repeat, so it may be another.
+    The constant is 0 if the files cover the same steps. Steps repeat, so files of different steps have another one.
     """
     calls: dict[tuple[str, int], list[int]] = {}
     by_name: dict[str, list[int]] = {}
@@ -142,10 +142,10 @@ def _match(kineto: Kineto, calls: list[int], sequence: list[CallNode], ties: dic
 
 
 def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return places of equal names in both sequences, in order; what only one of them has is passed over.
+    """Return places of equal names in both sequences, in order; calls missing from one sequence are skipped.
 
-    Where they part, they meet again at the nearest place from which a few calls in a row agree. Sequences that part
-    too often are of different runs: the rest is not looked at.
+    After a difference, matching resumes at the nearest pair of places where a few calls in a row agree. It stops after
+    too many differences: such sequences come from different runs.
     """
     pairs: list[tuple[int, int]] = []
     a = b = 0
@@ -188,6 +188,6 @@ def _check(kineto: Kineto, nodes: list[CallNode], joined: dict[int, int], path: 
     missed = strange or next(node for node in nodes if node.id not in joined)
     raise TraceError(
         f"{where}; the first that is not: node {missed.id}, {missed.name[:100]!r}: the files are of different runs "
-        "(a profiler trace in a folder of its own is read without one)",
+        "(move the profiler trace to another folder to read it alone)",
         file=kineto.path,
     )

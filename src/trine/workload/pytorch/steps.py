@@ -92,16 +92,16 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     return TracedStep(start, end, tops, _phases(ops, tops), notes)
 
 
-#: Nodes of autograd that look at a gradient otherwise and call nothing that the profiler shows.
+#: Autograd nodes that return a view and may call nothing.
 _IDLE_NODES = frozenset(name.replace("_", "") for name in NO_KERNEL)
 #: Share of calls that two steps have in common.
 _ALIKE = 0.8
 
 
 def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str]) -> tuple[int, int]:
-    """Return the last step of a trace that marks none: what repeats from one step of an optimizer to a later one.
+    """Return the last step of a trace without marks: the stretch between optimizer steps that repeats.
 
-    Optimizers that take turns (of a generator and its critic) make one step together. All is one step if none repeats.
+    Optimizers that alternate (a generator's and its critic's) make one step together. Without repetition, all is one.
     """
     marks = [op for op in ops if op.annotation and op.name.startswith("Optimizer.step") and start <= op.start_ps < end]
     ends = [start, *sorted(op.end_ps for op in marks)]
@@ -113,7 +113,7 @@ def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str
     for period in range(1, len(parts) // 2 + 1):
         pairs = zip(parts[-period:], parts[-2 * period : -period], strict=True)
         if all((a & b).total() >= _ALIKE * (a | b).total() for a, b in pairs):
-            notes.append(f"the trace marks no steps: the last of {len(parts) // period}, by its optimizer's, was taken")
+            notes.append(f"the trace marks no steps: took the last of {len(parts) // period} steps of its optimizer")
             return ends[-1 - period], ends[-1]
     return start, end
 
@@ -161,7 +161,7 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
 def _launches(ops: list[CpuOp]) -> dict[int, int]:
     """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute.
 
-    A node of autograd of which the trace shows no call inside counts as one, unless it only adds up or looks.
+    An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or makes a view.
     """
     tops, outer = outermost(ops), set[int | None]()
     computing = [i for i, op in enumerate(ops) if _computes(op.name) and not is_layout(op.name, parent_name(ops, i))]
@@ -185,7 +185,7 @@ def _is_node(name: str) -> bool:
 
 
 def _hides_work(name: str) -> bool:
-    """Return whether a node of this name computes, though the trace does not show with which call."""
+    """Return whether a node of this name computes although the trace records no call inside it."""
     return not name.endswith("AccumulateGrad") and call_kind(name).removesuffix("'").lower() not in _IDLE_NODES
 
 
@@ -195,10 +195,10 @@ def _computes(name: str) -> bool:
 
 
 def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedCollective, ...]:
-    """Return what the recorded job communicated in the step, by operation.
+    """Return the recorded job's collectives in the step, by operation.
 
-    A collective is an outermost call that communicates, with its kernels, or a kernel whose call is not known. Calls
-    without a kernel that name no operation (waits) are none.
+    A collective is an outermost communicating call with its kernels, or a kernel without a known call. Calls without a
+    kernel or an operation's name (waits) are skipped.
     """
     ops, tops = kineto.ops, outermost(kineto.ops)
 
