@@ -13,8 +13,10 @@ import trine
 from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
 from trine.compute import Roofline, Split, make_compute
+from trine.software.profile import load_software
 from trine.studies.ensemble import step_ensemble
 from trine.workload import load, save
+from trine.workload.on_gpu import on_gpu
 
 DATA = Path(__file__).parent.parent / "data" / "torch213-cpu"
 CPU_PAIR = DATA / "cnn_kineto.json.gz"
@@ -69,7 +71,7 @@ def test_times_of_a_cpu_are_never_those_of_a_gpu(cluster, options, compute):
 @pytest.mark.parametrize(("cluster", "gpu"), [("dgx-h100", "h100-sxm"), ("dgx-a100", "a100-80gb")])
 def test_shapes_recorded_on_a_cpu_are_timed_by_the_clusters_data_sheet(cluster, gpu):
     result = simulated(CPU_PAIR, cluster, compute="roofline")
-    workload = load(CPU_PAIR)
+    workload = on_gpu(load(CPU_PAIR), load_software("pytorch-eager"))
     model = Roofline(workload, trine.load_gpu(gpu))
     total = sum(model.duration(op, Split(workload.batch)).ps for op in workload.operators)
     assert result.compute_s == pytest.approx(total / 1e12, rel=1e-9)

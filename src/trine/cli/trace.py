@@ -187,9 +187,9 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
     """What is in a trace, what is missing, and what was assumed in its place."""
     on_cpu = GPU_KERNELS in trace.missing
     clock = "CPU time" if on_cpu else "GPU time"
-    device = "a CPU" if on_cpu else trace.gpu or "a GPU that the trace does not name"
+    kind = "a training" if trace.is_training else "an inference"
     lines = [
-        f"{trace.name}: a {'training' if trace.is_training else 'inference'} step at batch {trace.batch} on {device}",
+        f"{trace.name}: {kind} step at batch {trace.batch} on {trace.recorded_on}",
         f"read from {trace.source} ({trace.format})",
         f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, "
         f"{trace.launches} CPU launches",
@@ -206,6 +206,13 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         rest = trace.operators[top:]
         time = sum(total.gpu_time_ps for total in rest)
         lines.append(f"and {len(rest)} more names, {format_time(time)}")
+    if trace.collectives:
+        lines += ["", f"{'recorded collective, no compute':34} {'count':>9} {clock:>11} {'bytes':>11}"]
+        lines += [
+            f"{each.operation[:34]:34} {each.count:9} {format_time(each.time_ps):>11} "
+            f"{'not known' if each.size_bytes is None else format_bytes(each.size_bytes):>11}"
+            for each in trace.collectives
+        ]
     lines += ["", f"{'tensors':18} {'tensors':>8} {'storages':>9} {'bytes':>11} {'with the batch':>15}"]
     lines += [
         f"{role.role:18} {role.tensors:8} {role.storages:9} {format_bytes(role.size_bytes):>11} {role.scaling:15}"

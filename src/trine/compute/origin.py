@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trine.errors import InputError
-from trine.graph.workload import Workload
+from trine.graph.workload import RECORDED_ON, Workload
 
 if TYPE_CHECKING:
     from trine.cluster.presets import GpuSpec
@@ -32,10 +32,8 @@ def short_name(name: str) -> str:
 def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:
     """Why the times of this trace are refused, and what to do instead. ``gpu``: the one asked for, or the machine's."""
     how = "--compute roofline --gpu NAME predicts" if gpu is None else f"--compute roofline predicts for the {gpu}"
-    return (
-        f"the trace {workload.name[:60]!r} was recorded on a CPU or on meta tensors (no kernel ran on a GPU), so its "
-        f"times are no GPU's: {how} from its shapes"
-    )
+    where = workload.metadata.get(RECORDED_ON, "a CPU or on meta tensors (no kernel ran on a GPU)")
+    return f"the trace {workload.name[:60]!r} was recorded on {where}, so its times are no GPU's: {how} from its shapes"
 
 
 def recorded_on(workload: Workload, name: str) -> Workload:

@@ -22,9 +22,13 @@ SYNTHESISED = "synthesised"
 #: Entry of ``Workload.missing`` of a profile in which no kernel ran on a GPU.
 GPU_KERNELS = "GPU kernels"
 
+#: Key of ``Workload.metadata`` that names the machine of a trace without GPU kernels, where it is no CPU.
+RECORDED_ON = "recorded_on"
+
 #: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
-#: trained: running mean), ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (made on the way).
-ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation")
+#: trained: running mean), ``table`` (embedding rows that this rank alone holds: no collective is of them), ``gradient``
+#: (of a weight), ``optimizer_state``, ``activation`` (made on the way).
+ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation", "table")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +87,20 @@ class Parameter:
     gradient_operator: int | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedCollective(OneLine):
+    """All collectives of one operation that the trace of a distributed job holds; none of them is an operator.
+
+    ``size_bytes`` is the sum of their messages, None if the trace does not tell. ``time_ps`` is the time of their
+    kernels, or of their calls where no kernel was recorded.
+    """
+
+    operation: str
+    count: int
+    size_bytes: int | None
+    time_ps: int
+
+
 class Recipe(Protocol):
     """How a synthesised workload was written: ``software``, its profile, which somebody chose (``is_said``) or not."""
 
@@ -104,7 +122,7 @@ class Workload(OneLine):
     ``operators`` are in the order of execution on the GPU; ``parameters`` in the order of the model's registration.
     ``assumptions`` says in sentences what the trace does not hold and what was put in its place; ``missing`` names it.
     ``unprofiled_step_ps`` is the step time measured without the profiler, where the trace has it. ``recipe``: of one
-    that was synthesised here, how.
+    that was synthesised here, how. ``collectives`` are those of the recorded job, which a layout replaces by its own.
     """
 
     name: str
@@ -120,6 +138,7 @@ class Workload(OneLine):
     unprofiled_step_ps: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     recipe: Recipe | None = field(default=None, compare=False, repr=False)
+    collectives: tuple[RecordedCollective, ...] = ()
 
     def __repr__(self) -> str:
         return titled(self, self._headline)
@@ -152,6 +171,13 @@ class Workload(OneLine):
     def has_gpu_times(self) -> bool:
         """Whether operator times are those of a GPU; a step on a CPU, or on meta tensors, has the CPU's."""
         return GPU_KERNELS not in self.missing
+
+    @property
+    def recorded_on(self) -> str:
+        """The machine whose times the operators have, in words."""
+        if self.has_gpu_times:
+            return self.gpu or "a GPU that the trace does not name"
+        return self.metadata.get(RECORDED_ON, "a CPU")
 
     @property
     def is_training(self) -> bool:

@@ -323,9 +323,8 @@ class StageMemory:
     ) -> tuple[int, ...]:
         """Bytes of each category that stay from step to step; ``bucket_bytes``: of DDP's buckets."""
         context = self._context
-        buffers = {
-            t.storage: t.size_bytes for t in self._tensors.values() if t.role == "buffer" and t.storage in self._used
-        }
+        kept = (t for t in self._tensors.values() if t.role in ("buffer", "table") and t.storage in self._used)
+        buffers = {t.storage: t.size_bytes for t in kept}
         read = self._storages(op.inputs for op in optimizer)
         made_afresh: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
         for op in optimizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +72,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "network": setup.network_name if machine is not None else None,
         "cpu_launch": setup.launch is not None,
         "software": setup.software.name,
+        **({"recorded_collectives": [asdict(each) for each in workload.collectives]} if workload.collectives else {}),
     }
 
 
@@ -120,6 +121,8 @@ def evidence(
         rows.append(Evidence("optimizer on the CPU", "assumed", detail))
     if stragglers is not None:
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
+    if setup.workload.collectives:
+        rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
     rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
 
@@ -133,6 +136,16 @@ def _software(setup: Setup) -> Evidence:
     fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
     detail = f"{profile.name}, {setup.software.reason}: {profile.description.rstrip('.')}"
     return Evidence("software", ASSUMED, "; ".join([detail, *fitted]))
+
+
+def _recorded(workload: Workload) -> str:
+    """Return the recorded job's collectives in words; the answer contains none of them."""
+    listed = (
+        f"{each.count} x {each.operation} in {format_time(each.time_ps)}"
+        + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
+        for each in workload.collectives
+    )
+    return f"left out, the layout has its own: {'; '.join(listed)}"
 
 
 def _slowest(setup: Setup) -> str:
@@ -193,8 +206,7 @@ def _data_sheet(setup: Setup) -> str:
 
 def _shapes_of(workload: Workload) -> str:
     """What a recorded step is, of which the shapes alone are used."""
-    where = workload.gpu or "a GPU that the trace does not name" if workload.has_gpu_times else "a CPU"
-    return f"a step recorded on {where}"
+    return f"a step recorded on {workload.recorded_on}"
 
 
 def setup_warnings(setup: Setup) -> list[str]:
@@ -204,6 +216,18 @@ def setup_warnings(setup: Setup) -> list[str]:
         found.append(
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
             "too: --inputs none counts it once"
+        )
+    exchanged = next((each for each in workload.collectives if each.operation == "all_to_all"), None)
+    if exchanged is not None and setup.plan.num_ranks > 1:
+        found.append(
+            f"the recorded job exchanged data by {exchanged.count} all-to-alls ({format_time(exchanged.time_ps)}), as "
+            "for sharded embedding tables or experts; trine does not simulate them, so the step time leaves them out"
+        )
+    is_silent = workload.has_gpu_times and workload.format != SYNTHESISED and setup.launch is None
+    if is_silent and setup.options.cpu is None and not any(op.launch_start_ps is not None for op in workload.operators):
+        found.append(
+            "the trace has no CPU side, so kernel launches take no time: --cpu assumes 5 us for each operator, "
+            "--launch-cost TIME another time, --no-cpu none"
         )
     return found
 

@@ -91,6 +91,11 @@ def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | 
     is_recorded = uses_recorded_times(compute) and workload.format != SYNTHESISED
     if is_recorded and not workload.has_gpu_times:
         raise InputError(no_gpu_times(workload, gpu if gpu is not None else first_known(here)))
+    if not workload.has_gpu_times and not any(op.inputs or op.outputs for op in workload.operators):
+        raise InputError(
+            f"the trace {workload.name[:60]!r} was recorded on {workload.recorded_on} and has no shapes of tensors, so "
+            "nothing says how long its operators take: record it with record_shapes=True"
+        )
     own = None if workload.gpu is None else short_name(workload.gpu)
     if gpu is None and is_recorded:
         _check_same(workload, own, here)

@@ -21,6 +21,7 @@ from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import Timing, first_known, gpus_under, timing
 from trine.simulation.software import ChosenSoftware, is_model, launches_of, software_of, written_for
 from trine.software.profile import NO_SOFTWARE
+from trine.workload.on_gpu import on_gpu
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -171,7 +172,7 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     plan = plan.filled(None if software.profile is None else software.profile.plan_fields())
     target = gpu if gpu is not None else first_known(here)
     written = load_workload(workload, options.trace_gpu, target, software.profile or NO_SOFTWARE)
-    workload = written_for(written, software)
+    workload = on_gpu(written_for(written, software), software.profile)
     from trine.compute.models import meant
 
     compute = meant(options.compute, workload, target)

@@ -118,14 +118,17 @@ def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
 def launches_of(
     workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
 ) -> LaunchCosts | None:
-    """Launches of a synthesised workload by its profile; None where that says nothing of the CPU, or was not asked.
+    """Launches of a workload without recorded ones by its profile; None where that says nothing of the CPU.
+
+    Such a workload is synthesised, or was recorded on a machine without a GPU. None too where the user says otherwise.
 
     crosses: messages of the pipeline leave the node.
     """
     from trine.compute.launch import software_launches
 
     profile = chosen.profile
-    if profile is None or workload.format != SYNTHESISED or options.cpu is False or options.launch_cost_ps is not None:
+    has_own = workload.format != SYNTHESISED and workload.has_gpu_times
+    if profile is None or has_own or options.cpu is False or options.launch_cost_ps is not None:
         return None
     style = profile.launch
     if not (style.cpu_us_per_kernel or style.layer_us or style.communication_us or style.message_us):

@@ -46,9 +46,10 @@ class OperatorStyle(Spec):
     attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
     gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the product of the
     gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs a
-    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). kernels:
-    launches of an operator of a family, forward and backward (1 where nothing is said). passes: how many times its own
-    bytes an operator that is not fused moves, forward and backward (1 where nothing is said).
+    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). optimizer: a
+    step recorded on a CPU, one operator for each tensor, runs on a GPU as ``foreach`` operators or as one ``fused``
+    operator. kernels: launches of an operator of a family, forward and backward (1 where nothing is said). passes: how
+    many times its own bytes an operator that is not fused moves, forward and backward (1 where nothing is said).
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -59,6 +60,7 @@ class OperatorStyle(Spec):
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
+    optimizer: Literal["foreach", "fused"] = "fused"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trine.graph.workload import PHASES, ROLES, Operator, Tensor, Workload
+from trine.graph.workload import PHASES, ROLES, Operator, RecordedCollective, Tensor, Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +34,7 @@ class TraceDescription:
     """A summary of a workload. Times in picoseconds; ``operators`` are sorted by time, longest first.
 
     ``launches`` counts operators with a CPU launch time; ``unlinked`` backward operators without a forward operator.
+    ``recorded_on`` is the machine of the times, in words. ``collectives`` are those of the recorded job.
     ``scaling`` lists each pattern of batch dimensions, as "[B, 3, 224, 224]", with the number of tensors that have it.
     """
 
@@ -59,6 +60,8 @@ class TraceDescription:
     scaling: tuple[tuple[str, int], ...]
     missing: tuple[str, ...]
     assumptions: tuple[str, ...]
+    recorded_on: str
+    collectives: tuple[RecordedCollective, ...]
 
 
 def describe(workload: Workload) -> TraceDescription:
@@ -75,14 +78,16 @@ def describe(workload: Workload) -> TraceDescription:
         is_training=workload.is_training, num_operators=len(workload.operators), gpu_time_ps=total,
         unprofiled_step_ps=workload.unprofiled_step_ps,
         phases=tuple(t for phase in PHASES if (t := _total(phase, phase, workload.operators, total)).count),
-        operators=_by_name(workload, total), roles=tuple(_role(workload, role) for role in ROLES),
+        operators=_by_name(workload, total),
+        roles=tuple(row for role in ROLES if (row := _role(workload, role)).tensors or role != "table"),
         num_parameters=len(workload.parameters), parameter_bytes=sum(p.size_bytes for p in workload.parameters),
         gradient_bytes=sum(p.size_bytes for p in trained), without_gradient=len(workload.parameters) - len(trained),
         launches=sum(op.launch_start_ps is not None for op in workload.operators),
         kernels=sum(len(op.kernel_times_ps) for op in workload.operators),
         unlinked=sum(op.phase == "backward" and op.forward_id is None for op in workload.operators),
         scaling=tuple(sorted(patterns.items(), key=lambda item: (-item[1], item[0]))),
-        missing=workload.missing, assumptions=workload.assumptions,
+        missing=workload.missing, assumptions=workload.assumptions, recorded_on=workload.recorded_on,
+        collectives=workload.collectives,
     )  # fmt: skip
 
 

@@ -13,7 +13,17 @@ from typing import NoReturn
 
 from trine.arguments import named_arguments
 from trine.errors import TraceError, nearest
-from trine.graph.workload import BACKWARD, FORWARD, PHASES, ROLES, Operator, Parameter, Tensor, Workload
+from trine.graph.workload import (
+    BACKWARD,
+    FORWARD,
+    PHASES,
+    ROLES,
+    Operator,
+    Parameter,
+    RecordedCollective,
+    Tensor,
+    Workload,
+)
 from trine.inputs import head
 from trine.outputs import write_bytes
 from trine.units import MAX_INT64
@@ -95,8 +105,8 @@ class JsonFields:
             self._fail(name, f"must be an object of texts, got {short(value)}")
         return value
 
-    def objects(self, name: str) -> list[JsonFields]:
-        return [JsonFields(item, self._path, f"{name}[{i}]") for i, item in enumerate(self._list(name))]
+    def objects(self, name: str, default: object = _REQUIRED) -> list[JsonFields]:
+        return [JsonFields(item, self._path, f"{name}[{i}]") for i, item in enumerate(self._list(name, default))]
 
     def attributes(self, name: str) -> dict[str, object]:
         value = self._take(name, {})
@@ -148,6 +158,8 @@ def _dump(workload: Workload) -> str:
     lines.append(_lines("tensors", (_row(workload.tensors[i]) for i in sorted(workload.tensors))))
     lines.append(_lines("operators", map(_row, workload.operators)))
     lines.append(_lines("parameters", map(_row, workload.parameters)))
+    if workload.collectives:
+        lines.append(_lines("collectives", map(_row, workload.collectives)))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -156,7 +168,7 @@ def _lines(key: str, rows: Iterable[str]) -> str:
     return f"{_json(key)}: [\n  {body}\n]" if body else f"{_json(key)}: []"
 
 
-def _row(item: Operator | Tensor | Parameter) -> str:
+def _row(item: Operator | Tensor | Parameter | RecordedCollective) -> str:
     """JsonFields that have their default are left out."""
     values: dict[str, object] = {}
     for field in dataclasses.fields(item):
@@ -191,6 +203,7 @@ def load_native(path: Path) -> Workload:
         parameters=tuple(_parameter(fields) for fields in document.objects("parameters")),
         missing=document.texts("missing"), assumptions=document.texts("assumptions"),
         unprofiled_step_ps=document.optional_number("unprofiled_step_ps"), metadata=document.text_map("metadata"),
+        collectives=tuple(_collective(fields) for fields in document.objects("collectives", ())),
     )  # fmt: skip
     document.done()
     check_workload(workload, path)
@@ -227,6 +240,15 @@ def _parameter(fields: JsonFields) -> Parameter:
     )  # fmt: skip
     fields.done()
     return parameter
+
+
+def _collective(fields: JsonFields) -> RecordedCollective:
+    collective = RecordedCollective(
+        operation=fields.text("operation"), count=fields.number("count"), time_ps=fields.number("time_ps"),
+        size_bytes=fields.optional_number("size_bytes"),
+    )  # fmt: skip
+    fields.done()
+    return collective
 
 
 def _find(path: Path) -> dict[str, Path] | None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trine.graph.workload import RecordedCollective
+
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
@@ -79,6 +81,7 @@ class RawTrace:
     assumptions: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     unprofiled_step_ps: int | None = None
+    collectives: tuple[RecordedCollective, ...] = ()
 
 
 AUTOGRAD = "autograd::engine::evaluate_function: "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
+from trine.units import format_bytes
 from trine.workload.analysis.batch import Layouts
 from trine.workload.analysis.tensor_roles import Roles, find_batch, find_roles
 from trine.workload.raw_trace import RawTrace, call_kind
@@ -38,6 +39,42 @@ def find_parameters(raw: RawTrace, roles: Roles, links: tuple[int | None, ...]) 
         parameters.append(Parameter(weight=weight, size_bytes=raw.tensors[weight].size_bytes, gradient=gradient,
                                     gradient_operator=id_number))  # fmt: skip
     return tuple(parameters)
+
+
+def _without_tables(raw: RawTrace, roles: Roles, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """Take out embedding tables that each rank of the recorded job has for itself, and mark their storages.
+
+    Such a job exchanges rows (all-to-all), and its all-reduces are too small for the tables' gradients.
+    """
+    exchanges = any(each.operation == "all_to_all" for each in raw.collectives)
+    reduced = [each.size_bytes for each in raw.collectives if each.operation in ("all_reduce", "reduce_scatter")]
+    rows = {
+        raw.tensors[i].storage
+        for op in raw.operators
+        if op.phase == FORWARD and call_kind(op.name) in ("embedding", "embedding_bag")
+        for i in op.inputs[:1]
+    }
+    tables = [p for p in parameters if raw.tensors[p.weight].storage in rows]
+    size = sum(p.size_bytes for p in tables)
+    others = sum(p.size_bytes for p in parameters if p.gradient_operator is not None and p not in tables)
+    if not exchanges or not tables or None in reduced or sum(each or 0 for each in reduced) > others + size // 2:
+        return parameters
+    roles.of_storage.update(dict.fromkeys((raw.tensors[p.weight].storage for p in tables), "table"))
+    return tuple(p for p in parameters if p not in tables)
+
+
+def _sharded_tables(raw: RawTrace, roles: Roles) -> tuple[str, ...]:
+    """Return what is assumed of the embedding tables that ranks do not share."""
+    sizes: dict[int, int] = {}
+    for tensor in raw.tensors.values():
+        if roles.of_storage.get(tensor.storage) == "table":
+            sizes[tensor.storage] = max(sizes.get(tensor.storage, 0), tensor.size_bytes)
+    if not sum(sizes.values()):
+        return ()
+    return (
+        f"embedding tables and their states ({format_bytes(sum(sizes.values()))}) are parts that each rank has for "
+        "itself: they are neither broadcast nor reduced, and their exchange (all-to-all) is not simulated",
+    )
 
 
 def _weights(raw: RawTrace, roles: Roles) -> list[int]:
@@ -184,6 +221,7 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
     roles = find_roles(raw, batch)
     size, seeds, assumed = find_batch(raw, roles, batch)
     parameters = find_parameters(raw, roles, links)
+    parameters = _without_tables(raw, roles, parameters)
     layouts = Layouts(raw, roles, seeds, size, links)
     layers = _layers(raw, links)
     used = dict.fromkeys(i for op in raw.operators for i in (*op.inputs, *op.outputs))
@@ -203,8 +241,9 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
     )  # fmt: skip
     return Workload(
         name=raw.name, source=raw.source, format=raw.format, gpu=raw.gpu, batch=size, operators=operators,
-        tensors=tensors, parameters=parameters, missing=raw.missing, assumptions=(*assumed, *raw.assumptions),
-        unprofiled_step_ps=raw.unprofiled_step_ps, metadata=raw.metadata,
+        tensors=tensors, parameters=parameters, missing=raw.missing,
+        assumptions=(*assumed, *_sharded_tables(raw, roles), *raw.assumptions),
+        unprofiled_step_ps=raw.unprofiled_step_ps, metadata=raw.metadata, collectives=raw.collectives,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from trine.workload.analysis.tensor_roles import Roles
 from trine.workload.raw_trace import RawCall, RawTrace
 
 _FILLED = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
-_FIXED = frozenset({"weight", "buffer", "gradient", "optimizer_state"})
+_FIXED = frozenset({"weight", "buffer", "table", "gradient", "optimizer_state"})
 
 
 class Layouts:

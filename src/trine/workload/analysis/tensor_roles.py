@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from trine.errors import TraceError
@@ -14,6 +15,9 @@ _PREPARING = VIEWS | {
     "to", "to_copy", "copy", "contiguous", "clone", "detach", "alias", "pin_memory", "div", "sub", "mul", "transpose",
     "permute", "t", "slice", "select", "expand", "lift_fresh",
 }  # fmt: skip
+
+#: FBGEMM's lookups in many tables at once, whose backward pass updates the tables: TorchRec gives each rank its own.
+_LOOKUP = re.compile(r"(split|ssd)_embedding_\w*lookup\w*")
 
 
 @dataclass(slots=True)
@@ -52,6 +56,10 @@ def find_roles(raw: RawTrace, batch: int | None) -> Roles:
     for storage in sources:
         if storage in touched and storage in forward:
             roles.of_storage.setdefault(storage, "weight")
+    for call in raw.calls:
+        if _LOOKUP.fullmatch(call.kind):
+            storages = (raw.tensors[i].storage for i in call.inputs if i and "float" in raw.tensors[i].dtype)
+            roles.of_storage.update(dict.fromkeys((s for s in storages if s in sources), "table"))
     for call in raw.calls:
         if call.phase == FORWARD:
             _by_position(raw, call, WEIGHT_POSITIONS, "weight", sources, roles)

@@ -15,10 +15,16 @@ from trine.workload.pytorch.execution_trace import ABSENT, CallNode, TensorRef, 
 from trine.workload.raw_trace import RawTensor, call_kind
 
 #: Calls that only look at memory; inside a backward node they are not the ones that compute.
-_LOOKING = VIEWS | {
+LOOKING = VIEWS | {
     "t", "transpose", "permute", "expand", "expand_as", "as_strided", "detach", "alias", "select", "slice", "narrow",
     "result_type", "to", "split", "chunk", "unbind", "movedim", "swapaxes", "conj", "resolve_conj", "is_nonzero",
     "empty", "empty_like", "empty_strided", "view_as", "numpy_T",
+}  # fmt: skip
+#: Calls that launch no kernel themselves: those, and what only asks, allocates, or hands on to another call.
+NO_KERNEL = LOOKING | {
+    "contiguous", "item", "local_scalar_dense", "new_empty", "new_empty_strided", "resize", "set", "lift_fresh",
+    "is_same_size", "record_stream", "data", "requires_grad", "size", "sym_size", "dropout", "unsafe_chunk",
+    "split_with_sizes", "unsafe_split", "diagonal", "broadcast_tensors", "broadcast_to", "swapdims", "resolve_neg",
 }  # fmt: skip
 
 
@@ -210,7 +216,7 @@ def _present(slots: tuple[int | None, ...]) -> tuple[int, ...]:
 
 def _computes(call: TreeCall, nodes: Mapping[int, CallNode]) -> bool:
     """Whether ``call`` is an outermost operator inside the autograd nodes of its top-level call and no mere view."""
-    if not _is_operator(call.node) or call_kind(call.node.name) in _LOOKING:
+    if not _is_operator(call.node) or call_kind(call.node.name) in LOOKING:
         return False
     node = nodes.get(call.node.parent)
     while node is not None:

@@ -13,10 +13,25 @@ from pathlib import Path
 from trine.errors import TraceError
 from trine.units import PS_PER_US
 from trine.workload.files import read_json, short
+from trine.workload.pytorch.communication import from_parents, is_communication_kernel, is_layout
 
 _CPU = ("cpu_op", "user_annotation")
-_LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "privateuse1_runtime")
-_KERNEL = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCH = (
+    "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver", "privateuse1_runtime",
+    "privateuse1_driver",
+)  # fmt: skip
+_KERNEL = ("kernel", "gpu_memcpy", "gpu_memset", "collective_comm")
+#: What a trace without kernels was recorded on, by the category of its events (libkineto/include/ActivityType.h).
+_MACHINES = (
+    ("cuda_profiler_range", "a GPU under CUPTI's range profiler, which records no kernel times"),
+    ("mtia_", "an MTIA accelerator"),
+    ("hpu_", "an HPU (Gaudi accelerator)"),
+    ("xpu_", "an XPU whose kernels were not recorded"),
+    ("glow_", "a Glow accelerator"),
+    ("privateuse1_", "an accelerator of a PyTorch plug-in (PrivateUse1)"),
+    ("cuda_runtime", "a GPU whose kernels were not recorded"),
+    ("hip_runtime", "a GPU whose kernels were not recorded"),
+)
 #: Largest time stamp: year 2500 in microseconds since 1970.
 _MAX_US = 17 * 10**15
 
@@ -42,7 +57,10 @@ class CpuOp:
 
 @dataclass(slots=True)
 class KernelEvent:
-    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown."""
+    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown.
+
+    ``is_launched``: whether the trace has the launch, by whichever call; True where the kernel names none.
+    """
 
     event: int
     name: str
@@ -51,11 +69,18 @@ class KernelEvent:
     device: int
     op: int | None = None
     busy_ps: int = 0
+    args: Mapping[str, object] = field(default_factory=dict)
+    is_launched: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Kineto:
-    """Calls in the order of (start, -end) of each thread, kernels in the order of their start."""
+    """Calls in the order of (start, -end) of each thread, kernels in the order of their start.
+
+    ``communication``: kernels of collectives and of the recorded layout's copies; ``kernels`` are all others.
+    ``machine``: what a trace without kernels was recorded on, None for a CPU. ``waits``: thread, start and length of
+    each wait for the GPU while a collective ran on it.
+    """
 
     path: Path
     ops: list[CpuOp]
@@ -63,6 +88,15 @@ class Kineto:
     gpu: str | None
     devices: int
     metadata: Mapping[str, str]
+    communication: list[KernelEvent] = field(default_factory=list)
+    machine: str | None = None
+    waits: list[tuple[object, int, int]] = field(default_factory=list)
+
+
+def parent_name(ops: list[CpuOp], index: int) -> str:
+    """Return the name of the call around ``ops[index]``, "" for an outermost one."""
+    parent = ops[index].parent
+    return "" if parent is None else ops[parent].name
 
 
 def read_kineto(path: Path) -> Kineto:
@@ -74,10 +108,15 @@ def read_kineto(path: Path) -> Kineto:
     launches: dict[int, tuple[int, object]] = {}
     kernels: list[KernelEvent] = []
     correlations: list[int | None] = []
+    categories: set[str] = set()
+    waits: list[tuple[object, int, int]] = []
     for index, event in enumerate(document["traceEvents"]):
         if not isinstance(event, dict):
             raise TraceError(f"must be an object, got {short(event)}", file=path, field=f"traceEvents[{index}]")
-        if event.get("ph") != "X" or (category := event.get("cat")) not in (*_CPU, *_LAUNCH, *_KERNEL):
+        if event.get("ph") != "X" or not isinstance(category := event.get("cat"), str):
+            continue
+        categories.add(category)
+        if category not in (*_CPU, *_LAUNCH, *_KERNEL):
             continue
         where = f"traceEvents[{index}]"
         start, end = _times(event, path, where)
@@ -91,26 +130,52 @@ def read_kineto(path: Path) -> Kineto:
                 raise TraceError(f"must be a number or text, got {short(tid)}", file=path, field=f"{where}.tid")
             ops.append(CpuOp(index, name, start, end, tid, category != "cpu_op", args))
         elif category in _LAUNCH:
+            if "Synchronize" in name:
+                waits.append((event.get("tid"), start, end))
             correlation = _correlation(args, path, where)
             if correlation is not None:
                 launches.setdefault(correlation, (start, event.get("tid")))
         else:
             device = args.get("device", 0)
-            kernels.append(KernelEvent(index, name, start, end, device if isinstance(device, int) else 0))
+            kernels.append(KernelEvent(index, name, start, end, device if isinstance(device, int) else 0,
+                                       args=args))  # fmt: skip
             correlations.append(_correlation(args, path, where))
+    for kernel, correlation in zip(kernels, correlations, strict=True):
+        kernel.is_launched = correlation is None or not launches or correlation in launches
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
     _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
-    return _of_one_device(path, document, ops, kernels)
+    kineto = _of_one_device(path, document, ops, kernels, categories)
+    busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
+    for tid, start, end in waits if busy else ():
+        waited = sum(max(0, min(end, b) - max(start, a)) for a, b in busy)
+        if waited:
+            kineto.waits.append((tid, start, min(waited, end - start)))
+    return kineto
 
 
-def _of_one_device(path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[KernelEvent]) -> Kineto:
-    """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time."""
+def _of_one_device(
+    path: Path, document: dict[str, object], ops: list[CpuOp], kernels: list[KernelEvent], categories: set[str]
+) -> Kineto:
+    """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time.
+
+    A kernel that communicates hides no other: what runs beside it keeps all of its time.
+    """
     counts: dict[int, int] = {}
     for kernel in kernels:
         counts[kernel.device] = counts.get(kernel.device, 0) + 1
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
-    kept = [kernel for kernel in kernels if kernel.device == device]
+    apart = from_parents(
+        [op.parent for op in ops],
+        False,
+        lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i)),
+    )
+    kept: list[KernelEvent] = []
+    communication: list[KernelEvent] = []
+    for kernel in kernels:
+        if kernel.device == device:
+            aside = (kernel.op is not None and apart[kernel.op]) or is_communication_kernel(kernel.name)
+            (communication if aside else kept).append(kernel)
     busy_until = 0
     for index, kernel in enumerate(kept):
         kernel.busy_ps = max(0, kernel.end_ps - max(kernel.start_ps, busy_until))
@@ -120,7 +185,18 @@ def _of_one_device(path: Path, document: dict[str, object], ops: list[CpuOp], ke
     metadata: dict[str, str] = {
         key: str(document[key]) for key in ("schemaVersion", "trace_id", "host_name") if key in document
     }
-    return Kineto(path, ops, kept, _gpu_name(document, device) if kept else None, len(counts), metadata)
+    gpu = _gpu_name(document, device)
+    has_kernels = bool(kept or communication)
+    return Kineto(
+        path, ops, kept, gpu if has_kernels else None, len(counts), metadata, communication,
+        None if has_kernels else _machine(categories, gpu),
+    )  # fmt: skip
+
+
+def _machine(categories: set[str], gpu: str | None) -> str | None:
+    """Return what a trace without kernels was recorded on, None for a CPU."""
+    known = (words for prefix, words in _MACHINES if any(each.startswith(prefix) for each in categories))
+    return next(known, None if gpu is None else f"{gpu}, whose kernels were not recorded")
 
 
 def _gpu_name(document: dict[str, object], device: int) -> str | None:

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import TypedDict
 
 from trine.errors import TraceError
-from trine.graph.workload import FORWARD, GPU_KERNELS, Workload
+from trine.graph.workload import FORWARD, GPU_KERNELS, RECORDED_ON, RecordedCollective, Workload
 from trine.inputs import head
 from trine.workload.analysis.analyse import analyse
 from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
-from trine.workload.pytorch.execution_trace import CallNode, TensorRef, join, read_execution_trace
+from trine.workload.pytorch.communication import is_layout
+from trine.workload.pytorch.execution_trace import CallNode, TensorRef, read_execution_trace
+from trine.workload.pytorch.join import join
 from trine.workload.pytorch.kineto import Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
-from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost
+from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawOperator, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 from trine.workload.tracing.meta import with_meta_beside
@@ -118,8 +120,9 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     known = {i: operands(tops[i], table) for i in ordered if i in place}
     calls = tuple(_call(call, step.phases[i], place.get(i)) for i in ordered for call in tops[i].calls)
     accumulated = tuple(pair for i in ordered if (pair := _accumulated(tops[i])) is not None)
+    links = _forward_of(kineto, step, numbers, place)
     return RawTrace(
-        **_common(kineto), operators=_operators(kineto, step, rows, known, _forward_of(kineto, step, numbers, place)),
+        **_common(kineto, step), operators=_operators(kineto, step, rows, known, links),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
         assumptions=(*step.notes, *notes, f"the two files were joined by {how}"),
     )  # fmt: skip
@@ -130,7 +133,7 @@ def _accumulated(top: TopCall) -> tuple[int, int] | None:
     incoming = next((slot for call in top.calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot), None)
     if incoming is None:
         return None
-    made = [call for call in top.calls if call.outputs]
+    made = [call for call in top.calls if call.outputs and not is_layout(call.node.name)]
     written = [call.outputs[0] for call in made if call.node.name.endswith("_")]
     others = [call.outputs[0] for call in made if call_kind(call.node.name) in ("detach", "clone")]
     return incoming, next((slot for slot in (*written, *others) if slot), incoming)
@@ -144,7 +147,7 @@ def _alone(kineto: Kineto) -> RawTrace:
     guesses = Guesses(kineto, list(place), step.phases, links)
     known = {i: Operands(*guesses.operands(i), {}) for i in place}
     return RawTrace(
-        **_common(kineto), operators=_operators(kineto, step, rows, known, links), calls=tuple(guesses.calls),
+        **_common(kineto, step), operators=_operators(kineto, step, rows, known, links), calls=tuple(guesses.calls),
         tensors=guesses.tensors, missing=(*_missing(kineto), *MISSING), assumptions=(*step.notes, *notes, *ASSUMED),
     )  # fmt: skip
 
@@ -165,15 +168,18 @@ class _Common(TypedDict):
     format: str
     gpu: str | None
     metadata: Mapping[str, str]
+    collectives: tuple[RecordedCollective, ...]
 
 
-def _common(kineto: Kineto) -> _Common:
+def _common(kineto: Kineto, step: TracedStep) -> _Common:
     name = kineto.path.name.removesuffix(".gz").removesuffix(".json")
-    return _Common(name=name, source=str(kineto.path), format="pytorch", gpu=kineto.gpu, metadata=kineto.metadata)
+    metadata = kineto.metadata if kineto.machine is None else {**kineto.metadata, RECORDED_ON: kineto.machine}
+    return _Common(name=name, source=str(kineto.path), format="pytorch", gpu=kineto.gpu, metadata=metadata,
+                   collectives=recorded_collectives(kineto, step))  # fmt: skip
 
 
 def _missing(kineto: Kineto) -> tuple[str, ...]:
-    return () if kineto.kernels else (GPU_KERNELS, "CPU launch times")
+    return () if kineto.kernels or kineto.communication else (GPU_KERNELS, "CPU launch times")
 
 
 def _adopt_tree(kineto: Kineto, nodes: list[CallNode], joined: Mapping[int, int]) -> None:
@@ -187,10 +193,10 @@ def _adopt_tree(kineto: Kineto, nodes: list[CallNode], joined: Mapping[int, int]
 
 
 def _call(call: TreeCall, phase: str, operator: int | None) -> RawCall:
-    """The tensor numbered 0 is the absent one."""
+    """The tensor numbered 0 is the absent one. What a collective writes in place is no gradient for that."""
     inputs, outputs = (tuple(slot or None for slot in slots) for slots in (call.inputs, call.outputs))
-    return RawCall(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner,
-                call.node.name.endswith("_"), call.values)  # fmt: skip
+    in_place = call.node.name.endswith("_") and not is_layout(call.node.name)
+    return RawCall(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner, in_place, call.values)
 
 
 def _forward_of(
@@ -234,13 +240,15 @@ def _operator(
 ) -> RawOperator:
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
+    waited = sum(length for tid, start, length in kineto.waits if tid == op.tid and op.start_ps <= start < op.end_ps)
     return RawOperator(
         number, op.name, row.phase, operands.inputs, operands.outputs,
         gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
         forward=forward, launch_start_ps=op.start_ps - step.start_ps if launched else None,
-        launch_duration_ps=op.end_ps - op.start_ps if launched else None,
+        launch_duration_ps=op.end_ps - op.start_ps - waited if launched else None,
         kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
-        attributes=_attributes(operands.values),
+        attributes=_attributes(operands.values) if row.launches is None else
+        {**_attributes(operands.values), "kernels": row.launches},
     )  # fmt: skip
 
 

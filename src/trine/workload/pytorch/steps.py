@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from trine.errors import TraceError
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
-from trine.workload.pytorch.kineto import CpuOp, Kineto
-from trine.workload.raw_trace import AUTOGRAD
-
-T = TypeVar("T")
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, RecordedCollective
+from trine.workload.pytorch.calls import NO_KERNEL
+from trine.workload.pytorch.communication import (
+    UNNAMED,
+    from_parents,
+    is_communication,
+    is_exchange,
+    is_layout,
+    layout_copies,
+    message_bytes,
+    operation,
+    total,
+)
+from trine.workload.pytorch.kineto import CpuOp, KernelEvent, Kineto, parent_name
+from trine.workload.raw_trace import AUTOGRAD, call_kind
 
 
 @dataclass(slots=True)
@@ -27,12 +38,16 @@ class TracedStep:
 
 @dataclass(slots=True)
 class OperatorRow:
-    """An operator in the making: its outermost call (None for kernels without one), kernels, and phase."""
+    """An operator in the making: its outermost call (None for kernels without one), kernels, and phase.
+
+    ``launches``: kernels that a GPU would be given, of a call recorded without one; None where kernels are known or 1.
+    """
 
     call: int | None
     kernels: list[int]
     phase: str
     start_ps: int
+    launches: int | None = None
 
 
 def outermost(ops: list[CpuOp]) -> list[int | None]:
@@ -41,25 +56,7 @@ def outermost(ops: list[CpuOp]) -> list[int | None]:
     def value(index: int, above: int | None) -> int | None:
         return above if above is not None or ops[index].annotation else index
 
-    return _from_parents(ops, None, value)
-
-
-def _from_parents(ops: list[CpuOp], root: T, value: Callable[[int, T], T]) -> list[T]:
-    """``value(index, value of its parent)`` of each call, ``root`` standing for the parent of an outermost one.
-
-    Calls are in no order, so each is reached by climbing to the first ancestor that is known.
-    """
-    found: dict[int, T] = {}
-    for start in range(len(ops)):
-        path: list[int] = []
-        index: int | None = start
-        while index is not None and index not in found:
-            path.append(index)
-            index = ops[index].parent
-        above = root if index is None else found[index]
-        for inner in reversed(path):
-            above = found[inner] = value(inner, above)
-    return [found[index] for index in range(len(ops))]
+    return from_parents([op.parent for op in ops], None, value)
 
 
 def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedStep:
@@ -72,8 +69,10 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     marks = [op for op in ops if op.annotation and op.name.startswith("ProfilerStep#")]
     marks.sort(key=lambda op: op.start_ps)
     notes = []
-    start, end = min(op.start_ps for op in ops), max(op.end_ps for op in ops) + 1
-    end = max([end, *(kernel.end_ps + 1 for kernel in kineto.kernels)])
+    known = ops if joined is None else [ops[i] for i in joined]
+    start, end = min(op.start_ps for op in known), max(op.end_ps for op in known) + 1
+    if end > max(op.end_ps for op in ops):
+        end = max([end, *(kernel.end_ps + 1 for kernel in kineto.kernels)])
     telling = [
         op.start_ps
         for i, op in enumerate(ops)
@@ -84,6 +83,8 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
         start, end = inside[-1].start_ps, inside[-1].end_ps
         if len(marks) > 1:
             notes.append(f"of {len(marks)} steps the last complete one was taken, {inside[-1].name}")
+    else:
+        start, end = _last_optimizer_step(ops, start, end, notes)
     tops = [i for i, top in enumerate(outermost(ops)) if top == i and start <= ops[i].start_ps < end]
     tops.sort(key=lambda i: (ops[i].start_ps, ops[i].event))
     if not tops:
@@ -91,13 +92,45 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     return TracedStep(start, end, tops, _phases(ops, tops), notes)
 
 
+#: Autograd nodes that return a view and may call nothing.
+_IDLE_NODES = frozenset(name.replace("_", "") for name in NO_KERNEL)
+#: Share of calls that two steps have in common.
+_ALIKE = 0.8
+
+
+def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str]) -> tuple[int, int]:
+    """Return the last step of a trace without marks: the stretch between optimizer steps that repeats.
+
+    Optimizers that alternate (a generator's and its critic's) make one step together. Without repetition, all is one.
+    """
+    marks = [op for op in ops if op.annotation and op.name.startswith("Optimizer.step") and start <= op.start_ps < end]
+    ends = [start, *sorted(op.end_ps for op in marks)]
+    parts = [Counter[str]() for _ in ends[1:]]
+    for op in ops:
+        place = bisect_right(ends, op.start_ps) - 1
+        if 0 <= place < len(parts):
+            parts[place][op.name] += 1
+    for period in range(1, len(parts) // 2 + 1):
+        pairs = zip(parts[-period:], parts[-2 * period : -period], strict=True)
+        if all((a & b).total() >= _ALIKE * (a | b).total() for a, b in pairs):
+            notes.append(f"the trace marks no steps: took the last of {len(parts) // period} steps of its optimizer")
+            return ends[-1 - period], ends[-1]
+    return start, end
+
+
 def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list[str]]:
     """Operators in the order in which their first kernels ran; without any kernel, in the order of the calls."""
     phases = step.phases
     notes: list[str] = []
-    if not kineto.kernels:
-        notes.append("no kernel ran on a GPU: what was recorded of an operator is the CPU time of its outermost call")
-        return [OperatorRow(i, [], phases[i], kineto.ops[i].start_ps) for i in step.tops], notes
+    if not kineto.kernels and not kineto.communication:
+        why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
+        notes.append(f"{why}: what was recorded of an operator is the CPU time of its outermost call")
+        calls = [i for i in step.tops if not is_exchange(kineto.ops[i].name)]
+        launches = _launches(kineto.ops)
+        return [
+            OperatorRow(i, [], phases[i], kineto.ops[i].start_ps, None if launches[i] == 1 else launches[i])
+            for i in calls
+        ], notes
     rows: dict[int, OperatorRow] = {}
     orphans: list[OperatorRow] = []
     tops = outermost(kineto.ops)
@@ -107,6 +140,11 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
             rows.setdefault(top, OperatorRow(top, [], phases[top], kernel.start_ps)).kernels.append(index)
         elif top is None and step.start_ps <= kernel.start_ps < step.end_ps:
             orphans.append(OperatorRow(None, [index], "", kernel.start_ps))
+    first = min((row.start_ps for row in rows.values()), default=0)
+    early = [row for row in orphans if row.start_ps < first and not kineto.kernels[row.kernels[0]].is_launched]
+    orphans = [row for row in orphans if row not in early]
+    if early:
+        notes.append(f"{len(early)} kernels were launched before the trace began: they are of the step before")
     ordered = sorted((*rows.values(), *orphans), key=lambda row: (row.start_ps, row.kernels[0]))
     before = FORWARD
     for row in ordered:
@@ -118,6 +156,94 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     if not ordered:
         raise TraceError("has GPU kernels, but none in the traced step", file=kineto.path)
     return ordered, notes
+
+
+def _launches(ops: list[CpuOp]) -> dict[int, int]:
+    """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute.
+
+    An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or makes a view.
+    """
+    tops, outer = outermost(ops), set[int | None]()
+    computing = [i for i, op in enumerate(ops) if _computes(op.name) and not is_layout(op.name, parent_name(ops, i))]
+    for i in computing:
+        above = ops[i].parent
+        while above is not None and above not in outer:
+            outer.add(above)
+            above = ops[above].parent
+    shown = {top for op, top in zip(ops, tops, strict=True) if not _is_node(op.name)}
+    counts = {top: int(top not in shown and _hides_work(ops[top].name)) for top in tops if top is not None}
+    for i in computing:
+        top = tops[i]
+        if i not in outer and top is not None:
+            counts[top] += 1
+    return counts
+
+
+def _is_node(name: str) -> bool:
+    """Return whether a call is a node of autograd, or of no library, and so calls others that compute."""
+    return name.startswith((AUTOGRAD, "torch::autograd::")) or "::" not in name
+
+
+def _hides_work(name: str) -> bool:
+    """Return whether a node of this name computes although the trace records no call inside it."""
+    return not name.endswith("AccumulateGrad") and call_kind(name).removesuffix("'").lower() not in _IDLE_NODES
+
+
+def _computes(name: str) -> bool:
+    """Return whether a call of this name may launch a kernel itself; nodes of autograd call others that do."""
+    return not _is_node(name) and call_kind(name) not in NO_KERNEL
+
+
+def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedCollective, ...]:
+    """Return the recorded job's collectives in the step, by operation.
+
+    A collective is an outermost communicating call with its kernels, or a kernel without a known call. Calls without a
+    kernel or an operation's name (waits) are skipped.
+    """
+    ops, tops = kineto.ops, outermost(kineto.ops)
+
+    def value(index: int, above: int | None) -> int | None:
+        return above if above is not None or not is_layout(ops[index].name, parent_name(ops, index)) else index
+
+    around = from_parents([op.parent for op in ops], None, value)
+    inner: dict[int, list[int]] = {}
+    for i, call in enumerate(around):
+        if call is not None and (tops[call] in step.phases or ops[call].annotation):
+            inner.setdefault(call, []).append(i)
+    kernels: dict[int, list[KernelEvent]] = {}
+    rows: list[tuple[str, int | None, int]] = []
+    for kernel in kineto.communication:
+        call = None if kernel.op is None else around[kernel.op]
+        if call is not None:
+            kernels.setdefault(call, []).append(kernel)
+        elif step.start_ps <= kernel.start_ps < step.end_ps:
+            rows.append(_collective([kernel.name], [kernel.args], [kernel], 0))
+    has_kernels = bool(kineto.kernels or kineto.communication)
+    for call, inside in sorted(inner.items()):
+        mine = kernels.get(call, [])
+        if not step.start_ps <= ops[call].start_ps < step.end_ps:
+            continue
+        whose = layout_copies(ops[call].name, parent_name(ops, call))
+        if whose is not None and not any(is_communication(ops[i].name) for i in inside):
+            rows += [(whose, None, kernel.end_ps - kernel.start_ps) for kernel in mine]
+            continue
+        names = [ops[i].name for i in inside if is_communication(ops[i].name)]
+        args = [*(kernel.args for kernel in mine), *(ops[i].args for i in inside)]
+        row = _collective(names, args, mine, 0 if has_kernels else ops[call].end_ps - ops[call].start_ps)
+        if mine or row[0] != UNNAMED:
+            rows.append(row)
+    return total(rows)
+
+
+def _collective(
+    names: list[str], args: Sequence[Mapping[str, object]], kernels: list[KernelEvent], cpu_ps: int
+) -> tuple[str, int | None, int]:
+    """Return the operation, the bytes and the time of one collective."""
+    said = [str(each["Collective name"]) for each in args if "Collective name" in each]
+    named = (each for name in (*said, *names, *(k.name for k in kernels)) if (each := operation(name)) != UNNAMED)
+    sizes = (size for each in args if (size := message_bytes(each)) is not None)
+    time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
+    return next(named, UNNAMED), next(sizes, None), time or cpu_ps
 
 
 def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
@@ -152,4 +278,4 @@ def _inside_optimizer(ops: list[CpuOp]) -> list[bool]:
     def value(index: int, above: bool) -> bool:
         return above or (ops[index].annotation and ops[index].name.startswith("Optimizer.step"))
 
-    return _from_parents(ops, False, value)
+    return from_parents([op.parent for op in ops], False, value)

@@ -1,0 +1,140 @@
+"""A step recorded on a CPU as a GPU runs it: launches of each operator, the optimizer in foreach or fused kernels.
+
+On a CPU, PyTorch's optimizers loop over the weights. On a GPU the same code takes lists of tensors (``foreach``), or
+the software asks for one fused kernel (``fused``). Step counters stay on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from trine.compute.kinds import family_of, kind_of
+from trine.graph.workload import BACKWARD, OPTIMIZER, SYNTHESISED, Operator, Parameter, Tensor, Workload
+from trine.software.profile import Software
+from trine.workload.raw_trace import call_kind
+
+#: Limits of one launch of a foreach operator: tensors by the number of lists (1 to 5), blocks, elements of a block
+#: (depth_to_max_tensors, depth_to_max_blocks and kChunkSize of aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+_TENSORS, _BLOCKS, _BLOCK_ELEMENTS = (110, 64, 48, 36, 30), 320, 65536
+
+
+def on_gpu(workload: Workload, software: Software | None) -> Workload:
+    """Return ``workload`` with the operators that ``software`` runs on a GPU; one with a GPU's times as it is.
+
+    Drop calls without kernels and merge per-tensor optimizer steps. The changes are listed as assumptions.
+    """
+    if workload.format == SYNTHESISED or workload.has_gpu_times:
+        return workload
+    used = {op.forward_id for op in workload.operators if not _is_idle(op)}
+    has_backward = any(op.phase == BACKWARD and not _is_idle(op) for op in workload.operators)
+    kept = [
+        op for op in workload.operators
+        if not _is_idle(op) or op.id in used or (op.phase == BACKWARD and not has_backward)
+    ]  # fmt: skip
+    steps = [op for op in kept if op.phase == OPTIMIZER]
+    loops = [
+        replace(op, inputs=lists)
+        for op in steps
+        if family_of(kind_of(op)) != "optimizer" and (lists := _lists(op, workload))
+    ]
+    style = "fused" if software is None else software.operators.optimizer
+    merged = _fused(loops, workload) if style == "fused" else []
+    if not merged:
+        style, merged = "foreach", _foreach(loops, workload)
+    single = [op for op in loops if not any(op.name == other.name for other in loops if other is not op)]
+    others = [_as_lists(op, workload) for op in steps if family_of(kind_of(op)) == "optimizer"]
+    behind = sorted([*merged, *(single if style == "foreach" else ()), *others], key=lambda op: op.id)
+    operators = (*(op for op in kept if op.phase != OPTIMIZER), *behind)
+    notes = list(workload.assumptions)
+    if len(loops) > len(merged) + len(single):
+        launches = sum(float(str(op.attributes.get("kernels", 1))) for op in merged)
+        whose = "where no software is named" if software is None else f"as {software.name} runs them on a GPU"
+        notes.append(
+            f"{len(steps)} optimizer operators, one for each tensor as a CPU runs them, became "
+            f"{len(merged)} {style} operator{'s' * (len(merged) > 1)} ({launches:g} kernel launches), {whose}"
+        )
+    return replace(workload, operators=operators, parameters=_relinked(workload, operators), assumptions=tuple(notes))
+
+
+def _is_idle(op: Operator) -> bool:
+    """Return whether an operator launches no kernel on a GPU."""
+    return op.attributes.get("kernels") == 0
+
+
+def _lists(op: Operator, workload: Workload) -> tuple[int, ...]:
+    """Return the inputs of an optimizer operator without single numbers (factors, counts of steps), kept on the CPU."""
+    return tuple(i for i in op.inputs if workload.tensors[i].shape)
+
+
+def _foreach(loops: list[Operator], workload: Workload) -> list[Operator]:
+    """Return one foreach operator for all operators of one name, where there are several."""
+    groups: dict[str, list[Operator]] = {}
+    for op in loops:
+        groups.setdefault(op.name, []).append(op)
+    made = []
+    for name, group in groups.items():
+        if len(group) < 2:
+            continue
+        depth = max(len(op.inputs) for op in group)
+        inputs = tuple(op.inputs[place] for place in range(depth) for op in group if place < len(op.inputs))
+        outputs = tuple(i for op in group for i in (op.outputs or op.inputs[:1]))
+        written = [workload.tensors[i] for i in outputs]
+        in_place = name.endswith("_")
+        merged = f"aten::_foreach_{call_kind(name)}{'_' if in_place else ''}"
+        made.append(_merged(group, merged, inputs, outputs, _launches(written, depth + (not in_place))))
+    return made
+
+
+def _fused(loops: list[Operator], workload: Workload) -> list[Operator]:
+    """Return the whole step as one operator on weights, gradients and states; [] where the trace ties no weights."""
+    made_here = {workload.tensors[i].storage for op in loops for i in op.outputs if i not in op.inputs}
+    unique: dict[int, int] = {}
+    for op in loops:
+        for i in op.inputs:
+            if workload.tensors[i].storage not in made_here:
+                unique.setdefault(workload.tensors[i].storage, i)
+    tensors = [workload.tensors[i] for i in unique.values()]
+    weights = [tensor for tensor in tensors if tensor.role == "weight"]
+    if len(loops) < 2 or not weights:
+        return []
+    name = "adam" if any("addcdiv" in op.name for op in loops) else "sgd"
+    launches = _launches(weights, min(5, max(1, round(len(tensors) / len(weights)))))
+    return [_merged(loops, f"aten::_fused_{name}_", tuple(unique.values()), (), launches)]
+
+
+def _merged(
+    group: list[Operator], name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], launches: int
+) -> Operator:
+    attributes = {} if launches == 1 else {"kernels": launches}
+    time = sum(op.gpu_time_ps for op in group)
+    return replace(group[0], name=name, inputs=inputs, outputs=outputs, gpu_time_ps=time, attributes=attributes)
+
+
+def _as_lists(op: Operator, workload: Workload) -> Operator:
+    """Return a foreach or fused operator with its launches on a GPU: on a CPU it is a loop inside."""
+    written = [workload.tensors[i] for i in op.outputs or op.inputs]
+    return replace(op, attributes={**op.attributes, "kernels": _launches(written, 1)})
+
+
+def _launches(tensors: list[Tensor], depth: int) -> int:
+    """Return the launches of one foreach operator that takes ``depth`` lists like ``tensors``."""
+    blocks = sum(-(-math.prod(tensor.shape) // _BLOCK_ELEMENTS) for tensor in tensors)
+    most = _TENSORS[min(max(depth, 1), len(_TENSORS)) - 1]
+    return max(1, -(-len(tensors) // most), -(-blocks // _BLOCKS))
+
+
+def _relinked(workload: Workload, operators: tuple[Operator, ...]) -> tuple[Parameter, ...]:
+    """Return the parameters; a gradient whose last operator launches no kernel is ready with the one before it."""
+    kept = {op.id for op in operators}
+    before: dict[int, int] = {}
+    latest: int | None = None
+    for op in workload.operators:
+        if op.phase == BACKWARD and op.id in kept:
+            latest = op.id
+        if latest is not None:
+            before[op.id] = latest
+    return tuple(
+        p if (last := p.gradient_operator) is None or last in kept else replace(p, gradient_operator=before.get(last))
+        for p in workload.parameters
+    )

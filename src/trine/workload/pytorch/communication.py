@@ -1,0 +1,139 @@
+"""Find a distributed job's own communication in its trace, so that no recorded collective counts as compute.
+
+A kernel is communication if its name is a collective library's, or if a call that communicates launched it. What
+``DistributedDataParallel`` and FSDP copy to and from their buckets belongs to the recorded layout as well. The layout
+that trine simulates has collectives of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from trine.graph.workload import RecordedCollective
+
+#: Kernels of NCCL (``ncclKernel_``, ``ncclDevKernel_``), RCCL, MSCCL and MSCCL++, oneCCL, HCCL, NVSHMEM, PyTorch's
+#: symmetric memory, the one-node all-reduces of vLLM and TensorRT-LLM, Transformer Engine's user buffers and DeepEP.
+_KERNEL = re.compile(
+    r"nccl|rccl|msccl|oneccl|hccl|xccl|\bccl::|nvshmem|userbuffers_|deep_ep::|cross_device_reduce_\dstage"
+    r"|(one_shot|two_shot|multimem|lamport)\w*(all_?reduce|all_?gather|reduce_?scatter)",
+    re.IGNORECASE,
+)
+#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), and what records both.
+_CALL = re.compile(
+    r"(_?c10d(_functional(_autograd)?)?|symm_mem|nccl|rccl|gloo|mpi|ucc|hccl|xccl|oneccl)::?\S.*|record_param_comms"
+)
+#: Copies of the recorded layout, by the calls and annotations of DDP's reducer and of FSDP 1 and 2.
+_COPIES = (
+    ("DDP's bucket copies", re.compile(r"torch(::|\.)distributed(::|\.ddp\.)reducer::.*")),
+    ("FSDP's copies", re.compile(r"fsdp::.*|FSDP::(all_gather|post_backward_(reduce|accumulate)).*"
+                                 r"|FullyShardedDataParallel\._(pre_|post_)?(unshard|backward_hook|reduce)\w*")),
+)  # fmt: skip
+_SCALING = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
+#: TorchRec's calls that start and end an exchange, and the nodes of autograd that do so for gradients.
+_EXCHANGE = re.compile(r"(All2All|AllToAll|AllGather|ReduceScatter|AllReduce)\w*_(Req|Wait)(Backward\d*)?")
+_OPERATIONS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send_recv", "send", "recv",
+    "gather", "scatter", "reduce",
+)  # fmt: skip
+_ITEM_BYTES = {
+    "double": 8, "long": 8, "longint": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "shortint": 2,
+}  # fmt: skip
+UNNAMED = "collective"
+_MAX_SIZE = 2**48
+T = TypeVar("T")
+
+
+def is_communication_kernel(name: str) -> bool:
+    """Return whether a kernel of this name is a collective's."""
+    return _KERNEL.search(name) is not None
+
+
+def is_communication(name: str) -> bool:
+    """Return whether a call of this name communicates."""
+    return _CALL.fullmatch(name) is not None
+
+
+def is_exchange(name: str) -> bool:
+    """Return whether a call does nothing but communicate: a collective, or TorchRec's start or end of one."""
+    return is_communication(name) or _EXCHANGE.fullmatch(name.rpartition(": ")[2]) is not None
+
+
+def layout_copies(name: str, parent: str = "") -> str | None:
+    """Return whose copies a call inside the call ``parent`` makes, None for a call that is no layout's.
+
+    Autograd adds gradients up; what scales one inside ``AccumulateGrad`` is DDP's reducer, before PyTorch named it.
+    """
+    if name in _SCALING and parent.endswith("AccumulateGrad"):
+        return _COPIES[0][0]
+    return next((whose for whose, pattern in _COPIES if pattern.fullmatch(name)), None)
+
+
+def is_layout(name: str, parent: str = "") -> bool:
+    """Return whether a call is the recorded layout's: a collective, or a copy for one."""
+    return is_communication(name) or layout_copies(name, parent) is not None
+
+
+def operation(name: str) -> str:
+    """Return the collective that a call or kernel names: ``c10d::_allgather_base_`` -> ``all_gather``."""
+    flat = re.sub(r"[^a-z0-9]", "", name.lower()).replace("all2all", "alltoall")
+    return next((each for each in _OPERATIONS if each.replace("_", "") in flat), UNNAMED)
+
+
+def message_bytes(args: Mapping[str, object]) -> int | None:
+    """Return the bytes of the larger side of a collective from the profiler's arguments of its call or kernel."""
+    elements = [args.get(key) for key in ("In msg nelems", "Out msg nelems")]
+    shapes, types = args.get("Input Dims"), args.get("Input type")
+    if isinstance(args.get("dtype"), str) and any(isinstance(n, int) for n in elements):
+        shapes, types = [[n] for n in elements], [args["dtype"]] * 2
+    if not isinstance(shapes, list) or not isinstance(types, list):
+        return None
+    sizes = [
+        math.prod(shape) * _item_bytes(type_)
+        for shape, type_ in zip(shapes, types, strict=False)
+        if isinstance(type_, str) and isinstance(shape, list) and shape
+        if all(isinstance(n, int) and 0 <= n < _MAX_SIZE for n in shape)
+    ]
+    return max((size for size in sizes if size < _MAX_SIZE), default=None)
+
+
+def _item_bytes(dtype: str) -> int:
+    name = dtype.rpartition("::")[2].replace(" ", "").lower()
+    return _ITEM_BYTES.get(name, 1)
+
+
+def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollective, ...]:
+    """Add up (operation, bytes, picoseconds) of single collectives, the longest operation first."""
+    found: dict[str, list[tuple[int | None, int]]] = {}
+    for name, size, time in rows:
+        found.setdefault(name, []).append((size, time))
+    made = [
+        RecordedCollective(
+            operation=name,
+            count=len(each),
+            size_bytes=None if any(size is None for size, _ in each) else sum(size or 0 for size, _ in each),
+            time_ps=sum(time for _, time in each),
+        )
+        for name, each in found.items()
+    ]
+    return tuple(sorted(made, key=lambda row: (-row.time_ps, row.operation)))
+
+
+def from_parents(parents: Sequence[int | None], root: T, value: Callable[[int, T], T]) -> list[T]:
+    """Return ``value(index, value of its parent)`` of each call; ``root`` stands for the parent of an outermost one.
+
+    Calls are in no order, so each is reached by climbing to the first ancestor that is known.
+    """
+    found: dict[int, T] = {}
+    for start in range(len(parents)):
+        path: list[int] = []
+        index: int | None = start
+        while index is not None and index not in found:
+            path.append(index)
+            index = parents[index]
+        above = root if index is None else found[index]
+        for inner in reversed(path):
+            above = found[inner] = value(inner, above)
+    return [found[index] for index in range(len(parents))]
