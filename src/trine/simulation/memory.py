@@ -113,7 +113,9 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
 
 def num_communicators(plan: Plan) -> int:
     """Groups that a rank takes part in."""
-    return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep))
+    return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep)) + (
+        plan.expert_tp not in (1, plan.tp)
+    )
 
 
 def rank_memory(
