@@ -70,19 +70,17 @@ def _folded(degrees: Mapping[str, int], shard_degree: int | None) -> list[Axis] 
                 del expert[0]
         if form == "dp" and shard > 1 and any(role != EXPERT_REPLICAS for role, _ in parts):
             return None  # the ranks that share one copy have all experts
-        found += [
-            Axis(_name(form, role, i == len(parts) - 1), part, form, role) for i, (role, part) in enumerate(parts)
-        ]
-        if form in ("tp", "dp") and not any(axis.name == form for axis in found):
+        found += [Axis(_name(form, role, len(parts)), part, form, role) for role, part in parts]
+        if (form == "tp" and not parts) or (form == "dp" and not any(axis.name == form for axis in found)):
             found.append(Axis(form, 1, form, EXPERT_REPLICAS))
     return found
 
 
-def _name(form: str, role: str, is_last: bool) -> str:
-    """The name of a part: of replicas that experts are spread over, the experts'; else its form's, of the last part."""
-    if form in ("dp", "shard") and role != EXPERT_REPLICAS:
-        return role
-    return form if is_last else role
+def _name(form: str, role: str, num_parts: int) -> str:
+    """The name of a part: of replicas that experts are spread over, the experts'; ``tp.ep`` of a divided tp group."""
+    if form in ("dp", "shard"):
+        return form if role == EXPERT_REPLICAS else role
+    return form if num_parts == 1 else f"{form}.{role}"
 
 
 def _replicas_divided(names: Sequence[str], degrees: Mapping[str, int], shard_degree: int | None) -> tuple[Axis, ...]:
@@ -90,7 +88,7 @@ def _replicas_divided(names: Sequence[str], degrees: Mapping[str, int], shard_de
     if degrees["dp"] % degrees["ep"] or degrees["etp"] != degrees["tp"]:
         raise PlanError(
             f"tp {degrees['tp']} x cp {degrees['cp']} x dp {degrees['dp']} and etp {degrees['etp']} x ep "
-            f"{degrees['ep']} do not fit into one rank grid: take an ep that divides dp with etp = tp, or powers of two "
+            f"{degrees['ep']} do not fit into one rank grid: take an ep that divides dp and etp = tp, or powers of 2 "
             f"in the order {DEFAULT_ORDER}"
         )
     shard = shard_degree // degrees["ep"] if shard_degree is not None else 1

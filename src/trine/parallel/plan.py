@@ -306,6 +306,7 @@ def check_forms(plan: Plan) -> None:
     """Raise PlanError, with the reason, for a plan that cannot be, or holds an option that cannot matter."""
     for check in (_degrees, _data, _sharding, _gathers, _tensor, _context, _experts, _local):
         check(plan)
+    plan.groups  # noqa: B018 - raises PlanError where no grid of ranks has all these groups
 
 
 def _degrees(plan: Plan) -> None:
@@ -319,7 +320,6 @@ def _degrees(plan: Plan) -> None:
             f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {plan.expert_tp} x "
             f"{plan.ep} does not divide{hint}"
         )
-    plan.groups  # noqa: B018 - raises PlanError where there is no such rank grid
     if plan.order != DEFAULT_ORDER and sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
         _only_if(plan.ep not in (1, plan.dp), "order", "there are not two axes to order")
     if plan.data == "dp" and plan.cp * plan.ep > 1:

@@ -94,6 +94,7 @@ def evidence(
         rows.append(Evidence("slowest GPU", "assumed", _slowest(setup)))
     if setup.software.profile is not None:
         rows.append(_software(setup))
+    rows.extend(Evidence("layout", "assumed", text) for text in setup.layout_notes)
     rows.extend(Evidence("tensor parallelism", "assumed", text) for text in report.tp_notes)
     if report.cut_rule:
         rows.append(Evidence("pipeline cuts", "assumed", report.cut_rule))
@@ -205,7 +206,7 @@ def setup_warnings(setup: Setup) -> list[str]:
             f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
             "too: --inputs none counts it once"
         )
-    return found
+    return [*found, *setup.layout_warnings]
 
 
 def fold_warnings(done: JobRun) -> list[str]:
