@@ -14,7 +14,7 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_length
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Workload
-from trine.parallel.heads import Heads, attention_of
+from trine.parallel.heads import Attention, Heads, attention_of, check_heads
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.token_partition import is_expert
 from trine.software.conditions import PLAN_NAMES, Value, evaluate, names_of
@@ -54,9 +54,9 @@ class LayoutFacts:
         return self._workload.batch
 
     @cached_property
-    def heads(self) -> tuple[Heads, ...]:
+    def attention(self) -> Attention:
         """The heads of attention, each kind once."""
-        return attention_of(self._workload).heads
+        return attention_of(self._workload)
 
     @cached_property
     def experts(self) -> int | None:
@@ -158,7 +158,9 @@ def met_with_settings(plan: Plan, software: Software | None, facts: LayoutFacts)
 
 
 def check_layout(asked: Plan, plan: Plan, software: Software | None, facts: LayoutFacts) -> None:
-    """Raise PlanError, naming a profile that runs the plan ``asked``, where ``software`` does not run ``plan``."""
+    """Raise PlanError where nothing runs ``plan``, or ``software`` does not, naming profiles that run ``asked``."""
+    if plan.tp > 1:
+        check_heads(facts.attention, plan.tp, are_divided=False)
     violations = why_not(plan, software, facts)
     if violations:
         runs = profiles_that_run(asked, facts)
@@ -196,7 +198,7 @@ def _unmet(plan: Plan, software: Software | None, facts: LayoutFacts, effect: st
 def _cases(rule: LayoutRule, plan: Plan, facts: LayoutFacts) -> list[_Values]:
     """Return what a rule is checked with: each kind of attention heads, if it is about heads."""
     about_heads = {"heads", "kv_heads"} & {*names_of(rule.require), *names_of(rule.when)}
-    kinds: Sequence[Heads | None] = facts.heads if about_heads else (None,)
+    kinds: Sequence[Heads | None] = facts.attention.heads if about_heads else (None,)
     return [_Values(plan, facts, heads) for heads in kinds]
 
 
@@ -207,7 +209,8 @@ def _is_met(rule: LayoutRule, values: _Values) -> bool:
 
 def _nearest(rule: LayoutRule, values: _Values) -> str:
     """Return the nearest number below and above for the first degree that can meet the rule by itself."""
-    for name in (name for name in _DEGREES if name in names_of(rule.require)):
+    names = names_of(rule.require)
+    for name in (name for name in _DEGREES if name in names and "micro_batches" not in names):
         own = values[name]
         assert isinstance(own, int)
         valid = []
