@@ -54,7 +54,7 @@ def test_groups_are_those_of_both_numberings(tp: int, cp: int, dp: int, etp: int
     stage, pp = tp * cp * dp, 2
     if stage % (etp * ep):
         with pytest.raises(PlanError, match="does not divide"):
-            Plan(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp)
+            Plan(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp).filled()
         return
     plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp)
     grid, groups = RankGrid(plan.axes), plan.groups

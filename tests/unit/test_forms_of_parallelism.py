@@ -102,7 +102,7 @@ REFUSED = [
 @pytest.mark.parametrize(("fields", "says"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
 def test_plans_that_cannot_be_are_refused(fields: dict[str, object], says: str) -> None:
     with pytest.raises(PlanError, match=says):
-        Plan(**fields)  # type: ignore[arg-type]
+        Plan(**fields).filled()  # type: ignore[arg-type]
 
 
 def test_what_a_workload_has_no_use_for_is_refused() -> None:

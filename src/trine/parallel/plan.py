@@ -247,6 +247,8 @@ class Plan(OneLine):
         if self.tp == 1 and self.sequence_parallel:
             changes["sequence_parallel"] = False
         plan = replace(self, **changes) if changes else self  # type: ignore[arg-type]
+        _check_expert_ranks(plan, plan.expert_tp)
+        plan.groups  # noqa: B018 - raises PlanError where no grid of ranks has all these groups
         if plan.sharding == "none" or plan.num_replicas > 1:
             return plan
         return replace(plan, sharding="none", prefetch=None, reshard=True, shard_unit_bytes=None)
@@ -306,20 +308,31 @@ def check_forms(plan: Plan) -> None:
     """Raise PlanError, with the reason, for a plan that cannot be, or holds an option that cannot matter."""
     for check in (_degrees, _data, _sharding, _gathers, _tensor, _context, _experts, _local):
         check(plan)
-    plan.groups  # noqa: B018 - raises PlanError where no grid of ranks has all these groups
+    # Software may have another etp than tp: until it is known, experts need no more than that it is 1.
+    _check_expert_ranks(plan, 1 if plan.etp is None and plan.ep > 1 else plan.expert_tp)
+
+
+def _check_expert_ranks(plan: Plan, etp: int) -> None:
+    """Raise PlanError unless ``etp`` x ep divides the ranks of a stage, and of a shard."""
+    ranks, shard = plan.tp * plan.cp * plan.dp, plan.tp * plan.cp * (plan.shard_ways or plan.dp)
+    if (plan.ep == 1 and etp == plan.tp) or not shard % (etp * plan.ep):
+        return
+    if not ranks % (etp * plan.ep):
+        raise PlanError(
+            f"hybrid sharding with experts: the tp x cp x shard_ways = {shard} ranks that share one copy are no "
+            f"multiple of etp x ep = {etp * plan.ep}"
+        )
+    valid = [ep for ep in range(1, ranks + 1) if ranks % (etp * ep) == 0]
+    near = [*[ep for ep in valid if ep < plan.ep][-1:], *[ep for ep in valid if ep > plan.ep][:1]]
+    hint = f": the nearest ep that can be is {' or '.join(map(str, near))}" if near else ""
+    raise PlanError(
+        f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {etp} x {plan.ep} does "
+        f"not divide{hint}"
+    )
 
 
 def _degrees(plan: Plan) -> None:
     check_order(plan.order)
-    ranks, wanted = plan.tp * plan.cp * plan.dp, plan.expert_tp * plan.ep
-    if plan.folds_experts and ranks % wanted:
-        near = [ep for ep in range(1, ranks + 1) if ranks % (plan.expert_tp * ep) == 0]
-        near = [*[ep for ep in near if ep < plan.ep][-1:], *[ep for ep in near if ep > plan.ep][:1]]
-        hint = f": the nearest ep that can be is {' or '.join(map(str, near))}" if near else ""
-        raise PlanError(
-            f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {plan.expert_tp} x "
-            f"{plan.ep} does not divide{hint}"
-        )
     if plan.order != DEFAULT_ORDER and sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
         _only_if(plan.ep not in (1, plan.dp), "order", "there are not two axes to order")
     if plan.data == "dp" and plan.cp * plan.ep > 1:
@@ -352,12 +365,6 @@ def _sharding(plan: Plan) -> None:
         raise PlanError(
             f"hybrid sharding cuts the replicas into equal groups: shard_ways divides dp = {plan.dp} and lies between "
             f"1 and it; got {degree}"
-        )
-    ranks, wanted = plan.tp * plan.cp * degree, plan.expert_tp * plan.ep
-    if plan.folds_experts and ranks % wanted:
-        raise PlanError(
-            f"hybrid sharding with experts: the tp x cp x shard_ways = {ranks} ranks that share one copy are no "
-            f"multiple of etp x ep = {wanted}"
         )
 
 
