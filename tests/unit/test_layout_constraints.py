@@ -1,4 +1,4 @@
-"""Which layouts a profile's rules accept, what it sets by itself, and what is proposed instead."""
+"""Do profiles accept the layouts that their software runs, and refuse the others with an alternative?"""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ class Axis:
 
 
 def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) -> tuple[Axis, ...]:
-    """Axes of the rank grid, fastest first; those of one rank only for tp, dp and pp.
+    """Axes of the rank grid, fastest first; only tp, dp and pp are there with a single rank.
 
     degrees: of tp, cp, ep, etp, pp, and in dp all replicas. shard_degree: ranks that share one copy in hybrid sharding.
-    Raises PlanError where no grid has both numberings.
+    Raises PlanError if no grid has both numberings.
     """
     names = order.split("-")
     inner = [name for name in names if name != "pp"]
@@ -48,7 +48,7 @@ def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) 
 
 
 def _folded(degrees: Mapping[str, int], shard_degree: int | None) -> list[Axis] | None:
-    """The common parts of both numberings; None where one boundary is no multiple of the one below."""
+    """Return the common parts of both numberings, or None if a group would lie along a part of an axis."""
     stage, shard = degrees["tp"] * degrees["cp"] * degrees["dp"], shard_degree or 1
     dense = [("tp", degrees["tp"]), ("cp", degrees["cp"]), ("shard", shard), ("dp", degrees["dp"] // shard)]
     replicas, rest = divmod(stage, degrees["etp"] * degrees["ep"])

@@ -1,6 +1,6 @@
-"""The layouts that a training software runs: a profile's rules, looked up for a plan and a workload.
+"""The checker of layouts: a software profile's rules, evaluated for a plan and a workload.
 
-``why_not`` lists what a layout violates and raises nothing, so that a search can ask it of many layouts.
+``why_not`` lists the violated rules and raises nothing: a search over layouts can call it for each candidate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trine.software.constraints import LayoutRule
 from trine.software.profile import Software, load_software
 from trine.software.usual import usual_software
 
-#: Degrees for which the nearest valid number is looked for, in this order.
+#: Degrees with a nearest valid number, in order of preference.
 _DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages")
 #: Degrees up to this many times the plan's are tried.
 _MOST_TIMES = 8
@@ -30,7 +30,7 @@ _MOST_TIMES = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """A rule that a layout does not meet. values: what the rule names, as text; nearest: degrees that meet it."""
+    """A violated rule. values: the names in the rule and their values, as text; nearest: degrees that meet the rule."""
 
     software: str
     rule: LayoutRule
@@ -43,14 +43,14 @@ class Violation:
 
 
 class LayoutFacts:
-    """What conditions can say of a workload, worked out when a rule asks for it."""
+    """The properties of a workload that conditions can name, each computed on first use."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
 
     @property
     def batch(self) -> int:
-        """Samples of a replica where the plan does not say."""
+        """Samples of a replica for a plan without a batch."""
         return self._workload.batch
 
     @cached_property
@@ -72,7 +72,7 @@ class LayoutFacts:
 
     @cached_property
     def layers(self) -> int | None:
-        """Blocks of the model, where the workload is written from its shapes."""
+        """Blocks of a synthesised model; None for a trace."""
         text = self._workload.metadata.get("layers", "")
         return int(text) if text.isdigit() else None
 
@@ -94,7 +94,7 @@ class LayoutFacts:
 
 
 class _Values(dict[str, Value]):
-    """What the names of conditions mean for a plan and one kind of heads; looked up when it is asked for."""
+    """Values of the names in conditions, for a plan and one kind of heads; those of the workload on first use."""
 
     def __init__(self, plan: Plan, facts: LayoutFacts, heads: Heads | None) -> None:
         super().__init__({name: getattr(plan, name) for name in PLAN_NAMES})
@@ -122,9 +122,9 @@ def _num_micro_batches(plan: Plan, batch: int) -> int | None:
 
 
 def resolve_layout(plan: Plan, software: Software | None, facts: LayoutFacts) -> tuple[Plan, tuple[str, ...]]:
-    """Fill in what a plan leaves open as ``software`` does; returns notes for what that changes.
+    """Fill in the open fields of a plan as ``software`` does, and describe the defaults that its rules demand.
 
-    Raises PlanError for a layout that the filled-in fields contradict.
+    Raises PlanError if the filled-in fields contradict the plan.
     """
     fields = {} if software is None else software.plan_fields()
     notes = []
@@ -158,7 +158,7 @@ def met_with_settings(plan: Plan, software: Software | None, facts: LayoutFacts)
 
 
 def check_layout(asked: Plan, plan: Plan, software: Software | None, facts: LayoutFacts) -> None:
-    """Raise PlanError where nothing runs ``plan``, or ``software`` does not, naming profiles that run ``asked``."""
+    """Raise PlanError if ``software`` cannot run ``plan``; the message names profiles that run ``asked``."""
     if plan.tp > 1:
         check_heads(facts.attention, plan.tp, are_divided=False)
     violations = why_not(plan, software, facts)
@@ -196,14 +196,14 @@ def _unmet(plan: Plan, software: Software | None, facts: LayoutFacts, effect: st
 
 
 def _cases(rule: LayoutRule, plan: Plan, facts: LayoutFacts) -> list[_Values]:
-    """Return what a rule is checked with: each kind of attention heads, if it is about heads."""
+    """Return the values to check a rule with: one set for each kind of attention heads, if it names heads."""
     about_heads = {"heads", "kv_heads"} & {*names_of(rule.require), *names_of(rule.when)}
     kinds: Sequence[Heads | None] = facts.attention.heads if about_heads else (None,)
     return [_Values(plan, facts, heads) for heads in kinds]
 
 
 def _is_met(rule: LayoutRule, values: _Values) -> bool:
-    """Return whether a rule is met, or nobody knows."""
+    """Return whether a rule is met; a rule about unknown values is."""
     return not evaluate(rule.when, values) or evaluate(rule.require, values) not in (False, 0)
 
 

@@ -1,7 +1,7 @@
 """Conditions on a layout, as software profiles write them: ``"heads % tp == 0"``.
 
 Names of numbers, words and truth values; comparisons, ``in (...)``, ``and``, ``or``, ``not``, whole-number arithmetic.
-A condition about something that a workload does not tell is neither true nor false.
+A condition about an unknown value, such as the heads of a trace, is neither true nor false.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from trine.errors import SpecError, nearest
 
-#: Names of a condition: fields of :class:`trine.Plan` with what it leaves open filled in (etp: as the plan's
-#: ``expert_tp``, shard_ways: all replicas without hybrid sharding), and what follows from plan and workload.
+#: Names of a condition: fields of a filled-in :class:`trine.Plan` (etp: its ``expert_tp``; shard_ways: all replicas
+#: without hybrid sharding), and properties of plan and workload.
 PLAN_NAMES = (
     "tp", "pp", "cp", "dp", "ep", "etp", "virtual_stages", "schedule", "balance", "sharding", "shard_ways", "recompute",
     "cp_style", "tp_style", "tp_overlap", "offload", "overlap", "data", "sequence_parallel",
 )  # fmt: skip
 #: micro_batches: of a replica in a step. heads, kv_heads: of attention. experts: of a layer, or 0. layers: blocks.
 #: sequence: tokens of a sample. training: whether there is a backward pass. tied: embedding and head share a weight.
-#: cut: whether the user says where the pipeline is cut. local_sgd: whether replicas average parameters.
+#: cut: whether the plan has cuts. local_sgd: whether replicas average parameters.
 WORKLOAD_NAMES = (
     "micro_batches", "heads", "kv_heads", "experts", "layers", "sequence", "training", "tied", "cut", "local_sgd",
 )  # fmt: skip
@@ -71,7 +71,7 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def evaluate(text: str, values: Mapping[str, Value]) -> Value:
-    """Return the value of an expression; None where it depends on something unknown."""
+    """Return the value of an expression; None if it depends on an unknown value."""
     try:
         return _value(parse(text), values)  # type: ignore[no-any-return]
     except (ZeroDivisionError, TypeError):

@@ -1,4 +1,4 @@
-"""Which layouts a training software runs, as its profile states it, and what it does unless the user says."""
+"""The schema of a profile's layout rules and of the fields of a plan that the software fills in."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trine.software.conditions import parse
 
 
 class LayoutRule(Spec):
-    """A condition that layouts meet.
+    """A condition on layouts.
 
-    require, when: conditions (:mod:`trine.software.conditions`); a rule holds wherever ``when`` is not true. reason:
-    what the software demands, for the error. effect: layouts that do not meet it are refused, or run with a note.
-    source: where the software's code says so.
+    require, when: conditions (:mod:`trine.software.conditions`); ``require`` must hold if ``when`` does. reason: the
+    demand of the software, for the error. effect: other layouts are refused, or run with a note. source: file and line
+    of the software's code.
     """
 
     require: str
@@ -28,7 +28,7 @@ class LayoutRule(Spec):
 
 
 class LayoutDefault(Spec):
-    """What the software sets where ``when`` is true and the user says nothing."""
+    """A field that the software sets if ``when`` holds and the plan leaves it open."""
 
     field: Literal["sequence_parallel", "etp"]
     value: bool | int
@@ -41,7 +41,7 @@ class LayoutDefault(Spec):
 
 
 class LayoutConstraints(Spec):
-    """Everything that a profile states about layouts; nothing means that every layout runs."""
+    """All rules and defaults of a profile; without rules every layout runs."""
 
     defaults: list[LayoutDefault] = Field(default_factory=list)
     rules: list[LayoutRule] = Field(default_factory=list)
