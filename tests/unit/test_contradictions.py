@@ -26,10 +26,19 @@ def test_nothing_denies_the_recomputation_of_the_plan(recompute: str) -> None:
 @pytest.mark.parametrize(("software", "dtype"), [("megatron-core", "float32"), ("pytorch-eager", "bfloat16")])
 def test_gradients_have_one_dtype(software: str, dtype: str) -> None:
     result = trine.simulate(SMALL, Plan(dp=2), cluster="dgx-h100", software=software, compare=False)
-    (text,) = [row.detail for row in result.evidence if "gradients" in row.detail and row.what == "trace"]
+    (text,) = [row.detail for row in result.evidence if "gradients" in row.detail and row.what == "model"]
     assert "weights and activations are bfloat16" in text
     assert "weights, gradients and activations" not in text
     assert f"accumulated and reduced in {dtype}" in text
+
+
+def test_a_model_without_a_trace_has_no_facts_about_a_trace() -> None:
+    result = trine.simulate(SMALL, Plan(), cluster="dgx-h100", compare=False)
+    text = result.summary()
+    assert "no trace: predicted" in text
+    assert "trace gpu" not in text
+    assert "trace batch" not in text
+    assert not any(row.what == "trace" for row in result.evidence)
 
 
 def test_waiting_for_late_ranks_is_apart_from_the_transfer() -> None:

@@ -60,6 +60,9 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("torchtitan", "mixtral-8x7b", {"tp": 4, "dp": 2, "ep": 2, "etp": 2}, "etp in (1, tp)"),
     ("megatron-core", "llama-3-8b", {"pp": 2, "virtual_stages": 2, "batch": 3, "micro_batch": 1},
      "micro_batches % pp == 0"),
+    ("megatron-core", "llama-3-8b", {"dp": 2, "batch": 5, "micro_batch": 2}, "batch % micro_batch == 0"),
+    ("torchtitan", "llama-3-8b", {"dp": 2, "batch": 5, "micro_batch": 2}, "batch % micro_batch == 0"),
+    ("nanotron-2024", "llama-3-8b", {"dp": 2, "batch": 5, "micro_batch": 2}, "batch % micro_batch == 0"),
     ("megatron-deepspeed", "llama-3-8b", {"pp": 2, "dp": 2, "sharding": "zero2"}, "sharding in ('none', 'zero1')"),
     ("megatron-deepspeed", "mixtral-8x7b", {"tp": 2, "dp": 2, "ep": 4, "etp": 1}, "dp % ep == 0"),
     ("fsdp-2023", "llama-3-8b", {"tp": 2}, "tp == 1 and pp == 1 and cp == 1 and ep == 1"),
@@ -243,7 +246,7 @@ def test_all_names_of_conditions_have_values() -> None:
     plan, of = Plan(tp=2, dp=2), facts()
     assert set(NAMES) == {*PLAN_NAMES, *WORKLOAD_NAMES}
     assert all(hasattr(plan, name) for name in PLAN_NAMES)
-    own = {"micro_batches", "heads", "kv_heads", "cut", "local_sgd"}
+    own = {"batch", "micro_batch", "micro_batches", "heads", "kv_heads", "cut", "local_sgd"}
     assert all(hasattr(of, name) for name in set(WORKLOAD_NAMES) - own)
     assert (of.experts, of.layers, of.sequence, of.training, of.tied) == (0, 2, 512, True, False)
     assert (facts("mixtral-8x7b").experts, facts("llama-3.2-1b").tied) == (8, True)

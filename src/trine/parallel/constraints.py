@@ -23,7 +23,7 @@ from trine.software.profile import Software, load_software
 from trine.software.usual import usual_software
 
 #: Degrees with a nearest valid number, in order of preference.
-_DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages")
+_DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages", "micro_batch")
 #: Degrees up to this many times the plan's are tried.
 _MOST_TIMES = 8
 
@@ -98,10 +98,11 @@ class _Values(dict[str, Value]):
 
     def __init__(self, plan: Plan, facts: LayoutFacts, heads: Heads | None) -> None:
         super().__init__({name: getattr(plan, name) for name in PLAN_NAMES})
-        self._facts = facts
+        self._facts, batch = facts, plan.batch or facts.batch
         self |= {
             "etp": plan.expert_tp, "shard_ways": plan.shard_ways or plan.dp, "cut": bool(plan.cuts),
-            "local_sgd": plan.sync_every is not None, "micro_batches": _num_micro_batches(plan, facts.batch),
+            "local_sgd": plan.sync_every is not None, "batch": batch,
+            "micro_batch": plan.micro_batch or batch, "micro_batches": _num_micro_batches(plan, batch),
             "heads": None if heads is None else heads.queries, "kv_heads": None if heads is None else heads.keys,
         }  # fmt: skip
 
@@ -116,7 +117,7 @@ class _Values(dict[str, Value]):
 
 def _num_micro_batches(plan: Plan, batch: int) -> int | None:
     try:
-        return len(micro_batches(plan.batch or batch, plan.micro_batch))
+        return len(micro_batches(batch, plan.micro_batch))
     except PlanError:
         return None
 

@@ -42,7 +42,9 @@ def summary(result: TaskRun) -> str:
 
 
 def _head(result: TaskRun) -> list[str]:
-    shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
+    is_model = str(result.plan.get("source", "")).startswith("model:")
+    hidden = (*_HIDDEN_FACTS, *(("trace_gpu", "trace_batch") if is_model else ()))
+    shown = {key: value for key, value in result.plan.items() if key not in hidden}
     plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
     facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
     lines = [f"step time  {format_time(result.step_time_ps)}{profile_words(result)}"]

@@ -121,7 +121,8 @@ def evidence(
         rows.append(Evidence("optimizer on the CPU", "assumed", detail))
     if stragglers is not None:
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
-    rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
+    what = "model" if setup.workload.format == SYNTHESISED else "trace"
+    rows.extend(Evidence(what, "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
 
 

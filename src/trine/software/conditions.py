@@ -20,11 +20,13 @@ PLAN_NAMES = (
     "tp", "pp", "cp", "dp", "ep", "etp", "virtual_stages", "schedule", "balance", "sharding", "shard_ways", "recompute",
     "cp_style", "tp_style", "tp_overlap", "offload", "overlap", "data", "sequence_parallel",
 )  # fmt: skip
-#: micro_batches: of a replica in a step. heads, kv_heads: of attention. experts: of a layer, or 0. layers: blocks.
-#: sequence: tokens of a sample. training: whether there is a backward pass. tied: embedding and head share a weight.
+#: batch, micro_batch: samples of a replica, of a micro-batch. micro_batches: of a replica in a step. heads, kv_heads:
+#: of attention. experts: of a layer, or 0. layers: blocks of the model. sequence: tokens of a sample.
+#: training: whether there is a backward pass. tied: embedding and head share a weight.
 #: cut: whether the plan has cuts. local_sgd: whether replicas average parameters.
 WORKLOAD_NAMES = (
-    "micro_batches", "heads", "kv_heads", "experts", "layers", "sequence", "training", "tied", "cut", "local_sgd",
+    "batch", "micro_batch", "micro_batches", "heads", "kv_heads", "experts", "layers", "sequence", "training",
+    "tied", "cut", "local_sgd",
 )  # fmt: skip
 NAMES = (*PLAN_NAMES, *WORKLOAD_NAMES)
 MAX_LENGTH = 200
