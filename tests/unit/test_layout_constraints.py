@@ -95,6 +95,15 @@ def test_torchtitan_spreads_whole_experts() -> None:
     assert (plan.etp, plan.sequence_parallel) == (1, True)
 
 
+def test_defaults_leave_models_without_tokens_and_other_styles_alone() -> None:
+    torchtitan = load_software("torchtitan")
+    for plan, of in (
+        (Plan(tp=2), LayoutFacts(trine.load("vgg13-h100-b128"))),
+        (Plan(tp=2, tp_style="column"), facts()),
+    ):
+        assert resolve_layout(plan, torchtitan, of)[0].sequence_parallel is False
+
+
 def test_options_without_effect_are_named() -> None:
     asked = Plan(sequence_parallel=True, sharding="zero1")
     plan, _ = resolve_layout(asked, load_software("megatron-core"), facts())
