@@ -10,6 +10,9 @@ from trine.units import format_bytes
 
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "dualpipe": 1}  # parts of the model on each GPU
 
+#: Megatron-core, the default, has no gpipe, zb-h1 and dualpipe: a loop in plain PyTorch can have any schedule.
+SOFTWARE = "pytorch-eager"
+
 
 def show(name: str, result: trine.Result) -> None:
     busy = result.rank_times.compute.sum() / (result.step_time_ps * 4)
@@ -27,14 +30,14 @@ def main() -> None:
     print(f"{'':30} {'step':>9} {'computes':>8} {'bubble':>7} {'activations':>12} {'weights':>12}")
     for schedule, ways in SCHEDULES.items():
         plan = trine.Plan(pp=4, batch=16, micro_batch=1, schedule=schedule, virtual_stages=ways, inputs="none")
-        result = trine.simulate(workload, plan, cluster=cluster)
+        result = trine.simulate(workload, plan, cluster=cluster, software=SOFTWARE)
         show(schedule, result)
     from trine.results import plot_timeline
 
     plot_timeline(result, Path(__file__).with_suffix(".png"))
     for recompute in ("selective", "full"):
         plan = trine.Plan(pp=4, batch=16, micro_batch=1, schedule="1f1b", recompute=recompute, inputs="none")
-        show(f"1f1b, {recompute} recomputation", trine.simulate(workload, plan, cluster=cluster))
+        show(f"1f1b, {recompute} recomputation", trine.simulate(workload, plan, cluster=cluster, software=SOFTWARE))
 
 
 if __name__ == "__main__":

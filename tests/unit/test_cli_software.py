@@ -38,15 +38,15 @@ def test_numbers_of_a_profile_have_sources(name):
 @pytest.mark.parametrize(
     ("plan", "name"),
     [
-        ({}, "pytorch-eager"),
-        ({"dp": 4}, "pytorch-eager"),
-        ({"dp": 4, "sharding": "fsdp"}, "torchtitan"),
+        ({}, "megatron-core"),
+        ({"dp": 4}, "megatron-core"),
+        ({"dp": 4, "sharding": "fsdp"}, "megatron-core"),
         ({"dp": 4, "sharding": "zero1"}, "megatron-core"),
         ({"tp": 4}, "megatron-core"),
         ({"pp": 2}, "megatron-core"),
     ],
 )
-def test_the_software_of_a_layout_is_the_same_from_a_name_and_from_a_workload(plan, name):
+def test_the_software_is_the_same_for_every_layout_from_a_name_and_from_a_workload(plan, name):
     made = trine.Plan(**plan)
     cluster = "dgx-h100" if made.num_ranks > 1 else None
     texts = "model:gpt-2-medium,layers=4,sequence=128,batch=4"

@@ -19,10 +19,19 @@ from trine.workload import load
 def test_axes_come_in_the_order_of_megatron_and_data_parallel_ways_are_cut_up() -> None:
     plan = Plan(dp=8, tp=2, cp=2, pp=2, ep=2, sharding="fsdp", shard_ways=4)
     assert plan.num_ranks == 64
-    assert plan.axes == (("tp", 2), ("cp", 2), ("ep", 2), ("shard", 2), ("dp", 2), ("pp", 2))
+    assert plan.axes == (("tp", 2), ("cp", 2), ("shard", 4), ("dp", 2), ("pp", 2))
     groups = plan.groups
-    assert (groups.data, groups.expert) == ("cp+ep+shard+dp", "cp+shard+dp")
-    assert (groups.shard, groups.expert_shard, groups.copies) == ("cp+ep+shard", "cp+shard", "dp")
+    assert (groups.data, groups.experts, groups.expert) == ("cp+shard+dp", "cp", "shard+dp")
+    assert (groups.shard, groups.expert_shard, groups.copies) == ("cp+shard", "shard", "dp")
+    assert [groups.size(g) for g in (groups.data, groups.shard, groups.expert_shard, "")] == [16, 8, 4, 1]
+
+
+def test_experts_divide_the_replicas_where_the_order_says() -> None:
+    plan = Plan(dp=8, tp=2, cp=2, pp=2, ep=2, sharding="fsdp", shard_ways=4, order="tp-cp-dp-ep-pp")
+    assert plan.axes == (("tp", 2), ("cp", 2), ("shard", 2), ("dp", 2), ("ep", 2), ("pp", 2))
+    groups = plan.groups
+    assert (groups.data, groups.expert) == ("cp+shard+dp+ep", "cp+shard+dp")
+    assert (groups.shard, groups.expert_shard, groups.copies) == ("cp+shard+ep", "cp+shard", "dp")
     assert [groups.size(g) for g in (groups.data, groups.shard, groups.expert_shard, "")] == [16, 8, 4, 1]
 
 
@@ -41,14 +50,22 @@ def test_plain_plans_have_the_axes_that_they_had() -> None:
 
 
 REFUSED = [
-    ({"ep": 3, "dp": 4}, "ep divides dp: dp = 4 does not divide by ep = 3"),
+    ({"ep": 3, "dp": 4}, "etp x ep = 1 x 3 does not divide: the nearest ep that can be is 2 or 4"),
+    ({"ep": 8, "tp": 4, "dp": 4}, "etp x ep = 4 x 8 does not divide: the nearest ep that can be is 4"),
+    ({"ep": 3, "etp": 1, "tp": 2, "dp": 3}, "do not fit into one rank grid"),
+    ({"ep": 8, "tp": 2, "dp": 4, "order": "dp-tp-cp-ep-pp", "etp": 1}, "do not fit into one rank grid"),
+    ({"etp": 1, "tp": 2, "sequence_parallel": False}, "etp 1 with tp 2 needs sequence parallelism"),
+    ({"etp": 1, "tp": 2, "tp_style": "column"}, "need tp_style megatron"),
+    ({"etp": 0}, "etp must be a positive whole number"),
     ({"order": "tp-dp-pp"}, "order names each of tp, cp, ep, dp, pp once"),
     ({"order": "tp-cp-ep-dp-px"}, "'px', which is no axis; known: cp, dp"),
     ({"order": "pp-dp-cp-ep-tp", "dp": 2}, "order cannot matter"),
     ({"sharding": "zero4", "dp": 2}, "sharding must be one of none, zero1, zero2, zero3, fsdp; got 'zero4'; did you"),
-    ({"sharding": "zero1"}, "spreads data over replicas, and dp x cp = 1 has none"),
     ({"sharding": "fsdp", "dp": 4, "shard_ways": 3}, "shard_ways divides dp = 4 and lies between 1 and it"),
-    ({"sharding": "fsdp", "dp": 8, "ep": 4, "shard_ways": 2}, "shard_ways = 2 is no multiple of ep = 4"),
+    (
+        {"sharding": "fsdp", "dp": 8, "ep": 4, "shard_ways": 2},
+        "shard_ways = 2 ranks that share one copy are no multiple of etp x ep = 4",
+    ),
     ({"dp": 4, "shard_ways": 2}, "shard_ways cannot matter"),
     ({"sharding": "zero3", "dp": 4, "reshard": False}, "reshard cannot matter: only fsdp"),
     ({"sharding": "zero2", "dp": 4, "prefetch": 2}, "beside the next forward pass"),
@@ -58,7 +75,6 @@ REFUSED = [
     ({"dp_overlap": False}, "dp_overlap cannot matter"),
     ({"buffers": "none"}, "buffers cannot matter"),
     ({"dp": 2, "sharding": "fsdp", "buffers": "none"}, "buffers cannot matter: they are DDP's"),
-    ({"sequence_parallel": True}, "sequence_parallel cannot matter"),
     ({"sequence_parallel": True, "tp": 2, "tp_style": "column"}, "set tp_style megatron"),
     ({"tp": 2, "tp_overlap": 4}, "set sequence_parallel"),
     ({"cp_style": "ulysses"}, "cp_style cannot matter"),
@@ -86,7 +102,7 @@ REFUSED = [
 @pytest.mark.parametrize(("fields", "says"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
 def test_plans_that_cannot_be_are_refused(fields: dict[str, object], says: str) -> None:
     with pytest.raises(PlanError, match=says):
-        Plan(**fields)  # type: ignore[arg-type]
+        Plan(**fields).filled()  # type: ignore[arg-type]
 
 
 def test_what_a_workload_has_no_use_for_is_refused() -> None:
@@ -173,7 +189,6 @@ def test_options_make_a_plan() -> None:
     [
         ({"dp": 2}, {"cp_style": "ring"}, "--cp-style is about cp"),
         ({"dp": 2}, {"expert_imbalance": "balanced"}, "--expert-imbalance is about ep"),
-        ({"dp": 2}, {"sequence_parallel": True}, "--sequence-parallel is about tp"),
         ({"tp": 2}, {"dp_overlap": True}, "--dp-overlap is about replicas"),
         ({"tp": 2}, {"buffers": "auto"}, "--buffers is about replicas"),
         ({"dp": 2}, {"reshard": True}, "--reshard is about parameters that are gathered"),

@@ -21,7 +21,7 @@ MAX_SHARES_BYTES = 4 * 2**20
 #: The axis that options are about.
 _AXIS_OF = {
     "tp_style": "tp", "schedule": "pp", "cuts": "pp", "virtual_stages": "pp", "balance": "pp", "cp_style": "cp",
-    "expert_imbalance": "ep", "capacity_factor": "ep", "tp_overlap": "tp", "sequence_parallel": "tp",
+    "expert_imbalance": "ep", "capacity_factor": "ep", "tp_overlap": "tp",
 }  # fmt: skip
 
 

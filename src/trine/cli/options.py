@@ -258,7 +258,7 @@ _REQUESTS = {
 WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "LayoutOptions": (LAYOUT, {"parallel": Option(metavar="dp|ddp|tp|pp"), "global_batch": Option(panel=JOB)}),
     "Plan": (FORMS, {
-        **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "order")},
+        **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "etp", "order")},
         **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},
         "schedule": Option(panel=PIPELINE, values=schedules, read=str.lower, kind=str, is_listed=True),
         "virtual_stages": Option(panel=PIPELINE),

@@ -72,6 +72,6 @@ def _lines(prefix: str, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for item in value:
                 rest = ", ".join(f"{name} {given}" for name, given in item.items() if name != "name")
-                yield f"{path}.{item.get('name', '')}", rest
+                yield f"{path}.{item['name']}" if "name" in item else path, rest
         else:
             yield path, ", ".join(map(str, value)) if isinstance(value, list) else str(value)

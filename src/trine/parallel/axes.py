@@ -1,61 +1,137 @@
 """The axes of a plan's rank grid, and the groups of ranks that its forms of parallelism talk in.
 
-The data-parallel replicas are cut into up to three axes of the grid: ``ep`` (experts are spread over it), ``shard`` (of
-hybrid sharding: parameters are spread over it) and ``dp`` (what is left). Ranks that differ on any of them are
-data-parallel replicas for all weights but those of experts.
+The ranks of a pipeline stage are numbered twice. Dense weights: tp, cp and the replicas (``shard``: of hybrid sharding,
+then ``dp``). Weights of experts: etp, ep and the replicas of an expert, over the same ranks (Megatron-core's parallel
+folding: core/parallel_state.py, expert_decoder_rank_generator; torchtitan: distributed/parallel_dims.py). The grid has
+one axis for each part that both numberings have in common, so that each group lies along whole axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from trine.errors import PlanError, nearest
 
 #: The order of axes of Megatron-Core, fastest first.
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 _NAMES = tuple(DEFAULT_ORDER.split("-"))
+#: Replicas of the experts' weights, as a form of parallelism of an axis.
+EXPERT_REPLICAS = "edp"
 
 
-def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) -> tuple[tuple[str, int], ...]:
-    """Axes of the rank grid with their sizes, fastest first; cp, ep and shard only where they have several ranks.
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of the grid. dense, expert: the form of parallelism that its ranks differ in, of dense weights and of
+    experts' weights (tp, cp, shard, dp, pp; etp, ep, edp, pp)."""
 
-    degrees: of tp, cp, ep, pp, and in dp all replicas. shard_degree: ranks that share one copy in hybrid sharding.
+    name: str
+    size: int
+    dense: str
+    expert: str
+
+
+def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) -> tuple[Axis, ...]:
+    """Axes of the rank grid, fastest first; only tp, dp and pp are there with a single rank.
+
+    degrees: of tp, cp, ep, etp, pp, and in dp all replicas. shard_degree: ranks that share one copy in hybrid sharding.
+    Raises PlanError if no grid has both numberings.
     """
-    shard = shard_degree // max(degrees["ep"], 1) if shard_degree is not None else 1
+    names = order.split("-")
+    inner = [name for name in names if name != "pp"]
+    if inner == ["tp", "cp", "ep", "dp"] and names.index("pp") in (0, len(names) - 1):
+        found = _folded(degrees, shard_degree)
+        if found is not None:
+            pipeline = Axis("pp", degrees["pp"], "pp", "pp")
+            return (pipeline, *found) if names[0] == "pp" else (*found, pipeline)
+    return _replicas_divided(names, degrees, shard_degree)
+
+
+def _folded(degrees: Mapping[str, int], shard_degree: int | None) -> list[Axis] | None:
+    """Return the common parts of both numberings, or None if a group would lie along a part of an axis."""
+    stage, shard = degrees["tp"] * degrees["cp"] * degrees["dp"], shard_degree or 1
+    dense = [("tp", degrees["tp"]), ("cp", degrees["cp"]), ("shard", shard), ("dp", degrees["dp"] // shard)]
+    replicas, rest = divmod(stage, degrees["etp"] * degrees["ep"])
+    expert = [("etp", degrees["etp"]), ("ep", degrees["ep"]), (EXPERT_REPLICAS, replicas)]
+    if rest:
+        return None
+    found: list[Axis] = []
+    for form, size in dense:
+        left, parts = size, list[tuple[str, int]]()
+        while left > 1:
+            part = min(left, expert[0][1])
+            if left % part or expert[0][1] % part:
+                return None
+            if part > 1:
+                parts.append((expert[0][0], part))
+            left //= part
+            expert[0] = (expert[0][0], expert[0][1] // part)
+            if expert[0][1] == 1 and len(expert) > 1:
+                del expert[0]
+        if form == "dp" and shard > 1 and any(role != EXPERT_REPLICAS for role, _ in parts):
+            return None  # the ranks that share one copy have all experts
+        found += [Axis(_name(form, role, len(parts)), part, form, role) for role, part in parts]
+        if (form == "tp" and not parts) or (form == "dp" and not any(axis.name == form for axis in found)):
+            found.append(Axis(form, 1, form, EXPERT_REPLICAS))
+    return found
+
+
+def _name(form: str, role: str, num_parts: int) -> str:
+    """The name of a part: of replicas that experts are spread over, the experts'; ``tp.ep`` of a divided tp group."""
+    if form in ("dp", "shard"):
+        return form if role == EXPERT_REPLICAS else role
+    return form if num_parts == 1 else f"{form}.{role}"
+
+
+def _replicas_divided(names: Sequence[str], degrees: Mapping[str, int], shard_degree: int | None) -> tuple[Axis, ...]:
+    """Experts over a part of the data-parallel replicas alone, at the place that the order says."""
+    if degrees["dp"] % degrees["ep"] or degrees["etp"] != degrees["tp"]:
+        raise PlanError(
+            f"tp {degrees['tp']} x cp {degrees['cp']} x dp {degrees['dp']} and etp {degrees['etp']} x ep "
+            f"{degrees['ep']} do not fit into one rank grid: take an ep that divides dp and etp = tp, or powers of 2 "
+            f"in the order {DEFAULT_ORDER}"
+        )
+    shard = shard_degree // degrees["ep"] if shard_degree is not None else 1
     sizes = {**degrees, "shard": shard, "dp": degrees["dp"] // (degrees["ep"] * shard)}
+    dense = {"ep": "shard" if shard_degree is not None else "dp"}
+    expert = {"tp": "etp", "ep": "ep", "pp": "pp"}
     found = []
-    for name in order.split("-"):
-        if name == "dp" and shard > 1:
-            found.append(("shard", shard))
-        if sizes[name] > 1 or name in ("tp", "dp", "pp"):
-            found.append((name, sizes[name]))
+    for name in names:
+        for each in ("shard", name) if name == "dp" and shard > 1 else (name,):
+            if sizes[each] > 1 or each in ("tp", "dp", "pp"):
+                found.append(Axis(each, sizes[each], dense.get(each, each), expert.get(each, EXPERT_REPLICAS)))
     return tuple(found)
 
 
 class AxisGroups:
     """Names of the groups of a plan, as axes of its grid joined by ``+`` (fastest first); ``""`` for one rank alone.
 
-    data: replicas of the weights that are not an expert's, so of all that reduce one gradient. expert: those of an
-    expert's weights. shard, expert_shard: over which parameters, gradients or optimizer state are spread, and copies,
-    expert_copies: the ranks that hold the same part (hybrid sharding).
+    tensor, expert_tensor: ranks that divide dense operators, and operators of experts. data: replicas of the weights
+    that are not an expert's, so of all that reduce one gradient. expert: those of an expert's weights. shard,
+    expert_shard: over which parameters, gradients or optimizer state are spread, and copies: the ranks that hold the
+    same part (hybrid sharding).
     """
 
-    def __init__(self, axes: Sequence[tuple[str, int]], is_hybrid: bool) -> None:
+    def __init__(self, axes: Sequence[Axis], is_hybrid: bool) -> None:
         self._axes = axes
-        self.tensor, self.context, self.experts = self._join(["tp"]), self._join(["cp"]), self._join(["ep"])
-        self.data, self.expert = self._join(["cp", "ep", "shard", "dp"]), self._join(["cp", "shard", "dp"])
+        self.tensor = self._join(lambda axis: axis.dense == "tp")
+        self.expert_tensor = self._join(lambda axis: axis.expert == "etp")
+        self.context = self._join(lambda axis: axis.dense == "cp")
+        self.experts = self._join(lambda axis: axis.expert == "ep")
+        self.data = self._join(lambda axis: axis.dense in ("cp", "shard", "dp"))
+        self.expert = self._join(lambda axis: axis.expert == EXPERT_REPLICAS)
         self.shard, self.expert_shard, self.copies = self.data, self.expert, ""
         if is_hybrid:
-            self.shard, self.expert_shard = self._join(["cp", "ep", "shard"]), self._join(["cp", "shard"])
-            self.copies = self._join(["dp"])
+            self.shard = self._join(lambda axis: axis.dense in ("cp", "shard"))
+            self.expert_shard = self._join(lambda axis: axis.expert == EXPERT_REPLICAS and axis.dense != "dp")
+            self.copies = self._join(lambda axis: axis.dense == "dp")
 
-    def _join(self, names: Iterable[str]) -> str:
-        wanted = set(names)
-        return "+".join(name for name, size in self._axes if name in wanted and size > 1)
+    def _join(self, is_wanted: Callable[[Axis], bool]) -> str:
+        return "+".join(axis.name for axis in self._axes if is_wanted(axis) and axis.size > 1)
 
     def size(self, group: str) -> int:
         """Ranks of a group of that name."""
-        total, sizes = 1, dict(self._axes)
+        total, sizes = 1, {axis.name: axis.size for axis in self._axes}
         for name in group.split("+") if group else ():
             total *= sizes[name]
         return total

@@ -150,7 +150,7 @@ def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
     stage = grid.coordinates(ranks, "pp")
     if positions > 1:
-        stage = stage * positions + grid.coordinates(ranks, "ep")
+        stage = stage * positions + grid.coordinates(ranks, plan.groups.experts)
     return tuple(stage.tolist())
 
 

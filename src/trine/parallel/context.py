@@ -29,6 +29,7 @@ class ContextAttention(Extension):
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
         self._degree, self._style = self.context.plan.cp, self.context.plan.cp_style
+        self._axis = self.context.plan.groups.context
         self._gathered: dict[int, tuple[int, int]] = {}  # lane -> step and bytes of gathered keys and values
         for op in program.forward:
             if is_attention(op):
@@ -65,7 +66,7 @@ class ContextAttention(Extension):
 
     def _collective(self, kind: str, size: int, op: Operator, place: Place, number: int, after: tuple[int, ...]) -> int:
         label = self.label(op, place)
-        return self.writer.collective(kind, "cp", ("cp", kind, op.id, number, *place.key), size, after, label)
+        return self.writer.collective(kind, self._axis, ("cp", kind, op.id, number, *place.key), size, after, label)
 
     # -- points of a program -----------------------------------------------------------------------------------------
 

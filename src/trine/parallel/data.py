@@ -159,14 +159,14 @@ def broadcasts_buffers(plan: Plan) -> bool:
 
 def buckets_of(program: StageProgram, cap: int | None = None) -> tuple[Bucket, ...]:
     """The buckets of a stage's gradients, in the order in which they fill up. cap: bytes, in place of the plan's."""
-    plan, found = program.context.plan, list[Bucket]()
+    plan, groups, found = program.context.plan, program.context.plan.groups, list[Bucket]()
     first_cap, cap = (plan.first_bucket_bytes, plan.bucket_bytes) if cap is None else (cap, cap)
     gradients = ready_gradients(program, program.weights)
     experts = program.context.token_partition.expert_weights
     for is_expert in (False, True):
         # Experts' gradients are reduced by fewer ranks, or by none, and have buckets of their own.
         own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
-        if own and (not is_expert or plan.groups.expert):
+        if own and (groups.expert if is_expert else groups.data):
             found += fill_buckets(own, first_cap, cap, is_expert)
     return in_order(program, found)
 

@@ -20,12 +20,13 @@ DISPATCH, COMBINE = "dispatch", "combine"
 
 
 class ExpertExchange(Extension):
-    """Messages on the ``ep`` axis behind dispatch and before combine, and the other way round in the backward pass."""
+    """Messages among the ranks that experts are spread over: behind dispatch and before combine, backward reversed."""
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
         self._even = self.context.with_load(WHOLE)
         self._load = self.context.expert_load
+        self._axis = self.context.plan.groups.experts
 
     def before(self, op: Operator, place: Place) -> None:
         role = op.attributes.get("moe")
@@ -50,7 +51,7 @@ class ExpertExchange(Extension):
         label = self.label(op, place)
         key = ("ep", op.id, *place.key)
         sent = _part(size, min(self._load.shares) * len(self._load.shares))
-        self.writer.wait(self.writer.collective("all_to_all", "ep", key, sent, after, label))
+        self.writer.wait(self.writer.collective("all_to_all", self._axis, key, sent, after, label))
         if not self._load.is_even:
             self._messages(size, there, key, after, label)
 
@@ -63,10 +64,10 @@ class ExpertExchange(Extension):
         others = [p for p in range(self.context.plan.ep) if p != own]
         for other in others:
             if num_bytes := rest[other if there else own]:
-                self.writer.add(Send(Peer("ep", other), num_bytes, (*key, own, other), after, label))
+                self.writer.add(Send(Peer(self._axis, other), num_bytes, (*key, own, other), after, label))
         for other in others:
             if rest[own if there else other]:
-                self.writer.wait(self.writer.add(Recv(Peer("ep", other), (*key, other, own), after, label)))
+                self.writer.wait(self.writer.add(Recv(Peer(self._axis, other), (*key, other, own), after, label)))
 
 
 def _part(size: int, share: Fraction) -> int:

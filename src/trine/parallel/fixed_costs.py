@@ -73,6 +73,7 @@ class FixedCosts(Extension):
 
         A group of several axes is reduced axis by axis, as a tree over domains of fast links does.
         """
-        sizes = dict(self.context.plan.axes)
-        asked = {"world": list(sizes), "model": [axis for axis in sizes if axis in ("tp", "pp")]}
+        plan = self.context.plan
+        sizes, replica = dict(plan.axes), (*plan.groups.tensor.split("+"), "pp")
+        asked = {"world": list(sizes), "model": [axis for axis in sizes if axis in replica]}
         return [axis for axis in asked.get(name, name.split("+")) if sizes.get(axis, 1) > 1]

@@ -164,7 +164,9 @@ def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
             )
 
 
-def check_features(workload: Workload, attention: Attention, features: Mapping[int, int], tp: int) -> None:
+def check_features(
+    workload: Workload, attention: Attention, features: Mapping[int, int], tp: int, axis: str = "tp"
+) -> None:
     """Raise PlanError where a split leaves a rest of the features of an operator (id -> features) of a transformer."""
     if not attention.heads:
         return
@@ -172,7 +174,7 @@ def check_features(workload: Workload, attention: Attention, features: Mapping[i
         if number % tp:
             layer = next(op.layer for op in workload.operators if op.id == op_id)
             raise PlanError(
-                f"tp = {tp} does not divide the {number} features of {layer}"
+                f"{axis} = {tp} does not divide the {number} features of {layer}"
                 f"{_nearest(tp, attention.heads, set(features.values()))}"
             )
 

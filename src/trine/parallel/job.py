@@ -33,7 +33,7 @@ from trine.parallel.stages import (
     owned_weights,
     trained_bytes,
 )
-from trine.parallel.token_partition import TokenPartition, expert_load
+from trine.parallel.token_partition import TokenPartition, expert_load, is_expert
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class JobContext:
         self.layer_index = {name: i for i, name in enumerate(self.layer_names)}
         self.launch = launch
         self._launches = {} if launch is None else dict(zip(self.operators, launch.launches(), strict=True))
-        self.tensor = tensor_layout(workload, plan) if plan.tp > 1 else TensorLayout()
+        self.tensor = tensor_layout(workload, plan) if plan.tp > 1 or plan.expert_tp > 1 else TensorLayout()
         self.splits, self.divided = self.tensor.splits, self.tensor.divided
-        self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp)
+        self.local_bytes = local_parameter_bytes(workload, self.splits, plan.tp, plan.expert_tp)
         self.token_partition = TokenPartition(workload, plan)
         self.expert_load = expert_load(workload, plan)
         self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.token_partition.expert_weights}
@@ -262,6 +262,12 @@ class JobContext:
             if size > MAX_TENSOR_BYTES:
                 raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
         return size
+
+    def gathered_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
+        """Bytes of an input or result of ``op`` on the tokens of its whole tensor-parallel group."""
+        size = self.scaled_bytes(tensor_id, batch)
+        part = self.token_partition.expert_tokens if is_expert(op) else WHOLE
+        return size if part == WHOLE else -(-size * part.numerator // part.denominator)
 
     def rank_bytes(self, tensor_id: int, batch: int) -> int:
         """Bytes of a tensor that one rank of the tp group holds: its part, where features or tokens are divided."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trine.arguments import named_arguments, option
 from trine.errors import PlanError, nearest
-from trine.parallel.axes import DEFAULT_ORDER, AxisGroups, check_order, grid_axes
+from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.schedules import SCHEDULES
 from trine.shown import OneLine
 from trine.units import MAX_GPUS
@@ -37,7 +37,9 @@ SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
 OFFLOADS = ("none", "optimizer", "activations")
 #: What a plan that does not say is taken to say, where a software profile does not either.
-UNSAID: dict[str, object] = {"schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal"}
+UNSAID: dict[str, object] = {
+    "schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal", "sequence_parallel": False,
+}  # fmt: skip
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -47,8 +49,12 @@ class Plan(OneLine):
     """How one job is spread over ``dp * cp * tp * pp`` ranks.
 
     dp, tp, pp: degrees of data, tensor and pipeline parallelism. cp: over how many ranks the sequence of each sample is
-        divided (context parallelism). ep: over how many experts are divided; ep divides dp.
-    order: the axes, fastest first: ``"tp-cp-ep-dp-pp"`` puts tensor-parallel ranks next to each other.
+        divided (context parallelism).
+    ep, etp: experts are divided over ep groups of etp ranks, and the features of each expert over the etp ranks of a
+        group. Both use the tp x cp x dp ranks of a stage again, so etp x ep divides that number. etp None: as the
+        software does, else tp.
+    order: the axes, fastest first: ``"tp-cp-ep-dp-pp"`` puts tensor-parallel ranks next to each other. Experts then use
+        the ranks of a stage in the order etp, ep, replicas. In another order ep divides dp and etp = tp.
     data: ``"ddp"`` (DistributedDataParallel) or ``"dp"`` (DataParallel: one process, scatter, replicate, gather).
     batch: samples of one data-parallel replica in a step; None takes the trace's.
     micro_batch: samples of one micro-batch; None takes the whole batch. The last micro-batches of an uneven batch are
@@ -86,6 +92,7 @@ class Plan(OneLine):
         zero2: 1 gathers parameters beside the next forward pass, 0 or None before it.
     shard_unit_bytes: a unit closes when its parameters have so many bytes; None makes each layer a unit.
     sequence_parallel: with tp_style ``"megatron"``, operators outside of split ones run on a part of the sequence.
+        None: as the software does, else False. With tp = 1 it changes nothing.
     tp_overlap: pieces into which the collectives of sequence parallelism and the products beside them are cut, so that
         they overlap; 1 for no overlap.
     cp_style: how attention sees the whole sequence: ``"ring"`` (keys and values go round), ``"all-gather"`` (of keys
@@ -106,7 +113,8 @@ class Plan(OneLine):
     tp: int = option(1, "Ways of tensor parallelism.")
     pp: int = option(1, "Pipeline stages.")
     cp: int = option(1, "Ways of context parallelism: each sample's tokens.")
-    ep: int = option(1, "Ways of expert parallelism; divides --dp.")
+    ep: int = option(1, "Ways of expert parallelism, over the ranks of tp, cp and dp.")
+    etp: int | None = option(None, "Ways of tensor parallelism of each expert [the software's, else --tp].")
     order: str = option(DEFAULT_ORDER, "Axes of the rank grid, fastest first.")
     data: str = "ddp"
     batch: int | None = option(None, "Samples of one data-parallel replica; as in the trace if not given.")
@@ -132,7 +140,9 @@ class Plan(OneLine):
     dp_overlap: bool | None = option(None, "Reduce gradients during the backward pass [the software's, else so].")
     buffers: str = option("auto", "DDP's broadcast of buffers: as one operation, by messages, or none.")
     sync_every: int | None = option(None, "Local SGD: average parameters every so many steps.")
-    sequence_parallel: bool = option(False, "With --tp-style megatron: divide tokens, too.")
+    sequence_parallel: bool | None = option(
+        None, "With --tp-style megatron: divide tokens, too [the software's, else not]."
+    )
     tp_overlap: int = option(1, "Pieces in which sequence parallelism overlaps with products.")
     cp_style: str = option("ring", "How attention sees all tokens.")
     expert_imbalance: str = option(BALANCED, "Tokens of experts; a file has one share a line.")
@@ -148,7 +158,7 @@ class Plan(OneLine):
         object.__setattr__(self, "algorithm", tuple((str(kind), str(name)) for kind, name in self.algorithm))
         for name in (*_DEGREES, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
             _require_positive(name, getattr(self, name))
-        for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every"):
+        for name in ("batch", "micro_batch", "recompute_layers", "shard_ways", "shard_unit_bytes", "sync_every", "etp"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
         if self.num_ranks > MAX_GPUS:
@@ -231,8 +241,17 @@ class Plan(OneLine):
             said["overlap"] = UNSAID["overlap"]
         if self.virtual_stages > 1 and said["schedule"] == "1f1b":
             said["schedule"] = "interleaved"
-        open_fields = {name: said[name] for name in UNSAID if getattr(self, name) is None}
-        return replace(self, **open_fields) if open_fields else self  # type: ignore[arg-type]
+        etp = said["etp"] = said.get("etp") if self.etp is None else self.etp
+        said["sequence_parallel"] = self.tp > 1 and (bool(said["sequence_parallel"]) or etp not in (None, self.tp))
+        changes = {name: said[name] for name in (*UNSAID, "etp") if getattr(self, name) is None is not said[name]}
+        if self.tp == 1 and self.sequence_parallel:
+            changes["sequence_parallel"] = False
+        plan = replace(self, **changes) if changes else self  # type: ignore[arg-type]
+        _check_expert_ranks(plan, plan.expert_tp)
+        plan.groups  # noqa: B018 - raises PlanError where no grid of ranks has all these groups
+        if plan.sharding == "none" or plan.num_replicas > 1:
+            return plan
+        return replace(plan, sharding="none", prefetch=None, reshard=True, shard_unit_bytes=None)
 
     @property
     def num_ranks(self) -> int:
@@ -241,13 +260,32 @@ class Plan(OneLine):
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
         """Axes of the rank grid with their sizes, fastest first, see :mod:`trine.parallel.axes`."""
-        degrees = {"tp": self.tp, "cp": self.cp, "ep": self.ep, "dp": self.dp, "pp": self.pp}
+        return tuple((axis.name, axis.size) for axis in self._grid())
+
+    def _grid(self) -> tuple[Axis, ...]:
+        degrees = {name: getattr(self, name) for name in _DEGREES} | {"etp": self.expert_tp}
         return grid_axes(self.order, degrees, self.shard_ways)
 
     @property
     def groups(self) -> AxisGroups:
         """The names of the groups that talk to each other."""
-        return AxisGroups(self.axes, self.shard_ways is not None)
+        return AxisGroups(self._grid(), self.shard_ways is not None)
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that divide each expert."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def folds_experts(self) -> bool:
+        """Whether experts use the ranks of a stage in another way than dense operators do."""
+        return self.ep > 1 or self.expert_tp != self.tp
+
+    @property
+    def num_replicas(self) -> int:
+        """The most ranks that hold the same weights of a stage, dense ones or those of experts."""
+        replicas = self.dp * self.cp
+        return max(replicas, replicas * self.tp // (self.expert_tp * self.ep)) if self.folds_experts else replicas
 
     @property
     def ways(self) -> str:
@@ -270,15 +308,31 @@ def check_forms(plan: Plan) -> None:
     """Raise PlanError, with the reason, for a plan that cannot be, or holds an option that cannot matter."""
     for check in (_degrees, _data, _sharding, _gathers, _tensor, _context, _experts, _local):
         check(plan)
+    # Software may have another etp than tp: until it is known, experts need no more than that it is 1.
+    _check_expert_ranks(plan, 1 if plan.etp is None and plan.ep > 1 else plan.expert_tp)
+
+
+def _check_expert_ranks(plan: Plan, etp: int) -> None:
+    """Raise PlanError unless ``etp`` x ep divides the ranks of a stage, and of a shard."""
+    ranks, shard = plan.tp * plan.cp * plan.dp, plan.tp * plan.cp * (plan.shard_ways or plan.dp)
+    if (plan.ep == 1 and etp == plan.tp) or not shard % (etp * plan.ep):
+        return
+    if not ranks % (etp * plan.ep):
+        raise PlanError(
+            f"hybrid sharding with experts: the tp x cp x shard_ways = {shard} ranks that share one copy are no "
+            f"multiple of etp x ep = {etp * plan.ep}"
+        )
+    valid = [ep for ep in range(1, ranks + 1) if ranks % (etp * ep) == 0]
+    near = [*[ep for ep in valid if ep < plan.ep][-1:], *[ep for ep in valid if ep > plan.ep][:1]]
+    hint = f": the nearest ep that can be is {' or '.join(map(str, near))}" if near else ""
+    raise PlanError(
+        f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {etp} x {plan.ep} does "
+        f"not divide{hint}"
+    )
 
 
 def _degrees(plan: Plan) -> None:
     check_order(plan.order)
-    if plan.ep > 1 and plan.dp % plan.ep:
-        raise PlanError(
-            f"experts are spread over data-parallel ranks, so ep divides dp: dp = {plan.dp} does not divide by ep = "
-            f"{plan.ep}"
-        )
     if plan.order != DEFAULT_ORDER and sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp, plan.pp)) < 2:
         _only_if(plan.ep not in (1, plan.dp), "order", "there are not two axes to order")
     if plan.data == "dp" and plan.cp * plan.ep > 1:
@@ -304,8 +358,6 @@ def _sharding(plan: Plan) -> None:
         return
     if plan.data != "ddp":
         raise PlanError(f"DataParallel (dp) keeps whole replicas: sharding {plan.sharding!r} needs ddp")
-    if plan.dp * plan.cp == 1:
-        raise PlanError(f"sharding {plan.sharding!r} spreads data over replicas, and dp x cp = 1 has none")
     degree = plan.shard_ways
     if degree is None:
         return
@@ -314,8 +366,6 @@ def _sharding(plan: Plan) -> None:
             f"hybrid sharding cuts the replicas into equal groups: shard_ways divides dp = {plan.dp} and lies between "
             f"1 and it; got {degree}"
         )
-    if degree % plan.ep:
-        raise PlanError(f"hybrid sharding with experts: shard_ways = {degree} is no multiple of ep = {plan.ep}")
 
 
 def _gathers(plan: Plan) -> None:
@@ -338,10 +388,8 @@ def _gathers(plan: Plan) -> None:
 
 
 def _tensor(plan: Plan) -> None:
-    if plan.sequence_parallel:
-        _only_if(plan.tp > 1, "sequence_parallel", "it divides the sequence over the tensor-parallel ranks: tp = 1")
-        if plan.tp_style == "column":
-            raise PlanError("sequence parallelism is a part of Megatron's tensor parallelism: set tp_style megatron")
+    if plan.sequence_parallel and plan.tp_style == "column":
+        raise PlanError("sequence parallelism is a part of Megatron's tensor parallelism: set tp_style megatron")
     if plan.tp_overlap > 1 and not plan.sequence_parallel:
         raise PlanError(
             "tp_overlap cuts the all-gathers and reduce-scatters of sequence parallelism into pieces: set "
@@ -357,6 +405,13 @@ def _context(plan: Plan) -> None:
 
 def _experts(plan: Plan) -> None:
     spread = plan.expert_shares
+    if plan.expert_tp != plan.tp and plan.tp_style == "column":
+        raise PlanError("experts that are divided in their own way (etp) need tp_style megatron")
+    if plan.expert_tp != plan.tp > 1 and plan.sequence_parallel is False:
+        raise PlanError(
+            f"etp {plan.expert_tp} with tp {plan.tp} needs sequence parallelism: without it all tp ranks hold the same "
+            "tokens"
+        )
     if plan.expert_imbalance != BALANCED:
         exponent(plan.expert_imbalance)
         if spread:
@@ -404,6 +459,7 @@ def form_facts(plan: Plan) -> dict[str, object]:
         "cp": plan.cp if plan.cp > 1 else None,
         "cp_style": plan.cp_style if plan.cp > 1 else None,
         "ep": plan.ep if plan.ep > 1 else None,
+        "etp": plan.expert_tp if plan.expert_tp != plan.tp else None,
         "order": plan.order if plan.order != DEFAULT_ORDER else None,
         "sharding": plan.sharding if is_sharded else None,
         "shard_ways": plan.shard_ways,

@@ -11,6 +11,7 @@ from trine.compute.kinds import family_of, layer_of
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Tensor
 from trine.parallel.recompute import ATTENTION, kept_share
+from trine.parallel.token_partition import is_expert
 
 if TYPE_CHECKING:
     from trine.parallel.chunks import OperatorRun
@@ -79,10 +80,13 @@ class Extras:
 
     def _add_gathered(self, op: Operator) -> None:
         plan, split = self._context.plan, self._context.split_of(op)
-        if self._style.gathered_inputs != "kept" or not plan.sequence_parallel or split is None:
+        moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
+        if self._style.gathered_inputs != "kept" or not moves_tokens or split is None:
             return
         if split.mode == "column" and op.inputs:
             self._of.setdefault(op.id, {})[_GATHERED - op.id] = op.inputs[0]
+            if is_expert(op):
+                self._factor[_GATHERED - op.id] = self._context.token_partition.expert_tokens
             self._instead[op.id] = self._tensors[op.inputs[0]].storage
 
     def _add_fused(self, op: Operator) -> None:

@@ -18,6 +18,7 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.tensor import SplitCollectives
+from trine.parallel.token_partition import is_expert
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 
@@ -104,7 +105,7 @@ class SequenceCollectives(SplitCollectives):
         if known is None:
             after = self.writer.last_compute_and_waits()
             step = self._collective(GATHER, tensor, batch, op, place, after)
-            known = self._keep(op, place, step, self.context.scaled_bytes(tensor, batch))
+            known = self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
         # Beside the gradient of its input, that of a column split's weight may still be on its way.
         if op.phase == FORWARD or split.mode != "column" or self._part(op, place) != INPUT_PART:
             self.writer.wait(known.step)
@@ -127,7 +128,7 @@ class SequenceCollectives(SplitCollectives):
                 step = self._collective(GATHER, tensor, batch, op, place, ready, i)
                 self.writer.wait(step)
                 if not i:
-                    self._keep(op, place, step, self.context.scaled_bytes(tensor, batch))
+                    self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
             done = self.writer.operator(op, piece_ps, label, is_first=not i)
             if behind is not None:
                 sent.append(self._collective(behind[0], behind[1], batch, op, place, (done,), i))
@@ -148,7 +149,7 @@ class SequenceCollectives(SplitCollectives):
             return
         step = self._collective(behind[0], behind[1], batch, op, place, (done,))
         if behind[0] == SCATTER:  # until it is scattered the sum over the ranks is whole
-            self.program.memory.temporary(self.context.scaled_bytes(behind[1], batch), done, step)
+            self.program.memory.temporary(self.context.gathered_bytes(op, behind[1], batch), done, step)
         self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:
@@ -159,12 +160,13 @@ class SequenceCollectives(SplitCollectives):
     def _collective(
         self, kind: str, tensor: int, batch: int, op: Operator, place: Place, after: tuple[int, ...], piece: int = -1
     ) -> int:
-        size = self.context.scaled_bytes(tensor, batch)
+        size, groups = self.context.gathered_bytes(op, tensor, batch), self.context.plan.groups
+        axis = groups.expert_tensor if is_expert(op) else groups.tensor
         if piece >= 0:
             size = parts(size, self._pieces)[piece]
         label = self.label(op, place)
         key = ("tp", kind, op.id, piece, *place.key)
-        return self.writer.collective(kind, "tp", key, size, after, label)
+        return self.writer.collective(kind, axis, key, size, after, label)
 
     def _keep(self, op: Operator, place: Place, step: int, size_bytes: int) -> _Gathered:
         owner = op.forward_id if op.phase == BACKWARD else op.id
@@ -192,7 +194,7 @@ class SequenceGradients(Extension):
         super().__init__(program)
         plan, found = self.context.plan, {}
         storage_of = {self.context.workload.tensors[w.weight].storage: w for w in program.weights}
-        for op in program.forward:
+        for op in (op for op in program.forward if not is_expert(op)):
             split = self.context.split_of(op)
             for tensor_id in op.inputs:
                 tensor = self.context.workload.tensors[tensor_id]
@@ -207,10 +209,10 @@ class SequenceGradients(Extension):
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:
             return
-        label = Label(phase=Phase.BACKWARD, stage=self.program.stage, step=step)
+        plan, label = self.context.plan, Label(phase=Phase.BACKWARD, stage=self.program.stage, step=step)
         after = self.writer.last_compute_and_waits()
         key = ("tp", "norms", self.program.stage, step)
-        self.writer.wait(self.writer.collective("all_reduce", "tp", key, self.size_bytes, after, label))
+        self.writer.wait(self.writer.collective("all_reduce", plan.groups.tensor, key, self.size_bytes, after, label))
 
 
 def parts(total: int, count: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -49,11 +49,12 @@ class TensorSplit:
 
 
 def split_operators(
-    workload: Workload, style: str, degree: int = 1
+    workload: Workload, style: str, degree: int = 1, kinds: Collection[str] = frozenset(SPLIT_KINDS)
 ) -> tuple[dict[int, TensorSplit], dict[int, Fraction]]:
     """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
 
-    The second result names the storages of which each of ``degree`` ranks holds its part only, and that part.
+    The second result names the storages of which each of ``degree`` ranks holds its part only, and that part. kinds: of
+    operators with weights that are split.
 
     ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
     leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
@@ -63,7 +64,7 @@ def split_operators(
     gathered: set[int] = set()
     groups: dict[int, Groups] = {}
     while True:
-        splits, divided, unmet, met = _attempt(workload, style, degree, gathered, groups)
+        splits, divided, unmet, met = _attempt(workload, style, degree, kinds, gathered, groups)
         if not unmet and not met:
             if style == "megatron":
                 _pad_vocabulary(workload, splits, degree)
@@ -73,8 +74,9 @@ def split_operators(
 
 
 def _attempt(
-    workload: Workload, style: str, degree: int, gathered: set[int], groups: Mapping[int, Groups]
-) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:
+    workload: Workload, style: str, degree: int, kinds: Collection[str], gathered: set[int],
+    groups: Mapping[int, Groups],
+) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:  # fmt: skip
     """One pass.
 
     The last results name column operators whose divided output met an operator that needs all of it, and those whose
@@ -100,7 +102,7 @@ def _attempt(
         kind = _kind(op)
         storages = [workload.tensors[t].storage for t in op.inputs]
         origins = [divided[s] for s in storages if s in divided]
-        if kind in SPLIT_KINDS and _weight_of(workload, op) is not None and _rows(workload, op) >= most_rows:
+        if kind in kinds and _weight_of(workload, op) is not None and _rows(workload, op) >= most_rows:
             if origins and kind in PRODUCTS:
                 splits[op.id] = TensorSplit("row", "all_reduce", False)
             else:
@@ -247,8 +249,14 @@ def _last_outputs(workload: Workload) -> set[int]:
     return {workload.tensors[t].storage for t in last.outputs}
 
 
-def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit], degree: int) -> dict[int, int]:
-    """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps."""
+def local_parameter_bytes(
+    workload: Workload, splits: Mapping[int, TensorSplit], degree: int, expert_degree: int | None = None
+) -> dict[int, int]:
+    """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps.
+
+    expert_degree: ranks that divide each expert, if not ``degree``.
+    """
+    of_experts = degree if expert_degree is None else expert_degree
     local = {p.weight: p.size_bytes for p in workload.parameters}
     storage_of = {workload.tensors[p.weight].storage: p.weight for p in workload.parameters}
     for op in workload.operators:
@@ -261,7 +269,7 @@ def local_parameter_bytes(workload: Workload, splits: Mapping[int, TensorSplit],
                 continue  # the bias of a row split is whole
             tensor = workload.tensors[weight]
             size = padded_bytes(tensor, split.vocabulary) if split.vocabulary is not None else tensor.size_bytes
-            local[weight] = -(-size // degree)
+            local[weight] = -(-size // (of_experts if is_expert_product(op) else degree))
     return local
 
 
@@ -306,11 +314,17 @@ def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     attention = attention_of(workload)
     style, rule = _style(attention, plan)
     check_heads(attention, plan.tp, style == "megatron")
-    splits, divided = split_operators(workload, style, plan.tp)
+    kinds = {kind for kind in SPLIT_KINDS if (plan.expert_tp if kind == "experts" else plan.tp) > 1}
+    splits, divided = split_operators(workload, style, plan.tp, kinds)
     if not splits:
         raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")
     if style == "megatron":
-        check_features(workload, attention, split_features(workload, splits), plan.tp)
+        features, experts = (
+            split_features(workload, splits),
+            {op.id for op in workload.operators if is_expert_product(op)},
+        )
+        check_features(workload, attention, {i: n for i, n in features.items() if i not in experts}, plan.tp)
+        check_features(workload, attention, {i: features[i] for i in experts & set(features)}, plan.expert_tp, "etp")
     notes = (f"{style} style: {rule}", *_vocabulary_notes(splits), *_group_notes(workload, splits, plan.tp))
     return TensorLayout(
         style=style,

@@ -270,9 +270,10 @@ def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extensio
         found.append(ContextAttention)
     if any(split.regroups for split in context.splits.values()):
         found.append(HeadGathers)
-    if plan.tp > 1:
-        found.append(SequenceCollectives if plan.sequence_parallel else TensorCollectives)
-    if plan.dp * plan.cp > 1:
+    if plan.tp > 1 or plan.expert_tp > 1:
+        moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
+        found.append(SequenceCollectives if moves_tokens else TensorCollectives)
+    if plan.num_replicas > 1:
         found.append(REDUCTIONS[plan.sharding])
     if plan.offload != "none":
         found.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)

@@ -27,6 +27,7 @@ class SplitCollectives(Extension):
         super().__init__(program)
         self._reduced: dict[int, tuple[int | None, int]] = {}  # lane -> forward operator, step of the reduction
         self._held: dict[int, int] = {}  # lane -> step that the next operator but one waits for
+        self.axis = self.context.plan.groups.tensor
 
     def wait_beside_weights(self, op: Operator, step: int) -> None:
         """Make the next operator wait for ``step``, but not the one that computes the gradient of its weight."""
@@ -77,7 +78,7 @@ class TensorCollectives(SplitCollectives):
         if size:
             label = self.label(op, place)
             key = ("tp", op.id, *place.key)
-            self.wait_beside_weights(op, self.writer.collective(kind, "tp", key, size, (done,), label))
+            self.wait_beside_weights(op, self.writer.collective(kind, self.axis, key, size, (done,), label))
 
 
 class HeadGathers(Extension):
@@ -91,6 +92,7 @@ class HeadGathers(Extension):
         super().__init__(program)
         self._pending: dict[int, tuple[int, int, int]] = {}  # lane -> storage, step and bytes of what was gathered
         self._scattered: set[tuple[int, int, int]] = set()  # forward operator, micro-batch, step
+        self._axis = self.context.plan.groups.tensor
 
     def before(self, op: Operator, place: Place) -> None:
         """A reduce-scatter before the first backward operator of a projection."""
@@ -141,4 +143,4 @@ class HeadGathers(Extension):
         size = self.context.scaled_bytes(projection.outputs[0], self.context.micro_batches[place.microbatch])
         label = self.label(op, place)
         key = ("tp", "heads", op.id, *place.key)
-        return self.writer.collective(kind, "tp", key, size, after, label), size
+        return self.writer.collective(kind, self._axis, key, size, after, label), size

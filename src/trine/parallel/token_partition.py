@@ -22,7 +22,8 @@ class TokenPartition:
 
     context: part of the tokens on one rank of the cp group. sequence: part of these that operators run on where
     sequence parallelism divides them. load: tokens of this rank's experts over those of an even share.
-    expert_weights: tensor ids of the weights that are spread over the ep group.
+    expert_tokens: tokens on which a rank's experts work, once gathered over the etp group, over those of a tp group.
+    expert_weights: tensor ids of experts' weights, if experts use the ranks in their own way.
     """
 
     def __init__(self, workload: Workload, plan: Plan) -> None:
@@ -30,12 +31,14 @@ class TokenPartition:
         self.context = Fraction(1, plan.cp)
         self.sequence = Fraction(1, plan.tp) if plan.sequence_parallel else WHOLE
         self.load = WHOLE
+        moves = plan.sequence_parallel or plan.tp == 1
+        self.expert_tokens = Fraction(plan.expert_tp, plan.tp) if moves else WHOLE
         self._length = sequence_length(workload)
         if plan.cp > 1 or plan.sequence_parallel:
             _check_tokens(workload, plan, self._length)
-        self.expert_weights = frozenset(expert_weights(workload)) if plan.ep > 1 else frozenset[int]()
+        self.expert_weights = frozenset(expert_weights(workload)) if plan.folds_experts else frozenset[int]()
         self._expert_tensors = _expert_tensors(workload) if plan.ep > 1 else frozenset[int]()
-        if plan.ep > 1:
+        if plan.folds_experts:
             _check_experts(workload, plan)
 
     def has_tokens(self, tensor: Tensor) -> bool:
@@ -54,7 +57,8 @@ class TokenPartition:
         plan = self.plan
         mode, degree = "", 1
         if divided is not None:
-            mode, degree = ("column" if divided.mode == "shared" else divided.mode), plan.tp
+            mode = "column" if divided.mode == "shared" else divided.mode
+            degree = plan.expert_tp if is_expert(op) else plan.tp
         tokens, keys = self.context if divided is not None else self.context * self.sequence, None
         if plan.cp > 1 and is_attention(op):
             if plan.cp_style == "ulysses":
@@ -62,7 +66,8 @@ class TokenPartition:
             elif plan.cp_style == "all-gather":
                 keys = WHOLE
         experts = 1
-        if plan.ep > 1 and is_expert(op):
+        if plan.folds_experts and is_expert(op):
+            tokens = tokens if plan.expert_tp == plan.tp else self.context * self.expert_tokens
             tokens, experts = tokens * self.load, plan.ep
         groups, vocabulary = None, None
         if divided is not None:

@@ -40,6 +40,7 @@ class ProgramWriter:
         self._launch = context.launch
         launch = self._launch
         limit = None if launch is None else launch.queue_limit
+        self._tensor_axis = context.plan.groups.tensor
         self.thread = LaunchThread(self.steps, launch is not None and launch.merges, limit)
 
     def add(self, step: Step) -> int:
@@ -110,7 +111,7 @@ class ProgramWriter:
         """Append a collective by the algorithm that the plan names for its kind, else by the one given."""
         algorithm = self.context.algorithm(kind) or algorithm
         launch_ps = 0 if self._launch is None else self._launch.communication_ps
-        if axis == "tp" and self._launch is not None:
+        if axis == self._tensor_axis and self._launch is not None:
             launch_ps += self._launch.tensor_ps * self.context.plan.tp
         after = (*after, *self._launched(launch_ps, after, label))
         return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))

@@ -140,6 +140,8 @@ def collective_rows(result: TaskRun) -> list[Row]:
             "group_size": use.group_size,
             "total_count": use.total,
             "time_s": seconds(use.time_ps),
+            "transfer_s": seconds(use.transfer_ps),
+            "waiting_s": seconds(use.waiting_ps),
             "axes": list(use.axes),
             "algorithms": list(use.algorithms),
         }

@@ -11,6 +11,7 @@ from trine.results.run import TaskRun
 from trine.results.text import aligned, behaviour, wrapped
 from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
+from trine.software.profile import NO_SOFTWARE
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
 
 if TYPE_CHECKING:
@@ -41,16 +42,24 @@ def summary(result: TaskRun) -> str:
 
 
 def _head(result: TaskRun) -> list[str]:
-    shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
+    is_model = str(result.plan.get("source", "")).startswith("model:")
+    hidden = (*_HIDDEN_FACTS, *(("trace_gpu", "trace_batch") if is_model else ()))
+    shown = {key: value for key, value in result.plan.items() if key not in hidden}
     plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
     facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
-    lines = [f"step time  {format_time(result.step_time_ps)}"]
+    lines = [f"step time  {format_time(result.step_time_ps)}{profile_words(result)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
     lines += _numbers(result)
     for sentence in result.warnings:
         lines += wrapped("warning", sentence)
     return [*lines, *wrapped("plan", facts)]
+
+
+def profile_words(result: TaskRun) -> str:
+    """Return ``" with megatron-core"``, the software profile that an answer is for; empty without one."""
+    name = result.plan.get("software")
+    return f" with {name}" if name not in (None, NO_SOFTWARE) else ""
 
 
 def _numbers(result: TaskRun) -> list[str]:
@@ -148,7 +157,8 @@ def _collectives(result: TaskRun) -> list[str]:
             _short(use.kind),
             f"{use.count} x {format_bytes(use.size_bytes)}",
             f"{use.group_size} ranks",
-            format_time(use.time_ps),
+            format_time(use.transfer_ps),
+            f"+ {format_time(use.waiting_ps)} waiting for late ranks" if use.waiting_ps else "",
         )
         for use in uses[:4]
     ]

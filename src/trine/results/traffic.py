@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
 from trine.graph.program import Phase
-from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
+from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Records, TaskGraph
 from trine.results.activity import Window
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
@@ -23,6 +23,7 @@ class CollectiveUse:
     size_bytes: payload of one of them as a rank sees it (nccl-tests' convention). count: how many of them one rank
     takes part in (the most over the ranks, where ranks differ). total: how many there are in the system. time_ps: the
     sum of their durations, from the first start to the last end of a transfer, on the rank where it is largest.
+    waiting_ps: the part of it before the last rank entered, when early ranks wait for late ones.
     """
 
     kind: str
@@ -33,6 +34,12 @@ class CollectiveUse:
     time_ps: int
     axes: tuple[str, ...]
     algorithms: tuple[str, ...]
+    waiting_ps: int = 0
+
+    @property
+    def transfer_ps(self) -> int:
+        """The time after the last rank entered."""
+        return self.time_ps - self.waiting_ps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,22 +68,22 @@ Totals = Mapping[tuple[str, int, int], int]
 def collective_uses(
     graph: TaskGraph, records: Records, window: Window, totals: Totals | None = None
 ) -> tuple[CollectiveUse, ...]:
-    """Return the collectives of the window's step, those that take most time first.
+    """Return the collectives of the window's step, those that transfer longest first.
 
     Messages between two ranks that belong to no collective (between pipeline stages, DataParallel's outputs and their
     gradients) are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not.
     """
-    durations = _durations(graph, records)
+    durations, waiting = _durations(graph, records)
     groups: dict[tuple[str, int, int], list[int]] = {}
     for index, label in enumerate(graph.collectives):
         if window.step == 0 or label.step == window.step:
             groups.setdefault((label.kind, label.size_bytes, label.num_ranks), []).append(index)
-    uses = [_use(graph, members, durations) for members in groups.values()] + _messages(
+    uses = [_use(graph, members, durations, waiting) for members in groups.values()] + _messages(
         graph, records, window, totals is not None
     )
     if totals is not None:
         uses = [replace(use, total=totals.get((use.kind, use.size_bytes, use.group_size), use.total)) for use in uses]
-    return tuple(sorted(uses, key=lambda use: (-use.time_ps, use.kind, -use.size_bytes, use.group_size)))
+    return tuple(sorted(uses, key=lambda use: (-use.transfer_ps, use.kind, -use.size_bytes, use.group_size)))
 
 
 def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool) -> list[CollectiveUse]:
@@ -133,25 +140,41 @@ def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | No
     )
 
 
-def _durations(graph: TaskGraph, records: Records) -> Int64:
-    """Return how long each collective took, from first start to last end of its transfers: int64[collectives]."""
+def _durations(graph: TaskGraph, records: Records) -> tuple[Int64, Int64]:
+    """Return how long each collective took, from first start to last end of its transfers, and how much of that was
+    before its last rank entered: int64[collectives] each."""
     chosen = np.flatnonzero((graph.kind == TRANSFER) & (graph.labels.collective >= 0))
     which = graph.labels.collective[chosen]
     first = np.full(len(graph.collectives), np.iinfo(np.int64).max)
     last = np.full(len(graph.collectives), -1, np.int64)
     np.minimum.at(first, which, records.start_ps[chosen])
     np.maximum.at(last, which, records.end_ps[chosen])
-    return np.where(last >= 0, last - np.minimum(first, last), 0)
+    first = np.minimum(first, last)
+    return last - first, np.clip(_last_entries(graph, records), first, last) - first
 
 
-def _use(graph: TaskGraph, members: list[int], durations: Int64) -> CollectiveUse:
+def _last_entries(graph: TaskGraph, records: Records) -> Int64:
+    """Return when the last rank entered each collective: int64[collectives], 0 for one without joins."""
+    num_ranks = max(len(graph.rank_names), 1)
+    joins = np.flatnonzero((graph.kind == JOIN) & (graph.labels.collective >= 0) & (graph.rank >= 0))
+    which = graph.labels.collective[joins].astype(np.int64)
+    pairs, at = np.unique(which * num_ranks + graph.rank[joins], return_inverse=True)
+    entered = np.full(len(pairs), np.iinfo(np.int64).max)
+    np.minimum.at(entered, at, records.start_ps[joins])
+    latest = np.zeros(len(graph.collectives), np.int64)
+    np.maximum.at(latest, pairs // num_ranks, entered)
+    return latest
+
+
+def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64) -> CollectiveUse:
     num_ranks = len(graph.rank_names)
-    count, time = np.zeros(num_ranks, np.int64), np.zeros(num_ranks, np.int64)
+    count, time, waited = (np.zeros(num_ranks, np.int64) for _ in range(3))
     labels: list[CollectiveLabel] = [graph.collectives[index] for index in members]
     for index, label in zip(members, labels, strict=True):
         ranks = np.array(label.ranks, np.int64)
         count[ranks] += 1
         time[ranks] += durations[index]
+        waited[ranks] += waiting[index]
     return CollectiveUse(
         kind=labels[0].kind,
         size_bytes=labels[0].size_bytes,
@@ -161,4 +184,5 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64) -> CollectiveUs
         time_ps=int(time.max(initial=0)),
         axes=tuple(dict.fromkeys(label.axis for label in labels)),
         algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),
+        waiting_ps=int(waited[time.argmax()]) if num_ranks else 0,
     )

@@ -164,7 +164,7 @@ def explain_memory(
     program = found.job.programs[stage]
     changes = in_order(program)
     index = _peak(changes)
-    asked = found.setup.plan
+    asked = replace(found.setup.plan, sequence_parallel=None if plan is None else plan.sequence_parallel)
     return MemoryExplained(
         stage=stage,
         use=found.uses()[stage],

@@ -95,6 +95,7 @@ def evidence(
         rows.append(Evidence("slowest GPU", "assumed", _slowest(setup)))
     if setup.software.profile is not None:
         rows.append(_software(setup))
+    rows.extend(Evidence("layout", "assumed", text) for text in setup.layout_notes)
     rows.extend(Evidence("tensor parallelism", "assumed", text) for text in report.tp_notes)
     if report.cut_rule:
         rows.append(Evidence("pipeline cuts", "assumed", report.cut_rule))
@@ -123,7 +124,8 @@ def evidence(
         rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
     if setup.workload.collectives:
         rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
-    rows.extend(Evidence("trace", "assumed", text) for text in setup.workload.assumptions)
+    what = "model" if setup.workload.format == SYNTHESISED else "trace"
+    rows.extend(Evidence(what, "assumed", text) for text in setup.workload.assumptions)
     return tuple(rows)
 
 
@@ -229,7 +231,7 @@ def setup_warnings(setup: Setup) -> list[str]:
             "the trace has no CPU side, so kernel launches take no time: --cpu assumes 5 us for each operator, "
             "--launch-cost TIME another time, --no-cpu none"
         )
-    return found
+    return [*found, *setup.layout_warnings]
 
 
 def fold_warnings(done: JobRun) -> list[str]:

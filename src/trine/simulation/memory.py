@@ -49,10 +49,11 @@ def stage_programs(
 ) -> dict[int, RankProgram]:
     """Programs of the asked pipeline stages (all if None), with as many micro-batches as memory can tell apart."""
     from trine.compute import make_compute
+    from trine.parallel.constraints import LayoutFacts, resolve_layout
     from trine.parallel.job import JobContext
     from trine.parallel.stage import StageBuilder
 
-    plan = plan.filled(None if software is None else software.plan_fields())
+    plan, _ = resolve_layout(plan, software, LayoutFacts(workload))
     needs_times = plan.pp > 1 and not plan.cuts and plan.balance == "time"
     model = make_compute("auto", workload) if needs_times else _NoTime()
     context = JobContext(workload, shortened(plan, workload.batch), model, None, software)
@@ -113,7 +114,9 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
 
 def num_communicators(plan: Plan) -> int:
     """Groups that a rank takes part in."""
-    return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep))
+    return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep)) + (
+        plan.expert_tp not in (1, plan.tp)
+    )
 
 
 def rank_memory(

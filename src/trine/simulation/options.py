@@ -45,7 +45,7 @@ class SimulateOptions:
     launch_cost_ps: CPU time of every launch, in place of what the trace says.
     software: the profile of the training software (:mod:`trine.software`), its name, or a file; ``none`` for none. Of
         a synthesised workload it says which operators there are and what launching them costs the CPU; of any, what a
-        plan leaves open. None: what the workload was written for, else by layout.
+        plan leaves open. None: what the workload was written for, else the default for the workload and GPU.
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
     fold: ``on`` simulates one rank of each kind that behaves alike, exactly, or gives an estimate where a few slow
@@ -86,6 +86,6 @@ class SimulateOptions:
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
     on_job: Callable[[Job], None] | None = None
-    software: Software | str | os.PathLike[str] | None = option(None, "Training software, or its file [by layout].")
+    software: Software | str | os.PathLike[str] | None = option(None, "Training software, or its file [by workload].")
     warnings: tuple[str, ...] = ()
     compare: bool = True

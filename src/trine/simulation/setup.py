@@ -16,6 +16,7 @@ from trine.compute.origin import known_gpu
 from trine.compute.roofline import TABLES
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import Workload
+from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
 from trine.parallel.plan import Plan
 from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import Timing, first_known, gpus_under, timing
@@ -61,7 +62,8 @@ class Setup:
     """What was asked for, resolved.
 
     gpu: the GPU that the user asked for in place of the cluster's; its memory and power count. plan: with what it left
-    open filled in. compute: the compute model that the options mean for this workload.
+    open filled in. compute: the compute model that the options mean for this workload. layout_notes: what the software
+    sets in the layout by itself; layout_warnings: what has no effect there, or needs further settings.
     """
 
     workload: Workload
@@ -77,6 +79,8 @@ class Setup:
     places: Int64
     software: ChosenSoftware
     slower: float = 0.0
+    layout_notes: tuple[str, ...] = ()
+    layout_warnings: tuple[str, ...] = ()
 
     @property
     def network_name(self) -> str:
@@ -168,11 +172,13 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     gpu, here = options.gpu, gpus_under(machine, places)
     if not is_model(workload):
         workload = load_workload(workload, options.trace_gpu, None)
-    software = software_of(options.software, workload, plan)
-    plan = plan.filled(None if software.profile is None else software.profile.plan_fields())
     target = gpu if gpu is not None else first_known(here)
+    software = software_of(options.software, workload, target)
     written = load_workload(workload, options.trace_gpu, target, software.profile or NO_SOFTWARE)
     workload = on_gpu(written_for(written, software), software.profile)
+    layout_facts = LayoutFacts(workload)
+    asked, (plan, layout_notes) = plan, resolve_layout(plan, software.profile, layout_facts)
+    check_layout(asked, plan, software.profile, layout_facts)
     from trine.compute.models import meant
 
     compute = meant(options.compute, workload, target)
@@ -190,6 +196,8 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
         launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
         or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
+        layout_notes=layout_notes,
+        layout_warnings=(*ignored_options(asked, plan), *met_with_settings(plan, software.profile, layout_facts)),
         network=network,
         gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
         times=times,

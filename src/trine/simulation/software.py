@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
-from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.software.profile import NO_SOFTWARE, Software, load_software
+from trine.software.usual import usual_software
 
 if TYPE_CHECKING:
     from trine.compute import LaunchCosts
     from trine.simulation.options import SimulateOptions
 
-#: What is used where nobody says: of a step of replicas alone (recorded, of a convolutional network, or DDP), of FSDP,
-#: and of tensor or pipeline parallelism, where operators are written from a model's shapes.
-EAGER, SHARDED, MODEL_PARALLEL = "pytorch-eager", "torchtitan", "megatron-core"
 #: As :data:`trine.workload.synthesis.model.PREFIX`, which imports what reads models.
 _PREFIX = "model:"
 
@@ -46,31 +43,33 @@ def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
     return None if asked == NO_SOFTWARE else load_software(asked)
 
 
-def usual_software(workload: Workload | str | os.PathLike[str], plan: Plan) -> ChosenSoftware:
-    """The profile of a layout of a model that is written from its shapes; eager PyTorch of all else."""
-    if not _is_transformer(workload):
-        return ChosenSoftware(load_software(EAGER), "the usual one of recorded steps and convolutional networks")
-    if plan.tp * plan.pp * plan.cp * plan.ep > 1 or plan.sharding in ("zero1", "zero2"):
-        return ChosenSoftware(load_software(MODEL_PARALLEL), "the usual one of tensor, pipeline and expert parallelism")
-    if plan.sharding in PARAMETERS_SHARDED:
-        return ChosenSoftware(load_software(SHARDED), "the usual one where parameters are sharded")
-    return ChosenSoftware(load_software(EAGER), "the usual one of one GPU and of replicas")
+def usual_for(workload: Workload | str | os.PathLike[str], gpu: str | None) -> ChosenSoftware:
+    """Return the profile for a workload and GPU for which nobody names one, whatever the layout."""
+    rule = usual_software().rule_for("transformer" if _is_transformer(workload) else "other", _vendor(gpu))
+    return ChosenSoftware(load_software(rule.software), rule.reason)
+
+
+def _vendor(gpu: str | None) -> str:
+    """Return the vendor of a GPU by its names; NVIDIA if they do not tell."""
+    from trine.compute.origin import known_gpu
+
+    spec = known_gpu(gpu)
+    names = (gpu or "", *(() if spec is None else spec.aliases))
+    return "amd" if any(name.lower().startswith(("amd", "mi")) for name in names) else "nvidia"
 
 
 def software_of(
-    asked: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], plan: Plan
+    asked: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], gpu: str | None
 ) -> ChosenSoftware:
-    """The profile that ``workload`` under ``plan`` is simulated with.
+    """Return the profile that ``workload`` on ``gpu`` is simulated with.
 
-    What was asked for counts; then what a synthesised workload was written for, where that was said; then the usual one
-    of the layout. Raises InputError where it was said twice, and differently.
+    A named profile counts; then the one that a synthesised workload was written for; then the default. Raises
+    InputError if the workload was written for another profile than the named one.
     """
     said = _said(workload)
     if asked is None:
         return (
-            usual_software(workload, plan)
-            if said is None
-            else ChosenSoftware(said[0], "what the workload was written for")
+            usual_for(workload, gpu) if said is None else ChosenSoftware(said[0], "what the workload was written for")
         )
     chosen = ChosenSoftware(as_software(asked), "asked for")
     if said is not None and said[0] != chosen.profile:

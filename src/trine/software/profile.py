@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from trine.errors import InputError, SpecError, nearest
 from trine.inputs import PRESETS, preset_names
 from trine.schema import Field, Spec
+from trine.software.constraints import LayoutConstraints
 from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
@@ -185,8 +186,8 @@ class Software(Spec):
     """A profile.
 
     stages: the rule by which a pipeline is cut where the plan does not say (:class:`trine.Plan`, ``balance``). plan:
-    schedule, dp_overlap and overlap of a plan, as this software has them unless the user says. sources: field -> where
-    its number comes from.
+    schedule, dp_overlap and overlap of a plan, as this software has them unless the user says. constraints: which
+    layouts it runs. sources: field -> where its number comes from.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Software(Spec):
     step: list[FixedCost] = Field(default_factory=list)
     stages: Literal["time", "layers", "blocks", "nanotron"] = "time"
     plan: dict[str, bool | int | str] = Field(default_factory=dict)
+    constraints: LayoutConstraints = LayoutConstraints()
     zero: ZeroStyle = ZeroStyle()
     memory: MemoryStyle = MemoryStyle()
     factors: Factors = Factors()

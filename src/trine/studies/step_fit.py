@@ -186,7 +186,7 @@ def _beside(path: Path, workload: str) -> str:
 def _base(file: MeasuredSteps, steps: list[_Step]) -> Software:
     if file.software is not None:
         return load_software(file.software)
-    found = [software_of(None, one.workload, one.plan).profile for one in steps]
+    found = [software_of(None, one.workload, None).profile for one in steps]
     names = sorted({NO_SOFTWARE if profile is None else profile.name for profile in found})
     if len(names) > 1 or found[0] is None:
         raise InputError(f"the steps are of {' and '.join(names)} by default: name the one to fit", field="software")

@@ -246,13 +246,13 @@ def _transformer_assumptions(
     dropout = "dropout" if writes.dropout else "no dropout"
     found = [
         f"operators are those of {whose}: {attention}, gate and up projection in one product, {loss}; there is "
-        f"{dropout} and no activation recomputation"
+        f"{dropout}"
     ]
     if dtype != "float32":
-        how = "as they are" if writes.gradient_dtype == "model" else "in float32"
+        how = dtype if writes.gradient_dtype == "model" else "float32"
         found.append(
-            f"weights, gradients and activations are {dtype}; Adam keeps a float32 copy of the weights and two float32 "
-            f"moments, and gradients are accumulated and reduced {how}"
+            f"weights and activations are {dtype}; operators compute gradients in {dtype}, which are accumulated and "
+            f"reduced in {how}; Adam keeps a float32 copy of the weights and two float32 moments"
         )
     if isinstance(spec, Bert):
         found.append("logits are computed for all tokens, not for the masked ones alone")
