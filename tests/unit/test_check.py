@@ -227,10 +227,11 @@ def test_a_range_in_the_middle_is_named(tmp_path: Path) -> None:
     assert "suspicious from 16K to 512K" in check.table()
 
 
-def test_faster_than_predicted_is_not_suspicious_but_said(tmp_path: Path) -> None:
+def test_a_prediction_that_is_too_slow_fits_another_machine(tmp_path: Path) -> None:
     check = check_log(log_of(tmp_path, [time / 4 for time in times_us(dgx())]), dgx())
-    assert check.healthy
+    assert (check.state, check.healthy, check.suspicious_from) == ("misfit", False, None)
     assert all(row.state == FAST for row in check.rows)
+    assert "prediction does not fit this machine: 30 of 30 sizes lie below the band" in check.table()
     assert "the cluster's numbers may be too low" in check.table()
 
 

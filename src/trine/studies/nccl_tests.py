@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
+from trine.collectives.sizes import format_size
 from trine.errors import InputError, nearest
 from trine.inputs import open_input
 from trine.studies import nccl_facts as facts
@@ -74,8 +75,8 @@ class NcclLog:
 
     ``launch``: ``process-per-gpu``, ``single-process`` or ``graph``. ``environment``: NCCL_* settings seen, without the
     prefix, those of :data:`SETTINGS` and :data:`EVIDENCE` only. ``network``: as NCCL names it (``IB``, ``Socket``).
-    ``most_ranks``: above ``num_ranks`` or below it where the count is uncertain, with ``fewest_ranks`` the range.
-    ``num_hosts`` None: unknown. ``notes``: what was left out of the log, and why.
+    ``fewest_ranks``, ``most_ranks``: the range of an uncertain count; most None: no upper bound. ``num_hosts`` None:
+    unknown. ``num_alone``: processes that call themselves rank 0. ``notes``: what was left out of the log, and why.
     """
 
     path: str
@@ -87,6 +88,7 @@ class NcclLog:
     fewest_ranks: int | None = None
     most_ranks: int | None = None
     num_hosts: int | None = None
+    num_alone: int = 1
     hosts: tuple[str, ...] = ()
     gpu_names: tuple[str, ...] = ()
     launch: str | None = None
@@ -155,13 +157,17 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
         if not runs:
             raise InputError(f"the log is of {_ops_of(before)}, not of {wanted}", file=path)
     if len(runs) > 1:
-        raise InputError(
-            f"holds {len(runs)} runs ({_list_runs(runs)}); give --run 1 to {len(runs)}, or --op", file=path
-        )
+        choices = f"give --run N ({_list_runs(runs)}) or --op"
+        raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
     if runs[0].op is None:
         raise InputError(
             "does not say which collective it is, and the columns fit more than one: give --op all_gather, "
             "--op all_to_all, ...",
+            file=path,
+        )
+    if runs[0].num_alone > 1:
+        raise InputError(
+            f"{runs[0].num_alone} processes are rank 0, so that each ran a test alone: build nccl-tests with MPI=1",
             file=path,
         )
     return runs[0]
@@ -345,6 +351,7 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         most_ranks=counted.most,
         ranks_from=counted.source,
         num_hosts=_num_hosts(draft, counted, ranks),
+        num_alone=max(1, len(draft.alone)),
         hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
         gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)),
         launch=_launch(draft, ranks),
@@ -380,8 +387,10 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
         implied = by_count, by_count
     source = "busbw / algbw" if by_count is None else "the count column"
     if shown and (implied is None or shown >= implied[0] or len(draft.alone) > 1):
-        source = "the device lines" if len(listed) == shown else "the highest rank of the device lines"
-        return _Ranks(shown, shown, shown, source)
+        if len(listed) == shown:
+            return _Ranks(shown, shown, shown, "the device lines")
+        most = implied[1] if implied and (implied[1] or 0) >= shown else None
+        return _Ranks(shown, shown, most, "the highest rank of the device lines")
     if implied is None:
         return _Ranks()
     fewest, most = implied
@@ -412,10 +421,6 @@ def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
         notes.append(missing)
     if counted.note:
         notes.append(counted.note)
-    if len(draft.alone) > 1:
-        notes.append(
-            f"{len(draft.alone)} processes are rank 0: each ran a test alone, since nccl-tests was built without MPI=1"
-        )
     wrong = [row.size_bytes for row in draft.rows if any(m and m.wrong for m in (row.out_of_place, row.in_place))]
     if wrong and _counts_errors(draft.rows):
         notes.append(f"the test found wrong results, first at {wrong[0]} bytes: times of a broken run say little")
@@ -464,7 +469,7 @@ def _list_runs(runs: Sequence[NcclLog]) -> str:
     shown = [
         f"{i}: {run.op or 'unnamed'}"
         + (f" of {run.num_ranks} ranks" if run.num_ranks else "")
-        + f", {facts.format_size(run.rows[0].size_bytes)} to {facts.format_size(run.rows[-1].size_bytes)}"
+        + f", {format_size(run.rows[0].size_bytes)} to {format_size(run.rows[-1].size_bytes)}"
         for i, run in enumerate(runs[:8], start=1)
     ]
     return "; ".join([*shown, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])

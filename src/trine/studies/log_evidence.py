@@ -1,0 +1,83 @@
+"""Evidence in a log's own text: causes that it states or rules out, and machines that it cannot be from."""
+
+from __future__ import annotations
+
+import re
+
+from trine.cluster.cluster import Cluster
+from trine.studies.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP
+from trine.studies.nccl_tests import NcclLog
+
+#: GPU models in the names that drivers print, such as "NVIDIA H100 80GB HBM3".
+_GPU_NAMES = re.compile(
+    r"\b(?:GB200|GB300|GH200|GB10|[VAHBTPLK]\d{1,3}[SG]?|(?:RTX|GTX) ?(?:PRO )?A?\d{4}D?(?: Ti| SUPER)?"
+    r"|MI\d{2,3}[XA]?)\b",
+    re.IGNORECASE,
+)
+#: Models that exist as SXM module and as PCIe card.
+_TWO_FORMS = ("P100", "V100", "A100", "A800", "H100", "H800", "H200")
+_PCIE_CARD = re.compile(r"PCI-?E\b|\bNVL\b", re.IGNORECASE)
+
+
+def stated_causes(log: NcclLog) -> dict[str, str]:
+    """Return kinds of causes that the log states, with its words."""
+    stated = {}
+    if log.network is not None and log.network.lower() == "socket":
+        stated[TCP] = "the log says 'Using network Socket'"
+    elif log.network is None and _is_on(log, "IB_DISABLE"):
+        stated[TCP] = "the log sets NCCL_IB_DISABLE=1"
+    if _is_on(log, "P2P_DISABLE"):
+        stated[PCIE] = "the log sets NCCL_P2P_DISABLE=1"
+    return stated
+
+
+def excluded_causes(log: NcclLog) -> frozenset[str]:
+    """Return kinds of causes that the log rules out."""
+    excluded = set()
+    if log.launch is not None:
+        excluded.add(LAUNCH)
+    if log.num_hosts == 1:
+        excluded |= {NICS, NETWORK, TCP}
+    if log.network is not None and log.network.lower() != "socket":
+        excluded.add(TCP)
+    return frozenset(excluded)
+
+
+def notes_on(log: NcclLog) -> tuple[str, ...]:
+    """Return what the log says of its transports that no cause covers."""
+    if not _is_on(log, "SHM_DISABLE"):
+        return ()
+    return ("without shared memory GPUs of a host that have no P2P talk over the network, which is not modelled",)
+
+
+def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
+    """Return in which ways the log is of another machine than the cluster: GPU model, library, number of hosts."""
+    found = []
+    models = {gpu for i in cluster.gpus if (gpu := cluster.devices[i].gpu)}
+    names = {name: match[0] for name in log.gpu_names if (match := _GPU_NAMES.search(name))}
+    strange = [name for name, short in names.items() if models and not any(_is(name, short, gpu) for gpu in models)]
+    if strange:
+        found.append(f"the log names {', '.join(strange)}, the cluster has {', '.join(sorted(models))}")
+    if log.library is not None and cluster.library in ("nccl", "rccl") and log.library != cluster.library:
+        found.append(f"the log is of {log.library.upper()}, the cluster's GPUs use {cluster.library.upper()}")
+    nodes = {cluster.devices[i].node for i in cluster.gpus}
+    if log.num_hosts is not None and None not in nodes and log.num_hosts != len(nodes):
+        hosts = "1 host" if log.num_hosts == 1 else f"{log.num_hosts} hosts"
+        have = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        found.append(f"the log is of {hosts} with {log.num_ranks} ranks, the cluster has {have}")
+    return tuple(found)
+
+
+def _is_on(log: NcclLog, name: str) -> bool:
+    return log.environment.get(name, "0") not in ("0", "")
+
+
+def _is(name: str, short: str, gpu: str) -> bool:
+    """Whether a driver's name, of which ``short`` is the model, can be the GPU model of a cluster."""
+    parts = gpu.upper().split("-")
+    model = re.sub(r"[ -]", "", short.upper())
+    if not any("".join(parts[:end]) in (model, f"{model}X") for end in range(1, len(parts) + 1)):
+        return False
+    if "PCIE" in parts:
+        return "SXM" not in name.upper()
+    return not (model in _TWO_FORMS and _PCIE_CARD.search(name))
