@@ -135,6 +135,8 @@ def _by_text(text: str, file: str) -> str | None:
         tags = {"system": "nccl", "topology": "lstopo"}
         if root is None or root[1] not in tags:
             tag = "no element" if root is None else f"<{root[1][:40]}>"
+            if root is not None and root[1] == "graphs":
+                tag += " (NCCL's channels, NCCL_GRAPH_DUMP_FILE, which hold no links)"
             raise SpecError(f"is XML with {tag} at its root; known: <system> (NCCL), <topology> (lstopo)", file=file)
         return tags[root[1]]
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")

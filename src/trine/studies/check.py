@@ -141,7 +141,8 @@ def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> 
     text = f"{of_sizes(len(fast), len(sizes))} below the band, up to {worst:.2g} times faster than predicted"
     if slow:
         text += f", and {len(slow)} above it"
-    return f"{text}: the cluster's numbers may be too low"
+    guess = "may be too low" if len(fast) > len(slow) else "may be those of another machine"
+    return f"{text}: the cluster's numbers {guess}"
 
 
 def _unexplained(expected: Expected, measured_ps: Sequence[int], cause: Hypothesis) -> int | None:
