@@ -47,6 +47,14 @@ WRITERS: Registry[Callable[..., str]] = Registry(
         "graphml": "trine.formats.networkx_graph:graphml_text",
     },
 )
+#: The formats in words, for files that are none of them.
+_KNOWN = (
+    "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
+    "links, node-link JSON, a cluster file of trine; see docs/formats/imports.md"
+)
+_ROCM = re.compile(
+    r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE
+)
 #: Formats whose readers take plain data.
 _DATA = ("infragraph", "networkx")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
@@ -142,6 +150,8 @@ def _by_text(text: str, file: str) -> str | None:
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
         return "csv"
+    if _ROCM.search(text):
+        raise SpecError(f"is a topology of rocm-smi or amd-smi, which trine does not read; known: {_KNOWN}", file=file)
     if _MATRIX_ROW.search(text) and "X" in text.split():
         return "nvidia-smi"
     keys = set(_TOP_KEY.findall(text))
@@ -154,16 +164,17 @@ def _plain_data(text: str, file: str) -> object:
     if text.lstrip().startswith("{"):
         return parse_json(text, file)
     data = parse_plain(text)
-    return parse_yaml(text, file) if data is None else data
+    if data is not None:
+        return data
+    try:
+        return parse_yaml(text, file)
+    except SpecError as error:
+        raise SpecError(f"is in no format that trine recognises ({error}); known: {_KNOWN}", file=file) from None
 
 
 def _by_keys(data: object, file: str) -> str:
     if not isinstance(data, dict):
-        raise SpecError(
-            f"is in no format that trine recognises; name it (--format {', '.join(READERS.built_in)}), see "
-            "docs/formats/imports.md",
-            file=file,
-        )
+        raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file)
     keys = set(data)
     if keys & {"infrastructure", "instances", "components"}:
         return "infragraph"
