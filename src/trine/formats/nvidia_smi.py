@@ -268,7 +268,7 @@ class _Machine:
         most = max(each.values())
         for gpu, count in each.items():
             if count < most:
-                self.notes.append(f"{gpu} shows {count} of {most} NVLinks: {most - count} are down or missing")
+                self.notes.append(f"{gpu} shows {count} of {most} NVLinks: {most - count} down or missing")
         odd = [f"{a} and {b} ({n})" for (a, b), n in lanes.items() if a in each and n < min(each[a], each[b])]
         if odd:
             self.notes.append(f"fewer NVLinks than both GPUs have to others: {', '.join(odd)}")

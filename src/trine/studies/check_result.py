@@ -56,7 +56,8 @@ class CheckResult(Report):
     probable first (without a ``cause``, the nearest first); none of a healthy run. ``noise``: slow sizes that stand
     alone. ``stated``: the log's own words for the cause, if it states one. ``unexplained_from``: first
     size of a range that is slower than the cause explains. ``misfit``: in which way the prediction does
-    not fit the measured machine; then neither "healthy" nor a cause means anything.
+    not fit the measured machine; then neither "healthy" nor a cause means anything. ``hints``: evidence
+    of the log that no cause covers.
     """
 
     SCHEMA: ClassVar[str] = "check"
@@ -76,6 +77,7 @@ class CheckResult(Report):
     causes: tuple[Weighed, ...] = ()
     noise: tuple[int, ...] = ()
     misfit: str | None = None
+    hints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -205,10 +207,13 @@ def _verdict(check: CheckResult) -> str:
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
         near = f" (the nearest: {check.causes[0].cause.name})" if check.causes else ""
-        return f"{text}; no cause that trine knows explains it{near}"
+        hints = f"; {'; '.join(check.hints)}" if check.hints else ""
+        return f"{text}; no cause that trine knows explains it{near}{hints}"
     others = f"; not to be told apart from it: {'; '.join(check.alike)}" if check.alike else ""
     if check.unexplained_from is not None:
         others += f"; from {format_size(check.unexplained_from)} the run is slower than that explains"
+    if check.hints:
+        others += f"; {'; '.join(check.hints)}"
     if check.stated:
         return f"{text}; cause: {check.cause.name}, {check.stated} ({check.cause.advice}){others}"
     share = check.causes[0].probability

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_UP
 from trine.studies.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP
 from trine.studies.nccl_tests import NcclLog
 
@@ -43,11 +44,14 @@ def excluded_causes(log: NcclLog) -> frozenset[str]:
     return frozenset(excluded)
 
 
-def notes_on(log: NcclLog) -> tuple[str, ...]:
-    """Return what the log says of its transports that no cause covers."""
-    if not _is_on(log, "SHM_DISABLE"):
-        return ()
-    return ("without shared memory GPUs of a host that have no P2P talk over the network, which is not modelled",)
+def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
+    """Return settings of the log that slow a run down and that no cause covers."""
+    hints = []
+    if _is_on(log, "SHM_DISABLE"):
+        hints.append("the log sets NCCL_SHM_DISABLE=1: GPUs of a host without P2P then talk over the network")
+    if _is_on(log, "P2P_DISABLE") and all(link.link_class != SCALE_UP for link in cluster.links):
+        hints.append("the log sets NCCL_P2P_DISABLE=1: GPUs then talk through the host's memory")
+    return tuple(hints)
 
 
 def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:

@@ -86,8 +86,9 @@ def decode(raw: bytes) -> str:
     """Return the text of a log in UTF-8 or UTF-16 (PowerShell writes the latter)."""
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return raw.decode("utf-16", "replace")
-    if raw[1:2000:2].count(0) > len(raw[:2000]) // 4:
-        return raw.decode("utf-16-le", "replace")
+    for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if raw[first:2000:2].count(0) > len(raw[:2000]) // 4:
+            return raw.decode(encoding, "replace")
     return raw.decode("utf-8-sig", "replace")
 
 

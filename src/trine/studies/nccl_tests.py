@@ -53,10 +53,11 @@ _VERSIONS = (
     re.compile(r"\b(NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)"),
     re.compile(r"\b(nccl|rccl)-library=(\d{4,6})\b"),
 )
-_ENVIRONMENT = re.compile(r"\b(?:NCCL|RCCL)_([A-Z_]+)(?:=| set by environment to )([\w.:,^-]+)")
+_ENVIRONMENT = re.compile(r"\b(?:NCCL|RCCL)_([A-Z0-9_]+)(?:=| set by environment to )([\w.:,^-]+)")
 _COUNTS = re.compile(r"nThread\s+(\d+)\s+nGpus\s+(\d+)\b")
 _SIZES = re.compile(r"maxBytes\s+(\d{1,19})\s+step:\s*(\d{1,19})\((factor|bytes)\)")
 _LESS_MEMORY = re.compile(r"Reducing maxBytes to (\d{1,19})")
+_COMMUNICATOR = re.compile(r"\bnranks (\d{1,7})\b.*(?:Init|cudaDev)", re.IGNORECASE)
 _NETWORK = re.compile(r"Using network (\S.{0,40}?)\s*$|\bvia NET/(\w+)|\bNET/(IB|Socket) : Using\b")
 _GRAPH = re.compile(r"\bgraph:\s*(\d+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
@@ -126,6 +127,7 @@ class _Draft:
     library: str | None = None
     version: str | None = None
     network: str | None = None
+    communicator: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     average: float | None = None
     rows: list[LogRow] = field(default_factory=list)
@@ -189,10 +191,11 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     runs = [_finished(draft, str(path)) for draft in reader.drafts if draft.rows]
     if not runs:
         foreign = next((name for sign, name in _FOREIGN if sign in text), None)
-        hint = f"looks like the output of {foreign}: " if foreign else ""
+        example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
+        example += f"; it looks like the output of {foreign}" if foreign else ""
         raise InputError(
-            f"{hint}no row of nccl-tests or rccl-tests found; a row is size, count, type[, redop[, root]], then time, "
-            "algbw, busbw and #wrong once or twice, such as '1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'",
+            "no row of nccl-tests or rccl-tests found; a row is size, count, type[, redop[, root]], then time, "
+            f"algbw, busbw and #wrong once or twice, such as {example}",
             file=path,
         )
     return runs
@@ -303,7 +306,7 @@ def _read_fact(text: str, draft: _Draft) -> None:
         rank, group, pid, host, name = match.groups()
         if (int(group or 0), int(rank)) == (0, 0):
             draft.alone.add((pid or "", host))
-        draft.ranks[int(group or 0), int(rank)] = (pid or rank, host, name.strip())
+        draft.ranks[int(group or 0), int(rank)] = (pid or rank, host, name.strip(" \"',"))
         return
     if match := _COUNTS.search(text):
         draft.threads_gpus = int(match[1]), int(match[2])
@@ -313,6 +316,8 @@ def _read_fact(text: str, draft: _Draft) -> None:
         draft.last_bytes = int(match[1])
     if match := _NETWORK.search(text):
         draft.network = match[1] or draft.network or match[2] or match[3]
+    if match := _COMMUNICATOR.search(text):
+        draft.communicator = int(match[1])
     if match := _GRAPH.search(text):
         draft.graph = int(match[1])
     if (match := _PROGRAM.search(text)) and match[1] in OPS:
@@ -381,11 +386,11 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     """
     listed = [rank for group, rank in draft.ranks if group == 0]
     shown = max(listed, default=-1) + 1
-    implied = facts.ranks_by_ratio(draft.rows, op)
-    by_count = facts.ranks_by_count(draft.rows, op)
-    if by_count is not None:
-        implied = by_count, by_count
-    source = "busbw / algbw" if by_count is None else "the count column"
+    implied, source = facts.ranks_by_ratio(draft.rows, op), "busbw / algbw"
+    if (by_count := facts.ranks_by_count(draft.rows, op)) is not None:
+        implied, source = (by_count, by_count), "the count column"
+    if draft.communicator is not None and draft.communicator > 1:
+        implied, source = (draft.communicator, draft.communicator), "NCCL's messages"
     if shown and (implied is None or shown >= implied[0] or len(draft.alone) > 1):
         if len(listed) == shown:
             return _Ranks(shown, shown, shown, "the device lines")
