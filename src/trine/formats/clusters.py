@@ -8,8 +8,9 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ _ROCM = re.compile(
 _DATA = ("infragraph", "networkx")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
 _MATRIX_ROW = re.compile(r"^\W*(?:\[\dm)?GPU0\s", re.MULTILINE)
+#: Top keys of YAML that may be InfraGraph or node-link data.
+_OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
 
@@ -155,9 +158,17 @@ def _by_text(text: str, file: str) -> str | None:
     if _MATRIX_ROW.search(text) and "X" in text.split():
         return "nvidia-smi"
     keys = set(_TOP_KEY.findall(text))
-    if keys and not head.startswith("{") and not keys & {"infrastructure", "instances", "components", "nodes"}:
-        return "trine"
+    if keys and not head.startswith("{") and not keys & _OTHER_KEYS:
+        return "trine" if _like_cluster_file(keys) else None
     return None
+
+
+def _like_cluster_file(keys: Collection[str]) -> bool:
+    """Whether a name at the beginning of a line is a field of cluster files, or nearly one."""
+    from trine.cluster.schema import ClusterFile
+
+    fields = ["base", *ClusterFile.model_fields]
+    return any(get_close_matches(key, fields, n=1) for key in keys)
 
 
 def _plain_data(text: str, file: str) -> object:
@@ -168,8 +179,11 @@ def _plain_data(text: str, file: str) -> object:
         return data
     try:
         return parse_yaml(text, file)
-    except SpecError as error:
-        raise SpecError(f"is in no format that trine recognises ({error}); known: {_KNOWN}", file=file) from None
+    except SpecError:
+        keys = set(_TOP_KEY.findall(text))
+        if keys & _OTHER_KEYS or _like_cluster_file(keys):
+            raise
+        raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file) from None
 
 
 def _by_keys(data: object, file: str) -> str:
@@ -181,6 +195,8 @@ def _by_keys(data: object, file: str) -> str:
     nodes = data.get("nodes")
     if keys & {"edges", "links"} and isinstance(nodes, list) and any(isinstance(n, dict) and "id" in n for n in nodes):
         return "networkx"
+    if keys and not _like_cluster_file([str(key) for key in keys]):
+        raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file)
     return "trine"
 
 
