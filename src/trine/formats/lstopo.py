@@ -212,7 +212,7 @@ class _MachineReader:
         return entry, f"links of {lane / 1000:g} GB/s"
 
     def rates_of(self, kind: str, entry: str | None, why: str, mb_per_s: int) -> Link:
-        """Return the numbers of a link of so many MB/s by the data sheet, as lanes of the entry."""
+        """Return the numbers of a link with ``mb_per_s`` by the data sheet, as lanes of the entry."""
         choice = self.media.chosen(kind)
         name = choice.entry.name if choice is not None and choice.entry else entry
         lanes = Fraction(mb_per_s * 10**6, link_named(name).peak_bytes_per_s) if name else None
@@ -258,7 +258,7 @@ def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, 
 
     Raises
     ------
-    SpecError: a matrix of another size than its objects, or of what are no numbers.
+    SpecError: a matrix of another size than its objects, or an entry that is no number.
     """
     for element in root.children:
         if not element.tag.startswith("distances2") or element.get("name").lower() != f"{kind}bandwidth":

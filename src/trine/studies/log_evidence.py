@@ -55,7 +55,7 @@ def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 
 def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
-    """Return in which ways the log is of another machine than the cluster: GPU model, library, number of hosts."""
+    """Return known differences between the log's machine and the cluster: GPU model, library, number of hosts."""
     found = []
     models = {gpu for i in cluster.gpus if (gpu := cluster.devices[i].gpu)}
     names = {name: match[0] for name in log.gpu_names if (match := _GPU_NAMES.search(name))}
@@ -77,7 +77,7 @@ def _is_on(log: NcclLog, name: str) -> bool:
 
 
 def _is(name: str, short: str, gpu: str) -> bool:
-    """Whether a driver's name, of which ``short`` is the model, can be the GPU model of a cluster."""
+    """Whether a driver's name can be the GPU model of a cluster; ``short`` is the model in that name."""
     parts = gpu.upper().split("-")
     model = re.sub(r"[ -]", "", short.upper())
     if not any("".join(parts[:end]) in (model, f"{model}X") for end in range(1, len(parts) + 1)):

@@ -142,7 +142,7 @@ def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[s
 
 
 def _disagreement(row: LogRow, measure: Measure) -> float:
-    """Return by which factor size / time misses algbw, 0 if within rounding."""
+    """Return the factor between size / time and algbw, 0 within rounding."""
     moved = row.size_bytes * 1e12 / measure.time_ps
     off = max(_HALF_UNIT_BYTES_PER_S, _HALF_DIGIT * measure.algbw_bytes_per_s)
     low, high = measure.algbw_bytes_per_s - off, measure.algbw_bytes_per_s + off

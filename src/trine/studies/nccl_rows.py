@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-#: Time stamps differ from line to line; what remains before a row is the label of its process.
+#: Time stamps differ from line to line; the rest of the text before a row is the label of its process.
 _STAMPS = re.compile(
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
     r"|\[?\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b\]?|\[\s*\d+\.\d+\]"
@@ -37,9 +37,9 @@ _ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _TIME_COLUMNS = ("time", "cputime")
 PS_PER_UNIT = {"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
-#: A time above it (11 days) is no time of a collective.
+#: Longest plausible time of a collective: 11 days.
 _MAX_TIME_PS = 10**18
-#: What is above it is no bandwidth in GB/s, and no count of wrong elements.
+#: Largest plausible bandwidth in GB/s and count of wrong elements.
 _MAX_NUMBER = 1e18
 
 
@@ -75,7 +75,7 @@ class LogLayout:
     unit: str = "us"
 
 
-class Cells(NamedTuple):
+class RowText(NamedTuple):
     """A row's cells and the label before it."""
 
     label: str
@@ -108,11 +108,11 @@ def plain_text(line: str) -> str:
 
 
 def label_of(prefix: str) -> str:
-    """Return what a launcher put before a line, without time stamps and blanks."""
+    """Return the label in the text before a row or header, without time stamps and blanks."""
     return "".join(_STAMPS.sub("", prefix).split()).strip("#|>\"'")
 
 
-def find_rows(text: str) -> list[Cells]:
+def find_rows(text: str) -> list[RowText]:
     """Return the rows of a line: one, or several where tables stand side by side."""
     for candidate in (text, _SEPARATORS.sub(" ", text)):
         matches = [
@@ -124,7 +124,7 @@ def find_rows(text: str) -> list[Cells]:
             ends = [*(match.start() for match in matches[1:]), len(candidate)]
             label = label_of(candidate[: matches[0].start()])
             return [
-                Cells(label, [*match.groups(), *candidate[match.end() : end].replace("|", " ").split()])
+                RowText(label, [*match.groups(), *candidate[match.end() : end].replace("|", " ").split()])
                 for match, end in zip(matches, ends, strict=True)
             ]
     return []
@@ -172,7 +172,7 @@ def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
 
 
 def _measure(words: Sequence[str], unit: str) -> Measure | None:
-    """Return a result; None where the test has none (``N/A``). Raises ValueError if it is neither."""
+    """Return a result; None for ``N/A``. Raises ValueError for anything else."""
     if all(word.upper() in ("N/A", "NA", "-") for word in words[:3]):
         return None
     time_ps, algbw, busbw = time_of(words[0], unit), number_of(words[1]), number_of(words[2])
@@ -182,7 +182,7 @@ def _measure(words: Sequence[str], unit: str) -> Measure | None:
 
 
 def time_of(word: str, unit: str = "us") -> int | None:
-    """Return ``1234.5``, ``1.0e+06``, ``12.3ms`` as picoseconds; None for anything else, or an impossible time."""
+    """Return ``1234.5``, ``1.0e+06``, ``12.3ms`` as picoseconds; None if it is no plausible time."""
     match = _QUANTITY.fullmatch(word)
     if match is None:
         return None
@@ -191,7 +191,7 @@ def time_of(word: str, unit: str = "us") -> int | None:
 
 
 def number_of(word: str) -> float | None:
-    """Return a bandwidth or a count as C prints it; None for anything else, or an impossible one."""
+    """Return a bandwidth or a count as C prints it; None if it is no plausible one."""
     match = _PRINTED.fullmatch(word)
     number = -1.0 if match is None else float(word)
     return number if 0 <= number <= _MAX_NUMBER else None

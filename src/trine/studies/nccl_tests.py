@@ -20,7 +20,7 @@ from trine.errors import InputError, nearest
 from trine.inputs import open_input
 from trine.studies import nccl_facts as facts
 from trine.studies.nccl_rows import (
-    Cells,
+    RowText,
     LogLayout,
     LogRow,
     decode,
@@ -252,7 +252,7 @@ class _Reader:
         exact = f"{label}#{column}"
         return [exact] if exact in mine else mine or list(self.labels)
 
-    def row(self, number: int, cells: Cells, stream: str) -> None:
+    def row(self, number: int, cells: RowText, stream: str) -> None:
         draft = self.current[stream]
         layout = draft.layout and replace(draft.layout, unit=draft.unit)
         row = parse_row(cells.words, layout)
