@@ -291,6 +291,11 @@ def test_a_known_mismatch_stops_the_diagnosis(tmp_path: Path) -> None:
     )
     for name in ("NVIDIA H100 PCIe", "NVIDIA H200", "Tesla T4", "NVIDIA H20"):
         assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "misfit"
+    stand_in = check_log(log_of(tmp_path, slow, gpu="NVIDIA A10G"), dgx())
+    assert (stand_in.state, "the log names NVIDIA A10G, the cluster has h100-sxm" in stand_in.notes) == (
+        "suspicious",
+        True,
+    )
     for name in ("NVIDIA H100 80GB HBM3", "NVIDIA Graphics Device"):
         assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "suspicious"
 

@@ -18,7 +18,7 @@ from trine.errors import InputError
 from trine.studies.check_result import FAST, INSIDE, SLOW, CheckedRow, CheckResult, of_sizes
 from trine.studies.hypotheses import Expected, Hypothesis, expect
 from trine.studies.likelihood import NOISE, Noise, Weighed, Weights, weigh
-from trine.studies.log_evidence import excluded_causes, hints_of, mismatches, stated_causes
+from trine.studies.log_evidence import doubts, excluded_causes, hints_of, mismatches, stated_causes
 from trine.studies.nccl_tests import NcclLog
 from trine.units import whole_number
 
@@ -81,7 +81,7 @@ def check_log(
         suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
         cause=judged.cause, stated=judged.stated, alike=judged.alike, causes=judged.causes, noise=judged.noise,
         misfit="; ".join(foreign) or judged.misfit, unexplained_from=judged.unexplained_from,
-        hints=hints_of(log, cluster), notes=(*log.notes, *stated, *notes, *foreign),
+        hints=hints_of(log, cluster), notes=(*log.notes, *stated, *notes, *foreign, *doubts(log, cluster)),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import re
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
+from trine.cluster.presets import known_gpus
 from trine.studies.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP
 from trine.studies.nccl_tests import NcclLog
 
@@ -56,12 +57,8 @@ def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     """Return known differences between the log's machine and the cluster: GPU model, library, number of hosts."""
-    found = []
-    models = {gpu for i in cluster.gpus if (gpu := cluster.devices[i].gpu)}
-    names = {name: match[0] for name in log.gpu_names if (match := _GPU_NAMES.search(name))}
-    strange = [name for name, short in names.items() if models and not any(_is(name, short, gpu) for gpu in models)]
-    if strange:
-        found.append(f"the log names {', '.join(strange)}, the cluster has {', '.join(sorted(models))}")
+    known = [name for name in _strange_gpus(log, cluster) if any(_is(name, gpu) for gpu in known_gpus())]
+    found = [_other_gpus(known, cluster)] if known else []
     if log.library is not None and cluster.library in ("nccl", "rccl") and log.library != cluster.library:
         found.append(f"the log is of {log.library.upper()}, the cluster's GPUs use {cluster.library.upper()}")
     nodes = {cluster.devices[i].node for i in cluster.gpus}
@@ -72,14 +69,36 @@ def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     return tuple(found)
 
 
+def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
+    """Return GPUs of the log that trine has no model of, so that the cluster's GPUs may stand in for them."""
+    strange = [name for name in _strange_gpus(log, cluster) if not any(_is(name, gpu) for gpu in known_gpus())]
+    return (_other_gpus(strange, cluster),) if strange else ()
+
+
+def _strange_gpus(log: NcclLog, cluster: Cluster) -> list[str]:
+    """Return the GPU names of a log that are none of the cluster's models."""
+    models = _models_of(cluster)
+    return [
+        name for name in log.gpu_names if models and _GPU_NAMES.search(name) and not any(_is(name, m) for m in models)
+    ]
+
+
+def _models_of(cluster: Cluster) -> set[str]:
+    return {gpu for i in cluster.gpus if (gpu := cluster.devices[i].gpu)}
+
+
+def _other_gpus(names: list[str], cluster: Cluster) -> str:
+    return f"the log names {', '.join(names)}, the cluster has {', '.join(sorted(_models_of(cluster)))}"
+
+
 def _is_on(log: NcclLog, name: str) -> bool:
     return log.environment.get(name, "0") not in ("0", "")
 
 
-def _is(name: str, short: str, gpu: str) -> bool:
-    """Whether a driver's name can be the GPU model of a cluster; ``short`` is the model in that name."""
-    parts = gpu.upper().split("-")
-    model = re.sub(r"[ -]", "", short.upper())
+def _is(name: str, gpu: str) -> bool:
+    """Whether a driver's name can be a GPU model of trine's."""
+    parts, match = gpu.upper().split("-"), _GPU_NAMES.search(name)
+    model = re.sub(r"[ -]", "", match[0].upper()) if match else ""
     if not any("".join(parts[:end]) in (model, f"{model}X") for end in range(1, len(parts) + 1)):
         return False
     if "PCIE" in parts:

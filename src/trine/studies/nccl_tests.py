@@ -20,9 +20,9 @@ from trine.errors import InputError, nearest
 from trine.inputs import open_input
 from trine.studies import nccl_facts as facts
 from trine.studies.nccl_rows import (
-    RowText,
     LogLayout,
     LogRow,
+    RowText,
     decode,
     find_header,
     find_rows,
