@@ -175,22 +175,22 @@ class _MachineReader:
         for kind in ("nvlink", "xgmi"):
             for matrix in bandwidths(root, kind, self.file):
                 entry, why = self.generation(kind, matrix)
-                for (a, b), mb_per_s in self.link_ends(matrix).items():
+                for (a, b), mb_per_s in self.link_ends(kind, matrix).items():
                     self.draft.join(a, b, self.rates_of(kind, entry, why, mb_per_s))
                     joined = True
         return joined
 
-    def link_ends(self, matrix: Mapping[tuple[str, str], int]) -> dict[tuple[int, int], int]:
+    def link_ends(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> dict[tuple[int, int], int]:
         """Return MB/s by pairs of devices, each pair once. All NVSwitches are one, as NCCL counts them."""
         found: dict[tuple[int, int], int] = {}
         switch = None
         for (left, right), mb_per_s in matrix.items():
             a, b = self.by_object.get(left), self.by_object.get(right)
-            if a is None or a == b or self.draft.devices[a].kind != GPU:
+            if a is None or a == b or self.draft.devices[a].kind != GPU or (b is None and kind != "nvlink"):
                 continue
             if b is None:
                 if switch is None:
-                    switch = self.draft.add(nvswitch())
+                    switch = self.draft.add(Device(name="nvswitch", kind=SWITCH, node=NODE, forwards=True))
                     self.notes.append("all NVSwitches of the file are one here, with all links of each GPU")
                 found[a, switch] = found.get((a, switch), 0) + mb_per_s
             elif (b, a) not in found:
@@ -216,14 +216,10 @@ class _MachineReader:
         choice = self.media.chosen(kind)
         name = choice.entry.name if choice is not None and choice.entry else entry
         lanes = Fraction(mb_per_s * 10**6, link_named(name).peak_bytes_per_s) if name else None
-        rates = self.media.of(kind, entry, why, lanes)
-        self.mark_reducing(rates)
-        return rates
-
-    def mark_reducing(self, rates: Link) -> None:
-        place = self.draft.index.get("nvswitch")
+        rates, place = self.media.of(kind, entry, why, lanes), self.draft.index.get("nvswitch")
         if place is not None and rates.medium in REDUCING:
             self.draft.devices[place] = replace(self.draft.devices[place], reduces=True)
+        return rates
 
     def rates(self, item: Element) -> Link:
         """Of the link above an item: its speed in GB/s, or the user's choice."""
@@ -247,10 +243,6 @@ class _MachineReader:
 
 def _host(number: int) -> Device:
     return Device(name=f"cpu{number}", kind=HOST, node=NODE, forwards=True)
-
-
-def nvswitch() -> Device:
-    return Device(name="nvswitch", kind=SWITCH, node=NODE, forwards=True)
 
 
 def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, str], int]]:

@@ -24,6 +24,7 @@ ELEMENT_BYTES = {
     "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "int32": 4, "uint32": 4, "float": 4, "float32": 4,
     "int64": 8, "uint64": 8, "double": 8, "float64": 8,
 }  # fmt: skip
+_ANY_TYPE = re.compile("|".join(ELEMENT_BYTES))
 _ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
 _HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
 #: What separates the cells of a markdown table or a CSV file.
@@ -114,6 +115,8 @@ def label_of(prefix: str) -> str:
 
 def find_rows(text: str) -> list[RowText]:
     """Return the rows of a line: one, or several where tables stand side by side."""
+    if not (_ANY_TYPE.search(text) or text.lstrip()[:1].isdigit()):
+        return []
     for candidate in (text, _SEPARATORS.sub(" ", text)):
         matches = [
             match
@@ -132,6 +135,8 @@ def find_rows(text: str) -> list[RowText]:
 
 def find_header(text: str) -> tuple[str, LogLayout] | None:
     """Return label and columns of a ``# size count type ...`` line; None if it is another line."""
+    if "count" not in text:
+        return None
     match = _HEADER.search(text) or _HEADER.search(_SEPARATORS.sub(" ", text))
     words = [] if match is None else match["columns"].split()
     if match is None or not any(word in _TIME_COLUMNS for word in words):
@@ -187,7 +192,7 @@ def time_of(word: str, unit: str = "us") -> int | None:
     if match is None:
         return None
     time_ps = float(match[1]) * PS_PER_UNIT[match[2] or unit]
-    return round(time_ps) if 0 < time_ps < _MAX_TIME_PS else None
+    return round(time_ps) if 0.5 < time_ps < _MAX_TIME_PS else None
 
 
 def number_of(word: str) -> float | None:

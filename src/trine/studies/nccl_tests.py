@@ -237,7 +237,7 @@ class _Reader:
             self.row(number, cells, self.streams_of(cells.label, column)[0])
         if rows:
             return
-        label = header[0] if header else label_of(line[: _start_of_text(line)])
+        label = header[0] if header else label_of(line[: max(line.find("#"), 0)])
         for stream in self.streams_of(label):
             draft = self.current[stream]
             if draft.rows and _begins_run(line, header is not None, draft):
@@ -262,11 +262,6 @@ class _Reader:
         draft.rows.append(row)
         if len(draft.rows) > MAX_ROWS:
             raise InputError(f"more than {MAX_ROWS} rows", file=self.path)
-
-
-def _start_of_text(line: str) -> int:
-    """Return where nccl-tests' own comment begins in a line, 0 without one."""
-    return max(line.find("#"), 0)
 
 
 def op_named(op: str) -> str:
