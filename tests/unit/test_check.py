@@ -349,6 +349,18 @@ def test_command_takes_ranks_and_hosts_from_the_log(tmp_path: Path) -> None:
     assert code == 1
 
 
+def test_given_gpus_overrule_an_uncertain_number_of_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("\n".join(table([(1 << p, 2**p / 25e3, 2**p / 25e3) for p in (28, 30)], ranks=512)))
+    code, output = run("check", path, "--cluster", "dgx-h100")
+    assert (code, "of 512 ranks" in output, "fits 435 to 588 ranks" in output) == (0, True, True)
+    for ranks in (480, 256):
+        code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", ranks)
+        assert (code, f"of {ranks} ranks" in output) == (0, True), output
+    code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", 8)
+    assert (code, "another number of ranks" in output) == (2, True)
+
+
 def test_command_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = log_of(tmp_path, times_us(degraded(dgx(), "scale-up", 0.5)))

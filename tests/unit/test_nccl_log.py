@@ -281,6 +281,15 @@ def test_a_redop_with_small_sizes_is_a_reduction(tmp_path: Path) -> None:
     assert (found.op, found.num_ranks, found.ranks_from) == ("reduce_scatter", 8, "the count column")
 
 
+def test_a_redop_excludes_operations_without_reduction(tmp_path: Path) -> None:
+    text = "\n".join(table(ROWS, "reduce_scatter"))
+    assert read(tmp_path, text, "reduce_scatter").op == "reduce_scatter"
+    with pytest.raises(InputError, match="the log is of reduce_scatter, not of all_gather"):
+        read(tmp_path, text, "all_gather")
+    with pytest.raises(InputError, match="not of reduce_scatter"):
+        read(tmp_path, "\n".join(table(ROWS, "all_gather")), "reduce_scatter")
+
+
 def test_ranks_of_incomplete_device_lines(tmp_path: Path) -> None:
     last = "#  Rank 71 Group  0 Pid 1000 on host17 device  3 [0x01] NVIDIA GB200\n"
     text = last + "\n".join(table([(1 << 30, 3108.8, 2924.7)], ranks=72))
@@ -297,7 +306,7 @@ def test_an_uncertain_number_of_ranks_is_a_range(tmp_path: Path) -> None:
     assert found.fewest_ranks is not None
     assert found.most_ranks is not None
     assert found.fewest_ranks < found.num_ranks == 512 < found.most_ranks  # type: ignore[operator]
-    assert f"fits {found.fewest_ranks} to {found.most_ranks} ranks, 512 assumed" in found.notes[0]
+    assert f"fits {found.fewest_ranks} to {found.most_ranks} ranks; without --gpus 512 are assumed" in found.notes[0]
 
 
 def test_a_log_that_stops_early_is_said_to_be_truncated(tmp_path: Path) -> None:

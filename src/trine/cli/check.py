@@ -55,6 +55,8 @@ def check(
     options = replace(options, **given.values)
     if "launch" in given:
         found = replace(found, launch=given["launch"])
+    if machine.gpus is not None and found.ranks_from == "busbw / algbw":
+        found = replace(found, num_ranks=machine.gpus, ranks_from="as given", fewest_ranks=None)
     cluster = _machine(found, machine)
     with about(log):
         answer = check_log(found, cluster, options=options, in_place=in_place)

@@ -78,7 +78,7 @@ def op_of(rows: Sequence[LogRow]) -> tuple[str | None, str]:
         if adds and blocks is not None:
             return ("all_reduce" if blocks == 1 else "reduce_scatter"), f"redop {row.redop} and the count column"
         return None, ""
-    if ratio > 1.005 or (adds and one and not rooted):
+    if (ratio > 1.005 and row.redop != "none") or (adds and one and not rooted):
         return "all_reduce", _IMPLIED
     if adds:
         return ("reduce" if one else "reduce_scatter"), _IMPLIED

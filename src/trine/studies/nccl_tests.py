@@ -45,6 +45,7 @@ OPS = {
     "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "alltoallv": "all_to_all_v",
     "gather": "gather", "scatter": "scatter", "sendrecv": "send_recv",
 }  # fmt: skip
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _PROGRAM = re.compile(r"\b([a-z_]+?)_perf(?:_mpi)?\b")
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
@@ -155,7 +156,7 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
     if op is not None:
         wanted = op_named(op)
         named = [each for each in runs if each.op == wanted]
-        before, runs = runs, named or [_as_given(each, wanted) for each in runs if _may_be(each)]
+        before, runs = runs, named or [_as_given(each, wanted) for each in runs if _may_be(each, wanted)]
         if not runs:
             raise InputError(f"the log is of {_ops_of(before)}, not of {wanted}", file=path)
     if len(runs) > 1:
@@ -399,7 +400,7 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
         return _Ranks(None, fewest, None, source, note)
     best = facts.roundest(fewest, most)
     if fewest < most:
-        note = f"{source} fits {fewest} to {most} ranks, {best} assumed; --gpus overrules"
+        note = f"{source} fits {fewest} to {most} ranks; without --gpus {best} are assumed"
     return _Ranks(best, fewest, most, source, note)
 
 
@@ -455,9 +456,11 @@ def _as_given(run: NcclLog, op: str) -> NcclLog:
     )  # fmt: skip
 
 
-def _may_be(run: NcclLog) -> bool:
-    """Whether a run whose program is not named can be of ``op``: a guess of ours yields to the user's word."""
-    return run.op is None or run.op_from != "the name of the program"
+def _may_be(run: NcclLog, op: str) -> bool:
+    """Whether a run whose program is not named can be of ``op``: only operations that reduce have a ``redop``."""
+    redop = run.rows[0].redop
+    fits = redop is None or (redop != "none") == (op in REDUCTIONS)
+    return fits and run.op_from != "the name of the program"
 
 
 def _ops_of(runs: Sequence[NcclLog]) -> str:
