@@ -85,6 +85,17 @@ def test_hwloc_3_with_nvswitches() -> None:
     assert Collectives(cluster).predict("all_reduce", 1 << 28).busbw_bytes_per_s > 60e9
 
 
+def test_hwloc_with_distances_of_one_type() -> None:
+    matrix = (
+        '<distances2 type="OSDev" nbobjs="2" kind="25" name="NVLinkBandwidth" indexing="gp"><indexes length="6">13 23 '
+        '</indexes><u64values length="9">0 100000 </u64values><u64values length="9">100000 0 </u64values></distances2>'
+    )
+    cluster = lstopo_cluster(lstopo(matrix, version="2.0", model="NVIDIA A100-SXM4-40GB"), "t.xml")
+    assert peaks(cluster, "nvlink3") == {("gpu0", "gpu1"): 100}
+    by_rate = lstopo_cluster(lstopo(matrix), "t.xml")  # no model: links of 25 GB/s and their multiples are NVLink 2
+    assert peaks(by_rate, "nvlink2") == {("gpu0", "gpu1"): 100}
+
+
 def test_hwloc_with_infinity_fabric() -> None:
     matrix = distances("XGMIBandwidth", "OSDev:13 OSDev:23", "0 100000 100000 0")
     cluster = lstopo_cluster(lstopo(matrix, version="2.0", vendor="1002:740c", name="rsmi"), "t.xml", gpu="mi250x")

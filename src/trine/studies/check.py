@@ -75,6 +75,7 @@ def check_log(
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     foreign = mismatches(log, cluster)
+    stated = tuple(dict.fromkeys((*stated, *stated_causes(log).values())))
     judged = Verdict() if foreign else _judge(log, expected, rows)
     return CheckResult(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
