@@ -136,7 +136,8 @@ def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> 
     quick = _runs(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
     is_wide = any(_octaves(sizes, run) >= MIN_OCTAVES for run in quick)
     is_mixed = judged.suspicious_from is None and 2 * (len(fast) + len(slow)) > len(sizes)
-    if not fast or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):
+    is_far = any(usual[i].low_ps > MARGIN * measured_ps[i] for i in fast)
+    if not is_far or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):
         return None
     worst = max(usual[i].time_ps / measured_ps[i] for i in fast)
     text = f"{of_sizes(len(fast), len(sizes))} below the band, up to {worst:.2g} times faster than predicted"
