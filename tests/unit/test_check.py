@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from nccl_logs import log
+from nccl_logs import log, table
 from typer.testing import CliRunner
 
 from trine.cli.main import app
@@ -227,11 +227,87 @@ def test_a_range_in_the_middle_is_named(tmp_path: Path) -> None:
     assert "suspicious from 16K to 512K" in check.table()
 
 
-def test_faster_than_predicted_is_not_suspicious_but_said(tmp_path: Path) -> None:
+def test_a_prediction_that_is_too_slow_fits_another_machine(tmp_path: Path) -> None:
     check = check_log(log_of(tmp_path, [time / 4 for time in times_us(dgx())]), dgx())
-    assert check.healthy
+    assert (check.state, check.healthy, check.suspicious_from) == ("misfit", False, None)
     assert all(row.state == FAST for row in check.rows)
+    assert "prediction does not fit this machine: 30 of 30 sizes lie below the band" in check.table()
     assert "the cluster's numbers may be too low" in check.table()
+
+
+def test_no_call_is_delayed_by_more_than_the_shortest_takes(tmp_path: Path) -> None:
+    """Small sizes take 100 us and large ones are slow for another reason: a delay of more than 100 us is impossible."""
+    times = [
+        max(100.0, 4 * time) + (250 if size > 1 << 16 else 0) for size, time in zip(SIZES, times_us(dgx()), strict=True)
+    ]
+    check = check_log(log_of(tmp_path, times, noise=0.0), dgx())
+    assert not check.healthy
+    delays = [float(each.cause.name.split()[3]) for each in check.causes if each.cause.kind == "late"]
+    assert delays
+    assert all(delay <= 100.5 for delay in delays)
+
+
+def test_a_cause_that_explains_a_part_only_is_said_to(tmp_path: Path) -> None:
+    times = [time + 60 if size < 1 << 22 else 2.5 * time for size, time in zip(SIZES, times_us(dgx()), strict=True)]
+    check = check_log(log_of(tmp_path, times, noise=0.02), dgx())
+    if check.cause is not None and check.cause.kind == "late":
+        assert check.unexplained_from is not None
+        assert "the run is slower than that explains" in check.verdict()
+
+
+def test_what_the_log_states_is_the_cause(tmp_path: Path) -> None:
+    found = log_of(tmp_path, times_us(degraded(dgx(2), "scale-out", 0.2)), 2)
+    assert check_log(found, dgx(2)).stated == ""
+    for known in ({"network": "Socket"}, {"environment": {"IB_DISABLE": "1"}}):
+        check = check_log(replace(found, **known), dgx(2))  # type: ignore[arg-type]
+        assert names(check) == "nodes talk by TCP instead of RDMA"
+        assert check.stated.startswith("the log s")
+        assert check.stated in check.verdict()
+    assert all(each.cause.kind != "tcp" for each in check_log(replace(found, network="IB"), dgx(2)).causes)
+    slow = log_of(tmp_path, times_us(degraded(dgx(), "scale-up", 0.3)))
+    check = check_log(replace(slow, environment={"P2P_DISABLE": "1"}), dgx())
+    assert names(check) == "GPUs talk over PCIe instead of their own links"
+    hinted = check_log(replace(slow, environment={"SHM_DISABLE": "1"}), dgx())
+    assert "NCCL_SHM_DISABLE=1" in hinted.verdict()
+
+
+def test_one_host_is_not_a_cluster_of_two(tmp_path: Path) -> None:
+    """A single process with 16 GPUs: neither TCP nor anything else of a network is a cause."""
+    counts = "# nThread 1 nGpus 16 minBytes 8 maxBytes 4294967296 step: 2(factor)\n"
+    rows = [(size, 3 * time, 3 * time) for size, time in zip(SIZES, times_us(dgx(2)), strict=True)]
+    path = tmp_path / "log.txt"
+    path.write_text(counts + "\n".join(table(rows, ranks=16)))
+    check = check_log(read_log(path), dgx(2))
+    assert (check.state, check.causes, check.cause) == ("misfit", (), None)
+    assert "the log is of 1 host with 16 ranks, the cluster has 2 nodes" in check.verdict()
+
+
+def test_a_known_mismatch_stops_the_diagnosis(tmp_path: Path) -> None:
+    slow = [5 * time for time in times_us(dgx())]
+    check = check_log(log_of(tmp_path, slow, gpu="NVIDIA A100-SXM4-80GB"), dgx())
+    assert (check.state, check.causes) == ("misfit", ())
+    assert (
+        check.table().splitlines()[-1].startswith("# prediction does not fit this machine: the log names NVIDIA A100")
+    )
+    for name in ("NVIDIA H100 PCIe", "NVIDIA H200", "Tesla T4", "NVIDIA H20"):
+        assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "misfit"
+    stand_in = check_log(log_of(tmp_path, slow, gpu="NVIDIA A10G"), dgx())
+    assert (stand_in.state, "the log names NVIDIA A10G, the cluster has h100-sxm" in stand_in.notes) == (
+        "suspicious",
+        True,
+    )
+    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA Graphics Device"):
+        assert check_log(log_of(tmp_path, slow, gpu=name), dgx()).state == "suspicious"
+
+
+def test_a_cluster_with_too_slow_a_network_does_not_fit(tmp_path: Path) -> None:
+    """The measured machine has its whole network, the described one a third of it: too slow by 3 at large sizes."""
+    described = degraded(dgx(2), "scale-out", 0.3)
+    check = check_log(log_of(tmp_path, times_us(dgx(2)), 2), described)
+    assert check.state == "misfit"
+    assert "times faster than predicted" in check.verdict()
+    document = check.document()
+    assert (document["state"], document["likely_cause"]) == ("misfit", None)
 
 
 def test_in_place_results_are_their_own(tmp_path: Path) -> None:
@@ -271,6 +347,18 @@ def test_command_takes_ranks_and_hosts_from_the_log(tmp_path: Path) -> None:
     assert len(answer["rows"]) == len(SIZES)
     code, _ = run("check", found.path, "--cluster", "dgx-h100", "--fail-if-suspicious")
     assert code == 1
+
+
+def test_given_gpus_overrule_an_uncertain_number_of_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("\n".join(table([(1 << p, 2**p / 25e3, 2**p / 25e3) for p in (28, 30)], ranks=512)))
+    code, output = run("check", path, "--cluster", "dgx-h100")
+    assert (code, "of 512 ranks" in output, "fits 435 to 588 ranks" in output) == (0, True, True)
+    for ranks in (480, 256):
+        code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", ranks)
+        assert (code, f"of {ranks} ranks" in output) == (0, True), output
+    code, output = run("check", path, "--cluster", "dgx-h100", "--gpus", 8)
+    assert (code, "another number of ranks" in output) == (2, True)
 
 
 def test_command_draws(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,158 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("trine.studies.nccl_tests.MAX_BYTES", 100)
     with pytest.raises(InputError, match="larger than"):
         read(tmp_path, log(ROWS))
+
+
+LABELS = [
+    "    ",
+    "    [1,0]<stdout>:",
+    "[1,mpirank:0,algo-1]<stdout>:",
+    "[prterun-host-1234@1,0]<stdout>: ",
+    "[0] ",
+    "[rank0]: ",
+    "node-12: ",
+    "nccl-1  | ",
+    "[pod/nccl-launcher-abcde/launcher] ",
+    "(RayTrainWorker pid=1234, ip=10.0.0.1) ",
+    "2025-01-01T00:00:00.123456789Z stdout F ",
+    "Jan  1 00:00:07 node1 nccl[123]: ",
+    "    12\t",
+    "+",
+]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_any_label_before_a_line(tmp_path: Path, label: str) -> None:
+    found = read(tmp_path, "".join(f"{label}{line}\n" for line in log(ROWS).splitlines()))
+    assert times_us(found) == ROWS
+    assert (found.num_ranks, found.hosts, found.launch) == (8, ("host0",), "process-per-gpu")
+
+
+def test_a_label_that_changes_from_line_to_line_is_one_run(tmp_path: Path) -> None:
+    lines = log(ROWS).splitlines()
+    assert times_us(read(tmp_path, "".join(f"T+{i}ms {line}\n" for i, line in enumerate(lines)))) == ROWS
+
+
+def docker(text: str) -> str:
+    return "".join(json.dumps({"log": f"{line}\n", "stream": "stdout"}) + "\n" for line in text.splitlines())
+
+
+def cells(text: str, separator: str) -> str:
+    """The rows alone, as a table of another program."""
+    words = [line.split() for line in text.splitlines() if line.startswith(" ")]
+    result = ["time", "algbw", "busbw", "#wrong"]
+    header = ["size", "count", "type", "redop", "root", *result, *result]
+    return "\n".join(separator.join(row) for row in [header, *words])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [docker, lambda text: cells(text, ","), lambda text: cells(text, ";"), lambda text: cells(text, " | ")],
+    ids=["json", "csv", "semicolon", "markdown"],
+)
+def test_other_containers_of_the_same_table(tmp_path: Path, change: Callable[[str], str]) -> None:
+    assert times_us(read(tmp_path, change(log(ROWS)))) == ROWS
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_other_encodings(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(log(ROWS).encode(encoding))
+    assert times_us(read_log(path)) == ROWS
+
+
+SLOWER = [(size, 2 * out, 2 * (ins or 0)) for size, out, ins in ROWS]
+
+
+@pytest.mark.parametrize("form", ["node{0}: {1}\n", "2025-01-01T00:00:0{0}Z node{0} | {1}\n"])
+def test_runs_of_two_hosts_that_write_at_the_same_time(tmp_path: Path, form: str) -> None:
+    both = zip(log(ROWS).splitlines(), log(SLOWER).splitlines(), strict=True)
+    path = tmp_path / "log.txt"
+    path.write_text("".join(form.format(1, one) + form.format(2, two) for one, two in both))
+    assert [times_us(run) for run in read_runs(path)] == [ROWS, SLOWER]
+    assert times_us(read_log(path, run=2)) == SLOWER
+
+
+def test_two_tables_side_by_side(tmp_path: Path) -> None:
+    both = zip(log(ROWS).splitlines(), log(SLOWER).splitlines(), strict=True)
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"{one:140} | {two}\n" for one, two in both))
+    assert [times_us(run) for run in read_runs(path)] == [ROWS, SLOWER]
+
+
+def test_one_of_several_runs(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(log(ROWS) + log(SLOWER))
+    with pytest.raises(InputError, match=r"holds 2 runs.*give --run N \(1: all_reduce of 8 ranks, 1K to 1G; 2"):
+        read_log(path)
+    assert times_us(read_log(path, run=2)) == SLOWER
+    with pytest.raises(InputError, match="--run: must be 1 to 2"):
+        read_log(path, run=3)
+
+
+def test_a_redop_with_small_sizes_is_a_reduction(tmp_path: Path) -> None:
+    small = [(size, 14.0, 14.1) for size in (4, 8, 16, 32)]
+    assert read(tmp_path, "\n".join(table(small, old=True))).op == "all_reduce"
+    blocks = "\n".join(f"{8 * size} {size // 4} float sum -1 14.0 0.00 0.00 0 14.1 0.00 0.00 0" for size in (4, 8, 16))
+    found = read(tmp_path, blocks)
+    assert (found.op, found.num_ranks, found.ranks_from) == ("reduce_scatter", 8, "the count column")
+
+
+def test_a_redop_excludes_operations_without_reduction(tmp_path: Path) -> None:
+    text = "\n".join(table(ROWS, "reduce_scatter"))
+    assert read(tmp_path, text, "reduce_scatter").op == "reduce_scatter"
+    with pytest.raises(InputError, match="the log is of reduce_scatter, not of all_gather"):
+        read(tmp_path, text, "all_gather")
+    with pytest.raises(InputError, match="not of reduce_scatter"):
+        read(tmp_path, "\n".join(table(ROWS, "all_gather")), "reduce_scatter")
+
+
+def test_ranks_of_incomplete_device_lines(tmp_path: Path) -> None:
+    last = "#  Rank 71 Group  0 Pid 1000 on host17 device  3 [0x01] NVIDIA GB200\n"
+    text = last + "\n".join(table([(1 << 30, 3108.8, 2924.7)], ranks=72))
+    found = read(tmp_path, text)
+    assert (found.num_ranks, found.num_hosts) == (72, None)
+    first = "\n".join([*devices(8), *table([(1 << 30, 3108.8, 2924.7)], ranks=16)])
+    found = read(tmp_path, first)
+    assert (found.num_ranks, found.ranks_from) == (16, "busbw / algbw")
+    assert "8 of at least 16 device lines are in the log" in found.notes
+
+
+def test_an_uncertain_number_of_ranks_is_a_range(tmp_path: Path) -> None:
+    found = read(tmp_path, "\n".join(table([(1 << 30, 40000.0, 40100.0)], ranks=512)))
+    assert found.fewest_ranks is not None
+    assert found.most_ranks is not None
+    assert found.fewest_ranks < found.num_ranks == 512 < found.most_ranks  # type: ignore[operator]
+    assert f"fits {found.fewest_ranks} to {found.most_ranks} ranks; without --gpus 512 are assumed" in found.notes[0]
+
+
+def test_a_log_that_stops_early_is_said_to_be_truncated(tmp_path: Path) -> None:
+    text = log(ROWS[:2])
+    assert "the log is truncated: rows end at 1M, the run was to go to 128M" in read(tmp_path, text).notes
+    assert not read(tmp_path, text.replace("maxBytes 134217728", "maxBytes 1048576")).notes
+
+
+def test_a_time_that_contradicts_its_bandwidth(tmp_path: Path) -> None:
+    text = log(ROWS)
+    found = read(tmp_path, text.replace("  26.62  ", "  2662.0"))
+    assert times_us(found)[1] == (1 << 20, None, 26.1)
+    assert any(
+        "1M out-of-place: a time of 2662 us contradicts its algbw of 39.39 GB/s by 100 x" in n for n in found.notes
+    )
+
+
+def test_processes_without_mpi_are_refused(tmp_path: Path) -> None:
+    alone = [line.replace("Pid    100", "Pid    777") for line in devices(1)]
+    with pytest.raises(InputError, match=r"2 processes are rank 0.*MPI=1"):
+        read(tmp_path, "\n".join([*devices(1), *alone, *table(ROWS, ranks=2)]))
+
+
+def test_evidence_of_transports(tmp_path: Path) -> None:
+    text = "h:1:1 [0] NCCL INFO Using network Socket\nh:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.\n"
+    found = read(tmp_path, text + log(ROWS))
+    assert (found.network, found.environment["P2P_DISABLE"], found.num_hosts) == ("Socket", "1", 1)
+
+
+def test_other_programs_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no row of nccl-tests.*looks like the output of nccom-test"):
+        read(tmp_path, "nccom-test -r 2 allr\n 33554432 33554432 uint8 768 40.69 40.69\n")

@@ -34,6 +34,7 @@ def check(
         ),
     ],
     op: Annotated[str | None, Option("Which collective it is, or which of several runs.", values=collectives)] = None,
+    run: Annotated[int | None, Option("Which of several runs in the file, from 1.")] = None,
     in_place: Annotated[bool, Option("Compare the in-place results.")] = False,
     fail_if_suspicious: Annotated[bool, Option("Exit with 1 unless the run is healthy.")] = False,
     brief: Brief = False,
@@ -49,11 +50,13 @@ def check(
     from trine.studies.check import check_log, options_of
     from trine.studies.nccl_tests import read_log
 
-    found = read_log(log, op)
+    found = read_log(log, op, run)
     options, _ = options_of(found)
     options = replace(options, **given.values)
     if "launch" in given:
         found = replace(found, launch=given["launch"])
+    if machine.gpus is not None and found.ranks_from == "busbw / algbw":
+        found = replace(found, num_ranks=machine.gpus, ranks_from="as given", fewest_ranks=None)
     cluster = _machine(found, machine)
     with about(log):
         answer = check_log(found, cluster, options=options, in_place=in_place)
@@ -65,9 +68,9 @@ def check(
 
 
 def _machine(log: NcclLog, options: MachineOptions) -> Cluster:
-    """The machine as described, with the log's number of ranks and hosts where they were not given."""
+    """Return the machine as described, with the log's number of ranks and hosts where they were not given."""
     if options.cluster is not None and options.gpus is None and log.num_ranks is not None:
-        hosts = len(log.hosts) or None
+        hosts = log.num_hosts if log.num_hosts == len(log.hosts) else None
         options = replace(options, gpus=log.num_ranks, nodes=options.nodes or hosts)
     machine, warnings = group_machine(options)
     for warning in warnings:

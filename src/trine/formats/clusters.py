@@ -8,8 +8,9 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,20 @@ WRITERS: Registry[Callable[..., str]] = Registry(
         "graphml": "trine.formats.networkx_graph:graphml_text",
     },
 )
+#: The formats in words, for files that are none of them.
+_KNOWN = (
+    "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
+    "links, node-link JSON, a cluster file of trine; see docs/formats/imports.md"
+)
+_ROCM = re.compile(
+    r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE
+)
 #: Formats whose readers take plain data.
 _DATA = ("infragraph", "networkx")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
 _MATRIX_ROW = re.compile(r"^\W*(?:\[\dm)?GPU0\s", re.MULTILINE)
+#: Top keys of YAML that may be InfraGraph or node-link data.
+_OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
 
@@ -136,39 +147,57 @@ def _by_text(text: str, file: str) -> str | None:
         tags = {"system": "nccl", "topology": "lstopo"}
         if root is None or root[1] not in tags:
             tag = "no element" if root is None else f"<{root[1][:40]}>"
+            if root is not None and root[1] == "graphs":
+                tag += " (NCCL's channels, NCCL_GRAPH_DUMP_FILE, which hold no links)"
             raise SpecError(f"is XML with {tag} at its root; known: <system> (NCCL), <topology> (lstopo)", file=file)
         return tags[root[1]]
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
         return "csv"
+    if _ROCM.search(text):
+        raise SpecError(f"is a topology of rocm-smi or amd-smi, which trine does not read; known: {_KNOWN}", file=file)
     if _MATRIX_ROW.search(text) and "X" in text.split():
         return "nvidia-smi"
     keys = set(_TOP_KEY.findall(text))
-    if keys and not head.startswith("{") and not keys & {"infrastructure", "instances", "components", "nodes"}:
-        return "trine"
+    if keys and not head.startswith("{") and not keys & _OTHER_KEYS:
+        return "trine" if _like_cluster_file(keys) else None
     return None
+
+
+def _like_cluster_file(keys: Collection[str]) -> bool:
+    """Whether a name at the beginning of a line is a field of cluster files, or nearly one."""
+    from trine.cluster.schema import ClusterFile
+
+    fields = ["base", *ClusterFile.model_fields]
+    return any(get_close_matches(key, fields, n=1) for key in keys)
 
 
 def _plain_data(text: str, file: str) -> object:
     if text.lstrip().startswith("{"):
         return parse_json(text, file)
     data = parse_plain(text)
-    return parse_yaml(text, file) if data is None else data
+    if data is not None:
+        return data
+    try:
+        return parse_yaml(text, file)
+    except SpecError:
+        keys = set(_TOP_KEY.findall(text))
+        if keys & _OTHER_KEYS or _like_cluster_file(keys):
+            raise
+        raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file) from None
 
 
 def _by_keys(data: object, file: str) -> str:
     if not isinstance(data, dict):
-        raise SpecError(
-            f"is in no format that trine recognises; name it (--format {', '.join(READERS.built_in)}), see "
-            "docs/formats/imports.md",
-            file=file,
-        )
+        raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file)
     keys = set(data)
     if keys & {"infrastructure", "instances", "components"}:
         return "infragraph"
     nodes = data.get("nodes")
     if keys & {"edges", "links"} and isinstance(nodes, list) and any(isinstance(n, dict) and "id" in n for n in nodes):
         return "networkx"
+    if keys and not _like_cluster_file([str(key) for key in keys]):
+        raise SpecError(f"is in no format that trine recognises; known: {_KNOWN}", file=file)
     return "trine"
 
 

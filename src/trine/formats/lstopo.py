@@ -1,26 +1,31 @@
-"""``lstopo file.xml`` of hwloc 2: sockets, PCIe bridges, GPUs and NICs (docs/formats/imports.md)."""
+"""``lstopo file.xml`` of hwloc 2 and 3: sockets, PCIe bridges, GPUs, NICs, NVLinks (docs/formats/imports.md)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import combinations
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, product
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
-from trine.cluster.presets import load_gpu
+from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.errors import SpecError
 from trine.formats.media import (
     REDUCING,
     LinkChoices,
     Media,
     check_links_from,
+    link_of_gpu_name,
     pcie_of_bandwidth,
-    socket_entry,
+    socket_of,
+    xgmi_of_model,
 )
-from trine.formats.reader import TopologyBuilder, gpu_named, read_out
+from trine.formats.reader import TopologyBuilder, gpu_named, join_by_nvswitch, read_out
 from trine.formats.xml_tree import Element, parse_xml
 from trine.schema import show
+from trine.units import whole_number
 
 NODE = "node0"
 #: Vendors of GPUs that compute; the VGA of a board's controller is a display too.
@@ -37,13 +42,14 @@ def lstopo_cluster(
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
 ) -> Cluster:
-    """Read the XML of ``lstopo`` (hwloc 2).
+    """Read the XML of ``lstopo`` (hwloc 2 and 3).
 
     Parameters
     ----------
     gpu: the GPU model, which the file at best has as a marketing name.
-    links: numbers of ``pcie`` (all PCIe links), ``socket``, and ``nvlink``: the file has no NVLinks, this joins all
-        GPUs through an NVSwitch, each with the entry's usual lanes or as many as ``"nvlink3*4"`` says.
+    links: numbers of ``pcie`` (all PCIe links), ``socket``, and ``nvlink``, ``xgmi``. In a file without their
+        bandwidths ``nvlink`` joins all GPUs through an NVSwitch, each with the entry's usual lanes or as many as
+        ``"nvlink3*4"`` says; else it names the entry whose lanes carry the file's bandwidths.
     links_from: as for the other readers; the catalogue is used in any case.
 
     Raises
@@ -54,8 +60,10 @@ def lstopo_cluster(
     root = parse_xml(text, file)
     if root.tag != "topology":
         raise SpecError(f"is no XML of lstopo: the root is <{root.tag[:40]}>, not <topology>", file=file)
-    if not root.get("version").startswith("2"):
-        raise SpecError("is of hwloc 1; write it anew with hwloc 2 (lstopo file.xml)", file=file)
+    version = root.get("version")
+    if version.partition(".")[0] not in ("2", "3"):
+        found = f"hwloc {version[:10]}" if version else "hwloc 1"
+        raise SpecError(f"is of {found}; write it anew with hwloc 2 or 3 (lstopo file.xml)", file=file)
     reader = _MachineReader(file, gpu_named(gpu), Media(LinkChoices(given=links or {}), file))
     reader.read(root)
     return read_out(reader, "written by lstopo")
@@ -69,6 +77,8 @@ class _MachineReader:
         self.vendor = ""
         self.slow = False
         self.library: str | None = None
+        self.by_object: dict[str, int] = {}
+        self.models: set[str] = set()
 
     def read(self, root: Element) -> None:
         machine = next((child for child in root.all("object") if child.get("type") == "Machine"), None)
@@ -78,14 +88,17 @@ class _MachineReader:
         self.vendor = next((info for package in packages or [machine] if (info := _info(package, "CPUVendor"))), "")
         sockets = [(i, self.draft.add(_host(i))) for i in range(max(len(packages), 1))]
         for number, package in enumerate(packages):
+            self.by_object[package.get("gp_index")] = sockets[number][1]
             self.bridges(package, sockets[number][1])
         self.bridges(machine, sockets[0][1], skip_packages=bool(packages), many=len(packages) > 1)
         if not any(device.kind == GPU for device in self.draft.devices):
-            raise SpecError("has no GPU: lstopo must see I/O devices (lstopo --whole-io file.xml)", file=self.file)
+            devices = sum(1 for _ in _walk(machine, "PCIDev"))
+            why = f"none of its {devices} PCI devices computes" if devices else "lstopo must see I/O devices"
+            raise SpecError(f"has no GPU: {why} (lstopo --whole-io file.xml)", file=self.file)
         for (_, a), (_, b) in combinations(sockets, 2):
-            why = f"processors of {self.vendor or 'no vendor'}"
-            self.draft.join(a, b, self.media.of("socket", socket_entry(self.vendor), why))
-        self.join_nvlinks()
+            self.draft.join(a, b, socket_of(self.media, self.vendor))
+        if not self.join_distances(root):
+            join_by_nvswitch(self, self.gpu, "lstopo does not show NVLinks")
         if self.slow:
             self.notes.append(
                 "the PCIe link of a GPU shows less than generation 3 x8: an idle GPU slows its link down; "
@@ -149,7 +162,64 @@ class _MachineReader:
             label = (fabric or names or [item.get("pci_busid")])[0]
             name = label if label not in self.draft.index else f"{label}-{item.get('pci_busid')}"
             device = Device(name=name, kind=NIC, node=NODE, forwards=True)
-        self.draft.join(above, self.draft.add(device), self.rates(item))
+        index = self.draft.add(device)
+        self.draft.join(above, index, self.rates(item))
+        if kind == GPU:
+            self.models |= {_info(child, "GPUModel") for child in item.all("object")}
+            for part in (item, *item.all("object")):
+                self.by_object[part.get("gp_index")] = index
+
+    def join_distances(self, root: Element) -> bool:
+        """Join devices by the bandwidths between GPUs that hwloc found; whether there are any."""
+        joined = False
+        for kind in ("nvlink", "xgmi"):
+            for matrix in bandwidths(root, kind, self.file):
+                entry, why = self.generation(kind, matrix)
+                for (a, b), mb_per_s in self.link_ends(kind, matrix).items():
+                    self.draft.join(a, b, self.rates_of(kind, entry, why, mb_per_s))
+                    joined = True
+        return joined
+
+    def link_ends(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> dict[tuple[int, int], int]:
+        """Return MB/s by pairs of devices, each pair once. All NVSwitches are one, as NCCL counts them."""
+        found: dict[tuple[int, int], int] = {}
+        switch = None
+        for (left, right), mb_per_s in matrix.items():
+            a, b = self.by_object.get(left), self.by_object.get(right)
+            if a is None or a == b or self.draft.devices[a].kind != GPU or (b is None and kind != "nvlink"):
+                continue
+            if b is None:
+                if switch is None:
+                    switch = self.draft.add(Device(name="nvswitch", kind=SWITCH, node=NODE, forwards=True))
+                    self.notes.append("all NVSwitches of the file are one here, with all links of each GPU")
+                found[a, switch] = found.get((a, switch), 0) + mb_per_s
+            elif (b, a) not in found:
+                found[a, b] = mb_per_s
+        return found
+
+    def generation(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> tuple[str | None, str]:
+        """Return the catalogue entry of the links: of the GPU model given, of the file's, or by their bandwidth."""
+        if kind == "nvlink" and self.gpu and load_gpu(self.gpu).nvlink:
+            return load_gpu(self.gpu).nvlink, f"GPU model {self.gpu}"
+        if kind == "xgmi" and self.gpu and (entry := xgmi_of_model(self.gpu)):
+            return entry, f"GPU model {self.gpu}"
+        for model in sorted(self.models):
+            if entry := link_of_gpu_name(model):
+                return entry, f"GPU model {model}"
+        lane = min(matrix.values())
+        known = sorted((n for n in known_links() if n.startswith(kind)), key=lambda n: (n == "nvlink1", n))
+        entry = next((n for n in known if lane * 10**6 % link_named(n).peak_bytes_per_s == 0), None)
+        return entry, f"links of {lane / 1000:g} GB/s"
+
+    def rates_of(self, kind: str, entry: str | None, why: str, mb_per_s: int) -> Link:
+        """Return the numbers of a link with ``mb_per_s`` by the data sheet, as lanes of the entry."""
+        choice = self.media.chosen(kind)
+        name = choice.entry.name if choice is not None and choice.entry else entry
+        lanes = Fraction(mb_per_s * 10**6, link_named(name).peak_bytes_per_s) if name else None
+        rates, place = self.media.of(kind, entry, why, lanes), self.draft.index.get("nvswitch")
+        if place is not None and rates.medium in REDUCING:
+            self.draft.devices[place] = replace(self.draft.devices[place], reduces=True)
+        return rates
 
     def rates(self, item: Element) -> Link:
         """Of the link above an item: its speed in GB/s, or the user's choice."""
@@ -170,22 +240,33 @@ class _MachineReader:
         self.media.choices.used["link pcie"] = "GB/s from the file, what is reached of it from the catalogue"
         return pcie_of_bandwidth(speed)
 
-    def join_nvlinks(self) -> None:
-        gpus = [i for i, device in enumerate(self.draft.devices) if device.kind == GPU]
-        if self.media.chosen("nvlink") is None:
-            if self.gpu and load_gpu(self.gpu).nvlink and len(gpus) > 1:
-                self.notes.append("lstopo does not show NVLinks; --link nvlink=ENTRY joins the GPUs through a switch")
-            return
-        rates = self.media.of("nvlink", None, "chosen")
-        reduces = rates.medium in REDUCING
-        switch = self.draft.add(Device(name="nvswitch", kind=SWITCH, node=NODE, forwards=True, reduces=reduces))
-        for gpu in gpus:
-            self.draft.join(gpu, switch, rates)
-        self.notes.append("all GPUs joined by an NVSwitch, as chosen: the file does not show NVLinks")
-
 
 def _host(number: int) -> Device:
     return Device(name=f"cpu{number}", kind=HOST, node=NODE, forwards=True)
+
+
+def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, str], int]]:
+    """Yield the matrices of hwloc's distances of a kind of link: MB/s by the two objects' numbers, without zeros.
+
+    Raises
+    ------
+    SpecError: a matrix of another size than its objects, or an entry that is no number.
+    """
+    for element in root.children:
+        if not element.tag.startswith("distances2") or element.get("name").lower() != f"{kind}bandwidth":
+            continue
+        if element.tag == "distances2" and element.get("indexing") not in ("gp", ""):
+            continue  # of NUMA nodes or processing units, which have no such links
+        names = [word.rpartition(":")[2] for part in element.all("indexes") for word in part.text.split()]
+        words = [word for part in element.all("u64values") for word in part.text.split()]
+        numbers = [number for word in words if (number := whole_number(word, most=10**9)) is not None]
+        if len(numbers) != len(words) or len(numbers) != len(names) ** 2:
+            what = f"{len(words)} values for {len(names)} objects"
+            raise SpecError(f"has {what}", file=f"{file}:{element.line}", field=element.get("name"))
+        cells = zip(product(names, names), numbers, strict=True)
+        matrix = {pair: number for pair, number in cells if number and pair[0] != pair[1]}
+        if matrix:
+            yield matrix
 
 
 def _vendor(item: Element) -> str:

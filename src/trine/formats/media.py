@@ -14,8 +14,20 @@ from trine.units import parse_bandwidth, parse_time
 
 #: Compute capability (SM version) from, to: NVLink generation. NCCL's topo.h tells them apart in the same way.
 _BY_SM = ((60, 69, "nvlink1"), (70, 79, "nvlink2"), (80, 89, "nvlink3"), (90, 99, "nvlink4"), (100, 129, "nvlink5"))
-#: AMD's graphics target: generation of Infinity Fabric links between GPUs.
-_BY_GFX = {"gfx906": "xgmi1", "gfx908": "xgmi1", "gfx90a": "xgmi2", "gfx942": "xgmi3", "gfx950": "xgmi4"}
+#: AMD's graphics target: generation of Infinity Fabric links between GPUs. HIP before ROCm 5.7 numbers gfx90a 910.
+_BY_GFX = {
+    "gfx906": "xgmi1", "gfx908": "xgmi1", "gfx90a": "xgmi2", "gfx910": "xgmi2", "gfx940": "xgmi3", "gfx941": "xgmi3",
+    "gfx942": "xgmi3", "gfx950": "xgmi4",
+}  # fmt: skip
+_BY_MODEL = (("mi1", "xgmi1"), ("mi2", "xgmi2"), ("mi300", "xgmi3"), ("mi325", "xgmi3"), ("mi35", "xgmi4"))
+_NVLINK_BY_MODEL = {
+    "p100": "nvlink1", "v100": "nvlink2", "a100": "nvlink3", "a800": "nvlink3", "h100": "nvlink4", "h200": "nvlink4",
+    "h800": "nvlink4", "h20": "nvlink4", "gh200": "nvlink4", "b200": "nvlink5", "b300": "nvlink5", "gb200": "nvlink5",
+    "gb300": "nvlink5",
+}  # fmt: skip
+_MODEL = re.compile(r"\b(?:P100|V100|A[18]00|G?H[128]00|H20|G?B[23]00|MI\d{2,3}[XA]?)\b", re.IGNORECASE)
+#: Compute capability from, to: generation of the GPU's PCIe (data sheets of P100 to B200).
+_PCIE_BY_SM = ((60, 79, 3), (80, 89, 4), (90, 129, 5))
 #: GT/s a lane: PCIe generation.
 _BY_TRANSFERS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 #: GB/s of data a lane after encoding, by generation.
@@ -36,6 +48,25 @@ def xgmi_of_gfx(text: str) -> str | None:
     return _BY_GFX.get(text if text.startswith("gfx") else f"gfx{text}")
 
 
+def link_of_gpu_name(name: str) -> str | None:
+    """Return the link generation of a driver's GPU name, such as ``Tesla V100-SXM3-32GB``; None if it is not known."""
+    match = _MODEL.search(name)
+    if match is None:
+        return None
+    model = match[0].lower()
+    return _NVLINK_BY_MODEL.get(model) or xgmi_of_model(model)
+
+
+def xgmi_of_model(gpu: str) -> str | None:
+    """Return the Infinity Fabric generation of a GPU model of the presets, None for other vendors' models."""
+    return next((name for start, name in _BY_MODEL if gpu.startswith(start)), None)
+
+
+def pcie_of_sm(sm: int) -> int | None:
+    """Return the PCIe generation of a compute capability, such as 90; None if it is not known."""
+    return next((generation for low, high, generation in _PCIE_BY_SM if low <= sm <= high), None)
+
+
 def pcie_of_speed(text: str) -> int | None:
     """The generation of ``"16.0 GT/s PCIe"``, None where the file does not say."""
     match = re.match(r"\s*(\d{1,4}(?:\.\d*)?)\s*GT/s", text, re.ASCII)
@@ -54,12 +85,13 @@ def pcie_of_bandwidth(gb_per_s: float) -> Link:
     return pcie_rates(generation, Fraction(round(1000 * gb_per_s / _LANE_GBPS[generation]), 1000))
 
 
-def socket_entry(vendor: str) -> str | None:
-    """What joins the sockets of a machine, by the processor's vendor."""
+def socket_of(media: Media, vendor: str) -> Link:
+    """Return the link between the sockets of a machine, by the processor's vendor; of other vendors assume UPI."""
     text = vendor.lower()
     if "amd" in text or "hygon" in text:
-        return "infinity-fabric"
-    return "upi" if "intel" in text else None
+        return media.of("socket", "infinity-fabric", f"processors of {vendor}")
+    why = f"processors of {vendor or 'no vendor'}"
+    return media.of("socket", "upi", why if "intel" in text else f"assumed, {why}; choose with --link socket=ENTRY")
 
 
 def check_links_from(links_from: str | None) -> None:

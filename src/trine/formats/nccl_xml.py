@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device, Link
+from trine.cluster.presets import load_gpu
 from trine.errors import SpecError, nearest
 from trine.formats.media import (
     REDUCING,
@@ -17,18 +18,24 @@ from trine.formats.media import (
     Media,
     check_links_from,
     nvlink_of_sm,
+    pcie_of_sm,
     pcie_of_speed,
     pcie_rates,
-    socket_entry,
+    socket_of,
     xgmi_of_gfx,
+    xgmi_of_model,
 )
-from trine.formats.reader import TopologyBuilder, gpu_named, read_out
+from trine.formats.reader import TopologyBuilder, gpu_named, join_by_nvswitch, read_out
 from trine.formats.xml_tree import Element, parse_xml
 from trine.schema import show
 from trine.units import whole_number
 
 #: Elements that NCCL 2.4 to 2.29 and RCCL write; ``gin`` is what newer NCCL adds to a NIC and has no bandwidth.
 _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")
+#: PCI classes of network controllers, and of GPUs whose vendor a file for NCCL_TOPO_FILE may leave out.
+_NIC_CLASSES, _GPU_VENDORS = ("0x0200", "0x0207", "0x0280"), ("", "0x10de", "0x1002")
+#: Generation and lanes that NCCL assumes for a PCIe link without a speed (src/graph/topo.cc).
+_DEFAULT_PCIE, _DEFAULT_LANES = 3, 16
 #: What a target of NVLink is, by how its PCI class begins.
 _NVSWITCH, _NVLINK_CPU, _GPU_CLASSES = "0x068000", "0x068001", ("0x03", "0x12")
 
@@ -74,24 +81,38 @@ class _SystemReader:
         self.by_bus: dict[tuple[str, str], int] = {}
         self.gpus: list[tuple[int, int, Element, int]] = []
         self.nics = 0
+        self.bare: dict[int, int] = {}
+        self.is_hidden = False
 
     def fault(self, element: Element, message: str) -> SpecError:
         return SpecError(message, file=f"{self.file}:{element.line}", field=f"<{element.tag}>")
 
     def read(self, root: Element) -> None:
         self.several = len({cpu.get("host_hash") for cpu in root.all("cpu")}) > 1
+        self.find_bare_gpus(root)
         for child in self.children(root, ("cpu", "nic", "grp")):
             if child.tag == "cpu":
                 self.cpu(child)
             else:
                 self.notes.append(f"line {child.line}: <{child.tag}> outside any <cpu> left out")
         if not self.gpus:
-            raise SpecError("has no <gpu>", file=self.file)
+            raise SpecError("has no <gpu>, and no PCI device of a GPU's class", file=self.file)
         for index, _, element, cpu in self.gpus:
             self.gpu_links(index, element, cpu)
+        self.join_chosen_nvlinks()
         for cpus in self.cpus.values():
             self.join_sockets(cpus)
         self.order_by_rank()
+
+    def find_bare_gpus(self, root: Element) -> None:
+        """Number the GPUs of a file written for NCCL_TOPO_FILE, where they are PCI devices without a <gpu>, by bus."""
+        leaves = [element for element in _walk(root) if element.tag == "pci" and not element.children]
+        if any(element.tag == "gpu" for element in _walk(root)):
+            return
+        gpus = sorted((leaf for leaf in leaves if _is_gpu(leaf)), key=lambda leaf: leaf.get("busid").lower())
+        self.bare = {id(leaf): number for number, leaf in enumerate(gpus)}
+        if gpus:
+            self.notes.append(f"{len(gpus)} GPUs by their PCI class, numbered by bus: the file has no <gpu>")
 
     def children(self, element: Element, allowed: tuple[str, ...]) -> list[Element]:
         for child in element.children:
@@ -124,13 +145,18 @@ class _SystemReader:
                 self.nic(child, index, host, None)
 
     def pci(self, pci: Element, above: int, host: str) -> None:
-        """A PCI device: a bridge with more below it, a GPU, or a NIC; its link is the one to what is above it."""
+        """Add a PCI device: a bridge with more below it, a GPU, or a NIC; its link is the one to what is above it."""
         bus = pci.get("busid")
-        rates = self.media.pcie(pcie_of_speed(pci.get("link_speed")), self.width(pci))
+        rates = self.rates(pci)
         inside = self.children(pci, ("pci", "gpu", "nic", "pcilink"))
         bridges = [child for child in inside if child.tag == "pci"]
-        if bridges or not inside:
-            switch = self.draft.add(Device(name=self.name(host, f"pci-{bus}"), kind=SWITCH, node=host, forwards=True))
+        if id(pci) in self.bare:
+            self.add_gpu(pci, bus, above, host, rates, self.bare[id(pci)])
+        elif not inside and pci.get("class").startswith(_NIC_CLASSES):
+            self.draft.join(above, self.add_nic(f"nic{self.nics}", host), rates)
+        elif bridges or not inside:
+            name = self.unused(self.name(host, f"pci-{bus}"), pci)
+            switch = self.draft.add(Device(name=name, kind=SWITCH, node=host, forwards=True))
             self.draft.join(above, switch, rates)
             self.by_bus[host, bus.lower()] = switch
             for child in bridges:
@@ -138,28 +164,50 @@ class _SystemReader:
             above = switch
         for child in inside:
             if child.tag == "gpu":
-                self.add_gpu(child, bus, above, host, rates)
+                self.add_gpu(child, bus, above, host, rates, self.number(child, "dev"))
             elif child.tag == "nic":
                 self.nic(child, above, host, rates)
             elif child.tag == "pcilink":
                 self.notes.append(f"line {child.line}: <pcilink> (a shortcut of PCIe switches) left out")
 
+    def unused(self, name: str, element: Element) -> str:
+        """Return a name that no device has, and note it if a file has two devices on one bus."""
+        if name not in self.draft.index:
+            return name
+        self.notes.append(f"line {element.line}: a second device on bus {element.get('busid')}")
+        return next(f"{name}-{i}" for i in range(2, len(self.draft.index) + 3) if f"{name}-{i}" not in self.draft.index)
+
+    def rates(self, pci: Element) -> Link:
+        """Return the link above a PCI device; without a speed that of the GPU model, else what NCCL assumes."""
+        text, lanes = pci.get("link_speed"), self.width(pci)
+        if text or self.media.chosen("pcie") is not None:
+            return self.media.pcie(pcie_of_speed(text), lanes or Fraction(_DEFAULT_LANES))
+        entry = load_gpu(self.gpu).pcie if self.gpu else None
+        sm = next((whole_number(gpu.get("sm")) for gpu in pci.all("gpu")), None)
+        generation, why = (pcie_of_sm(sm) if sm else None) or _DEFAULT_PCIE, f"as of sm {sm}" if sm else "as NCCL does"
+        if entry is not None:
+            generation, why = int(entry.removeprefix("pcie")), f"as of {self.gpu}"
+        note = f"PCIe links without a speed: generation {generation} x {_DEFAULT_LANES} assumed, {why}"
+        if note not in self.notes:
+            self.notes.append(note)
+        return self.media.pcie(generation, lanes or Fraction(_DEFAULT_LANES))
+
     def width(self, pci: Element) -> Fraction:
-        """Lanes of a link, 0 where the file does not say or says what cannot be (virtual machines do)."""
+        """Return the lanes of a link, 0 if the file has none or an impossible number (virtual machines do)."""
         text = pci.get("link_width", "0") or "0"
         lanes = whole_number(text, most=10**9)
         if lanes is None:
             raise self.fault(pci, f"'link_width' must be a number of lanes, got {show(text)}")
         return Fraction(lanes if lanes <= 32 else 0)
 
-    def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Link) -> None:
-        number = self.number(gpu, "dev")
-        device = Device(name=self.name(host, f"gpu{number}"), kind=GPU, gpu=self.gpu, node=host)
-        index = self.draft.add(device)
+    def add_gpu(self, gpu: Element, bus: str, above: int, host: str, rates: Link, number: int) -> None:
+        name = self.unused(self.name(host, f"gpu{number}"), gpu)
+        index = self.draft.add(Device(name=name, kind=GPU, gpu=self.gpu, node=host))
         self.draft.join(above, index, rates)
         self.by_bus[host, bus.lower()] = index
         cpu = self.cpus[host][-1][0]
-        self.gpus.append((index, self.number(gpu, "rank", -1), gpu, cpu))
+        rank = number if id(gpu) in self.bare else self.number(gpu, "rank", -1)
+        self.gpus.append((index, rank, gpu, cpu))
 
     def number(self, element: Element, name: str, missing: int | None = None) -> int:
         text = element.get(name)
@@ -176,10 +224,8 @@ class _SystemReader:
         if not ports:
             return
         label = ports[0].get("name") or f"net{ports[0].get('dev')}"
-        name = self.name(host, label)
-        name = name if name not in self.draft.index else f"{name}-{self.nics}"
-        self.nics += 1
-        index = self.draft.add(Device(name=name, kind=NIC, node=host, forwards=True))
+        index = self.add_nic(label, host)
+        name = self.draft.devices[index].name
         speeds = [max(self.number(port, "speed", 0), 0) for port in ports]
         self.notes.append(f"{name}: {sum(speeds) / 1000:g} Gb/s" + (f", {len(ports)} ports" * (len(ports) > 1)))
         if rates is None:
@@ -192,6 +238,12 @@ class _SystemReader:
             )
         self.draft.join(above, index, rates)
 
+    def add_nic(self, label: str, host: str) -> int:
+        name = self.name(host, label)
+        name = name if name not in self.draft.index else f"{name}-{self.nics}"
+        self.nics += 1
+        return self.draft.add(Device(name=name, kind=NIC, node=host, forwards=True))
+
     def gpu_links(self, index: int, gpu: Element, cpu: int) -> None:
         """NVLinks and the like of a GPU. Those to NVSwitches end in one switch a host, as NCCL itself counts them."""
         host = str(self.draft.devices[index].node)
@@ -202,6 +254,13 @@ class _SystemReader:
                 continue
             self.library = "rccl" if link.tag == "xgmi" else self.library
             target = self.link_target(link, host, cpu)
+            if target == index:
+                self.is_hidden = True
+                self.notes.append(
+                    f"line {link.line}: an NVLink of {self.draft.devices[index].name} to itself left out; virtual "
+                    "machines hide the other end"
+                )
+                continue
             if target is not None:
                 lanes[link.tag, target] = lanes.get((link.tag, target), 0) + self.number(link, "count")
         for (tag, target), count in lanes.items():
@@ -226,7 +285,8 @@ class _SystemReader:
         """The catalogue entry of a GPU's links, and which words of the file say so."""
         if tag == "xgmi":
             text = gpu.get("gcn") or gpu.get("arch")
-            return xgmi_of_gfx(text), f"gcn {text}"
+            by_model = xgmi_of_model(self.gpu) if self.gpu else None
+            return xgmi_of_gfx(text) or by_model, f"gcn {text or self.gpu}"
         sm = self.number(gpu, "sm", 0)
         return nvlink_of_sm(sm), f"sm {sm}"
 
@@ -256,6 +316,13 @@ class _SystemReader:
             self.draft.devices[target] = replace(device, reduces=True)
             self.notes.append(f"{device.name} taken to add up and multicast (NVLS), as switches of {rates.medium} do")
 
+    def join_chosen_nvlinks(self) -> None:
+        """Join GPUs by the NVLinks of ``--link nvlink=ENTRY`` if the file hides them, or note that they are missing."""
+        shown = any(child.tag in ("nvlink", "xgmi") for _, _, gpu, _ in self.gpus for child in gpu.children)
+        is_hidden = bool(self.bare) or self.is_hidden
+        if is_hidden or (not shown and self.media.chosen("nvlink") is not None):
+            join_by_nvswitch(self, self.gpu, "the file does not show where NVLinks end", may_have=is_hidden)
+
     def join_c2c(self, gpu: int, cpu: int, link: Element) -> None:
         """The link of a GPU to the processor on its module: MB/s times their number, where the file has them."""
         count, speed = self.number(link, "count", 1), self.number(link, "bw", 0)
@@ -267,9 +334,7 @@ class _SystemReader:
     def join_sockets(self, cpus: list[tuple[int, Element]]) -> None:
         for (a, first), (b, _) in combinations(cpus, 2):
             vendor = first.get("vendor") or first.get("arch")
-            self.draft.join(
-                a, b, self.media.of("socket", socket_entry(vendor), f"processors of {vendor or 'no vendor'}")
-            )
+            self.draft.join(a, b, socket_of(self.media, vendor))
 
     def order_by_rank(self) -> None:
         """GPUs by rank, or by device number where the file has no ranks of its own for each."""
@@ -282,3 +347,16 @@ class _SystemReader:
             return
         order = [index for _, index in sorted(zip(ranks, indices, strict=True))]
         self.draft.gpus_in_order(order)
+
+
+def _walk(root: Element) -> Iterator[Element]:
+    """Yield all elements below one."""
+    for child in root.children:
+        yield child
+        yield from _walk(child)
+
+
+def _is_gpu(pci: Element) -> bool:
+    """Whether a PCI device is a GPU that computes: a 3D controller, an accelerator, or AMD's display class."""
+    kind, vendor = pci.get("class"), pci.get("vendor").lower()
+    return kind.startswith(("0x0302", "0x0380", "0x12")) or (kind.startswith("0x03") and vendor in _GPU_VENDORS)

@@ -22,22 +22,33 @@ LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _CODE = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV(\d{1,3})")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[(?:0|4|1|24)m")
 _AFFINITY_WORDS = {"CPU", "NUMA", "Affinity", "GPU", "ID"}
+_EXPLAINED = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#)\s*=", re.MULTILINE)
+#: Codes of `nvidia-smi topo -p2p`: whether two GPUs reach each other, not how.
+_P2P_CODES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 _NIC_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$", re.MULTILINE)
 MAX_COLUMNS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """What the text says: device names, the code of each pair (``"NV4"``, ``"PIX"``), each GPU's CPU affinity."""
+    """Device names, the code of each pair (``"NV4"``, ``"PIX"``), and each GPU's CPU affinity.
+
+    ``leaves_out_nvlinks``: ``topo -mp`` wrote it, whose legend does not explain ``NV#``.
+    """
 
     names: tuple[str, ...]
     codes: Mapping[tuple[str, str], str]
     affinity: Mapping[str, str]
     nic_names: Mapping[str, str]
+    leaves_out_nvlinks: bool = False
 
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(name for name in self.names if re.fullmatch(r"GPU\d+", name))
+
+    @property
+    def has_nvlinks(self) -> bool:
+        return any(code.startswith("NV") for code in self.codes.values())
 
 
 def nvidia_smi_cluster(
@@ -89,7 +100,18 @@ def parse_matrix(text: str, file: str) -> Matrix:
     rows = _rows(body, names, file)
     codes = _codes(rows, names, file)
     affinity = {name: " ".join(row[len(names) :][:1]) for name, row in rows.items() if name.startswith("GPU")}
-    return Matrix(names=names, codes=codes, affinity=affinity, nic_names=dict(_NIC_LEGEND.findall(legend)))
+    return Matrix(
+        names=names, codes=codes, affinity=affinity, nic_names=dict(_NIC_LEGEND.findall(legend)),
+        leaves_out_nvlinks=_leaves_out_nvlinks(legend),
+    )  # fmt: skip
+
+
+def _leaves_out_nvlinks(legend: str) -> bool:
+    """Whether a legend, unless it is cut after its first line, does not explain ``NV#``."""
+    explained = list(_EXPLAINED.finditer(legend))
+    if not explained or any(match[1] == "NV#" for match in explained):
+        return False
+    return len(explained) > 1 or bool(legend[explained[0].end() :].partition("\n")[2].strip())
 
 
 def _rows(body: list[str], names: tuple[str, ...], file: str) -> dict[str, list[str]]:
@@ -116,6 +138,8 @@ def _codes(rows: Mapping[str, list[str]], names: tuple[str, ...], file: str) -> 
         if len(cells) < len(names):
             raise SpecError(f"the row of {row} has {len(cells)} cells, there are {len(names)} columns", file=file)
         for column, cell in zip(names, cells, strict=False):
+            if cell in _P2P_CODES:
+                raise SpecError("is of `nvidia-smi topo -p2p`, which shows no links: give `topo -m`", file=file)
             if _CODE.fullmatch(cell) is None:
                 hint = nearest(cell, ("X", *LEVELS, "NV1"))
                 raise SpecError(f"{row}, {column}: unknown code {show(cell)}{hint}", file=file)
@@ -178,48 +202,87 @@ class _Machine:
         return Device(name=shown, kind=NIC, node=NODE, forwards=True)
 
     def join_nvlinks(self, index: dict[str, int]) -> None:
+        gpus = self.matrix.gpus
+        if not self.matrix.has_nvlinks:
+            self.join_unseen_nvlinks(index)
+            return
         lanes = {
             (a, b): int(code[2:])
-            for a, b in combinations(self.matrix.gpus, 2)
+            for a, b in combinations(gpus, 2)
             if (code := self.matrix.codes[a, b]).startswith("NV")
         }
-        for members in _groups(self.matrix.gpus, lanes):
+        for members in _groups(gpus, lanes):
             if len(members) > 1:
                 self.join_island(members, lanes, index)
+            else:
+                self.notes.append(f"{members[0]} shows no NVLink, other GPUs do")
+
+    def join_unseen_nvlinks(self, index: dict[str, int]) -> None:
+        """Join all GPUs by the NVLinks that the user chose; else note or, for ``topo -mp``, refuse their absence."""
+        gpus = self.matrix.gpus
+        if len(gpus) < 2:
+            return
+        if self.media.chosen("nvlink") is not None:
+            usual = self.usual_lanes() or 1
+            self.join_switch(dict.fromkeys(gpus, usual), index, "all GPUs joined, as chosen, by an NVSwitch")
+        elif self.matrix.leaves_out_nvlinks and (self.gpu is None or self.nvlink):
+            raise SpecError(
+                "is of `nvidia-smi topo -mp`, which leaves NVLinks out: give `topo -m`, or the GPUs' NVLinks "
+                "(--link nvlink=ENTRY joins all through an NVSwitch)",
+                file=self.file,
+            )
+        elif self.nvlink:
+            self.notes.append(
+                f"no NVLinks, which {self.gpu} can have: a virtual machine or `topo -mp` hides them; "
+                "--link nvlink=ENTRY joins the GPUs through a switch"
+            )
 
     def join_island(self, members: Sequence[str], lanes: dict[tuple[str, str], int], index: dict[str, int]) -> None:
-        """GPUs joined by NVLink: through an NVSwitch if they show more lanes than a GPU has, else directly."""
-        each = {lanes.get(pair, 0) for pair in combinations(members, 2)}
-        alike = min(each) if len(each) == 1 else 0
+        """Join GPUs with NVLinks: through an NVSwitch if they show more lanes than a GPU has, else directly."""
         usual = self.usual_lanes()
-        if usual is not None and alike * (len(members) - 1) > usual:
-            self.join_switch(members, alike, index)
+        shown = {gpu: sum(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
+        each = {gpu: max(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
+        is_full = all(pair in lanes for pair in combinations(members, 2))
+        if usual is not None and max(shown.values()) > usual:
+            if not is_full or max(each.values()) > usual:
+                self.refuse_lanes(shown, usual)
+            text = f"{max(each.values())} NVLinks to each of the others are more than a GPU has, taken as an NVSwitch"
+            self.join_switch(each, index, f"{', '.join(members)}: {text}")
+            self.note_missing(each, lanes)
             return
-        for gpu in members:
-            shown = sum(count for pair, count in lanes.items() if gpu in pair)
-            if usual is not None and shown > usual:
-                choice = self.media.chosen("nvlink")
-                kind = choice.text if choice else self.nvlink
-                text = f"{gpu} shows {shown} NVLinks, but a GPU has {usual} of {kind}: is the GPU model right?"
-                raise SpecError(text, file=self.file)
         for (a, b), count in lanes.items():
             if a in members:
                 rates = self.media.of("nvlink", self.nvlink, self.why, Fraction(count))
                 self.draft.join(index[a], index[b], rates)
         self.notes.append(f"{', '.join(members)}: NVLinks taken as direct, they are not more than a GPU has")
 
-    def join_switch(self, members: Sequence[str], count: int, index: dict[str, int]) -> None:
-        rates = self.media.of("nvlink", self.nvlink, self.why, Fraction(count))
+    def refuse_lanes(self, shown: Mapping[str, int], usual: int) -> None:
+        gpu = next(gpu for gpu, count in shown.items() if count > usual)
+        choice = self.media.chosen("nvlink")
+        kind = choice.text if choice else self.nvlink
+        text = f"{gpu} shows {shown[gpu]} NVLinks, but a GPU has {usual} of {kind}: is the GPU model right?"
+        raise SpecError(text, file=self.file)
+
+    def note_missing(self, each: Mapping[str, int], lanes: Mapping[tuple[str, str], int]) -> None:
+        """Note GPUs with fewer links to the NVSwitch than others, and pairs with fewer than both GPUs have."""
+        most = max(each.values())
+        for gpu, count in each.items():
+            if count < most:
+                self.notes.append(f"{gpu} shows {count} of {most} NVLinks: {most - count} down or missing")
+        odd = [f"{a} and {b} ({n})" for (a, b), n in lanes.items() if a in each and n < min(each[a], each[b])]
+        if odd:
+            self.notes.append(f"fewer NVLinks than both GPUs have to others: {', '.join(odd)}")
+
+    def join_switch(self, each: Mapping[str, int], index: dict[str, int], note: str) -> None:
+        """Join GPUs to a new NVSwitch by so many lanes each."""
+        rates = {gpu: self.media.of("nvlink", self.nvlink, self.why, Fraction(count)) for gpu, count in each.items()}
         taken = sum(device.name.startswith("nvswitch") for device in self.draft.devices)
         name = f"nvswitch{taken}" if taken else "nvswitch"
-        reduces = rates.medium in REDUCING
+        reduces = any(link.medium in REDUCING for link in rates.values())
         switch = self.draft.add(Device(name=name, kind=SWITCH, node=NODE, forwards=True, reduces=reduces))
-        for gpu in members:
-            self.draft.join(index[gpu], switch, rates)
-        self.notes.append(
-            f"{', '.join(members)}: {count} NVLinks to each of the others are more than a GPU has, taken as an NVSwitch"
-            + (" that adds up and multicasts (NVLS)" if reduces else "")
-        )
+        for gpu, link in rates.items():
+            self.draft.join(index[gpu], switch, link)
+        self.notes.append(note + (" that adds up and multicasts (NVLS)" if reduces else ""))
 
     def usual_lanes(self) -> int | None:
         choice = self.media.chosen("nvlink")
@@ -259,21 +322,33 @@ class _Machine:
             self.draft.join(a, b, self.media.of("socket", "upi", why))
 
     def sockets(self) -> list[tuple[str, ...]]:
-        """Devices by NUMA node: those that a code nearer than SYS joins, and GPUs of equal CPU affinity."""
-        affinity = self.matrix.affinity
+        """Return devices by NUMA node: those that a code nearer than SYS joins, and GPUs of equal CPU affinity.
 
-        def together(a: str, b: str) -> bool:
-            code = self.matrix.codes.get((a, b), "SYS")
-            if code.startswith("NV"):
-                return bool(affinity.get(a)) and affinity.get(a) == affinity.get(b)
-            return code != "SYS"
-
-        groups = self.grouped(self.matrix.names, together)
-        for members in groups:
-            for a, b in combinations(members, 2):
-                if self.matrix.codes.get((a, b)) == "SYS":
-                    raise SpecError(f"{a} and {b} are SYS apart, but others put them at one processor", file=self.file)
+        A virtual machine with one visible NUMA node shows the same affinity everywhere; then the codes alone count.
+        """
+        groups = self.grouped(self.matrix.names, lambda a, b: self.is_near(a, b) or self.has_same_affinity(a, b))
+        if self.contradiction(groups) is not None:
+            groups = self.grouped(self.matrix.names, self.is_near)
+            if (pair := self.contradiction(groups)) is not None:
+                a, b = pair
+                raise SpecError(f"{a} and {b} are SYS apart, but others put them at one processor", file=self.file)
+            self.notes.append("GPUs of the same CPU affinity are SYS apart, as in a virtual machine: the codes count")
         return groups
+
+    def is_near(self, a: str, b: str) -> bool:
+        code = self.matrix.codes.get((a, b), "SYS")
+        return code != "SYS" and not code.startswith("NV")
+
+    def has_same_affinity(self, a: str, b: str) -> bool:
+        """Whether NVLinks hide the relation of two GPUs of the same CPU affinity."""
+        affinity = self.matrix.affinity
+        hidden = self.matrix.codes.get((a, b), "SYS").startswith("NV")
+        return hidden and bool(affinity.get(a)) and affinity.get(a) == affinity.get(b)
+
+    def contradiction(self, groups: Iterable[tuple[str, ...]]) -> tuple[str, str] | None:
+        """Return two devices of a group that are SYS apart, None without such."""
+        pairs = (pair for members in groups for pair in combinations(members, 2))
+        return next((pair for pair in pairs if self.matrix.codes.get(pair) == "SYS"), None)
 
     def near(self, names: Sequence[str], level: str) -> list[tuple[str, ...]]:
         """Groups joined by codes up to a level."""

@@ -12,7 +12,7 @@ from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, 
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import LinkTable
 from trine.errors import SpecError, nearest
-from trine.formats.media import Media
+from trine.formats.media import REDUCING, Media
 
 #: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.
 MAX_DEVICES, MAX_WIRES = 1 << 20, 1 << 21
@@ -280,6 +280,30 @@ def read_out(reader: Reader, how: str) -> Cluster:
         notes=reader.notes,
         library=reader.library,
     )
+
+
+def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: bool = False) -> None:
+    """Join each host's GPUs by an NVSwitch if the user chose NVLinks (``--link nvlink=ENTRY``).
+
+    Else note ``why`` they are missing, if the GPU model has NVLinks or (without a model) ``may_have`` them.
+    """
+    from trine.cluster.presets import load_gpu
+
+    draft = reader.draft
+    gpus = [i for i, device in enumerate(draft.devices) if device.kind == GPU]
+    if reader.media.chosen("nvlink") is None:
+        if len(gpus) > 1 and (load_gpu(gpu).nvlink if gpu else may_have):
+            reader.notes.append(f"{why}; --link nvlink=ENTRY joins the GPUs through a switch")
+        return
+    rates = reader.media.of("nvlink", None, "chosen")
+    hosts = list(dict.fromkeys(draft.devices[i].node for i in gpus))
+    for host in hosts:
+        name = "nvswitch" if len(hosts) == 1 else f"{host}.nvswitch"
+        switch = draft.add(Device(name=name, kind=SWITCH, node=host, forwards=True, reduces=rates.medium in REDUCING))
+        for i in gpus:
+            if draft.devices[i].node == host:
+                draft.join(i, switch, rates)
+    reader.notes.append(f"all GPUs of a host joined by an NVSwitch, as chosen: {why}")
 
 
 def gpu_named(name: str | None) -> str | None:

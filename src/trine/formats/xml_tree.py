@@ -15,12 +15,13 @@ MAX_ELEMENTS = 1 << 20
 
 @dataclass
 class Element:
-    """An element with its attributes, its child elements, and the line it begins on."""
+    """An element with its attributes, its child elements, its own text, and the line it begins on."""
 
     tag: str
     attributes: dict[str, str]
     line: int
     children: list[Element] = field(default_factory=list)
+    text: str = ""
 
     def get(self, name: str, default: str = "") -> str:
         """An attribute, stripped."""
@@ -54,6 +55,8 @@ class _Builder:
         self.parser = expat.ParserCreate("utf-8")
         self.parser.StartElementHandler = self.start
         self.parser.EndElementHandler = self.end
+        self.parser.buffer_text = True
+        self.parser.CharacterDataHandler = self.data
         self.parser.StartDoctypeDeclHandler = self.doctype
         self.parser.EntityDeclHandler = self.refuse_entity
         self.parser.ExternalEntityRefHandler = self.refuse_entity
@@ -85,6 +88,10 @@ class _Builder:
         else:
             self.root = element
         self.open.append(element)
+
+    def data(self, text: str) -> None:
+        if self.open and not text.isspace():
+            self.open[-1].text += text
 
     def end(self, tag: str) -> None:
         self.open.pop()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
-from trine.studies.check_result import FAST, INSIDE, SLOW, CheckedRow, CheckResult
+from trine.studies.check_result import FAST, INSIDE, SLOW, CheckedRow, CheckResult, of_sizes
 from trine.studies.hypotheses import Expected, Hypothesis, expect
-from trine.studies.likelihood import NOISE, Noise, Weighed, weigh
+from trine.studies.likelihood import NOISE, Noise, Weighed, Weights, weigh
+from trine.studies.log_evidence import doubts, excluded_causes, hints_of, mismatches, stated_causes
 from trine.studies.nccl_tests import NcclLog
 from trine.units import whole_number
 
@@ -26,22 +28,26 @@ MIN_LOG_ODDS = math.log(50)
 #: so many octaves, each size standing for half of the way to its neighbours.
 MARGIN = 1.15
 MIN_OCTAVES = 1.5
-_GPU_NAMES = re.compile(
-    r"\b(?:GB200|GB300|GH200|GB10|[VAHBTPL]\d{2,3}S?|H20|RTX (?:PRO )?[A]?\d{4}D?|RTX\d{4}|MI\d{2,3}[XA]?)\b", re.I
-)
+#: A prediction does not fit a machine if most sizes lie outside their band, or if a range of sizes at least this many
+#: octaves wide is faster than the band's lower end by this factor: nothing makes a machine faster than it can be.
+FAST_BY = 1.5
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """The verdict on a curve: the fields of :class:`CheckResult` of the same names."""
 
-    suspicious_from: int | None
-    suspicious_to: int | None
-    noise: tuple[int, ...]
-    log_odds: float
+    suspicious_from: int | None = None
+    suspicious_to: int | None = None
+    noise: tuple[int, ...] = ()
+    log_odds: float = 0.0
     cause: Hypothesis | None = None
+    stated: str = ""
+    unexplained_from: int | None = None
     alike: tuple[str, ...] = ()
     causes: tuple[Weighed, ...] = ()
+    misfit: str | None = None
 
 
 def check_log(
@@ -68,30 +74,84 @@ def check_log(
     measured, notes = _measured(log, in_place)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
-    judged = check_curve(expected, [row.measured_ps for row in rows])
+    foreign = mismatches(log, cluster)
+    stated = tuple(dict.fromkeys((*stated, *stated_causes(log).values())))
+    judged = Verdict() if foreign else _judge(log, expected, rows)
     return CheckResult(
         log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
         suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
-        cause=judged.cause, alike=judged.alike, causes=judged.causes, noise=judged.noise,
-        notes=(*log.notes, *stated, *notes, *_doubts(log, cluster)),
+        cause=judged.cause, stated=judged.stated, alike=judged.alike, causes=judged.causes, noise=judged.noise,
+        misfit="; ".join(foreign) or judged.misfit, unexplained_from=judged.unexplained_from,
+        hints=hints_of(log, cluster), notes=(*log.notes, *stated, *notes, *foreign, *doubts(log, cluster)),
     )  # fmt: skip
 
 
-def check_curve(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) -> Verdict:
-    """The verdict on times of the sizes of ``expected``, and a cause if it is not a good one."""
-    weights = weigh(expected, measured_ps, noise)
+def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow]) -> Verdict:
+    measured = [row.measured_ps for row in rows]
+    return check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
+
+
+def check_curve(
+    expected: Expected,
+    measured_ps: Sequence[int],
+    noise: Noise = NOISE,
+    *,
+    stated: Mapping[str, str] = _NOTHING,
+    excluded: Collection[str] = (),
+) -> Verdict:
+    """Return the verdict on times of the sizes of ``expected``, and a cause if they are too slow.
+
+    stated: kinds of causes that the log states, with its words; the best fitting one of them is the cause.
+    excluded: kinds that it rules out.
+    """
+    judged = _judged(expected, measured_ps, weigh(expected, measured_ps, noise, excluded), stated)
+    return replace(judged, misfit=_misfit(expected, measured_ps, judged))
+
+
+def _judged(expected: Expected, measured_ps: Sequence[int], weights: Weights, stated: Mapping[str, str]) -> Verdict:
     start, stop, alone = _slow_range(expected, measured_ps, weights.log_odds)
     if start is None or not weights.causes:
         return Verdict(suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds)
     best, causes = weights.causes[0], weights.causes
     named = best.cause if best.probability >= weights.unknown else None
-    if named is None:
+    known = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
+    if known is not None:
+        named = known.cause
+        causes = (replace(known, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not known))
+    elif named is None:
         causes = tuple(sorted(causes, key=lambda each: each.left))
     alike = () if named is None else weights.alike(named)
     return Verdict(
         suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds, cause=named, alike=alike,
-        causes=causes,
+        causes=causes, stated="" if known is None else stated[known.cause.kind],
+        unexplained_from=None if named is None else _unexplained(expected, measured_ps, named),
     )  # fmt: skip
+
+
+def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> str | None:
+    """Return in which way a prediction does not fit the measured machine, None if it does."""
+    sizes, usual = expected.sizes, expected.usual
+    fast = [i for i, time in enumerate(measured_ps) if time < usual[i].low_ps]
+    slow = [i for i, time in enumerate(measured_ps) if time > usual[i].high_ps and sizes[i] not in judged.noise]
+    quick = _runs(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
+    is_wide = any(_octaves(sizes, run) >= MIN_OCTAVES for run in quick)
+    is_mixed = judged.suspicious_from is None and 2 * (len(fast) + len(slow)) > len(sizes)
+    is_far = any(usual[i].low_ps > MARGIN * measured_ps[i] for i in fast)
+    if not is_far or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):
+        return None
+    worst = max(usual[i].time_ps / measured_ps[i] for i in fast)
+    text = f"{of_sizes(len(fast), len(sizes))} below the band, up to {worst:.2g} times faster than predicted"
+    if slow:
+        text += f", and {len(slow)} above it"
+    guess = "may be too low" if len(fast) > len(slow) else "may be those of another machine"
+    return f"{text}: the cluster's numbers {guess}"
+
+
+def _unexplained(expected: Expected, measured_ps: Sequence[int], cause: Hypothesis) -> int | None:
+    """Return the first size of a wide range that is slower than a cause explains, None if it explains all."""
+    high = [usual.high_ps / usual.time_ps for usual in expected.usual]
+    runs = _runs(len(high), lambda i: measured_ps[i] > high[i] * cause.times_ps[i])
+    return next((expected.sizes[run[0]] for run in runs if _octaves(expected.sizes, run) >= MIN_OCTAVES), None)
 
 
 def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
@@ -118,19 +178,29 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
         + ("" if re.fullmatch(r"\w+", value) else ": a list or an exclusion, which is not modelled and was left out")
         for name, value in environment.items()
     )
+    if log.num_ranks is None and log.fewest_ranks is None:
+        stated = (*stated, "the log does not show the number of ranks: all GPUs of the cluster taken (--gpus)")
     if log.launch is None:
         stated = (*stated, "the log does not say how processes were launched: taken as process-per-gpu")
     return CollectiveOptions(**fields), stated
 
 
 def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
+    """Refuse a cluster of another size, unless the log leaves its number of ranks open."""
     have = len(cluster.gpus)
-    if log.num_ranks is None or log.num_ranks == have:
+    fewest = log.fewest_ranks
+    if log.num_ranks == have or (fewest is None and log.num_ranks is None):
         return
-    where = f"({log.ranks_from})"
+    if fewest is not None and fewest <= have and (log.most_ranks is None or have <= log.most_ranks):
+        return
+    if log.most_ranks == log.num_ranks == fewest:
+        of = f"{log.num_ranks} ranks"
+    else:
+        of = f"{fewest} to {log.most_ranks} ranks" if log.most_ranks else f"at least {fewest} ranks"
+    hosts = f" --nodes {log.num_hosts}" if (log.num_hosts or 1) > 1 else ""
     raise InputError(
-        f"the log is of {log.num_ranks} ranks {where}, cluster {cluster.name!r} has {have} GPUs: give --gpus "
-        f"{log.num_ranks}" + (f" --nodes {len(log.hosts)}" if len(log.hosts) > 1 else ""),
+        f"the log is of {of} ({log.ranks_from}), cluster {cluster.name!r} has {have} GPUs: give --gpus "
+        f"{log.num_ranks or fewest}{hosts}",
         file=log.path,
     )
 
@@ -160,7 +230,8 @@ def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[
     if not found:
         raise InputError(f"has no {kind} results; {'leave out' if in_place else 'give'} --in-place for {other}",
                          file=log.path)  # fmt: skip
-    notes = (f"{without} rows have no {kind} result and were left out",) if without else ()
+    rows = "1 row has" if without == 1 else f"{without} rows have"
+    notes = (f"{rows} no {kind} result: left out",) if without else ()
     if any(len(times) > 1 for times in found.values()):
         notes = (*notes, "sizes that were measured more than once are compared by their median")
     return sorted(found.items()), notes
@@ -182,13 +253,18 @@ def _slow_range(
     """
     sizes = expected.sizes
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
-    runs = [list(run) for slow, run in groupby(range(len(sizes)), key=lambda i: above[i] > 1) if slow]
+    runs = _runs(len(sizes), lambda i: above[i] > 1)
     wide = [run for run in runs if _octaves(sizes, run) >= MIN_OCTAVES]
     found = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
     alone = tuple(sizes[i] for run in runs if run not in found and run not in wide for i in run if above[i] > MARGIN)
     if not found:
         return None, None, alone
     return sizes[found[0][0]], sizes[found[-1][-1]], alone
+
+
+def _runs(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
+    """Return the contiguous places that a predicate holds for."""
+    return [list(run) for holds, run in groupby(range(count), key=is_in) if holds]
 
 
 def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
@@ -198,16 +274,3 @@ def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
     before = octaves[first] - octaves[first - 1] if first else 0.0
     behind = octaves[last + 1] - octaves[last] if last + 1 < len(sizes) else 0.0
     return octaves[last] - octaves[first] + (before + behind) / 2
-
-
-def _doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
-    """What in the log does not look like this cluster."""
-    doubts = []
-    named = {match.upper().replace(" ", "") for name in log.gpu_names for match in _GPU_NAMES.findall(name)}
-    ours = {device.gpu.upper() for i in cluster.gpus if (device := cluster.devices[i]).gpu}
-    if named and ours and not any(name in gpu.replace("-", "") for name in named for gpu in ours):
-        doubts.append(f"the log names {', '.join(log.gpu_names)}, the cluster has {', '.join(sorted(ours)).lower()}")
-    nodes = len({cluster.devices[i].node for i in cluster.gpus})
-    if log.hosts and len(log.hosts) != nodes:
-        doubts.append(f"the log names {len(log.hosts)} hosts, the cluster has {nodes} nodes")
-    return tuple(doubts)

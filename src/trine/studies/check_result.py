@@ -22,6 +22,7 @@ from trine.studies.nccl_tests import NcclLog
 from trine.units import format_time
 
 INSIDE, SLOW, FAST = "inside", "slow", "fast"
+HEALTHY, SUSPICIOUS, MISFIT = "healthy", "suspicious", "misfit"
 _MARK = {SLOW: "slow", FAST: "fast"}
 MAX_CAUSES = 5
 _COLOURS = {INSIDE: "#009E73", SLOW: "#D55E00", FAST: "#0072B2"}
@@ -53,7 +54,10 @@ class CheckResult(Report):
     ``cause``: the most probable one, None where a slowness of no known cause is more probable. ``alike``: names of
     those that cost the same at every measured size, which nothing here can tell from it. ``causes``: all, the most
     probable first (without a ``cause``, the nearest first); none of a healthy run. ``noise``: slow sizes that stand
-    alone.
+    alone. ``stated``: the log's own words for the cause, if it states one. ``unexplained_from``: first
+    size of a range that is slower than the cause explains. ``misfit``: in which way the prediction does
+    not fit the measured machine; then neither "healthy" nor a cause means anything. ``hints``: evidence
+    of the log that no cause covers.
     """
 
     SCHEMA: ClassVar[str] = "check"
@@ -67,20 +71,35 @@ class CheckResult(Report):
     suspicious_to: int | None = None
     log_odds: float = 0.0
     cause: Hypothesis | None = None
+    stated: str = ""
+    unexplained_from: int | None = None
     alike: tuple[str, ...] = ()
     causes: tuple[Weighed, ...] = ()
     noise: tuple[int, ...] = ()
+    misfit: str | None = None
+    hints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether the results are right and no range of sizes is slower than the band allows."""
-        return self.suspicious_from is None and not self.log.has_wrong_results
+        """Whether the prediction fits, the results are right, and no range of sizes is slower than the band allows."""
+        return self.state == HEALTHY
+
+    @property
+    def state(self) -> str:
+        """``healthy``, ``suspicious``, or ``misfit``: the prediction does not fit this machine."""
+        if self.log.has_wrong_results:
+            return SUSPICIOUS
+        if self.misfit is not None:
+            return MISFIT
+        return HEALTHY if self.suspicious_from is None else SUSPICIOUS
 
     @property
     def headline(self) -> str:
         """What was run where, and whether it is as it should be."""
-        state = "healthy" if self.healthy else f"suspicious from {format_size(self.suspicious_from or 0)}"
+        state = f"suspicious from {format_size(self.suspicious_from or 0)}" if self.suspicious_from else self.state
+        if self.state != SUSPICIOUS:
+            state = "prediction does not fit this machine" if self.state == MISFIT else HEALTHY
         return f"{_title(self)}: {state}"
 
     def verdict(self) -> str:
@@ -103,7 +122,7 @@ class CheckResult(Report):
             sizes = ", ".join(format_size(size) for size in self.noise)
             lines.append(f"# note: slow at {sizes} alone, taken as noise")
         lines.append(f"# {_verdict(self)}")
-        if self.causes:
+        if self.causes and self.state != MISFIT:
             lines.append(
                 "# what was compared, by its probability if one of them is the cause, and how far it leaves the "
                 f"measurement (root mean square of the ratio's logarithm): {_causes(self)}"
@@ -132,16 +151,19 @@ class CheckResult(Report):
             "hosts": list(log.hosts),
             "rows": [_row_json(row) for row in self.rows],
             "healthy": self.healthy,
+            "state": self.state,
+            "misfit": self.misfit,
             "verdict": _verdict(self),
             "suspicious_from_bytes": self.suspicious_from,
             "suspicious_to_bytes": self.suspicious_to,
             "likely_cause": None
-            if self.cause is None
+            if self.cause is None or self.state == MISFIT
             else {
                 "name": self.cause.name,
                 "kind": self.cause.kind,
                 "advice": self.cause.advice,
                 "fitted": self.cause.fitted,
+                "stated": self.stated or None,
                 "alike": list(self.alike),
             },
             "causes_compared": [
@@ -169,6 +191,8 @@ class CheckResult(Report):
 
 def _verdict(check: CheckResult) -> str:
     """One line: healthy, or suspicious from a size on with the likely cause."""
+    if check.state == MISFIT:
+        return f"prediction does not fit this machine: {check.misfit}"
     if check.healthy:
         return _healthy(check)
     if check.suspicious_from is None:
@@ -178,14 +202,20 @@ def _verdict(check: CheckResult) -> str:
     until = "" if check.suspicious_to == last else f" to {format_size(check.suspicious_to)}"
     within = [row for row in check.rows if check.suspicious_from <= row.size_bytes <= check.suspicious_to]
     slow = [row.ratio for row in within if row.state == SLOW]
-    text = (
-        f"suspicious from {format_size(check.suspicious_from)}{until}: {_of(len(slow), len(within))} above the band, "
-    )
+    count = of_sizes(len(slow), len(within))
+    text = f"suspicious from {format_size(check.suspicious_from)}{until}: {count} above the band, "
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
         near = f" (the nearest: {check.causes[0].cause.name})" if check.causes else ""
-        return f"{text}; no cause that trine knows explains it{near}"
+        hints = f"; {'; '.join(check.hints)}" if check.hints else ""
+        return f"{text}; no cause that trine knows explains it{near}{hints}"
     others = f"; not to be told apart from it: {'; '.join(check.alike)}" if check.alike else ""
+    if check.unexplained_from is not None:
+        others += f"; from {format_size(check.unexplained_from)} the run is slower than that explains"
+    if check.hints:
+        others += f"; {'; '.join(check.hints)}"
+    if check.stated:
+        return f"{text}; cause: {check.cause.name}, {check.stated} ({check.cause.advice}){others}"
     share = check.causes[0].probability
     how = "likely cause" if share >= 0.5 else f"no cause stands out, the most probable one ({share:.0%})"
     return f"{text}; {how}: {check.cause.name} ({check.cause.advice}){others}"
@@ -198,17 +228,16 @@ def _healthy(check: CheckResult) -> str:
     if slow:
         worst = max(row.ratio for row in slow)
         text = (
-            f"healthy: {_of(len(slow), len(check.rows))} above the band, up to {worst:.2g} times slower than "
+            f"healthy: {of_sizes(len(slow), len(check.rows))} above the band, up to {worst:.2g} times slower than "
             "predicted, as happens to sound machines too"
         )
     elif check.noise:
         text = "healthy: no size but those named above is slower than its band"
-    if 2 * sum(row.state == FAST for row in check.rows) > len(check.rows):
-        text += "; faster than predicted at most sizes, so the cluster's numbers may be too low"
     return text
 
 
-def _of(count: int, whole: int) -> str:
+def of_sizes(count: int, whole: int) -> str:
+    """Return ``3 of 8 sizes lie``."""
     return f"{count} of {whole} {'size' if whole == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
 
 

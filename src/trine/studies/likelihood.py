@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -149,8 +149,13 @@ class Weights:
         )
 
 
-def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) -> Weights:
-    """Compare a curve with a sound machine and with every cause that would make it slower somewhere."""
+def weigh(
+    expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE, excluded: Collection[str] = ()
+) -> Weights:
+    """Compare a curve with a sound machine and with every cause that would make it slower somewhere.
+
+    ``excluded``: kinds of causes that the log itself rules out.
+    """
     usual = np.asarray([each.time_ps for each in expected.usual], float)
     sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
     missed = np.log(np.asarray(measured_ps, float) / usual)
@@ -160,7 +165,8 @@ def weigh(expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE) 
         return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
 
     sound = _mixed(fits(np.log(_sound(len(usual)))), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
-    found = [*_named(expected, usual, fits), *_fitted(usual, fits)]
+    found = [*_named(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
+    found = [pair for pair in found if pair[0].kind not in excluded]
     of_kind = Counter(cause.kind for cause, _ in found)
     no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
     scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in found] + [no_name])
@@ -197,15 +203,20 @@ def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypoth
     ]
 
 
-def _fitted(usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
-    """The causes with one: averaged over what it may be, named after what fits best."""
+def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+    """Return the causes with an unknown number: averaged over it, named after the best fit.
+
+    No call is delayed by more than the shortest measured time.
+    """
     times = [round(time) for time in usual]
-    by_delay = fits(np.log1p(np.asarray(DELAYS_PS, float)[:, None] / usual))
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
-    return [
-        (late(round(_best(DELAYS_PS, by_delay)), times), _mean(by_delay)),
-        (at_share(_best(SHARES, by_share), times), _mean(by_share)),
-    ]
+    found = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
+    delays = [delay for delay in DELAYS_PS if delay <= shortest_ps]
+    if delays:
+        by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
+        best = min(round(_best(delays, by_delay)), shortest_ps)
+        found.insert(0, (late(best, times), _mean(by_delay)))
+    return found
 
 
 def _best(values: Sequence[float], fit: Float64) -> float:

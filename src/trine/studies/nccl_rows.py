@@ -1,0 +1,202 @@
+"""Rows and headers of nccl-tests and rccl-tests in a line of text, whatever a launcher or log collector added to it.
+
+Format: the printing code of github.com/NVIDIA/nccl-tests, src/util.cu.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+#: Time stamps differ from line to line; the rest of the text before a row is the label of its process.
+_STAMPS = re.compile(
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
+    r"|\[?\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b\]?|\[\s*\d+\.\d+\]"
+)
+#: Bytes of an element, by the names that nccl-tests and rccl-tests print.
+ELEMENT_BYTES = {
+    "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "int32": 4, "uint32": 4, "float": 4, "float32": 4,
+    "int64": 8, "uint64": 8, "double": 8, "float64": 8,
+}  # fmt: skip
+_ANY_TYPE = re.compile("|".join(ELEMENT_BYTES))
+_ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
+_HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
+#: What separates the cells of a markdown table or a CSV file.
+_SEPARATORS = re.compile(r'[|,;"]')
+#: Fields of a JSON log line that hold the text of the program (Docker, Fluent Bit, Google Cloud, Loki, journald).
+_JSON_TEXT = ("log", "message", "msg", "textPayload", "line", "MESSAGE")
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_PRINTED = re.compile(_NUMBER, re.ASCII)
+_QUANTITY = re.compile(rf"({_NUMBER})(ns|us|ms|s)?", re.ASCII)
+_ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_TIME_COLUMNS = ("time", "cputime")
+PS_PER_UNIT = {"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
+#: Longest plausible time of a collective: 11 days.
+_MAX_TIME_PS = 10**18
+#: Largest plausible bandwidth in GB/s and count of wrong elements.
+_MAX_NUMBER = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One of a row's two results. ``time_ps`` int; bandwidths in bytes/s as printed; ``wrong`` None: not checked."""
+
+    time_ps: int
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    wrong: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One size. ``root`` and ``redop`` None: the table has no such column, or it is empty."""
+
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str | None
+    root: int | None
+    out_of_place: Measure | None
+    in_place: Measure | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogLayout:
+    """Columns after size, count and type. ``extra``: columns after each result (statistics of iterations)."""
+
+    has_root: bool
+    extra: int = 0
+    unit: str = "us"
+
+
+class RowText(NamedTuple):
+    """A row's cells and the label before it."""
+
+    label: str
+    words: list[str]
+
+
+def decode(raw: bytes) -> str:
+    """Return the text of a log in UTF-8 or UTF-16 (PowerShell writes the latter)."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return raw.decode("utf-16", "replace")
+    for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if raw[first:2000:2].count(0) > len(raw[:2000]) // 4:
+            return raw.decode(encoding, "replace")
+    return raw.decode("utf-8-sig", "replace")
+
+
+def plain_text(line: str) -> str:
+    """Return the program's own text of a log line: without colours, out of a JSON object."""
+    line = _ANSI.sub("", line).replace("\r", "")
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(data, dict):
+        return line
+    text = next((data[key] for key in _JSON_TEXT if isinstance(data.get(key), str)), line)
+    return _ANSI.sub("", text).strip("\r\n")
+
+
+def label_of(prefix: str) -> str:
+    """Return the label in the text before a row or header, without time stamps and blanks."""
+    return "".join(_STAMPS.sub("", prefix).split()).strip("#|>\"'")
+
+
+def find_rows(text: str) -> list[RowText]:
+    """Return the rows of a line: one, or several where tables stand side by side."""
+    if not (_ANY_TYPE.search(text) or text.lstrip()[:1].isdigit()):
+        return []
+    for candidate in (text, _SEPARATORS.sub(" ", text)):
+        matches = [
+            match
+            for match in _ROW.finditer(candidate)
+            if match[3] in ELEMENT_BYTES or not candidate[: match.start()].strip()
+        ]
+        if matches:
+            ends = [*(match.start() for match in matches[1:]), len(candidate)]
+            label = label_of(candidate[: matches[0].start()])
+            return [
+                RowText(label, [*match.groups(), *candidate[match.end() : end].replace("|", " ").split()])
+                for match, end in zip(matches, ends, strict=True)
+            ]
+    return []
+
+
+def find_header(text: str) -> tuple[str, LogLayout] | None:
+    """Return label and columns of a ``# size count type ...`` line; None if it is another line."""
+    if "count" not in text:
+        return None
+    match = _HEADER.search(text) or _HEADER.search(_SEPARATORS.sub(" ", text))
+    words = [] if match is None else match["columns"].split()
+    if match is None or not any(word in _TIME_COLUMNS for word in words):
+        return None
+    first = next(i for i, word in enumerate(words) if word in _TIME_COLUMNS)
+    second = next((i for i, word in enumerate(words) if word in _TIME_COLUMNS and i > first), len(words))
+    layout = LogLayout(has_root="root" in words[:first], extra=second - first - 4)
+    return label_of(match.string[: match.start()]), layout
+
+
+def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
+    """Return a row of the table; None if the line is cut before its first result is complete.
+
+    ``layout`` None: there was no header, so the columns follow from their number: 4 for each result.
+    """
+    if len(words) < 4:
+        return None
+    has_redop = _TYPE.fullmatch(words[3]) and words[3] != "N"
+    redop, rest = (words[3], list(words[4:])) if has_redop else (None, list(words[3:]))
+    layout = layout or LogLayout(has_root=len(rest) % 4 == 1 or rest[:1] == ["-1"])
+    root = None
+    if layout.has_root and rest and _ROOT.fullmatch(rest[0]):
+        root, rest = int(rest[0]), rest[1:]
+    width = 4 + max(0, layout.extra)
+    if len(rest) < 4:
+        return None
+    try:
+        first = _measure(rest[:4], layout.unit)
+        second = _measure(rest[width : width + 4], layout.unit) if len(rest) >= width + 4 else None
+    except ValueError:
+        return None
+    if first is None and second is None:
+        return None
+    return LogRow(
+        size_bytes=int(words[0]), count=int(words[1]), dtype=words[2], redop=redop, root=root,
+        out_of_place=first, in_place=second,
+    )  # fmt: skip
+
+
+def _measure(words: Sequence[str], unit: str) -> Measure | None:
+    """Return a result; None for ``N/A``. Raises ValueError for anything else."""
+    if all(word.upper() in ("N/A", "NA", "-") for word in words[:3]):
+        return None
+    time_ps, algbw, busbw = time_of(words[0], unit), number_of(words[1]), number_of(words[2])
+    if time_ps is None or algbw is None or busbw is None:
+        raise ValueError("not a result")
+    return Measure(time_ps, algbw * 1e9, busbw * 1e9, number_of(words[3]))
+
+
+def time_of(word: str, unit: str = "us") -> int | None:
+    """Return ``1234.5``, ``1.0e+06``, ``12.3ms`` as picoseconds; None if it is no plausible time."""
+    match = _QUANTITY.fullmatch(word)
+    if match is None:
+        return None
+    time_ps = float(match[1]) * PS_PER_UNIT[match[2] or unit]
+    return round(time_ps) if 0.5 < time_ps < _MAX_TIME_PS else None
+
+
+def number_of(word: str) -> float | None:
+    """Return a bandwidth or a count as C prints it; None if it is no plausible one."""
+    match = _PRINTED.fullmatch(word)
+    number = -1.0 if match is None else float(word)
+    return number if 0 <= number <= _MAX_NUMBER else None
