@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
-from trine.cluster.uplinks import busiest, crowded_warning
+from trine.cluster.uplinks import busiest, traffic_warnings
 from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner, is_bare
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
@@ -93,9 +93,8 @@ def collective(
 def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str]) -> dict[str, Any]:
     """What an answer says of links, and its notes with a warning of uplinks that carry too much."""
     order, tiers = busiest(cluster, carried)
-    crowded = crowded_warning(cluster, carried)
     names, sizes = map(cluster.link_name, order.tolist()), carried[order].tolist()
-    warned = (f"warning: uplinks: {crowded}", *notes) if crowded else tuple(notes)
+    warned = (*(f"warning: {text}" for text in traffic_warnings(cluster, carried)), *notes)
     return {"load": dict(zip(names, sizes, strict=True)), "tiers": tiers, "notes": warned}
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.planes import spread_over_planes
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.nccl.topology import CommTopology, comm_topology, slowed
@@ -83,6 +84,7 @@ class Collectives:
         library: Library | None = None,
     ) -> None:
         options = options or CollectiveOptions()
+        cluster = spread_over_planes(cluster)
         self.options, self.cluster = options, cluster
         self.group = range(len(cluster.gpus)) if group is None else group
         self.topology = comm_topology(cluster, self.group)

@@ -1,0 +1,295 @@
+"""Switches side by side that join the same GPUs (the planes of NVSwitches), and links side by side, as one.
+
+A GPU spreads each message over all its NVLinks by address, so several switches between the same GPUs carry a part of
+every message, in proportion to their bandwidth (NVIDIA NVSwitch technical overview: "all links are used at once";
+DGX H100 has four NVSwitches with 5, 4, 4 and 5 links to each GPU). :func:`spread_over_planes` replaces them by one
+switch with the sum of their bandwidths and the longest of their latencies. Between any two GPUs this is exact: planes
+are replaced only where no pair of GPUs gets more than its planes carry together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
+from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
+from trine.cluster.tables import LinkedDevices, LinkTable
+from trine.units import format_bandwidth
+
+AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
+#: Planes of more GPUs than this are left as they are: every pair of GPUs is looked at.
+MAX_GPUS = 2048
+#: Two planes share at least this many GPUs.
+MIN_SHARED = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planes:
+    """Parallel planes: ``planes[k][i]`` is switch ``i`` of plane ``k``. ``gpus``: the GPUs that any of them joins."""
+
+    planes: tuple[tuple[int, ...], ...]
+    gpus: tuple[int, ...]
+
+
+def spread_over_planes(cluster: AnyCluster) -> AnyCluster:
+    """Return the cluster with its planes as one switch and parallel links between two devices as one link.
+
+    The cluster itself if it has neither, or if somebody chose a routing policy that decides between them.
+    """
+    return cluster if _is_chosen(cluster) else _spread(cluster)
+
+
+def idle_planes(cluster: ClusterData) -> str:
+    """Return a warning if the chosen routing policy leaves planes or parallel links idle, "" if it leaves none."""
+    if not _is_chosen(cluster) or (merged := _spread(cluster)) is cluster:
+        return ""
+    gpu, most = _widest(cluster, merged)
+    return (
+        f"routing {cluster.routing!r} ({cluster.routing_why}) does not use parallel switches or links in proportion to "
+        f"their bandwidth: without it messages of {cluster.device_name(gpu)} use all {format_bandwidth(most)}"
+    )
+
+
+def _is_chosen(cluster: ClusterData) -> bool:
+    """Whether the cluster's file or user names a policy that picks one of several switches."""
+    chosen = cluster.routing_why in ("asked for", "its file says so")
+    return chosen and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
+
+
+def _widest(cluster: ClusterData, merged: ClusterData) -> tuple[int, int]:
+    """The GPU whose widest link grows most by merging, as a device of ``cluster``, and the bandwidth of that link."""
+
+    def widest(machine: ClusterData) -> npt.NDArray[np.int64]:
+        links = machine.link_table
+        most = np.zeros(len(machine.devices), np.int64)
+        inside = links.of_class(SCALE_UP)
+        np.maximum.at(most, links.source[inside], links.bytes_per_s[inside])
+        return most[list(machine.gpus)]
+
+    after = widest(merged)
+    place = int(np.argmax(after - widest(cluster)))
+    return cluster.gpus[place], int(after[place])
+
+
+def _spread(cluster: AnyCluster) -> AnyCluster:
+    layout = cluster.device_table.layout
+    parts: Sequence[LinkedDevices] = [cluster] if layout is None else [block.node for block in layout.blocks]
+    if not any(_has_parallels(part) for part in parts):
+        return cluster
+    merges = [(found, rates) for found in planes_of(cluster) if (rates := _PlaneRates.of(cluster, found)).is_exact]
+    taken = {switch: merge[0] for merge in merges for plane in merge[0].planes for switch in plane}
+    heads: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for merge, _ in merges:
+        for alike in zip(*merge.planes, strict=True):
+            heads |= dict.fromkeys(alike, alike[0])
+            names[alike[0]] = _joint_name([cluster.device_name(switch) for switch in alike])
+    rows = _merged_links(cluster, heads)
+    if not merges and len(rows) == len(cluster.links):
+        return cluster
+    for merge, rates in merges:
+        if len(merge.planes[0]) == 1:
+            rates.limit(rows, merge.planes[0][0])
+    kept = [i for i in range(len(cluster.devices)) if heads.get(i, i) == i]
+    place = {old: new for new, old in enumerate(kept)}
+    devices = tuple(
+        replace(
+            cluster.devices[i],
+            name=names.get(i, cluster.devices[i].name),
+            reduces=cluster.devices[i].reduces
+            and all(cluster.devices[other].reduces for plane in (taken[i].planes if i in taken else ()) for other in plane),
+        )
+        for i in kept
+    )  # fmt: skip
+    links = LinkTable.joined(
+        tuple(device.name for device in devices),
+        [(place[source], place[target], link) for (source, target, *_), link in rows.items()],
+    )
+    said = ", ".join(names[switch] for switch in sorted(names)) or "parallel links"
+    source = "each message uses all of them at once, in proportion to their bandwidth (NVSwitch planes)"
+    return replace(
+        cluster, devices=devices, links=links, cut_from=None, sources={**cluster.sources, said: source}
+    )
+
+
+def _has_parallels(machine: LinkedDevices) -> bool:
+    """Whether a GPU has several scale-up links to switches, or to one device: the rest is not looked at."""
+    links, devices = machine.link_table, machine.device_table
+    chosen = links.of_class(SCALE_UP) & devices.where(GPU)[links.source]
+    source, target = links.source[chosen].astype(np.int64), links.target[chosen].astype(np.int64)
+    to_switch = devices.where(SWITCH)[target]
+    ends = np.unique(source * len(devices) + target)
+    return len(ends) < len(source) or len(np.unique(source[to_switch])) < int(to_switch.sum())
+
+
+def planes_of(machine: LinkedDevices) -> list[Planes]:
+    """Return the parallel planes: networks of switches, joined by no link, that share at least two GPUs."""
+    links, devices = machine.link_table, machine.device_table
+    fast = links.of_class(SCALE_UP)
+    is_switch, is_gpu = devices.where(SWITCH), devices.where(GPU)
+    plain = is_switch.copy()
+    for here, there in ((links.source, links.target), (links.target, links.source)):
+        plain[here[~fast | ~(is_switch | is_gpu)[there]]] = False
+    number = _networks(links, np.flatnonzero(plain & is_switch))
+    members: dict[int, set[int]] = defaultdict(set)
+    for here, there in ((links.source, links.target), (links.target, links.source)):
+        for switch, gpu in zip(here.tolist(), there.tolist(), strict=True):
+            if switch in number and is_gpu[gpu]:
+                members[number[switch]].add(gpu)
+    switches: dict[int, list[int]] = defaultdict(list)
+    for switch, network in number.items():
+        switches[network].append(switch)
+    found = []
+    for group in _sharing(members):
+        shapes = [_ordered(links, switches[network], is_gpu) for network in group]
+        if len({len(shape) for shape in shapes}) == 1 and (
+            len(shapes[0]) == 1 or len({tuple(color for color, _ in shape) for shape in shapes}) == 1
+        ):
+            planes = tuple(tuple(switch for _, switch in shape) for shape in shapes)
+            found.append(Planes(planes=planes, gpus=tuple(sorted(set.union(*(members[one] for one in group))))))
+    return [each for each in found if len(each.gpus) <= MAX_GPUS]
+
+
+def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
+    """For each switch the lowest switch that links between these switches join to it."""
+    root = {switch: switch for switch in switches.tolist()}
+
+    def find(switch: int) -> int:
+        while root[switch] != switch:
+            switch = root[switch]
+        return switch
+
+    inside = np.isin(links.source, switches) & np.isin(links.target, switches)
+    for source, target in zip(links.source[inside].tolist(), links.target[inside].tolist(), strict=True):
+        low, high = sorted((find(source), find(target)))
+        root[high] = low
+    return {switch: find(switch) for switch in root}
+
+
+def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
+    """Networks that share enough GPUs, directly or by way of others, several at a time."""
+    group = {network: [network] for network in sorted(members)}
+    for one, other in combinations(sorted(members), 2):
+        if group[one] is not group[other] and len(members[one] & members[other]) >= MIN_SHARED:
+            joint = sorted(group[one] + group[other])
+            group |= dict.fromkeys(joint, joint)
+    return [each for each in {id(each): each for each in group.values()}.values() if len(each) > 1]
+
+
+def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(colour, switch) of a network, in an order that is equal for networks of one shape.
+
+    A colour tells which GPUs hang on a switch, and the colours of its neighbours, as often as there are switches.
+    """
+    near: dict[int, set[int]] = {switch: set() for switch in switches}
+    for here, there in ((links.source, links.target), (links.target, links.source)):
+        for switch in switches:
+            near[switch].update(there[here == switch].tolist())
+    colours = {switch: hash(tuple(sorted(end for end in near[switch] if is_gpu[end]))) for switch in switches}
+    for _ in switches:
+        colours = {
+            switch: hash((colours[switch], tuple(sorted(colours[end] for end in near[switch] if end in colours))))
+            for switch in switches
+        }
+    return sorted((colour, switch) for switch, colour in colours.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlaneRates:
+    """bytes/s of planes of one switch each. up, down: from each GPU to each of the others, and back, at most."""
+
+    gpus: tuple[int, ...]
+    up: npt.NDArray[np.int64]
+    down: npt.NDArray[np.int64]
+    is_exact: bool
+
+    @classmethod
+    def of(cls, machine: LinkedDevices, planes: Planes) -> _PlaneRates:
+        """``is_exact``: every two GPUs share a plane."""
+        size = len(planes.gpus)
+        if len(planes.planes[0]) > 1:
+            return cls(planes.gpus, np.zeros(size, np.int64), np.zeros(size, np.int64), True)
+        links, row = machine.link_table, {gpu: i for i, gpu in enumerate(planes.gpus)}
+        pairs = np.zeros((size, size), np.int64)
+        for (switch,) in planes.planes:
+            out, back = np.zeros((2, size), np.int64)
+            for link in np.flatnonzero((links.target == switch) | (links.source == switch)).tolist():
+                source, target, rate = int(links.source[link]), int(links.target[link]), int(links.bytes_per_s[link])
+                (out if target == switch else back)[row[source if target == switch else target]] += rate
+            pairs += np.minimum(out[:, None], back[None, :])
+        np.fill_diagonal(pairs, 0)
+        up, down = pairs.max(axis=1), pairs.max(axis=0)
+        joint = np.minimum(up[:, None], down[None, :])
+        np.fill_diagonal(joint, 0)
+        is_exact = bool(((pairs > 0) | (joint == 0)).all())
+        up = np.where(joint > pairs, pairs, up[:, None]).min(axis=1)  # two faults that meet: no pair gets too much
+        return cls(planes.gpus, up, down, is_exact)
+
+    def limit(self, rows: dict[tuple[int, ...], Link], switch: int) -> None:
+        """Lower the links of GPUs to the joint ``switch`` to what they reach some GPU with."""
+        for gpu, up, down in zip(self.gpus, self.up.tolist(), self.down.tolist(), strict=True):
+            for ends, most in (((gpu, switch), up), ((switch, gpu), down)):
+                link = rows.get(ends)
+                if link is not None and 0 < most < link.bytes_per_s:
+                    peak = link.peak_bytes_per_s
+                    part = None if peak is None else max(most, peak * most // link.bytes_per_s)
+                    rows[ends] = replace(link, bytes_per_s=most, peak_bytes_per_s=part)
+
+
+def _merged_links(machine: LinkedDevices, heads: dict[int, int]) -> dict[tuple[int, ...], Link]:
+    """The links by their ends, where planes have one switch; parallel scale-up links of a GPU or plane are one.
+
+    Other links that are parallel keep their places: their key ends in their number.
+    """
+    is_gpu, alike = machine.device_table.where(GPU), defaultdict[tuple[int, ...], list[Link]](list)
+    for number, link in enumerate(machine.links):
+        source, target = heads.get(link.source, link.source), heads.get(link.target, link.target)
+        is_joint = link.link_class == SCALE_UP and bool(
+            is_gpu[source] or is_gpu[target] or link.source in heads or link.target in heads
+        )
+        alike[(source, target) if is_joint else (source, target, number)].append(link)
+    return {ends: _sum(group, set(ends) & set(heads.values())) for ends, group in alike.items()}
+
+
+def _sum(links: Sequence[Link], at_plane: set[int]) -> Link:
+    """Parallel links as one; its name is that of its ends where it is none of these links."""
+    first = links[0]
+    if len(links) == 1 and not at_plane:
+        return first
+    peaks = [link.peak_bytes_per_s for link in links]
+    return replace(
+        first,
+        name="" if at_plane else first.name,
+        bytes_per_s=sum(link.bytes_per_s for link in links),
+        latency_ps=max(link.latency_ps for link in links),
+        medium=first.medium if len({link.medium for link in links}) == 1 else None,
+        peak_bytes_per_s=None if None in peaks else sum(peak for peak in peaks if peak is not None),
+    )
+
+
+def _joint_name(names: Sequence[str]) -> str:
+    """``sw0..3`` for ``sw0``, ``sw1``, ``sw2``, ``sw3``; else all names."""
+    stem = names[0].rstrip("0123456789")
+    numbers = [name[len(stem) :] for name in names]
+    if stem and all(name.startswith(stem) for name in names) and _are_consecutive(numbers):
+        return f"{names[0]}..{numbers[-1]}"
+    return "+".join(_shortened(names))
+
+
+def _are_consecutive(numbers: Sequence[str]) -> bool:
+    return all(number.isdecimal() for number in numbers) and all(
+        int(after) == int(before) + 1 for before, after in zip(numbers, numbers[1:], strict=False)
+    )
+
+
+def _shortened(names: Sequence[str]) -> Iterator[str]:
+    yield from names[:4]
+    if len(names) > 4:
+        yield f"{len(names) - 4} more"
