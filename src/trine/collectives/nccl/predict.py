@@ -16,9 +16,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
+from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.nccl.topology import CommTopology, comm_topology, slowed
@@ -171,12 +173,27 @@ class Collectives:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
-        """The time of one collective of ``size_bytes``, counted as nccl-tests does.
+        """The time of one collective of ``size_bytes``, counted as nccl-tests does; no less than with a fault less.
 
         Raises
         ------
         InputError: an unknown op, or a size below 0 or above 1 PiB.
         """
+        answer = self._on_these_links(op, size_bytes)
+        for before in self._before:
+            media = self.topology.slowest_medium, before.topology.slowest_medium
+            answer = not_faster(answer, before.predict(op, size_bytes), media)
+        return answer
+
+    @cached_property
+    def _before(self) -> tuple[Collectives, ...]:
+        """The same group on the clusters with one slow or missing link less."""
+        return tuple(
+            Collectives(cluster, self.group, self.options, self.library) for cluster in clusters_before(self.cluster)
+        )
+
+    def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
+        """Without regard to a better machine."""
         _check_op(op)
         own = self._chosen(op, size_bytes)
         if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):

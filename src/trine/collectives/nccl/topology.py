@@ -85,6 +85,12 @@ class CommTopology:
         return not any(tier is not None and tier.medium for tier in (self.inside, self.between))
 
     @property
+    def slowest_medium(self) -> str:
+        """The kind of links between domains, or inside the only one."""
+        tier = self.between or self.inside
+        return "" if tier is None else tier.medium
+
+    @property
     def per_domain(self) -> float:
         """Ranks of a domain, on average."""
         return self.num_ranks / self.num_domains
