@@ -27,7 +27,8 @@ class FabricBuilder:
 
     ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``,
     ``highs``, ``kinds``: the ends of each wire, which leads both ways, and the index of its numbers in ``numbers``.
-    ``num_middles``: switches that stand for the links of a group. ``clos``: its shape where it is one. ``most``: links or switches of one kind.
+    ``clos``: its shape where it is one. ``most``: links or switches of one kind. ``num_middles``: switches that stand
+    for the links of a group.
     """
 
     first: int
@@ -53,9 +54,7 @@ class FabricBuilder:
         """Join ports to a switch, both ways."""
         self._join(self.end, ports, [switch] * len(ports))
 
-    def trunk(
-        self, lows: Sequence[int], highs: Sequence[int], lanes: float = 1, latency_ps: int | None = None
-    ) -> None:
+    def trunk(self, lows: Sequence[int], highs: Sequence[int], lanes: float = 1, latency_ps: int | None = None) -> None:
         """Join switches in pairs, both ways. ``latency_ps``: of each link; None: that of a hop."""
         latency_ps = self.hop.latency_ps if latency_ps is None else latency_ps
         self._join(replace(_wide(self.hop, lanes), latency_ps=latency_ps), lows, highs)

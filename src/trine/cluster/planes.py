@@ -9,10 +9,10 @@ are replaced only where no pair of GPUs gets more than its planes carry together
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -32,10 +32,14 @@ MIN_SHARED = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planes:
-    """Parallel planes: ``planes[k][i]`` is switch ``i`` of plane ``k``. ``gpus``: the GPUs that any of them joins."""
+    """Parallel planes: ``planes[k][i]`` is switch ``i`` of plane ``k``. ``gpus``: the GPUs that any of them joins.
+
+    ``idle``: switches of planes of another shape, which a fault left and nobody uses.
+    """
 
     planes: tuple[tuple[int, ...], ...]
     gpus: tuple[int, ...]
+    idle: tuple[int, ...] = ()
 
 
 def spread_over_planes(cluster: AnyCluster) -> AnyCluster:
@@ -84,39 +88,35 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
     if not any(_has_parallels(part) for part in parts):
         return cluster
     merges = [(found, rates) for found in planes_of(cluster) if (rates := _PlaneRates.of(cluster, found)).is_exact]
-    taken = {switch: merge[0] for merge in merges for plane in merge[0].planes for switch in plane}
-    heads: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for merge, _ in merges:
-        for alike in zip(*merge.planes, strict=True):
-            heads |= dict.fromkeys(alike, alike[0])
-            names[alike[0]] = _joint_name([cluster.device_name(switch) for switch in alike])
-    rows = _merged_links(cluster, heads)
+    alike = {each[0]: each for planes, _ in merges for each in zip(*planes.planes, strict=True)}
+    heads = {switch: head for head, switches in alike.items() for switch in switches}
+    idle = {switch for planes, _ in merges for switch in planes.idle}
+    rows = _merged_links(cluster, heads, idle)
     if not merges and len(rows) == len(cluster.links):
         return cluster
-    for merge, rates in merges:
-        if len(merge.planes[0]) == 1:
-            rates.limit(rows, merge.planes[0][0])
-    kept = [i for i in range(len(cluster.devices)) if heads.get(i, i) == i]
+    for planes, rates in merges:
+        if len(planes.planes[0]) == 1:
+            rates.limit(rows, planes.planes[0][0])
+    return _rebuilt(cluster, alike, {*idle, *(switch for switch, head in heads.items() if switch != head)}, rows)
+
+
+def _rebuilt(
+    cluster: AnyCluster, alike: dict[int, tuple[int, ...]], gone: set[int], rows: dict[tuple[int, ...], Link]
+) -> AnyCluster:
+    """The cluster without the devices ``gone``, with the links ``rows``. alike: the switches of each joint switch."""
+    kept = [i for i in range(len(cluster.devices)) if i not in gone]
     place = {old: new for new, old in enumerate(kept)}
-    devices = tuple(
-        replace(
-            cluster.devices[i],
-            name=names.get(i, cluster.devices[i].name),
-            reduces=cluster.devices[i].reduces
-            and all(cluster.devices[other].reduces for plane in (taken[i].planes if i in taken else ()) for other in plane),
-        )
-        for i in kept
-    )  # fmt: skip
-    links = LinkTable.joined(
-        tuple(device.name for device in devices),
-        [(place[source], place[target], link) for (source, target, *_), link in rows.items()],
-    )
-    said = ", ".join(names[switch] for switch in sorted(names)) or "parallel links"
-    source = "each message uses all of them at once, in proportion to their bandwidth (NVSwitch planes)"
-    return replace(
-        cluster, devices=devices, links=links, cut_from=None, sources={**cluster.sources, said: source}
-    )
+    devices = []
+    for i in kept:
+        joint = [cluster.devices[switch] for switch in alike.get(i, (i,))]
+        reduces = all(device.reduces for device in joint)
+        name = _joint_name([device.name for device in joint]) if i in alike else joint[0].name
+        devices.append(replace(joint[0], name=name, reduces=reduces))
+    names = tuple(device.name for device in devices)
+    links = LinkTable.joined(names, [(place[ends[0]], place[ends[1]], link) for ends, link in rows.items()])
+    merged = ", ".join(names[place[head]] for head in alike) or "parallel links"
+    sources = {**cluster.sources, merged: "each message uses all of them at once, in proportion to their bandwidth"}
+    return replace(cluster, devices=tuple(devices), links=links, cut_from=None, sources=sources)
 
 
 def _has_parallels(machine: LinkedDevices) -> bool:
@@ -148,13 +148,18 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
         switches[network].append(switch)
     found = []
     for group in _sharing(members):
-        shapes = [_ordered(links, switches[network], is_gpu) for network in group]
-        if len({len(shape) for shape in shapes}) == 1 and (
-            len(shapes[0]) == 1 or len({tuple(color for color, _ in shape) for shape in shapes}) == 1
-        ):
-            planes = tuple(tuple(switch for _, switch in shape) for shape in shapes)
-            found.append(Planes(planes=planes, gpus=tuple(sorted(set.union(*(members[one] for one in group))))))
-    return [each for each in found if len(each.gpus) <= MAX_GPUS]
+        shapes = {network: _ordered(links, switches[network], is_gpu) for network in group}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for network, shape in shapes.items():
+            alike[1 if len(shape) == 1 else tuple(colour for colour, _ in shape)].append(network)
+        used = max(alike.values(), key=len)
+        gpus = set.union(*(members[network] for network in used))
+        if len(used) > 1 and len(gpus) <= MAX_GPUS:
+            planes = tuple(tuple(switch for _, switch in shapes[network]) for network in used)
+            rest = [network for network in group if network not in used and members[network] <= gpus]
+            idle = tuple(switch for network in rest for switch in switches[network])
+            found.append(Planes(planes=planes, gpus=tuple(sorted(gpus)), idle=idle))
+    return found
 
 
 def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
@@ -175,12 +180,17 @@ def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, in
 
 def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
     """Networks that share enough GPUs, directly or by way of others, several at a time."""
-    group = {network: [network] for network in sorted(members)}
-    for one, other in combinations(sorted(members), 2):
-        if group[one] is not group[other] and len(members[one] & members[other]) >= MIN_SHARED:
+    networks_of: dict[int, list[int]] = defaultdict(list)
+    for network in sorted(members):
+        for gpu in members[network]:
+            networks_of[gpu].append(network)
+    shared = Counter(pair for networks in networks_of.values() for pair in combinations(networks, 2))
+    group = {network: [network] for network in members}
+    for (one, other), count in sorted(shared.items()):
+        if group[one] is not group[other] and count >= MIN_SHARED:
             joint = sorted(group[one] + group[other])
             group |= dict.fromkeys(joint, joint)
-    return [each for each in {id(each): each for each in group.values()}.values() if len(each) > 1]
+    return [each for each in {each[0]: each for each in group.values()}.values() if len(each) > 1]
 
 
 def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -243,13 +253,15 @@ class _PlaneRates:
                     rows[ends] = replace(link, bytes_per_s=most, peak_bytes_per_s=part)
 
 
-def _merged_links(machine: LinkedDevices, heads: dict[int, int]) -> dict[tuple[int, ...], Link]:
+def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int]) -> dict[tuple[int, ...], Link]:
     """The links by their ends, where planes have one switch; parallel scale-up links of a GPU or plane are one.
 
     Other links that are parallel keep their places: their key ends in their number.
     """
     is_gpu, alike = machine.device_table.where(GPU), defaultdict[tuple[int, ...], list[Link]](list)
     for number, link in enumerate(machine.links):
+        if link.source in idle or link.target in idle:
+            continue
         source, target = heads.get(link.source, link.source), heads.get(link.target, link.target)
         is_joint = link.link_class == SCALE_UP and bool(
             is_gpu[source] or is_gpu[target] or link.source in heads or link.target in heads
@@ -285,7 +297,7 @@ def _joint_name(names: Sequence[str]) -> str:
 
 def _are_consecutive(numbers: Sequence[str]) -> bool:
     return all(number.isdecimal() for number in numbers) and all(
-        int(after) == int(before) + 1 for before, after in zip(numbers, numbers[1:], strict=False)
+        int(after) == int(before) + 1 for before, after in pairwise(numbers)
     )
 
 

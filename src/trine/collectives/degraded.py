@@ -34,10 +34,10 @@ def not_faster(own: CollectiveTime, before: CollectiveTime, media: tuple[str, st
     )
     switch = f"switches from {then} to {now}" if now != then else f"runs {now}"
     note = (
-        f"with these links {own.op} {switch}, which would take {format_time(own.time_ps)}; slower or missing links make "
-        f"nothing faster, so it takes the {format_time(before.time_ps)} of the machine without the fault"
+        f"with these links {own.op} {switch}, which would take {format_time(own.time_ps)}; slower or missing links "
+        f"make nothing faster, so it takes as long as with better links: {format_time(before.time_ps)}"
     )
-    part = TimePart(name="fault", time_ps=before.time_ps - own.time_ps, why="no faster than without the fault")
+    part = TimePart(name="fault", time_ps=before.time_ps - own.time_ps, why="no faster than with better links")
     return replace(
         own,
         time_ps=before.time_ps,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.data import SHORTEST
 from trine.cluster.parts import GPU, Device, Fabric
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
@@ -132,7 +133,7 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
             notes=own.notes,
             library=own.library,
             routing=own.routing,
-            routing_reason=(own.routing, "its file says so"),
+            routing_reason=("", "") if own.routing == SHORTEST else (own.routing, "its file says so"),
             grid=tuple(own.grid),
             fabric=None if own.fabric is None else Fabric(**own.fabric.model_dump()),
         )
