@@ -55,6 +55,7 @@ check: $(VENV)/.installed-test  ## style, types, layers, size of the house, publ
 SECONDS ?= 3600
 fuzz: $(VENV)/.installed-test  ## look for inputs that break trine, for so many SECONDS; what it finds is in fuzz-found
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $(SECONDS)
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_laws.py --seconds $(SECONDS)
 
 AREA ?= engine
 mutate: $(VENV)/.installed-test  ## would the tests of AREA notice a changed operator? 3 to 15 minutes; out/mutants/AREA.jsonl

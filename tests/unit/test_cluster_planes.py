@@ -80,7 +80,8 @@ def test_the_library_sees_the_lanes_of_all_planes(tmp_path: Path) -> None:
     """As many NVLink lanes to several switches as to one: the same domain."""
     lanes = (5, 4, 4, 5)
     rows = "".join(
-        f"- {{from: gpu0..7, to: sw{i}, link: nvlink4, lanes: {count}, duplex: true}}\n" for i, count in enumerate(lanes)
+        f"- {{from: gpu0..7, to: sw{i}, link: nvlink4, lanes: {count}, duplex: true}}\n"
+        for i, count in enumerate(lanes)
     )
     devices = "devices:\n- {name: gpu, count: 8, gpu: h100-sxm}\n"
     switches = "- {name: sw, count: 4, kind: switch, reduces: true}\n"

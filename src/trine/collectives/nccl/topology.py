@@ -16,6 +16,7 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
+from trine.collectives.nccl.generations import oldest
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
@@ -170,14 +171,14 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
     everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
-    devices = cluster.devices
+    kinds = cluster.device_table.kinds
     return CommTopology(
         num_ranks=len(gpus),
         num_domains=len(domains),
         num_nodes=len(np.unique(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)),
         max_per_domain=max(map(len, domains)),
-        gpu=devices[gpus[0]].gpu or "",
+        gpu=oldest({kinds[number].gpu or "" for number in np.unique(cluster.device_table.kind[gpus]).tolist()}),
         library=cluster.library or "nccl",
         inside=inside,
         path_bytes_per_s=path,
@@ -242,7 +243,12 @@ def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | 
     if not best:
         return None, float("inf")
     tiers = list(best.values())
-    return min((tier for tier, _ in tiers), key=lambda tier: tier.ring_bytes_per_s), min(path for _, path in tiers)
+    return min((tier for tier, _ in tiers), key=_slowness), min(path for _, path in tiers)
+
+
+def _slowness(tier: Tier) -> tuple[float, float, int, int, str]:
+    """The slowest tier first, whatever the order of the nodes."""
+    return tier.ring_bytes_per_s, tier.gpu_bytes_per_s, -tier.far_latency_ps, -tier.latency_ps, tier.medium
 
 
 def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
