@@ -54,7 +54,7 @@ def faster(worse: Cluster, better: Cluster, ops: Sequence[str] = OPS) -> list[tu
 
 
 def broken_laws(number: int, link: int, other: int, severity: int, ops: Sequence[str] = OPS) -> list[str]:
-    """What a machine with some faults does faster than with fewer or lighter ones, in words.
+    """Return a line for each collective that more or worse faults make faster.
 
     ``number``: of the machine; ``link``, ``other``: numbers of links; ``severity``: how bad the faults are.
     """

@@ -1,6 +1,6 @@
 """Searches for degraded machines that are faster: ``make fuzz`` runs it after :mod:`fuzz_search`.
 
-The laws are those of :mod:`degraded`: less bandwidth, a slower or missing link and more latency make nothing faster.
+Less bandwidth, a slower or missing link and more latency make nothing faster (:mod:`degraded`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from degraded import MACHINES, broken_by_messages, broken_laws
 
 
 def search(seed: int, seconds: float) -> list[str]:
-    """Try machines and faults for so long; prints each broken law and returns all."""
+    """Try random machines and faults for ``seconds``; print each broken law and return all."""
     draw, ends, tried = random.Random(seed), time.monotonic() + seconds, 0
     found: list[str] = []
     while time.monotonic() < ends:

@@ -64,7 +64,7 @@ def test_the_time_rises_up_to_the_bandwidth_at_which_the_library_switches() -> N
 
 
 def test_a_slow_lane_slows_all_rings_as_much() -> None:
-    """Rings carry equal parts: with one link of eight MI300X at half its rate, all seven take twice as long."""
+    """Rings carry equal parts: with one link of eight MI300X at half its rate, all seven have half theirs."""
     whole, half = (
         Collectives(load_cluster("mi300x-node", slow_links=slow)).topology.inside
         for slow in ((), [("gpu0->gpu1", 0.5)])

@@ -175,7 +175,7 @@ def test_planes_inside_nodes_that_a_fabric_joins(tmp_path: Path) -> None:
 def test_a_policy_that_is_asked_for_is_obeyed_and_warned_of(planes: Cluster, policy: str, reached: float) -> None:
     answer = trine.collective("all_reduce", "512M", planes.routed(policy, "asked for"), options=RING)
     assert answer.rows[0].busbw_bytes_per_s / 1e9 == pytest.approx(reached, rel=0.01)
-    assert any("parallel switches" in note and "300 GB/s" in note for note in answer.notes)
+    assert any("parallel switches" in note and "300 GB/s together" in note for note in answer.notes)
     assert not any("parallel switches" in note for note in trine.collective("all_reduce", "1M", planes).notes)
 
 

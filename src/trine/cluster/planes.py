@@ -3,8 +3,8 @@
 A GPU spreads each message over all its NVLinks by address, so several switches between the same GPUs carry a part of
 every message, in proportion to their bandwidth (NVIDIA NVSwitch technical overview: "all links are used at once";
 DGX H100 has four NVSwitches with 5, 4, 4 and 5 links to each GPU). :func:`spread_over_planes` replaces them by one
-switch with the sum of their bandwidths and the longest of their latencies. Between any two GPUs this is exact: planes
-are replaced only where no pair of GPUs gets more than its planes carry together.
+switch with the sum of their bandwidths and the longest of their latencies. No pair of GPUs gets more bandwidth than its planes
+have together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trine.cluster.tables import LinkedDevices, LinkTable
 from trine.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
-#: Planes of more GPUs than this are left as they are: every pair of GPUs is looked at.
+#: Planes with more GPUs stay separate: the search looks at every pair of GPUs.
 MAX_GPUS = 2048
 #: Two planes share at least this many GPUs.
 MIN_SHARED = 2
@@ -54,10 +54,11 @@ def idle_planes(cluster: ClusterData) -> str:
     """Return a warning if the chosen routing policy leaves planes or parallel links idle, "" if it leaves none."""
     if not _is_chosen(cluster) or (merged := _spread(cluster)) is cluster:
         return ""
-    gpu, most = _widest(cluster, merged)
+    inside = merged.link_table.of_class(SCALE_UP)
+    most = format_bandwidth(int(merged.link_bytes_per_s[inside].max()))
     return (
         f"routing {cluster.routing!r} ({cluster.routing_why}) does not use parallel switches or links in proportion to "
-        f"their bandwidth: without it messages of {cluster.device_name(gpu)} use all {format_bandwidth(most)}"
+        f"their bandwidth; without it each message uses all of them at once, {most} together"
     )
 
 
@@ -67,36 +68,24 @@ def _is_chosen(cluster: ClusterData) -> bool:
     return chosen and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
 
 
-def _widest(cluster: ClusterData, merged: ClusterData) -> tuple[int, int]:
-    """The GPU whose widest link grows most by merging, as a device of ``cluster``, and the bandwidth of that link."""
-
-    def widest(machine: ClusterData) -> npt.NDArray[np.int64]:
-        links = machine.link_table
-        most = np.zeros(len(machine.devices), np.int64)
-        inside = links.of_class(SCALE_UP)
-        np.maximum.at(most, links.source[inside], links.bytes_per_s[inside])
-        return most[list(machine.gpus)]
-
-    after = widest(merged)
-    place = int(np.argmax(after - widest(cluster)))
-    return cluster.gpus[place], int(after[place])
-
-
 def _spread(cluster: AnyCluster) -> AnyCluster:
     layout = cluster.device_table.layout
     parts: Sequence[LinkedDevices] = [cluster] if layout is None else [block.node for block in layout.blocks]
     if not any(_has_parallels(part) for part in parts):
         return cluster
-    merges = [(found, rates) for found in planes_of(cluster) if (rates := _PlaneRates.of(cluster, found)).is_exact]
+    found = [
+        (planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None) for planes in planes_of(cluster)
+    ]
+    merges = [(planes, pairs) for planes, pairs in found if pairs is None or _join_all(pairs)]
     alike = {each[0]: each for planes, _ in merges for each in zip(*planes.planes, strict=True)}
     heads = {switch: head for head, switches in alike.items() for switch in switches}
     idle = {switch for planes, _ in merges for switch in planes.idle}
     rows = _merged_links(cluster, heads, idle)
     if not merges and len(rows) == len(cluster.links):
         return cluster
-    for planes, rates in merges:
-        if len(planes.planes[0]) == 1:
-            rates.limit(rows, planes.planes[0][0])
+    for planes, pairs in merges:
+        if pairs is not None:
+            _limit(rows, planes.gpus, pairs, planes.planes[0][0])
     return _rebuilt(cluster, alike, {*idle, *(switch for switch, head in heads.items() if switch != head)}, rows)
 
 
@@ -211,46 +200,43 @@ def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.b
     return sorted((colour, switch) for switch, colour in colours.items())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _PlaneRates:
-    """bytes/s of planes of one switch each. up, down: from each GPU to each of the others, and back, at most."""
+def _pair_rates(machine: LinkedDevices, planes: Planes) -> npt.NDArray[np.int64]:
+    """Return int64[gpus, gpus]: bytes/s from each GPU to each other one over all planes of one switch each."""
+    size, links = len(planes.gpus), machine.link_table
+    row, pairs = {gpu: i for i, gpu in enumerate(planes.gpus)}, np.zeros((size, size), np.int64)
+    for (switch,) in planes.planes:
+        out, back = np.zeros((2, size), np.int64)
+        for ends, other, rates in ((links.target, links.source, out), (links.source, links.target, back)):
+            for link in np.flatnonzero(ends == switch).tolist():
+                rates[row[int(other[link])]] += int(links.bytes_per_s[link])
+        pairs += np.minimum(out[:, None], back[None, :])
+    np.fill_diagonal(pairs, 0)
+    return pairs
 
-    gpus: tuple[int, ...]
-    up: npt.NDArray[np.int64]
-    down: npt.NDArray[np.int64]
-    is_exact: bool
 
-    @classmethod
-    def of(cls, machine: LinkedDevices, planes: Planes) -> _PlaneRates:
-        """``is_exact``: every two GPUs share a plane."""
-        size = len(planes.gpus)
-        if len(planes.planes[0]) > 1:
-            return cls(planes.gpus, np.zeros(size, np.int64), np.zeros(size, np.int64), True)
-        links, row = machine.link_table, {gpu: i for i, gpu in enumerate(planes.gpus)}
-        pairs = np.zeros((size, size), np.int64)
-        for (switch,) in planes.planes:
-            out, back = np.zeros((2, size), np.int64)
-            for link in np.flatnonzero((links.target == switch) | (links.source == switch)).tolist():
-                source, target, rate = int(links.source[link]), int(links.target[link]), int(links.bytes_per_s[link])
-                (out if target == switch else back)[row[source if target == switch else target]] += rate
-            pairs += np.minimum(out[:, None], back[None, :])
-        np.fill_diagonal(pairs, 0)
-        up, down = pairs.max(axis=1), pairs.max(axis=0)
-        joint = np.minimum(up[:, None], down[None, :])
-        np.fill_diagonal(joint, 0)
-        is_exact = bool(((pairs > 0) | (joint == 0)).all())
-        up = np.where(joint > pairs, pairs, up[:, None]).min(axis=1)  # two faults that meet: no pair gets too much
-        return cls(planes.gpus, up, down, is_exact)
+def _join_all(pairs: npt.NDArray[np.int64]) -> bool:
+    """Return whether each GPU that can send shares a plane with each other GPU that can receive."""
+    joint = np.minimum(pairs.max(axis=1)[:, None], pairs.max(axis=0)[None, :])
+    np.fill_diagonal(joint, 0)
+    return bool(((pairs > 0) | (joint == 0)).all())
 
-    def limit(self, rows: dict[tuple[int, ...], Link], switch: int) -> None:
-        """Lower the links of GPUs to the joint ``switch`` to what they reach some GPU with."""
-        for gpu, up, down in zip(self.gpus, self.up.tolist(), self.down.tolist(), strict=True):
-            for ends, most in (((gpu, switch), up), ((switch, gpu), down)):
-                link = rows.get(ends)
-                if link is not None and 0 < most < link.bytes_per_s:
-                    peak = link.peak_bytes_per_s
-                    part = None if peak is None else max(most, peak * most // link.bytes_per_s)
-                    rows[ends] = replace(link, bytes_per_s=most, peak_bytes_per_s=part)
+
+def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.NDArray[np.int64], switch: int) -> None:
+    """Lower the bandwidth of GPUs to and from the joint ``switch`` to the most that a GPU can send or receive.
+
+    If two faults meet, so that two GPUs share fewer planes than all other pairs, the sender gets the bandwidth of this pair.
+    """
+    down = pairs.max(axis=0)
+    joint = np.minimum(pairs.max(axis=1)[:, None], down[None, :])
+    np.fill_diagonal(joint, 0)
+    up = np.where(joint > pairs, pairs, pairs.max(axis=1)[:, None]).min(axis=1)
+    for gpu, *rates in zip(gpus, up.tolist(), down.tolist(), strict=True):
+        for ends, most in zip(((gpu, switch), (switch, gpu)), rates, strict=True):
+            link = rows.get(ends)
+            if link is not None and 0 < most < link.bytes_per_s:
+                peak = link.peak_bytes_per_s
+                part = None if peak is None else max(most, peak * most // link.bytes_per_s)
+                rows[ends] = replace(link, bytes_per_s=most, peak_bytes_per_s=part)
 
 
 def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int]) -> dict[tuple[int, ...], Link]:
@@ -271,7 +257,7 @@ def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int])
 
 
 def _sum(links: Sequence[Link], at_plane: set[int]) -> Link:
-    """Parallel links as one; its name is that of its ends where it is none of these links."""
+    """Return parallel links as one; a link at a joint switch gets a new name."""
     first = links[0]
     if len(links) == 1 and not at_plane:
         return first

@@ -1,9 +1,9 @@
 """Slower or missing links make no collective faster.
 
-A library's choices and trine's costs follow the kind of the links that are used: without ``gpu0->nvswitch`` NCCL goes
-over PCIe, whose software costs less per step than that of NVLink, and with a slower NVLink it may change to a protocol
-that its own model underrates. Anything that a degraded machine can do the whole one can do at least as fast, so the
-answer is never below that of the machine with one fault less.
+The library's choice and trine's software costs depend on the kind of link. Without ``gpu0->nvswitch`` NCCL uses PCIe,
+and a step over PCIe has lower software costs than one over NVLink. With a slower NVLink NCCL may switch to a protocol
+that its model underrates. But a sound machine can run every algorithm of a degraded one at least as fast. So no time is
+below the time of the machine with one fault less.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def clusters_before(cluster: Cluster) -> list[Cluster]:
 
 
 def not_faster(own: CollectiveTime, before: CollectiveTime, media: tuple[str, str] = ("", "")) -> CollectiveTime:
-    """Return ``own``, the answer of a degraded machine, with no time below ``before``, that of a better machine.
+    """Return ``own``, the answer of a degraded machine, with at least the time of ``before``, from a better machine.
 
-    media: the kinds of links that both use.
+    media: the kind of links of each.
     """
     if own.time_ps >= before.time_ps:
         return own

@@ -14,10 +14,10 @@ _ARCHITECTURES = (
 
 
 def architecture(gpu: str) -> int:
-    """NCCL's index of the GPU's generation; Ampere and Ada share one, and so does what is not known."""
+    """Return NCCL's index of the GPU's generation; Ada and unknown GPUs have the index of Ampere."""
     return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
 
 
 def oldest(gpus: Iterable[str]) -> str:
-    """Return the GPU model of the oldest generation, by which NCCL tunes a group (``minCompCap`` in its init.cc)."""
+    """Return the GPU model of the oldest generation: NCCL tunes a group for it (``minCompCap`` in init.cc)."""
     return min(gpus, key=lambda gpu: (architecture(gpu), gpu))

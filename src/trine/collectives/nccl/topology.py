@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,30 +132,18 @@ def blended(better: CommTopology, worse: CommTopology, part: float) -> CommTopol
     None if the two differ in kind: in media, or in which tiers they have.
     """
 
-    def of(one: Tier | None, other: Tier | None) -> Tier | None:
-        if one is None or other is None:
-            return other
-        numbers = {name: _mix(getattr(one, name), getattr(other, name), part) for name in _TIER_NUMBERS}
-        return replace(other, **numbers)  # type: ignore[arg-type]
-
-    tiers = ((better.inside, worse.inside), (better.between, worse.between))
+    tiers = [(better.inside, worse.inside), (better.between, worse.between)]
     if any((one and one.medium) != (other and other.medium) for one, other in tiers):
         return None
-    numbers = {name: _mix(getattr(better, name), getattr(worse, name), part) for name in _GROUP_NUMBERS}
-    inside, between = (of(*pair) for pair in tiers)
-    return replace(worse, inside=inside, between=between, **numbers)  # type: ignore[arg-type]
+    inside, between = (other and replace(other, **_mixed(one, other, part)) for one, other in tiers)
+    return replace(worse, inside=inside, between=between, **_mixed(better, worse, part))
 
 
-#: What a slower link changes of a tier and of a group.
-_TIER_NUMBERS = (
-    "ring_bytes_per_s", "gpu_bytes_per_s", "shift_bytes_per_s", "root_bytes_per_s", "latency_ps", "shift_latency_ps",
-    "far_latency_ps", "headroom",
-)  # fmt: skip
-_GROUP_NUMBERS = ("path_bytes_per_s", "pair_bytes_per_s", "root_pair_bytes_per_s", "far_latency_ps")
-
-
-def _mix(one: float, other: float, part: float) -> float:
-    return other if one == other else one + (other - one) * part
+def _mixed(one: object, other: object, part: float) -> dict[str, Any]:
+    """Rates and latencies between those of two tiers or groups."""
+    names = [name for name in other.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
+    return {name: there if here == there else here + (there - here) * part for name, (here, there) in pairs.items()}
 
 
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:

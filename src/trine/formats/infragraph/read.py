@@ -73,8 +73,8 @@ def infragraph_cluster(
         notes.append(f"{gone} switches merged into others that join the same devices; their bandwidths add up")
     elif gone:
         notes.append(
-            "several switches join the same GPUs, and a route crosses one of them: --merge-switches "
-            "(merge_switches=True) makes one of each group, or route with 'ecmp-split'"
+            "several switches join the same GPUs, and messages use all of them at once: --merge-switches "
+            "(merge_switches=True) makes one of each group"
         )
     cluster = assemble(
         spec.name or Path(file).stem, devices, wires, file=file, sources={**sources, **choices.used}, notes=notes,
