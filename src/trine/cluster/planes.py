@@ -1,10 +1,10 @@
 """Switches side by side that join the same GPUs (the planes of NVSwitches), and links side by side, as one.
 
 A GPU spreads each message over all its NVLinks by address, so several switches between the same GPUs carry a part of
-every message, in proportion to their bandwidth (NVIDIA NVSwitch technical overview: "all links are used at once";
-DGX H100 has four NVSwitches with 5, 4, 4 and 5 links to each GPU). :func:`spread_over_planes` replaces them by one
-switch with the sum of their bandwidths and the longest of their latencies. No pair of GPUs gets more bandwidth than its planes
-have together.
+every message, in proportion to their bandwidth. DGX H100 has four NVSwitches with 5, 4, 4 and 5 links to each GPU
+(NVIDIA, The NVLink-Network Switch, Hot Chips 34, 2022). :func:`spread_over_planes` replaces them by one switch with the
+sum of their bandwidths and the longest of their latencies. No pair of GPUs gets more bandwidth than its planes have
+together.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def _join_all(pairs: npt.NDArray[np.int64]) -> bool:
 def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.NDArray[np.int64], switch: int) -> None:
     """Lower the bandwidth of GPUs to and from the joint ``switch`` to the most that a GPU can send or receive.
 
-    If two faults meet, so that two GPUs share fewer planes than all other pairs, the sender gets the bandwidth of this pair.
+    If two faults meet, so that two GPUs share fewer planes than other pairs, the sender gets the bandwidth of this
+    pair.
     """
     down = pairs.max(axis=0)
     joint = np.minimum(pairs.max(axis=1)[:, None], down[None, :])
