@@ -14,7 +14,8 @@ import trine
 from trine.cluster import load_cluster
 from trine.cluster.join import join_nodes
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.predict import OPS
+from trine.collectives.nccl.predict import OPS, with_context
+from trine.collectives.nccl.topology import slowed
 
 NUMBER = st.integers(0, 1 << 16)
 
@@ -97,3 +98,23 @@ def test_the_order_of_nodes_does_not_matter(first: str, second: str) -> None:
     for op in sorted(set(OPS) - {"gather", "scatter"}):  # whose root is the first rank
         for size in (0, 1 << 13, 1 << 20, 1 << 30):
             assert asked.predict(op, size).time_ps == turned.predict(op, size).time_ps, (op, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "nodes"), [("dgx-h100", None), ("dgx1-v100", None), ("gh200-node", 2)])
+def test_how_much_a_whole_machine_gains_from_slower_links(name: str, nodes: int | None) -> None:
+    """NCCL's choice is not monotone in the bandwidth of a machine of the catalogue; prints the worst case.
+
+    Its table of LL and simple is trusted for sound machines, since it was measured; faults are bounded (above).
+    """
+    asked = Collectives(load_cluster(name, nodes=nodes))
+    worst = (1.0, "")
+    for part in (0.98, 0.9, 0.8, 0.6):
+        slower = with_context(asked, replace(asked.context, topology=slowed(asked.topology, part)))
+        for op in ("all_reduce", "all_gather", "broadcast"):
+            for size in (1 << power for power in range(10, 31)):
+                pairs = asked.choice(op, size), slower.choice(op, size)
+                times = [each.cost(op, size, pair).total_us for each, pair in zip((asked, slower), pairs, strict=True)]
+                worst = max(worst, (times[0] / times[1], f"{op} of {size} B at {part} of the bandwidth: {pairs}"))
+    print(f"{name}: {worst[0]:.2f} times as fast, {worst[1]}")
+    assert worst[0] < 1.45

@@ -204,7 +204,7 @@ class Collectives:
                     middle = (low + high) / 2
                     stays = self._choice(self._towards(before, middle), op, sent) == pair
                     low, high = (middle, high) if stays else (low, middle)
-                there = _with_context(self, self._towards(before, low))
+                there = with_context(self, self._towards(before, low))
                 yield there._answer(op, size, sent, pair, None)
 
     def _towards(self, before: Collectives, part: float) -> CostContext:
@@ -458,10 +458,11 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
 
 def with_library(collectives: Collectives, library: Library) -> Collectives:
     """The same group with other costs: what a fit tries."""
-    return _with_context(collectives, replace(collectives.context, library=library))
+    return with_context(collectives, replace(collectives.context, library=library))
 
 
-def _with_context(collectives: Collectives, context: CostContext) -> Collectives:
+def with_context(collectives: Collectives, context: CostContext) -> Collectives:
+    """Return the same group on other links."""
     other = object.__new__(Collectives)
     other.__dict__.update(collectives.__dict__)
     other.__dict__.pop("_before", None)
