@@ -55,8 +55,9 @@ check: $(VENV)/.installed-test  ## style, types, layers, size of the house, publ
 SECONDS ?= 3600
 fuzz: $(VENV)/.installed-test  ## look for inputs that break trine for SECONDS, with files of CORPUS as seeds; finds go to fuzz-found
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
-	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $$(($(SECONDS) / 2))
-	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_coverage.py --seconds $$(($(SECONDS) / 2)) $(if $(CORPUS),--corpus $(CORPUS))
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_search.py --seconds $$(($(SECONDS) / 3))
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_laws.py --seconds $$(($(SECONDS) / 3))
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_coverage.py --seconds $$(($(SECONDS) / 3)) $(if $(CORPUS),--corpus $(CORPUS))
 
 corpus: $(VENV)/.installed-test  ## try trine on a folder of real files: make corpus CORPUS=DIR
 	$(BIN)/python tools/corpus.py $(CORPUS)

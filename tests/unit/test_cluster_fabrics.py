@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from trine.cluster import Cluster, build_topology, load_cluster
+from trine.cluster import Cluster, build_topology, known_clusters, load_cluster
 from trine.cluster.capacity import bisection_bytes_per_s
+from trine.collectives.nccl import Collectives
 from trine.errors import SpecError
 
 NIC = 48_500_000_000
@@ -110,3 +111,59 @@ def test_more_equal_routes_than_can_be_split_are_refused() -> None:
     with pytest.raises(SpecError, match="more than 4096 equal routes"):
         split.paths(0, 8 * 16 + 8)
     assert len(split.paths(0, 17)) == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "routers", "groups"),
+    [(2, 1, 0), (4, 1, 0), (5, 2, 1), (32, 8, 1), (128, 32, 1), (129, 33, 2), (260, 65, 3)],
+)
+def test_slingshot_groups_follow_from_the_ports_of_a_switch(nodes: int, routers: int, groups: int) -> None:
+    """16 NICs, 31 other switches of the group, 17 links to other groups (De Sensi et al., SC 2020)."""
+    cluster = load_cluster("gh200-node", nodes=nodes)
+    names = [device.name for device in cluster.devices if device.kind == "switch"]
+    assert sum(name.startswith("router") for name in names) == routers
+    assert sum(name.startswith("group") for name in names) == groups
+    assert f"dragonfly of {routers} switches" in cluster.notes
+    lane = 23_500_000_000
+    rates = {link.name: link.bytes_per_s for link in cluster.links if link.link_class == "scale-out"}
+    assert rates["node0.nic0->router0"] == lane
+    assert groups == 0 or rates["router0->group0"] == 31 * lane
+    assert groups < 2 or rates["group0->global"] == 32 * 17 * lane
+
+
+def test_hops_of_a_slingshot_dragonfly() -> None:
+    """None between NICs of one switch, one between switches of a group, three between groups."""
+    cluster = load_cluster("gh200-node", nodes=129)
+    first = cluster.index("node0.nic0")
+
+    def latency_ps(name: str) -> int:
+        return cluster.route_latency_ps(cluster.route(first, cluster.index(name)))
+
+    near = latency_ps("node1.nic0")
+    assert latency_ps("node4.nic0") - near == 350_000
+    assert latency_ps("node128.nic0") - near == 3 * 350_000
+
+
+@pytest.mark.parametrize("preset", ["gh200-node", "mi250x-node"])
+@pytest.mark.parametrize("nodes", [2, 8, 32, 129])
+def test_a_dragonfly_with_adaptive_routing_carries_what_one_switch_carries(preset: str, nodes: int) -> None:
+    sizes = (1 << 20, 1 << 30)
+    asked = [Collectives(load_cluster(preset, nodes=nodes, fabric=fabric)) for fabric in (None, "switch")]
+    for op in ("all_reduce", "all_gather", "all_to_all"):
+        for size in sizes:
+            dragonfly, switch = (each.predict(op, size).time_ps for each in asked)
+            assert switch <= dragonfly <= 1.25 * switch, (op, size)
+    large = asked[0].predict("all_reduce", 1 << 30)
+    assert large.busbw_bytes_per_s > 0.9 * 4 * 23.5e9 * (1.0 if preset == "gh200-node" else 0.9)
+
+
+@pytest.mark.parametrize(
+    "preset", [name for name in known_clusters() if (fabric := load_cluster(name).fabric) and fabric.kind != "none"]
+)
+def test_no_usual_fabric_takes_bandwidth_from_larger_jobs(preset: str) -> None:
+    """Each is non-blocking: a ring of 32 nodes is as fast as one of 4, but for its latency."""
+    small, large = (Collectives(load_cluster(preset, nodes=nodes)).topology.between for nodes in (4, 32))
+    assert small is not None
+    assert large is not None
+    assert large.ring_bytes_per_s >= 0.99 * small.ring_bytes_per_s
+    assert large.gpu_bytes_per_s >= 0.5 * small.gpu_bytes_per_s

@@ -126,6 +126,7 @@ def _counted(names: list[str]) -> str:
 
 def _summary(machine: Cluster) -> list[str]:
     from trine.cluster.capacity import bisection_bytes_per_s
+    from trine.cluster.planes import spread_over_planes
     from trine.units import format_bandwidth
 
     hosts = {machine.devices[gpu].node for gpu in machine.gpus}
@@ -143,7 +144,7 @@ def _summary(machine: Cluster) -> list[str]:
     bisection = bisection_bytes_per_s(machine)
     if bisection is not None:
         lines.append(f"first half of the GPUs to the second: {format_bandwidth(bisection)}")
-    return lines + _pairs(machine)
+    return lines + _pairs(spread_over_planes(machine))
 
 
 def _kinds(machine: Cluster) -> list[str]:

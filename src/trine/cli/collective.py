@@ -179,7 +179,8 @@ def _refuse_links_that_do_not_matter(
 
     def same(one: MachineOptions, other: MachineOptions) -> bool:
         first, second = ask(one), ask(other)
-        return first.load == second.load and first.times_ps == second.times_ps
+        notes = [[row.notes for row in answer.rows] for answer in (first, second)]
+        return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
 
     for option, without in options_of_links(machine):
         if same(machine, without) and same(_alone(machine, without, none), none):

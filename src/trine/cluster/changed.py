@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ def changed(
             field = f"links[{number}]"
             ends = names(link.source, index, file, f"{field}.from"), names(link.target, index, file, f"{field}.to")
             cluster = _with_links(cluster, link, ends, file, field, said)
+    if spec.links and not spec.devices and _is_nowhere_better(cluster, base):
+        cluster = replace(cluster, degraded_from=(partial(_itself, base),))
     if spec.fabric is not None:
         cluster = replace(cluster, fabric=_fabric(base, spec, file, fabric, said))
     sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(said)} if said else {}), **spec.sources}
@@ -63,6 +66,17 @@ def changed(
     if spec.routing is not None:
         return cluster.routed(spec.routing, "its file says so")
     return cluster.routed(*usual_routing(cluster)) if base.routing_why.startswith(UNNAMED) else cluster
+
+
+def _is_nowhere_better(cluster: Cluster, base: Cluster) -> bool:
+    """Whether no link has more bandwidth or less latency than in the base."""
+    now, then = cluster.link_table, base.link_table
+    slower, later = now.bytes_per_s <= then.bytes_per_s, now.latency_ps >= then.latency_ps
+    return bool((slower & later).all())
+
+
+def _itself(cluster: Cluster) -> Cluster:
+    return cluster
 
 
 def _as_objects(base: Cluster, file: str) -> Cluster:

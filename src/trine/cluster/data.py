@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -46,7 +46,8 @@ class ClusterData(LinkedDevices):
     None where that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None:
     nothing does.
     ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is. ``cut_from``: no
-    part of it either: the cluster that some links were taken from, and the numbers of these there.
+    part of it either: the cluster that some links were taken from, and the numbers of these there. ``degraded_from``:
+    no part of it either: makes the clusters that have one slow or missing link less.
 
     Raises
     ------
@@ -63,6 +64,7 @@ class ClusterData(LinkedDevices):
     circuits: Circuits | None = None
     routing_reason: tuple[str, str] = field(default=("", ""), compare=False)
     cut_from: tuple[Self, Int64] | None = field(default=None, compare=False, repr=False)
+    degraded_from: tuple[Callable[[], Self], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "links", LinkTable.of(self.links))

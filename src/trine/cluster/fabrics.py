@@ -17,6 +17,8 @@ from trine.errors import SpecError
 
 #: More links both ways or switches than this are taken for a mistake.
 MAX_SIZE = 1 << 20
+#: Ports of a Slingshot switch: to NICs, to switches of its group, to other groups.
+SLINGSHOT_NICS, SLINGSHOT_LOCAL, SLINGSHOT_GLOBAL = 16, 31, 17
 
 
 @dataclass(kw_only=True)
@@ -25,7 +27,8 @@ class FabricBuilder:
 
     ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``,
     ``highs``, ``kinds``: the ends of each wire, which leads both ways, and the index of its numbers in ``numbers``.
-    ``clos``: its shape where it is one. ``most``: links or switches of one kind.
+    ``clos``: its shape where it is one. ``most``: links or switches of one kind. ``num_middles``: switches that stand
+    for the links of a group.
     """
 
     first: int
@@ -39,7 +42,8 @@ class FabricBuilder:
     kinds: list[int] = field(default_factory=list)
     numbers: list[Link] = field(default_factory=list)
     clos: Clos | None = None
-    _known: dict[float | None, int] = field(default_factory=dict)
+    num_middles: int = 0
+    _known: dict[Link, int] = field(default_factory=dict)
 
     def switch(self, name: str, rail: int | None = None) -> int:
         """Add a switch; returns its number."""
@@ -48,20 +52,20 @@ class FabricBuilder:
 
     def attach(self, ports: Sequence[int], switch: int) -> None:
         """Join ports to a switch, both ways."""
-        self._join(None, ports, [switch] * len(ports))
+        self._join(self.end, ports, [switch] * len(ports))
 
-    def trunk(self, lows: Sequence[int], highs: Sequence[int], lanes: float = 1) -> None:
-        """Join switches in pairs, both ways."""
-        self._join(lanes, lows, highs)
+    def trunk(self, lows: Sequence[int], highs: Sequence[int], lanes: float = 1, latency_ps: int | None = None) -> None:
+        """Join switches in pairs, both ways. ``latency_ps``: of each link; None: that of a hop."""
+        latency_ps = self.hop.latency_ps if latency_ps is None else latency_ps
+        self._join(replace(_wide(self.hop, lanes), latency_ps=latency_ps), lows, highs)
 
-    def _join(self, lanes: float | None, lows: Sequence[int], highs: Sequence[int]) -> None:
-        """``lanes`` None: the wire of a port."""
-        if lanes not in self._known:
-            self._known[lanes] = len(self.numbers)
-            self.numbers.append(self.end if lanes is None else _wide(self.hop, lanes))
+    def _join(self, wire: Link, lows: Sequence[int], highs: Sequence[int]) -> None:
+        if wire not in self._known:
+            self._known[wire] = len(self.numbers)
+            self.numbers.append(wire)
         self.lows.extend(lows)
         self.highs.extend(highs)
-        self.kinds.extend([self._known[lanes]] * len(lows))
+        self.kinds.extend([self._known[wire]] * len(lows))
 
     def rows(self) -> Iterator[tuple[int, int, Link]]:
         """Every link there and back, in the order in which they were added."""
@@ -195,15 +199,43 @@ def _join_groups(builder: FabricBuilder, switches: Sequence[Sequence[int]], port
             builder.trunk(ends[:1], ends[1:])
 
 
-def balanced_dragonfly(num_ports: int) -> tuple[int, int, int]:
-    """(routers, ports a router, global links a router) of the smallest dragonfly with a = 2p = 2h that holds them.
+def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
+    """Add the switches of a Slingshot dragonfly with adaptive routing.
 
-    Kim, Dally, Scott, Abts: Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008, section 3.1.
+    A switch of 64 ports has 16 NICs, 31 links to the other switches of its group and 17 to other groups (De Sensi et
+    al., An In-Depth Analysis of the Slingshot Interconnect, SC 2020, section II). Adaptive routing spreads messages
+    over direct and indirect ways, so that a switch reaches its group over all 31 links at once and a group the others
+    over all its 544: each group is a device ``groupN`` in the middle of its switches, ``global`` one between groups.
+    Two switches of a group are one hop apart, and those of different groups three.
+
+    Raises
+    ------
+    SpecError: more groups than 544 links can join.
     """
-    size = 1
-    while 2 * size * size * (2 * size * size + 1) < num_ports:
-        size += 1
-    return 2 * size, size, size
+    routers = [builder.switch(f"router{number}") for number in range(ceil(len(ports) / SLINGSHOT_NICS))]
+    for router, under in zip(routers, chunks(ports, SLINGSHOT_NICS), strict=True):
+        builder.attach(under, router)
+    groups = chunks(routers, SLINGSHOT_LOCAL + 1)
+    most = (SLINGSHOT_LOCAL + 1) * SLINGSHOT_GLOBAL
+    if len(groups) - 1 > most:
+        raise SpecError(f"a Slingshot dragonfly joins {most + 1} groups, and {len(ports)} NICs need {len(groups)}")
+    builder.clos = Clos(leaves=tuple(routers))
+    if len(routers) == 1:
+        return
+    hop_ps = builder.hop.latency_ps
+    middles = [builder.switch(f"group{number}") for number in range(len(groups))]
+    for middle, members in zip(middles, groups, strict=True):
+        builder.trunk(members, [middle] * len(members), SLINGSHOT_LOCAL, hop_ps // 2)
+    builder.clos = Clos(leaves=tuple(routers), spines=tuple(middles))
+    builder.num_middles = len(middles)
+    if len(groups) > 1:
+        core = builder.switch("global")
+        builder.trunk(middles, [core] * len(middles), most, hop_ps)
+        pods = tuple((middle,) for middle in middles)
+        builder.clos = replace(
+            builder.clos, spines=(), per_pod=SLINGSHOT_LOCAL + 1, aggregations=pods, cores=((core,),)
+        )
+        builder.num_middles += 1
 
 
 def chunks(items: Sequence[int], size: int) -> list[Sequence[int]]:

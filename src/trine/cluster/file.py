@@ -305,6 +305,7 @@ def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
 
 def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
     from trine.cluster.join import join_nodes
+    from trine.cluster.joint_nics import with_joint_nics
 
     for name in ("devices", "links", "topology", "host", "grid"):
         if getattr(spec, name) is not None:
@@ -317,6 +318,9 @@ def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
         field = "node" if spec.node is not None else f"nodes[{number}]"
         nodes.extend([_node(entry, file, field)] * entry.count)
     fabric = nodes[0].fabric if spec.fabric is None else _fabric(spec.fabric, file)
+    if len(entries) == 1 and entries[0].gpus is None:
+        node, fabric = with_joint_nics(nodes[0], fabric)
+        nodes = [node] * len(nodes)
     return join_nodes(nodes, fabric, name=spec.name or Path(file).stem)
 
 

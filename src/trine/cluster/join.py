@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.fabrics import FabricBuilder, add_clos, add_dragonfly, add_leaves, add_switch, balanced_dragonfly
+from trine.cluster.fabrics import FabricBuilder, add_clos, add_leaves, add_slingshot_groups, add_switch
 from trine.cluster.layout import blocks_of, device_columns, is_plain, link_columns, runs_of
 from trine.cluster.names import EndNames, JoinedNames
 from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, Fabric, Link
@@ -139,7 +139,7 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
         first=len(devices), end=end, hop=replace(end, latency_ps=kind.hop_ps), reduces=fabric.reduces, most=MAX_LINKS
     )
     routing = _add_fabric(builder, nics.tolist(), fabric, devices)
-    words = f"joined by {fabric.kind} of {len(builder.switches)} switches, {fabric.link}"
+    words = f"joined by {fabric.kind} of {len(builder.switches) - builder.num_middles} switches, {fabric.link}"
     if fabric.oversubscription != 1:
         alone = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
         words += f", {fabric.oversubscription:g} to 1 oversubscribed{alone}"
@@ -152,8 +152,8 @@ def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices
         add_switch(builder, nics, "fabric")
         return "shortest"
     if fabric.kind == "dragonfly":
-        add_dragonfly(builder, nics, *balanced_dragonfly(len(nics)))
-        return "d-mod-k"
+        add_slingshot_groups(builder, nics)
+        return "shortest"
     per_leaf = _ports_down(fabric)
     if fabric.kind != "rail":
         leaves = [nics[first : first + per_leaf] for first in range(0, len(nics), per_leaf)]

@@ -9,6 +9,7 @@ from functools import cache
 
 from trine.arguments import named_arguments
 from trine.cluster.cluster import FILES, Cluster
+from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
 from trine.cluster.scale import scaled
 from trine.cluster.select import Slowness, slow_down, take_down
@@ -56,17 +57,17 @@ def load_cluster(
 
 
 def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
-    """Return ``cluster``, or the preset or file that it names.
+    """Return ``cluster``, or the preset or file that it names, as messages use it: all parallel switches at once.
 
     Raises
     ------
     InputError: neither a cluster nor a name. SpecError: as of :func:`load_cluster`.
     """
     if isinstance(cluster, Cluster):
-        return cluster
+        return spread_over_planes(cluster)
     if not isinstance(cluster, str | os.PathLike):
         raise InputError(f"must be a cluster, or the name of one, got {cluster!r:.80}", field="cluster")
-    return load_cluster(cluster)
+    return spread_over_planes(load_cluster(cluster))
 
 
 def _load(name_or_path: str | os.PathLike[str]) -> Cluster:

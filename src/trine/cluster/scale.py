@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_usual_fabric
+from trine.cluster.joint_nics import with_joint_nics
 from trine.cluster.parts import NIC
 from trine.cluster.select import first_gpus, with_gpus
 from trine.errors import SpecError
@@ -117,8 +118,9 @@ def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | N
         raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one")
     if len(counts) == 1:
         return first_gpus(cluster, counts[0])
-    makes = {count: replace(first_gpus(cluster, count), name=cluster.name) for count in set(counts)}
     usual = cluster.fabric if fabric is None else with_usual_fabric(cluster, fabric)
+    cluster, usual = with_joint_nics(cluster, usual)
+    makes = {count: replace(first_gpus(cluster, count), name=cluster.name) for count in set(counts)}
     joined = join_nodes([makes[count] for count in counts], usual, _name(cluster, counts), asked=fabric)
     if len(set(counts)) > 1:
         words = f"{counts[0]} GPUs of each but the last are used, {counts[-1]} of that"

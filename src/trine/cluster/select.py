@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 MAX_STARTS = 32
 #: How slow a link is: a factor, or a bandwidth with its unit.
 Slowness = float | int | str
+#: With more faults than this a degraded cluster is compared with the sound one only.
+MAX_FAULTS = 2
+Fault = TypeVar("Fault")
 
 
 def first_gpus(cluster: Cluster, count: int) -> Cluster:
@@ -50,7 +54,7 @@ def with_gpus(cluster: Cluster, chosen: Collection[int]) -> Cluster:
         if link.source in place and link.target in place
     )
     devices = tuple(cluster.devices[i] for i in kept)
-    return replace(cluster, devices=devices, links=links, grid=())
+    return replace(cluster, devices=devices, links=links, grid=(), cut_from=None, degraded_from=())
 
 
 def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster:
@@ -72,7 +76,8 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
             old = list(numbers)[number[index]]
             new = replace(old, bytes_per_s=_slower(old, how, name))
             number[index] = numbers.setdefault(new, len(numbers))
-    return replace(cluster, links=replace(links, numbers=tuple(numbers), number=number))
+    links = replace(links, numbers=tuple(numbers), number=number)
+    return replace(cluster, links=links, degraded_from=_with_one_less(slow_down, cluster, slow))
 
 
 def _slower(link: Link, how: Slowness, name: str) -> int:
@@ -108,7 +113,25 @@ def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
     down = {index for name in names for index in find_links(cluster, name)}
     left = left_without(cluster, sorted(down))
     _check_connected(cluster, left, sorted(down), names)
-    return left
+    return replace(left, degraded_from=_with_one_less(take_down, cluster, names))
+
+
+def _with_one_less(
+    change: Callable[[Cluster, Sequence[Fault]], Cluster], cluster: Cluster, faults: Sequence[Fault]
+) -> tuple[Callable[[], Cluster], ...]:
+    """Return what makes the clusters with one fault less than ``change(cluster, faults)``; with many, with none."""
+    few = len(faults) <= MAX_FAULTS
+    rests = [(*faults[:i], *faults[i + 1 :]) for i in range(len(faults))] if few else [()]
+    return (
+        *(partial(change, cluster, rest) for rest in rests),
+        *(partial(_changed, change, before, faults) for before in cluster.degraded_from),
+    )
+
+
+def _changed(
+    change: Callable[[Cluster, Sequence[Fault]], Cluster], make: Callable[[], Cluster], faults: Sequence[Fault]
+) -> Cluster:
+    return change(make(), faults)
 
 
 def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:

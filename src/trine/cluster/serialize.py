@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trine.cluster.data import SHORTEST, ClusterData
 from trine.cluster.names import EndNames
 from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Circuits, Device, Fabric, Link
+from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 from trine.errors import SpecError
@@ -32,7 +33,7 @@ def to_yaml(cluster: ClusterData) -> str:
 def to_dict(cluster: ClusterData) -> dict[str, object]:
     """The cluster as a cluster file holds it, in the full form."""
     data = header(cluster)
-    if cluster.routing == SHORTEST and usual_routing(cluster)[0] != SHORTEST:
+    if cluster.routing == SHORTEST and (usual_routing(cluster)[0] != SHORTEST or idle_planes(cluster)):
         data["routing"] = SHORTEST
     data["devices"] = [_device_mapping(device) for device in cluster.devices]
     data["links"] = _link_mappings(cluster)

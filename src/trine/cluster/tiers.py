@@ -78,7 +78,7 @@ def _role(cluster: LinkedDevices, device: int) -> str:
     what = cluster.devices[device]
     if what.kind in (GPU, NIC):
         return what.kind
-    name = what.name.removeprefix(f"{what.node}.") if what.node else what.name
+    name = (what.name.removeprefix(f"{what.node}.") if what.node else what.name).partition("..")[0]
     parts = [part for part in name.split(".") if not _PLACE.fullmatch(part)]
     if len(parts) <= 1:
         return _NUMBER.sub("", "".join(parts)) or what.kind

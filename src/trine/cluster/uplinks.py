@@ -11,7 +11,8 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SHORTEST, SPLIT
-from trine.cluster.parts import SCALE_OUT, SCALE_UP
+from trine.cluster.parts import NIC, SCALE_OUT, SCALE_UP
+from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tiers import MAX_LEVELS, levels_above
 
@@ -172,6 +173,37 @@ def _by(ends: Int32, chosen: Int64) -> tuple[Int64, Int32]:
     """(the links ``chosen`` in the order of an end, that end of each)."""
     order = np.argsort(ends[chosen], kind="stable")
     return chosen[order], ends[chosen][order]
+
+
+def traffic_warnings(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[str]:
+    """Return a sentence for crowded uplinks, for idle parallel switches and for idle NICs.
+
+    carried: int64[links], bytes.
+    """
+    crowded, planes, nics = crowded_warning(cluster, carried), idle_planes(cluster), idle_nics(cluster, carried)
+    return [f"{what}: {text}" for what, text in (("uplinks", crowded), ("planes", planes), ("NICs", nics)) if text]
+
+
+def idle_nics(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
+    """Return a sentence if NICs of a node carry nothing although NICs of the same node carry messages, else "".
+
+    carried: int64[links], bytes.
+    """
+    links, devices = cluster.link_table, cluster.device_table
+    is_nic, outer = devices.where(NIC), links.of_class(SCALE_OUT)
+    leaves = outer & is_nic[links.source]
+    busy, joined = np.unique(links.source[leaves & (carried > 0)]), np.unique(links.source[leaves])
+    idle = np.setdiff1d(joined, busy)
+    idle = idle[np.isin(devices.node[idle], devices.node[busy])]
+    gpus_of = np.bincount(devices.node[list(cluster.gpus)] + 1, minlength=int(devices.node.max(initial=0)) + 2)
+    nics_of = np.bincount(devices.node[joined] + 1, minlength=len(gpus_of))
+    idle = idle[nics_of[devices.node[idle] + 1] > gpus_of[devices.node[idle] + 1]]
+    if not len(idle):
+        return ""
+    return (
+        f"{cluster.device_name(int(idle[0]))}{f' and {len(idle) - 1} more' if len(idle) > 1 else ''} carry nothing: "
+        f"each GPU uses one NIC, and these nodes have more NICs than GPUs"
+    )
 
 
 def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy.typing as npt
 from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
-from trine.cluster.uplinks import busiest, crowded_warning
+from trine.cluster.uplinks import busiest, traffic_warnings
+from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner, is_bare
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
@@ -69,7 +71,15 @@ def collective(
         runs = MessageLevelRuns(
             cluster, ranks, options, network or usual_network(cluster), progress, on_compile, matrix, runner
         )
-        return _message_level(op, sizes, runs, explain)
+        answer = _message_level(op, sizes, runs, explain)
+        better = (
+            collective(
+                op, sizes, before, group, options=options, network=network, matrix=matrix, progress=progress,
+                on_compile=on_compile, runner=runner,
+            )
+            for before in clusters_before(cluster)
+        )  # fmt: skip
+        return reduce(_not_faster, better, answer)
     rows = tuple(asked.predict(op, size) for size in sizes)
     _refuse_what_does_not_matter(op, asked, rows)
     load = link_load(cluster, ranks, rows[-1])
@@ -90,12 +100,20 @@ def collective(
     )
 
 
+def _not_faster(answer: CollectiveResult, before: CollectiveResult) -> CollectiveResult:
+    """``answer``, of a degraded machine, with no row faster than on a better one."""
+    rows = tuple(map(not_faster, answer.rows, before.rows))
+    if rows == answer.rows:
+        return answer
+    changed = [row for row, old in zip(rows, answer.rows, strict=True) if row != old]
+    return replace(answer, rows=rows, notes=(*answer.notes, *_row_notes(changed, np.ones(1, np.int64))))
+
+
 def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str]) -> dict[str, Any]:
     """What an answer says of links, and its notes with a warning of uplinks that carry too much."""
     order, tiers = busiest(cluster, carried)
-    crowded = crowded_warning(cluster, carried)
     names, sizes = map(cluster.link_name, order.tolist()), carried[order].tolist()
-    warned = (f"warning: uplinks: {crowded}", *notes) if crowded else tuple(notes)
+    warned = (*(f"warning: {text}" for text in traffic_warnings(cluster, carried)), *notes)
     return {"load": dict(zip(names, sizes, strict=True)), "tiers": tiers, "notes": warned}
 
 

@@ -151,7 +151,6 @@ def class_between(a: Device, b: Device) -> str:
 def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> tuple[list[Device], list[Cable], int]:
     """Make one switch of those that join the same devices in the same way, adding up their bandwidths.
 
-    A route crosses one switch, so that GPUs on four NVSwitches would otherwise reach a quarter of their bandwidth.
     Returns devices, wires, and how many switches are gone. Cables between merged switches go with them.
     """
     around: dict[int, list[tuple[int, Link]]] = {}

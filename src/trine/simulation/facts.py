@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine._version import __version__
-from trine.cluster.uplinks import crowded_warning
+from trine.cluster.uplinks import traffic_warnings
 from trine.compute.origin import known_gpu
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.data import BUFFERS
@@ -258,7 +258,7 @@ def _host_copies(workload: Workload) -> int:
 
 
 def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
-    """Warn when an uplink carries far more than those beside it."""
+    """Warn when an uplink carries far more than those beside it, or parallel links and NICs carry nothing."""
     if machine is None or result.num_ranks == 1:
         return result
     if result.scope is not None:
@@ -266,8 +266,8 @@ def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
     else:
         carried = np.zeros(len(machine.links), np.int64)
         carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
-    text = crowded_warning(machine, carried)
-    return result.with_words(warnings=(*result.warnings, f"uplinks: {text}")) if text else result
+    texts = traffic_warnings(machine, carried)
+    return result.with_words(warnings=(*result.warnings, *texts)) if texts else result
 
 
 def with_exposed_launches(result: Result) -> Result:

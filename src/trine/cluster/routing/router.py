@@ -296,8 +296,11 @@ def usual_routing(cluster: ClusterData) -> tuple[str, str]:
     """(policy, why) for a cluster whose file lists its links and names no policy.
 
     ``shortest`` would send all messages over the first of several uplinks that are equally near, which no fabric does.
+    GPUs use parallel switches of their own at once, so these leave nothing to choose.
     """
-    router = Router(cluster, SHORTEST)
+    from trine.cluster.planes import spread_over_planes
+
+    router = Router(spread_over_planes(cluster), SHORTEST)
     if not router.has_equal_uplinks():
         return SHORTEST, f"{UNNAMED}, and no two uplinks are equally near"
     rails = router.nics_have_rails

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.planes import spread_over_planes
+from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
-from trine.collectives.nccl.topology import CommTopology, comm_topology, slowed
+from trine.collectives.nccl.topology import CommTopology, blended, comm_topology, slowed
 from trine.collectives.nccl.tuner import tuner_us
 from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, TimePart
 from trine.collectives.sizes import MAX_BYTES, bus_factor, sent_bytes
@@ -49,6 +52,9 @@ _NEEDS = {
 }
 #: Between these binary logarithms of the size the band goes over from that of small messages to that of large ones.
 _BAND_FROM, _BAND_TO = 18, 21
+
+#: Between a better and a degraded machine so many steps are looked at for switches, which are found by halving.
+_STEPS, _HALVINGS = 16, 30
 
 Candidate = tuple[str, str]
 
@@ -83,6 +89,7 @@ class Collectives:
         library: Library | None = None,
     ) -> None:
         options = options or CollectiveOptions()
+        cluster = spread_over_planes(cluster)
         self.options, self.cluster = options, cluster
         self.group = range(len(cluster.gpus)) if group is None else group
         self.topology = comm_topology(cluster, self.group)
@@ -169,12 +176,51 @@ class Collectives:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
-        """The time of one collective of ``size_bytes``, counted as nccl-tests does.
+        """The time of one collective of ``size_bytes``, counted as nccl-tests does; no less than with a fault less.
 
         Raises
         ------
         InputError: an unknown op, or a size below 0 or above 1 PiB.
         """
+        answer = self._on_these_links(op, size_bytes)
+        for before in self._before:
+            media = self.topology.slowest_medium, before.topology.slowest_medium
+            better = before.predict(op, size_bytes), *self._before_switches(before, op, size_bytes)
+            answer = not_faster(answer, max(better, key=float), media)
+        return answer
+
+    def _before_switches(self, before: Collectives, op: str, size: int) -> Iterator[CollectiveTime]:
+        """Yield the answers just before the library switches, on the way from a better machine to this one."""
+        sent = sent_bytes(op, size, self.topology.num_ranks)
+        if self.library.name != "nccl" or len(self.candidates(op)) < 2:
+            return
+        if before.choice(op, sent) == self.choice(op, sent) or blended(before.topology, self.topology, 1.0) is None:
+            return
+        steps = [step / _STEPS for step in range(_STEPS + 1)]
+        choices = [self._choice(self._towards(before, part), op, sent) for part in steps]
+        for low, high, pair, following in zip(steps, steps[1:], choices, choices[1:], strict=False):
+            if pair != following:
+                for _ in range(_HALVINGS):
+                    middle = (low + high) / 2
+                    stays = self._choice(self._towards(before, middle), op, sent) == pair
+                    low, high = (middle, high) if stays else (low, middle)
+                there = with_context(self, self._towards(before, low))
+                yield there._answer(op, size, sent, pair, None)
+
+    def _towards(self, before: Collectives, part: float) -> CostContext:
+        topology = blended(before.topology, self.topology, part)
+        assert topology is not None
+        return replace(self.context, topology=topology)
+
+    @cached_property
+    def _before(self) -> tuple[Collectives, ...]:
+        """The same group on the clusters with one slow or missing link less."""
+        return tuple(
+            Collectives(cluster, self.group, self.options, self.library) for cluster in clusters_before(self.cluster)
+        )
+
+    def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
+        """Without regard to a better machine."""
         _check_op(op)
         own = self._chosen(op, size_bytes)
         if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
@@ -412,10 +458,15 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
 
 def with_library(collectives: Collectives, library: Library) -> Collectives:
     """The same group with other costs: what a fit tries."""
+    return with_context(collectives, replace(collectives.context, library=library))
+
+
+def with_context(collectives: Collectives, context: CostContext) -> Collectives:
+    """Return the same group on other links."""
     other = object.__new__(Collectives)
     other.__dict__.update(collectives.__dict__)
-    other.library = library
-    other.context = replace(collectives.context, library=library)
+    other.__dict__.pop("_before", None)
+    other.library, other.topology, other.context = context.library, context.topology, context
     other._segments = {}
     other._less = {}
     return other

@@ -68,18 +68,22 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     """Rings over GPU-to-GPU links; None where the GPUs hang on switches or reach each other over PCIe."""
     place = {gpu: i for i, gpu in enumerate(domain)}
     size = len(place)
-    rates = [[0] * size for _ in range(size)]
+    rates, peaks = ([[0] * size for _ in range(size)] for _ in range(2))
     used: list[Link] = []
     for gpu, i in place.items():
         for link in cluster.links_from(gpu):
             if link.link_class == SCALE_UP and link.target in place:
                 rates[i][place[link.target]] += link.bytes_per_s
+                peaks[i][place[link.target]] += link.peak_bytes_per_s or 0
                 used.append(link)
-    lane = min((rate for row in rates for rate in row if rate), default=0)
+    widths = peaks if all(link.peak_bytes_per_s for link in used) else rates
+    width = min((width for row in widths for width in row if width), default=0)
     members = range(len(domain))
-    if not lane or any(not any(rates[i][j] for j in range(size)) for i in members):
+    if not width or any(not any(rates[i][j] for j in range(size)) for i in members):
         return None
-    links = [rates[i][j] for i in members for j in members if i != j]
+    links = [widths[i][j] for i in members for j in members if i != j]
+    # A library counts lanes, and each ring carries as much: a slow lane slows all of them.
+    lane = min(rates[i][j] * width // widths[i][j] for i in members for j in members if widths[i][j])
     slowest = min(used, key=lambda link: link.bytes_per_s)
     pairs = PairTable(cluster, domain, rates)
     shift, root = pairs.together([(i, (i + 1) % size) for i in range(size)]), pairs.star()
@@ -88,7 +92,7 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
         found, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
     else:
-        lanes = [[min(MAX_LANES, rate // lane) for rate in row] for row in rates]
+        lanes = [[min(MAX_LANES, each // width) for each in row] for row in widths]
         found = _count_rings(lanes) if size > 2 else lanes[0][1]
         if not found:
             return None

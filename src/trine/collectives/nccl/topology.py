@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
+from trine.collectives.nccl.generations import oldest
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
@@ -85,6 +87,12 @@ class CommTopology:
         return not any(tier is not None and tier.medium for tier in (self.inside, self.between))
 
     @property
+    def slowest_medium(self) -> str:
+        """The kind of links between domains, or inside the only one."""
+        tier = self.between or self.inside
+        return "" if tier is None else tier.medium
+
+    @property
     def per_domain(self) -> float:
         """Ranks of a domain, on average."""
         return self.num_ranks / self.num_domains
@@ -118,6 +126,26 @@ def slowed(topology: CommTopology, part: float) -> CommTopology:
     )
 
 
+def blended(better: CommTopology, worse: CommTopology, part: float) -> CommTopology | None:
+    """Return ``worse`` with rates and latencies that lie ``part`` of the way from those of ``better`` to its own.
+
+    None if the two differ in kind: in media, or in which tiers they have.
+    """
+
+    tiers = [(better.inside, worse.inside), (better.between, worse.between)]
+    if any((one and one.medium) != (other and other.medium) for one, other in tiers):
+        return None
+    inside, between = (other and replace(other, **_mixed(one, other, part)) for one, other in tiers)
+    return replace(worse, inside=inside, between=between, **_mixed(better, worse, part))
+
+
+def _mixed(one: object, other: object, part: float) -> dict[str, Any]:
+    """Rates and latencies between those of two tiers or groups."""
+    names = [name for name in other.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
+    return {name: there if here == there else here + (there - here) * part for name, (here, there) in pairs.items()}
+
+
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     """Look at the ranks ``group`` of ``cluster`` as a library does.
 
@@ -132,14 +160,14 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
     everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
-    devices = cluster.devices
+    kinds = cluster.device_table.kinds
     return CommTopology(
         num_ranks=len(gpus),
         num_domains=len(domains),
         num_nodes=len(np.unique(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)),
         max_per_domain=max(map(len, domains)),
-        gpu=devices[gpus[0]].gpu or "",
+        gpu=oldest({kinds[number].gpu or "" for number in np.unique(cluster.device_table.kind[gpus]).tolist()}),
         library=cluster.library or "nccl",
         inside=inside,
         path_bytes_per_s=path,
@@ -204,7 +232,12 @@ def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | 
     if not best:
         return None, float("inf")
     tiers = list(best.values())
-    return min((tier for tier, _ in tiers), key=lambda tier: tier.ring_bytes_per_s), min(path for _, path in tiers)
+    return min((tier for tier, _ in tiers), key=_slowness), min(path for _, path in tiers)
+
+
+def _slowness(tier: Tier) -> tuple[float, float, int, int, str]:
+    """The slowest tier first, whatever the order of the nodes."""
+    return tier.ring_bytes_per_s, tier.gpu_bytes_per_s, -tier.far_latency_ps, -tier.latency_ps, tier.medium
 
 
 def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:

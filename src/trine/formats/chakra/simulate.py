@@ -11,6 +11,7 @@ import numpy as np
 
 from trine._version import __version__
 from trine.cluster import Cluster
+from trine.cluster.load import as_cluster
 from trine.collectives.library_flows import message_of
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import schedule_of
@@ -67,10 +68,7 @@ def simulate_chakra(
     from trine.engine.circuit_model import network_on
 
     began = time.perf_counter()
-    if isinstance(cluster, str | os.PathLike):
-        from trine.cluster import load_cluster
-
-        cluster = load_cluster(os.fspath(cluster))
+    cluster = as_cluster(cluster)
     network = network_on(cluster, network)
     if trace.num_ranks > len(cluster.gpus):
         raise PlanError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.data import SHORTEST
 from trine.cluster.parts import GPU, Device, Fabric
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
@@ -72,8 +73,8 @@ def infragraph_cluster(
         notes.append(f"{gone} switches merged into others that join the same devices; their bandwidths add up")
     elif gone:
         notes.append(
-            "several switches join the same GPUs, and a route crosses one of them: --merge-switches "
-            "(merge_switches=True) makes one of each group, or route with 'ecmp-split'"
+            "several switches join the same GPUs, and messages use all of them at once: --merge-switches "
+            "(merge_switches=True) makes one of each group"
         )
     cluster = assemble(
         spec.name or Path(file).stem, devices, wires, file=file, sources={**sources, **choices.used}, notes=notes,
@@ -132,7 +133,7 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
             notes=own.notes,
             library=own.library,
             routing=own.routing,
-            routing_reason=(own.routing, "its file says so"),
+            routing_reason=("", "") if own.routing == SHORTEST else (own.routing, "its file says so"),
             grid=tuple(own.grid),
             fabric=None if own.fabric is None else Fabric(**own.fabric.model_dump()),
         )

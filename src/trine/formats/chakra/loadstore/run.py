@@ -14,6 +14,7 @@ import numpy as np
 
 from trine._version import __version__
 from trine.arrays import Int64
+from trine.cluster.load import as_cluster
 from trine.errors import InputError, PlanError, nearest
 from trine.evidence import Evidence
 from trine.formats.chakra.loadstore.compute import Alone, ComputeKernel, fit_kernels, movable_bytes, turns_for
@@ -157,10 +158,7 @@ def simulate_chakra_loadstore(
     DeadlockError: kernels that wait for each other; names their wavefronts.
     """
     began = time.perf_counter()
-    if isinstance(cluster, str | os.PathLike):
-        from trine.cluster import load_cluster
-
-        cluster = load_cluster(os.fspath(cluster))
+    cluster = as_cluster(cluster)
     if trace.num_ranks > len(cluster.gpus):
         raise PlanError(
             f"there are traces of {trace.num_ranks} ranks, but cluster {cluster.name!r} has {len(cluster.gpus)} GPUs"

@@ -1,0 +1,294 @@
+"""Switches side by side that join the same GPUs (the planes of NVSwitches), and links side by side, as one.
+
+A GPU spreads each message over all its NVLinks by address, so several switches between the same GPUs carry a part of
+every message, in proportion to their bandwidth. DGX H100 has four NVSwitches with 5, 4, 4 and 5 links to each GPU
+(NVIDIA, The NVLink-Network Switch, Hot Chips 34, 2022). :func:`spread_over_planes` replaces them by one switch with the
+sum of their bandwidths and the longest of their latencies. No pair of GPUs gets more bandwidth than its planes have
+together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
+from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
+from trine.cluster.tables import LinkedDevices, LinkTable
+from trine.units import format_bandwidth
+
+AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
+#: Planes with more GPUs stay separate: the search looks at every pair of GPUs.
+MAX_GPUS = 2048
+#: Two planes share at least this many GPUs.
+MIN_SHARED = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planes:
+    """Parallel planes: ``planes[k][i]`` is switch ``i`` of plane ``k``. ``gpus``: the GPUs that any of them joins.
+
+    ``idle``: switches of planes of another shape, which a fault left and nobody uses.
+    """
+
+    planes: tuple[tuple[int, ...], ...]
+    gpus: tuple[int, ...]
+    idle: tuple[int, ...] = ()
+
+
+def spread_over_planes(cluster: AnyCluster) -> AnyCluster:
+    """Return the cluster with its planes as one switch and parallel links between two devices as one link.
+
+    The cluster itself if it has neither, or if somebody chose a routing policy that decides between them.
+    """
+    return cluster if _is_chosen(cluster) else _spread(cluster)
+
+
+def idle_planes(cluster: ClusterData) -> str:
+    """Return a warning if the chosen routing policy leaves planes or parallel links idle, "" if it leaves none."""
+    if not _is_chosen(cluster) or (merged := _spread(cluster)) is cluster:
+        return ""
+    inside = merged.link_table.of_class(SCALE_UP)
+    most = format_bandwidth(int(merged.link_bytes_per_s[inside].max()))
+    return (
+        f"routing {cluster.routing!r} ({cluster.routing_why}) does not use parallel switches or links in proportion to "
+        f"their bandwidth; without it each message uses all of them at once, {most} together"
+    )
+
+
+def _is_chosen(cluster: ClusterData) -> bool:
+    """Whether the cluster's file or user names a policy that picks one of several switches."""
+    chosen = cluster.routing_why in ("asked for", "its file says so")
+    return chosen and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
+
+
+def _spread(cluster: AnyCluster) -> AnyCluster:
+    layout = cluster.device_table.layout
+    parts: Sequence[LinkedDevices] = [cluster] if layout is None else [block.node for block in layout.blocks]
+    if not any(_has_parallels(part) for part in parts):
+        return cluster
+    found = [
+        (planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None) for planes in planes_of(cluster)
+    ]
+    merges = [(planes, pairs) for planes, pairs in found if pairs is None or _join_all(pairs)]
+    alike = {each[0]: each for planes, _ in merges for each in zip(*planes.planes, strict=True)}
+    heads = {switch: head for head, switches in alike.items() for switch in switches}
+    idle = {switch for planes, _ in merges for switch in planes.idle}
+    rows = _merged_links(cluster, heads, idle)
+    if not merges and len(rows) == len(cluster.links):
+        return cluster
+    for planes, pairs in merges:
+        if pairs is not None:
+            _limit(rows, planes.gpus, pairs, planes.planes[0][0])
+    return _rebuilt(cluster, alike, {*idle, *(switch for switch, head in heads.items() if switch != head)}, rows)
+
+
+def _rebuilt(
+    cluster: AnyCluster, alike: dict[int, tuple[int, ...]], gone: set[int], rows: dict[tuple[int, ...], Link]
+) -> AnyCluster:
+    """The cluster without the devices ``gone``, with the links ``rows``. alike: the switches of each joint switch."""
+    kept = [i for i in range(len(cluster.devices)) if i not in gone]
+    place = {old: new for new, old in enumerate(kept)}
+    devices = []
+    for i in kept:
+        joint = [cluster.devices[switch] for switch in alike.get(i, (i,))]
+        reduces = all(device.reduces for device in joint)
+        name = _joint_name([device.name for device in joint]) if i in alike else joint[0].name
+        devices.append(replace(joint[0], name=name, reduces=reduces))
+    names = tuple(device.name for device in devices)
+    links = LinkTable.joined(names, [(place[ends[0]], place[ends[1]], link) for ends, link in rows.items()])
+    merged = ", ".join(names[place[head]] for head in alike) or "parallel links"
+    sources = {**cluster.sources, merged: "each message uses all of them at once, in proportion to their bandwidth"}
+    return replace(cluster, devices=tuple(devices), links=links, cut_from=None, sources=sources)
+
+
+def _has_parallels(machine: LinkedDevices) -> bool:
+    """Whether a GPU has several scale-up links to switches, or to one device: the rest is not looked at."""
+    links, devices = machine.link_table, machine.device_table
+    chosen = links.of_class(SCALE_UP) & devices.where(GPU)[links.source]
+    source, target = links.source[chosen].astype(np.int64), links.target[chosen].astype(np.int64)
+    to_switch = devices.where(SWITCH)[target]
+    ends = np.unique(source * len(devices) + target)
+    return len(ends) < len(source) or len(np.unique(source[to_switch])) < int(to_switch.sum())
+
+
+def planes_of(machine: LinkedDevices) -> list[Planes]:
+    """Return the parallel planes: networks of switches, joined by no link, that share at least two GPUs."""
+    links, devices = machine.link_table, machine.device_table
+    fast = links.of_class(SCALE_UP)
+    is_switch, is_gpu = devices.where(SWITCH), devices.where(GPU)
+    plain = is_switch.copy()
+    for here, there in ((links.source, links.target), (links.target, links.source)):
+        plain[here[~fast | ~(is_switch | is_gpu)[there]]] = False
+    number = _networks(links, np.flatnonzero(plain & is_switch))
+    members: dict[int, set[int]] = defaultdict(set)
+    for here, there in ((links.source, links.target), (links.target, links.source)):
+        for switch, gpu in zip(here.tolist(), there.tolist(), strict=True):
+            if switch in number and is_gpu[gpu]:
+                members[number[switch]].add(gpu)
+    switches: dict[int, list[int]] = defaultdict(list)
+    for switch, network in number.items():
+        switches[network].append(switch)
+    found = []
+    for group in _sharing(members):
+        shapes = {network: _ordered(links, switches[network], is_gpu) for network in group}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for network, shape in shapes.items():
+            alike[1 if len(shape) == 1 else tuple(colour for colour, _ in shape)].append(network)
+        used = max(alike.values(), key=len)
+        gpus = set.union(*(members[network] for network in used))
+        if len(used) > 1 and len(gpus) <= MAX_GPUS:
+            planes = tuple(tuple(switch for _, switch in shapes[network]) for network in used)
+            rest = [network for network in group if network not in used and members[network] <= gpus]
+            idle = tuple(switch for network in rest for switch in switches[network])
+            found.append(Planes(planes=planes, gpus=tuple(sorted(gpus)), idle=idle))
+    return found
+
+
+def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
+    """For each switch the lowest switch that links between these switches join to it."""
+    root = {switch: switch for switch in switches.tolist()}
+
+    def find(switch: int) -> int:
+        while root[switch] != switch:
+            switch = root[switch]
+        return switch
+
+    inside = np.isin(links.source, switches) & np.isin(links.target, switches)
+    for source, target in zip(links.source[inside].tolist(), links.target[inside].tolist(), strict=True):
+        low, high = sorted((find(source), find(target)))
+        root[high] = low
+    return {switch: find(switch) for switch in root}
+
+
+def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
+    """Networks that share enough GPUs, directly or by way of others, several at a time."""
+    networks_of: dict[int, list[int]] = defaultdict(list)
+    for network in sorted(members):
+        for gpu in members[network]:
+            networks_of[gpu].append(network)
+    shared = Counter(pair for networks in networks_of.values() for pair in combinations(networks, 2))
+    group = {network: [network] for network in members}
+    for (one, other), count in sorted(shared.items()):
+        if group[one] is not group[other] and count >= MIN_SHARED:
+            joint = sorted(group[one] + group[other])
+            group |= dict.fromkeys(joint, joint)
+    return [each for each in {each[0]: each for each in group.values()}.values() if len(each) > 1]
+
+
+def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(colour, switch) of a network, in an order that is equal for networks of one shape.
+
+    A colour tells which GPUs hang on a switch, and the colours of its neighbours, as often as there are switches.
+    """
+    near: dict[int, set[int]] = {switch: set() for switch in switches}
+    for here, there in ((links.source, links.target), (links.target, links.source)):
+        for switch in switches:
+            near[switch].update(there[here == switch].tolist())
+    colours = {switch: hash(tuple(sorted(end for end in near[switch] if is_gpu[end]))) for switch in switches}
+    for _ in switches:
+        colours = {
+            switch: hash((colours[switch], tuple(sorted(colours[end] for end in near[switch] if end in colours))))
+            for switch in switches
+        }
+    return sorted((colour, switch) for switch, colour in colours.items())
+
+
+def _pair_rates(machine: LinkedDevices, planes: Planes) -> npt.NDArray[np.int64]:
+    """Return int64[gpus, gpus]: bytes/s from each GPU to each other one over all planes of one switch each."""
+    size, links = len(planes.gpus), machine.link_table
+    row, pairs = {gpu: i for i, gpu in enumerate(planes.gpus)}, np.zeros((size, size), np.int64)
+    for (switch,) in planes.planes:
+        out, back = np.zeros((2, size), np.int64)
+        for ends, other, rates in ((links.target, links.source, out), (links.source, links.target, back)):
+            for link in np.flatnonzero(ends == switch).tolist():
+                rates[row[int(other[link])]] += int(links.bytes_per_s[link])
+        pairs += np.minimum(out[:, None], back[None, :])
+    np.fill_diagonal(pairs, 0)
+    return pairs
+
+
+def _join_all(pairs: npt.NDArray[np.int64]) -> bool:
+    """Return whether each GPU that can send shares a plane with each other GPU that can receive."""
+    joint = np.minimum(pairs.max(axis=1)[:, None], pairs.max(axis=0)[None, :])
+    np.fill_diagonal(joint, 0)
+    return bool(((pairs > 0) | (joint == 0)).all())
+
+
+def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.NDArray[np.int64], switch: int) -> None:
+    """Lower the bandwidth of GPUs to and from the joint ``switch`` to the most that a GPU can send or receive.
+
+    If two faults meet, so that two GPUs share fewer planes than other pairs, the sender gets the bandwidth of this
+    pair.
+    """
+    down = pairs.max(axis=0)
+    joint = np.minimum(pairs.max(axis=1)[:, None], down[None, :])
+    np.fill_diagonal(joint, 0)
+    up = np.where(joint > pairs, pairs, pairs.max(axis=1)[:, None]).min(axis=1)
+    for gpu, *rates in zip(gpus, up.tolist(), down.tolist(), strict=True):
+        for ends, most in zip(((gpu, switch), (switch, gpu)), rates, strict=True):
+            link = rows.get(ends)
+            if link is not None and 0 < most < link.bytes_per_s:
+                peak = link.peak_bytes_per_s
+                part = None if peak is None else max(most, peak * most // link.bytes_per_s)
+                rows[ends] = replace(link, bytes_per_s=most, peak_bytes_per_s=part)
+
+
+def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int]) -> dict[tuple[int, ...], Link]:
+    """The links by their ends, where planes have one switch; parallel scale-up links of a GPU or plane are one.
+
+    Other links that are parallel keep their places: their key ends in their number.
+    """
+    is_gpu, alike = machine.device_table.where(GPU), defaultdict[tuple[int, ...], list[Link]](list)
+    for number, link in enumerate(machine.links):
+        if link.source in idle or link.target in idle:
+            continue
+        source, target = heads.get(link.source, link.source), heads.get(link.target, link.target)
+        is_joint = link.link_class == SCALE_UP and bool(
+            is_gpu[source] or is_gpu[target] or link.source in heads or link.target in heads
+        )
+        alike[(source, target) if is_joint else (source, target, number)].append(link)
+    return {ends: _sum(group, set(ends) & set(heads.values())) for ends, group in alike.items()}
+
+
+def _sum(links: Sequence[Link], at_plane: set[int]) -> Link:
+    """Return parallel links as one; a link at a joint switch gets a new name."""
+    first = links[0]
+    if len(links) == 1 and not at_plane:
+        return first
+    peaks = [link.peak_bytes_per_s for link in links]
+    return replace(
+        first,
+        name="" if at_plane else first.name,
+        bytes_per_s=sum(link.bytes_per_s for link in links),
+        latency_ps=max(link.latency_ps for link in links),
+        medium=first.medium if len({link.medium for link in links}) == 1 else None,
+        peak_bytes_per_s=None if None in peaks else sum(peak for peak in peaks if peak is not None),
+    )
+
+
+def _joint_name(names: Sequence[str]) -> str:
+    """``sw0..3`` for ``sw0``, ``sw1``, ``sw2``, ``sw3``; else all names."""
+    stem = names[0].rstrip("0123456789")
+    numbers = [name[len(stem) :] for name in names]
+    if stem and all(name.startswith(stem) for name in names) and _are_consecutive(numbers):
+        return f"{names[0]}..{numbers[-1]}"
+    return "+".join(_shortened(names))
+
+
+def _are_consecutive(numbers: Sequence[str]) -> bool:
+    return all(number.isdecimal() for number in numbers) and all(
+        int(after) == int(before) + 1 for before, after in pairwise(numbers)
+    )
+
+
+def _shortened(names: Sequence[str]) -> Iterator[str]:
+    yield from names[:4]
+    if len(names) > 4:
+        yield f"{len(names) - 4} more"
