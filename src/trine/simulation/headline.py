@@ -15,7 +15,7 @@ from trine.results.headline import CommunicationBand, StepBand, StepWork, best_p
 from trine.software.profile import FACTORS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trine.evidence import Evidence
     from trine.parallel.build import BuildReport
@@ -31,7 +31,7 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
     workload, plan = setup.workload, setup.plan
     flops = _forward_flops(workload)
     forward = [op for op in workload.operators if op.phase == FORWARD]
-    samples = report.batch * plan.dp
+    samples = report.samples(plan.dp)
     per_sample = sum(flops.values()) / workload.batch * (WITH_BACKWARD if workload.is_training else 1)
     again = 0.0
     if workload.is_training and plan.recompute != "none":
@@ -39,16 +39,29 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
         if plan.recompute_layers is not None:
             segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
         again = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
-    gpu, dtype = known_gpu(setup.gpu_names[0]), _dtype(workload, flops)
+    dtype, peak = _peak(setup, _dtype(workload, flops))
+    gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
-    if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
-        dtype = "float32"  # a GPU without TF32 runs it as float32
-    peak = None if gpu is None else gpu.flop_per_s.get(dtype)
     return StepWork(
         samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
         num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + again) * samples,
-        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=None if peak is None else float(peak),
+        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
     )  # fmt: skip
+
+
+def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
+    """Precision of the products, and the peak FLOP/s of a GPU in it: the mean over the ranks; None if not known."""
+    counts = [count for _, count in setup.gpus.counted()] if setup.mixed is not None else [setup.plan.num_ranks]
+    used, total = dtype, 0.0
+    for name, count in zip(setup.gpu_names, counts, strict=True):
+        gpu, used = known_gpu(name), dtype
+        if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
+            used = "float32"  # a GPU without TF32 runs it as float32
+        peak = None if gpu is None else gpu.flop_per_s.get(used)
+        if peak is None:
+            return used, None
+        total += float(peak) * count
+    return used, total / setup.plan.num_ranks
 
 
 def _forward_flops(workload: Workload) -> dict[int, int]:
@@ -90,7 +103,7 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
         profile = setup.software.profile
         factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
         errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
-        band = nearest_band(work.gpu, setup.software.name, nodes, bool(errors))
+        band = _widest(nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
         return band if band is None or not errors else band.at_least(max(errors))
     if machine is None or setup.plan.num_ranks == 1 or machine.library is None or not setup.times.is_recorded:
         return None
@@ -101,6 +114,24 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     is_recorded = {row.kind for row in evidence if row.what == "operator time"} == {"measured"}
     ends: dict[str, tuple[float, float]] = {"small": (small[0], small[1]), "large": (large[0], large[1])}
     return CommunicationBand(library=machine.library, is_recorded=is_recorded, **ends)
+
+
+def _spec_names(setup: Setup) -> list[str | None]:
+    """The GPU models of the ranks by trine's names."""
+    specs = [known_gpu(name) for name in setup.gpu_names]
+    return [None if spec is None else spec.name for spec in specs]
+
+
+def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
+    """From the lowest to the highest end of the bands of several GPU models; None if one has none."""
+    found = list(bands)
+    known = [band for band in found if band is not None]
+    if len(known) < len(found) or len(found) == 1:
+        return found[0] if len(found) == 1 else None
+    return replace(
+        known[0], low=min(band.low for band in known), high=max(band.high for band in known),
+        level="; ".join(sorted({band.level for band in known})), num_rows=sum(band.num_rows for band in known),
+    )  # fmt: skip
 
 
 def with_foreign_band(result: Result) -> Result:

@@ -63,10 +63,15 @@ def shortened(plan: Plan, batch: int) -> Plan:
     """The plan with fewer micro-batches, where more of them fill no more memory.
 
     With 1F1B a stage holds at most as many micro-batches as there are stages (interleaved: one round more); behind
-    these every further one takes the place of another. GPipe holds all.
+    these every further one takes the place of another. GPipe holds all. A plan with ``replica_batches`` stays.
     """
     size, whole = plan.micro_batch, plan.batch or batch
-    if size is None or plan.steps > 1 or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved")):
+    if (
+        size is None
+        or plan.replica_batches
+        or plan.steps > 1
+        or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
+    ):
         return plan
     most = 2 if plan.pp == 1 else plan.pp + 2 if plan.virtual_stages == 1 else 4 * plan.pp
     return replace(plan, batch=min(whole, most * size))

@@ -7,15 +7,9 @@ src/graph/search.cc (the tables of rates, ``ncclTopoDupChannels``) and src/graph
 
 from __future__ import annotations
 
+from trine.collectives.nccl.architectures import AMPERE, BLACKWELL, HOPPER, VOLTA, architecture
 from trine.collectives.nccl.topology import CommTopology
 
-VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
-
-_ARCHITECTURES = (
-    ("v100", VOLTA), ("h100", HOPPER), ("h200", HOPPER), ("h20", HOPPER), ("gh200", HOPPER), ("h800", HOPPER),
-    ("b200", BLACKWELL), ("b300", BLACKWELL), ("gb200", BLACKWELL), ("gb300", BLACKWELL), ("rtx-pro-6000", BLACKWELL),
-    ("gb10", BLACKWELL),
-)  # fmt: skip
 #: GB/s of a ring over a NIC before Hopper, of Hopper and of Blackwell, as far as NICs of today tell them apart.
 _BEFORE = (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0)
 _RING_RATES = {
@@ -30,11 +24,6 @@ _TWICE_FROM_GBPS = 25.0
 _FEW_RINGS, _FAST_GBPS = 4, 50.0
 #: On Hopper and later, rings faster than this are taken twice more while there are fewer than so many channels.
 _VERY_FAST_GBPS, _MANY_CHANNELS = 45.0, 16
-
-
-def architecture(gpu: str) -> int:
-    """NCCL's index of the GPU's generation; Ampere and Ada share one, and so does what is not known."""
-    return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
 
 
 def channels_between(topology: CommTopology) -> int | None:

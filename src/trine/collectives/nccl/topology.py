@@ -16,6 +16,7 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
+from trine.collectives.nccl.architectures import oldest
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
@@ -132,14 +133,15 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
     everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
-    devices = cluster.devices
+    table = cluster.device_table
+    models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
     return CommTopology(
         num_ranks=len(gpus),
         num_domains=len(domains),
         num_nodes=len(np.unique(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)),
         max_per_domain=max(map(len, domains)),
-        gpu=devices[gpus[0]].gpu or "",
+        gpu=oldest(models),
         library=cluster.library or "nccl",
         inside=inside,
         path_bytes_per_s=path,

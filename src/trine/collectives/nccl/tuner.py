@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from trine.collectives.nccl.channels import AMPERE, architecture
+from trine.collectives.nccl.architectures import AMPERE, architecture
 from trine.collectives.nccl.costs import CostContext
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
 from trine.collectives.nccl.topology import CommTopology
