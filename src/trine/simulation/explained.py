@@ -19,7 +19,7 @@ from trine.results.memory import MemoryFacts, MemoryUse, least_headroom
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
 from trine.results.text import aligned
-from trine.simulation.memory import facts_of, in_order, program_use, shortened
+from trine.simulation.memory import facts_of, in_order, program_uses, shortened
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import Setup, setup_of
 from trine.units import format_bytes
@@ -132,10 +132,7 @@ class _Programs:
 
     def uses(self) -> list[MemoryUse]:
         """What a rank of each program needs."""
-        first = [self.job.program_of.index(i) for i in range(len(self.job.programs))]
-        capacities = self.setup.memory_bytes(first)
-        pairs = zip(self.job.programs, capacities, strict=True)
-        return [program_use(one, self.facts, i, capacity).use for i, (one, capacity) in enumerate(pairs)]
+        return program_uses(self.job, self.facts, self.setup.memory_bytes)
 
     def stage_of(self, program: int) -> int:
         """The pipeline stage of a program."""

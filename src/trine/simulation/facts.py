@@ -42,7 +42,7 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "gpu": ", ".join(name for name in gpus if name) or None,
         "batch": report.batch,
         "global_batch": report.samples(plan.dp),
-        "replica_batches": list(report.replica_batches) or None,
+        **({"replica_batches": list(report.replica_batches)} if report.replica_batches else {}),
         "num_ranks": plan.num_ranks,
         "dp": plan.dp,
         "tp": plan.tp,

@@ -9,6 +9,7 @@ from trine.compute.cost import work
 from trine.compute.data_sheet import has_tf32_products, precision_of
 from trine.compute.kinds import is_compute_bound, kind_of
 from trine.compute.origin import known_gpu
+from trine.evidence import ASSUMED
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
 from trine.results.headline import CommunicationBand, StepBand, StepWork, best_public_mfu, mfu, nearest_band
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.simulation.setup import Setup
 
+#: Worst error of whole models whose operators are moved from one GPU to another, by measured tables of both and by data
+#: sheets: 18 cases of NeuSight's four models (benchmarks/another_gpu.py; docs/background/operator-time.md).
+MOVED_BY_TABLES, MOVED_BY_SHEETS = 0.34, 0.45
 #: Products of the backward pass are twice those of the forward pass.
 WITH_BACKWARD = 3
 
@@ -95,9 +99,15 @@ def _dtype(workload: Workload, flops: dict[int, int]) -> str:
 def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepBand | CommunicationBand | None:
     """The band of a synthesised step by published ones; of a recorded step by its collectives; None: of neither.
 
-    Times moved to another GPU, or predicted in place of the recorded ones, have none: how far off is not known.
+    On a machine of several GPU models recorded times moved to some of them have the error of moved models. Times moved
+    to another GPU alone, or predicted in place of the recorded ones, have none.
     """
     machine = setup.machine
+    if setup.times.moved_to:
+        kinds = {row.kind for row in evidence if row.what == "operator time"}
+        error = MOVED_BY_SHEETS if ASSUMED in kinds else MOVED_BY_TABLES
+        reason = f"as far as the worst of 18 models was off whose times were moved to another GPU ({error:.0%})"
+        return StepBand(low=1 / (1 + error), high=1 + error, level=reason, num_rows=18, reason=reason)
     if setup.workload.format == SYNTHESISED:
         nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
         profile = setup.software.profile
@@ -137,7 +147,7 @@ def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
 def with_foreign_band(result: Result) -> Result:
     """Warn where no published step behind the band is of such a model, precision or GPU."""
     work, band = result.work, result.band
-    if work is None or not isinstance(band, StepBand):
+    if work is None or not isinstance(band, StepBand) or band.reason:
         return result
     of = []
     if work.tokens is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trine.graph.program import MemoryChange, RankProgram
+import numpy as np
+
+from trine.graph.program import Job, MemoryChange, RankProgram
 from trine.results.allocator import peak_of
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 
@@ -89,6 +91,15 @@ def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capaci
         by_category=by_category(peak.held),
         step=changes[peak.index].step if peak.index >= 0 else -1,
     )
+
+
+def program_uses(
+    job: Job, facts: MemoryFacts, memory_bytes: Callable[[Sequence[int]], Sequence[int]]
+) -> list[MemoryUse]:
+    """Return what a rank of each program needs; memory_bytes: of the GPUs of ranks."""
+    first = np.unique(np.asarray(job.program_of), return_index=True)[1]
+    pairs = zip(job.programs, memory_bytes(first.tolist()), strict=True)
+    return [program_use(program, facts, capacity_bytes=capacity).use for program, capacity in pairs]
 
 
 def in_order(program: RankProgram) -> list[MemoryChange]:

@@ -110,7 +110,9 @@ class _Run:
         from trine.folding.run import JobRunner
         from trine.parallel.build import build_job
         from trine.parallel.contention import under_pressure
+        from trine.results.memory import least_headroom
         from trine.simulation.estimated import has_estimate
+        from trine.simulation.memory import program_uses
 
         options = setup.options
         job, report = build_job(
@@ -141,6 +143,7 @@ class _Run:
             on_compile=options.on_compile,
             on_stage=options.on_stage,
             has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
+            fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
         )
         return _Run(setup=setup, report=report, costs=costs, kernels=kernels, done=runner.run())
 
