@@ -9,7 +9,7 @@ believed only where the machine names none either. Times of a CPU are no GPU's: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +50,10 @@ class Timing:
     def is_elsewhere(self) -> bool:
         """Whether the machine names its GPUs, and the times are of none of them."""
         return self.gpu is not None and bool(self.named) and self.gpu not in self.named
+
+    def of_one_gpu(self) -> Timing:
+        """Return the same where all ranks have the times of one GPU, whatever they sit on."""
+        return replace(self, is_each=False, moved_to=(), is_recorded=self.is_recorded or bool(self.moved_to))
 
     def warnings(self, whose: str) -> list[str]:
         """Sentences where ranks sit on GPUs that the times are not of. ``whose``: a word for who chose the GPU."""
