@@ -1,4 +1,4 @@
-"""Laws of machines with several GPU models: what the order of nodes, and a slower GPU, may change."""
+"""Laws of machines with several GPU models: the order of nodes and slower GPUs."""
 
 from dataclasses import replace
 

@@ -3,7 +3,9 @@
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from synthetic import MS, Chain
 from typer.testing import CliRunner
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
+from trine.folding import shown
 from trine.parallel.cuts import balanced_starts
 from trine.parallel.rank_kinds import balanced_batches
 from trine.results.document import rank_rows
@@ -281,6 +284,16 @@ def test_headline_brief_and_json_show_the_rank_with_the_least_headroom(tmp_path,
     row = answer["memory"][rank]
     assert row["available_bytes"] == row["capacity_bytes"] - row["outside_bytes"]
     assert f"of 80 GiB (rank {rank}): DOES NOT FIT" in brief.stdout
+
+
+def test_of_many_programs_the_one_with_the_least_headroom_is_shown(monkeypatch):
+    monkeypatch.setattr(shown, "peak_memory_ranks", lambda folded: [])
+    patterns = [SimpleNamespace(ranks=np.array([2 * i, 2 * i + 1]), program=i) for i in range(40)]
+    folded = SimpleNamespace(job=SimpleNamespace(patterns=patterns), rank_ends=lambda: np.arange(80))
+    assert 75 not in shown.representative_ranks(folded)
+    found = shown.representative_ranks(folded, lambda: 37)
+    assert {75, 79} <= set(found)
+    assert len(found) == shown.SHOWN
 
 
 # -- input copies over a link that is down -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ _ARCHITECTURES = (
 
 
 def architecture(gpu: str) -> int:
-    """NCCL's index of the GPU's generation; Ampere and Ada share one, and so does what is not known."""
+    """NCCL's index of the GPU's generation; Ampere and Ada share one with all unknown ones."""
     return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
 
 
