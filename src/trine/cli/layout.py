@@ -104,7 +104,7 @@ def _replica_batch(layout: LayoutOptions, given: Given[Plan], replicas: int) -> 
     batch: int | None = given["batch"]
     if layout.global_batch is None:
         return batch
-    if given["replica_batches"] not in ((), TIME):
+    if "replica_batches" in given and given["replica_batches"] != TIME:
         raise PlanError("--global-batch and --replica-batches contradict each other: give one")
     if batch is not None:
         raise PlanError("--batch (one replica) and --global-batch (all replicas) contradict each other: give one")
