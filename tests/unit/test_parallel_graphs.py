@@ -291,7 +291,8 @@ def test_each_rank_is_held_against_its_own_gpu():
     assert isinstance(devices[0], Device)
     result = trine.simulate("resnet50-h100-b128", Plan(dp=2, batch=256), cluster=cluster)
     assert [result.memory_verdict(rank) for rank in (0, 1)] == ["fits", "does not fit"]
-    assert any("mixes h100-sxm, t4" in text for text in result.warnings)
+    assert any("times of the h100-sxm alone: those of the t4 are predicted" in text for text in result.warnings)
+    assert result.rank_times.compute[1] > 2 * result.rank_times.compute[0]
 
 
 def test_uneven_tensor_parallelism_is_said():

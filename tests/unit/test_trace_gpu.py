@@ -281,7 +281,11 @@ def test_on_a_mixed_cluster_the_gpus_of_the_ranks_count():
     assert simulated(chain("h100-sxm"), mixed).compute_s == 0.04
     assert "the cluster's GPUs are a100-80gb" in refusal(chain("h100-sxm"), mixed, placement=[8, 9])
     both = simulated(chain("h100-sxm"), mixed, placement=[0, 8])
-    assert any("mixes h100-sxm, a100-80gb" in text for text in both.warnings)
+    assert any("times of the h100-sxm alone: those of the a100-80gb are predicted" in text for text in both.warnings)
+    assert both.rank_times.compute[0] == 40 * MS < both.rank_times.compute[1]
+    kept = simulated(chain("h100-sxm"), mixed, placement=[0, 8], gpu="h100-sxm")
+    assert any("mixes h100-sxm, a100-80gb" in text for text in kept.warnings)
+    assert kept.rank_times.compute.tolist() == [40 * MS] * 2
     there = simulated("model:gpt-2,layers=1,sequence=128", mixed, placement=[8, 9])
     assert "operator times on the a100-80gb" in "".join(there.warnings)
 

@@ -13,7 +13,7 @@ from trine.arguments import option
 from trine.cli.parameters import Given
 from trine.errors import InputError, PlanError, nearest
 from trine.inputs import exists, read_text
-from trine.parallel.plan import Plan
+from trine.parallel.plan import TIME, Plan
 
 PARALLEL = ("dp", "ddp", "tp", "pp")
 #: A file of shares is a line an expert.
@@ -91,7 +91,7 @@ def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
         if not named:
             how = f"--parallel {axis} or --{axis} N" if axis in PARALLEL else f"--{axis} N"
             raise PlanError(f"{option} is about {axis}, which the layout does not name: {how}")
-    for name in ("buffers", "dp_overlap", "sync_every"):
+    for name in ("buffers", "dp_overlap", "sync_every", "replica_batches"):
         if name in given and not (several["dp"] or several["cp"]):
             raise PlanError(f"--{name.replace('_', '-')} is about replicas, and the layout has none: --dp N")
     if "reshard" in given and given["sharding"] != "fsdp":
@@ -104,6 +104,8 @@ def _replica_batch(layout: LayoutOptions, given: Given[Plan], replicas: int) -> 
     batch: int | None = given["batch"]
     if layout.global_batch is None:
         return batch
+    if "replica_batches" in given and given["replica_batches"] != TIME:
+        raise PlanError("--global-batch and --replica-batches contradict each other: give one")
     if batch is not None:
         raise PlanError("--batch (one replica) and --global-batch (all replicas) contradict each other: give one")
     if layout.global_batch < 1 or layout.global_batch % replicas:

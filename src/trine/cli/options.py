@@ -181,6 +181,18 @@ def _cuts(text: str) -> tuple[str, ...]:
     return names(text, "--cuts")
 
 
+def _batches(text: str) -> tuple[int, ...] | str:
+    """``6,6,2,2`` as numbers; a word as it is, which the plan knows or refuses."""
+    from trine.units import whole_number
+
+    found = [whole_number(size, most=10**12) for size in names(text, "--replica-batches")]
+    if found == [None]:
+        return text.lower()
+    if None in found:
+        raise PlanError(f"--replica-batches takes whole numbers such as 6,6,2,2, or 'time'; got {text[:80]!r}")
+    return tuple(size for size in found if size is not None)
+
+
 def _bucket(text: str) -> int:
     from trine.units import parse_bytes
 
@@ -260,6 +272,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "Plan": (FORMS, {
         **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "etp", "order")},
         **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},
+        "replica_batches": Option(metavar="6,6,2,2|time", panel=JOB, read=_batches, kind=str),
         "schedule": Option(panel=PIPELINE, values=schedules, read=str.lower, kind=str, is_listed=True),
         "virtual_stages": Option(panel=PIPELINE),
         "balance": word("time|layers|blocks|nanotron", PIPELINE),

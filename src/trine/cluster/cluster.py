@@ -158,8 +158,22 @@ class Cluster(ClusterData):
             why = "of GPUs and hosts only those with 'forwards: true' carry the traffic of others"
             if self.node_of[source] != self.node_of[target] and not self.has_fabric:
                 why = "no link leads from one node to another (give a --fabric, or list such links)"
+            if lost := self._lost_between(source, target):
+                why = f"link {lost!r} is down, and no other way is left"
             raise SpecError(f"cluster {self.name!r} has no route {names}; {why}")
         return paths
+
+    def _lost_between(self, source: int, target: int) -> str:
+        """The name of a link that was taken out of the routes from one device to another; "" if none was."""
+        if self.cut_from is None:
+            return ""
+        whole, lost = self.cut_from
+        try:
+            route = [link for links, _ in whole.paths(source, target) for link in links]
+        except SpecError:
+            return whole._lost_between(source, target)
+        down = sorted(set(lost.tolist()) & set(route))
+        return whole.link_names[down[0]] if down else ""
 
     @cached_property
     def _known_paths(self) -> dict[tuple[int, int], tuple[Path, ...]]:
@@ -217,6 +231,8 @@ class Cluster(ClusterData):
 
     def hosts_of(self, gpus: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """int64[m]: :meth:`host_of` many GPUs at once; -1: none."""
+        if self.cut_from is not None:  # a dead link moves no data to the memory of another host
+            return self.cut_from[0].hosts_of(gpus)
         from trine.cluster.routing.batch_routing import many_hosts
 
         return many_hosts(self._batch, self._router, np.asarray(gpus, np.int64))

@@ -112,7 +112,9 @@ class JobRun:
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: as of :class:`Folder`."""
+    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: as of :class:`Folder`.
+    fullest_program: as of :func:`trine.folding.shown.representative_ranks`.
+    """
 
     job: Job
     placement: Placement
@@ -124,6 +126,7 @@ class JobRunner:
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
     has_estimate: Callable[[], bool] | None = None
+    fullest_program: Callable[[], int] | None = None
 
     def run(self) -> JobRun:
         """Simulate; raises SimulationError where ``verify`` finds a difference."""
@@ -204,7 +207,7 @@ class JobRunner:
     def _shown(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
         if self.placement.num_ranks <= SHOW_ALL:
             return self._all(whole, folded, sentence=sentence)
-        ranks = representative_ranks(folded)
+        ranks = representative_ranks(folded, self.fullest_program)
         seen = observe(folded, self.placement, ranks)
         return JobRun(
             graph=seen.graph,

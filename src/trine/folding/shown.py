@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from trine.arrays import Int64
@@ -17,14 +19,20 @@ SHOWN = 32
 MAX_PEAK_TASKS = 4_000_000
 
 
-def representative_ranks(folded: FoldedRun) -> list[int]:
+def representative_ranks(folded: FoldedRun, fullest_program: Callable[[], int] | None = None) -> list[int]:
     """The ranks to show, at most :data:`SHOWN`: the one that ends last of all, and of each pattern; and of each pattern
     the one that holds most memory.
+
+    fullest_program: the program whose ranks have the least headroom, of which one is shown; asked if not all are.
     """
     ends = folded.rank_ends()
     last = int(np.argmax(ends))
     found = {last}
     last_of_each = [int(pattern.ranks[np.argmax(ends[pattern.ranks])]) for pattern in folded.job.patterns]
+    if fullest_program is not None and len({last, *last_of_each}) > SHOWN:
+        fullest = fullest_program()
+        pairs = zip(folded.job.patterns, last_of_each, strict=True)
+        found.add(next(rank for pattern, rank in pairs if pattern.program == fullest))
     for rank in (*last_of_each, *peak_memory_ranks(folded)):
         if len(found) >= SHOWN:
             break

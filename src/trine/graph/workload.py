@@ -114,6 +114,10 @@ class Recipe(Protocol):
         """``workload`` with the operators of another profile; as it is where it was changed since it was written."""
         ...
 
+    def on(self, workload: Workload, gpu: str) -> Workload | None:
+        """Return ``workload`` with its times on another GPU; None if it was changed since it was written."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload(OneLine):

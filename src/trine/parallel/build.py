@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from trine.parallel.job import JobContext
 from trine.parallel.local_sgd import local_sgd
 from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.parallel.rank_kinds import MixedGpus, replica_of
 from trine.parallel.sharded import unit_notes
 from trine.parallel.stage import StageBuilder
 from trine.parallel.stages import Crossing
@@ -39,12 +40,14 @@ MAX_STEPS = 5_000_000
 class BuildReport:
     """What the build decided: the resolved plan in numbers, time by evidence, and what a user should know.
 
+    batch, micro_batches: of one replica, the largest; replica_batches: of each if they differ.
     cut_rule: where the pipeline's cuts lie, in words; empty without a pipeline.
     one_operation_bytes: that all stages broadcast as one operation of their replicas in one step: of ``buffers``, of
     the ``parameters`` that ZeRO updated.
     """
 
     batch: int
+    replica_batches: tuple[int, ...]
     micro_batches: tuple[int, ...]
     cuts: tuple[str, ...]
     buckets: tuple[tuple[int, ...], ...]
@@ -56,22 +59,27 @@ class BuildReport:
     cut_rule: str = ""
     one_operation_bytes: Mapping[str, int] = field(default_factory=dict)
 
+    def samples(self, replicas: int) -> int:
+        """Samples of all ``replicas`` in one step."""
+        return sum(self.replica_batches) or self.batch * replicas
+
 
 def build_job(
     workload: Workload, plan: Plan, compute: ComputeModel, *, launch: LaunchCosts | None = None, has_host: bool = False,
-    host_bytes_per_s: float | None = None, software: Software | None = None,
+    host_bytes_per_s: float | None = None, software: Software | None = None, mixed: MixedGpus | None = None,
 ) -> tuple[Job, BuildReport]:  # fmt: skip
     """Build the rank programs of ``workload`` under ``plan``.
 
     software: the profile whose memory it is. has_host: whether ranks have host memory; host_bytes_per_s: its bandwidth
-    for each rank, which offload of the optimizer needs.
+    for each rank, which offload of the optimizer needs. mixed: the GPU models under the ranks if there are several;
+    ``compute`` is then the first of its models.
 
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """
     for kind, algorithm in plan.algorithm:
         known_name(kind, algorithm)
     plan = plan.filled()
-    context = JobContext(workload, plan, compute, launch, software)
+    context = JobContext(workload, plan, compute, launch, software, mixed)
     check_offload(context, has_host)
     context.host_bytes_per_s = host_bytes_per_s
     if plan.sync == "each" and len(context.micro_batches) == 1:
@@ -98,6 +106,7 @@ def build_job(
     _refuse_unused_algorithms(plan, job)
     report = BuildReport(
         batch=context.batch,
+        replica_batches=context.replica_batches,
         micro_batches=context.micro_batches,
         cuts=context.stages.cuts,
         buckets=buckets,
@@ -130,28 +139,61 @@ def _programs(
     """Distinct programs, which of them each rank runs, and the bytes of each stage's buckets."""
     plan = context.plan
     if plan.data == "dp" and plan.dp > 1:
-        return build_data_parallel(context, has_host), (0, *([1] * (plan.dp - 1))), ()
-    positions = range(1 if context.expert_load.is_even else plan.ep)
-    contexts = [context.with_load(context.expert_load.of(position)) for position in positions]
-    builders = [
-        StageBuilder(contexts[position], stage, has_host, position)
-        for stage in range(plan.pp)
-        for position in positions
-    ]
+        return *_data_parallel(context, has_host), ()
+    kinds, program_of = _kinds(context)
+    builders = [StageBuilder(_context_of(context, kind), kind.stage, has_host, kind.position) for kind in kinds]
     programs = tuple(builder.build() for builder in builders)
-    stages = builders[:: len(positions)]
-    buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in stages)
-    return programs, _program_of(plan, len(positions)), buckets
+    first = [builders[next(i for i, kind in enumerate(kinds) if kind.stage == stage)] for stage in range(plan.pp)]
+    buckets = tuple(tuple(bucket.size_bytes for bucket in builder.buckets) for builder in first)
+    return programs, program_of, buckets
 
 
-def _program_of(plan: Plan, positions: int) -> tuple[int, ...]:
-    """The program of each rank: one a stage, or where ranks have experts of other loads one a stage and ep position."""
+def _data_parallel(context: JobContext, has_host: bool) -> tuple[tuple[RankProgram, ...], tuple[int, ...]]:
+    """Programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
+    plan, mixed = context.plan, context.mixed
+    gpus = [0] * plan.dp if mixed is None else mixed.of_rank.tolist()
+    others = sorted(set(gpus[1:]))
+    found = [build_data_parallel(context.on_gpu(gpus[0]), True, has_host)]
+    found += [build_data_parallel(context.on_gpu(gpu), False, has_host) for gpu in others]
+    return tuple(found), (0, *(1 + others.index(gpu) for gpu in gpus[1:]))
+
+
+class _Kind(NamedTuple):
+    """Ranks of one program: their stage, position on the ep axis if that matters, GPU model, and batch (0: all)."""
+
+    stage: int
+    position: int
+    gpu: int
+    batch: int
+
+
+def _kinds(context: JobContext) -> tuple[list[_Kind], tuple[int, ...]]:
+    """The kinds of ranks of a job, sorted, and the number of each rank's."""
+    plan, mixed = context.plan, context.mixed
     grid = RankGrid(plan.axes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
-    stage = grid.coordinates(ranks, "pp")
-    if positions > 1:
-        stage = stage * positions + grid.coordinates(ranks, plan.groups.experts)
-    return tuple(stage.tolist())
+    none = np.zeros(len(ranks), np.int64)
+    columns = [
+        grid.coordinates(ranks, "pp"),
+        none if context.expert_load.is_even else grid.coordinates(ranks, plan.groups.experts),
+        none if mixed is None else mixed.of_rank,
+        np.array(context.replica_batches)[replica_of(plan)] if context.replica_batches else none,
+    ]
+    number = none
+    for column in columns:
+        number = np.unique(number * (int(column.max()) + 1) + column, return_inverse=True)[1].astype(np.int64)
+    first = np.unique(number, return_index=True)[1]
+    return [_Kind(*(int(column[at]) for column in columns)) for at in first.tolist()], tuple(number.tolist())
+
+
+def _context_of(context: JobContext, kind: _Kind) -> JobContext:
+    """The context of the ranks of one kind."""
+    found = context.on_gpu(kind.gpu)
+    words = [] if context.mixed is None else [context.mixed.names[kind.gpu]]
+    if kind.batch:
+        found = found.with_batch(kind.batch)
+        words.append(f"batch {kind.batch}")
+    return found.named(", ".join(words)).with_load(context.expert_load.of(kind.position))
 
 
 def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:

@@ -181,9 +181,12 @@ def _predicted(answer: CollectiveTime) -> ChannelUse:
     return ChannelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps, answer.time_ps)
 
 
-def under_pressure(job: Job, kernels: CommunicationKernels) -> Job:
+def under_pressure(
+    job: Job, kernels: CommunicationKernels, *others: CommunicationKernels, of_rank: Int64 | None = None
+) -> Job:
     """The same job, with the pressure of every collective and sent message on the compute stream of its rank.
 
+    others: kernels on further GPU models, where ranks run on several; of_rank: int64[ranks], the index of each rank's.
     Groups of one axis that are made differently (some within a node, some across) press alike: as the worst of them.
     A receiving kernel is not counted: the programs do not say when it starts to wait.
     """
@@ -192,7 +195,10 @@ def under_pressure(job: Job, kernels: CommunicationKernels) -> Job:
     programs = []
     for number, program in enumerate(job.programs):
         ranks = np.flatnonzero(program_of == number)
-        programs.append(_Pressing(kernels, grid, ranks).program(program) if len(ranks) else program)
+        if len(ranks):
+            own = kernels if of_rank is None else (kernels, *others)[int(of_rank[ranks[0]])]
+            program = _Pressing(own, grid, ranks).program(program)
+        programs.append(program)
     return replace(job, programs=tuple(programs))
 
 

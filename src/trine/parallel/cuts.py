@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 
+import numpy as np
+
 from trine.compute import kind_of
 from trine.compute.kinds import layer_of
 from trine.errors import PlanError, nearest
@@ -168,13 +170,18 @@ def _require_places(found: int, num_stages: int, tells_layers: bool) -> None:
 
 
 def balanced_starts(
-    workload: Workload, forward: Sequence[Operator], num_stages: int, duration_ps: Mapping[int, int]
+    workload: Workload,
+    forward: Sequence[Operator],
+    num_stages: int,
+    duration_ps: Mapping[int, int],
+    of_stage: Sequence[Sequence[Mapping[int, int]]] = (),
 ) -> list[int]:
     """Stages of which the slowest is as fast as cuts at :func:`places_of` can make it.
 
     Among such cuts, those that send the fewest bytes; of several, those with the most equal times (least sum of
     squares) are taken, or nearly so where there are very many. A dynamic programme over the places that leave the
-    stages on either side of them possible. Raises PlanError where there are fewer places than stages.
+    stages on either side of them possible. of_stage: as in :func:`trine.parallel.stages.cut_into_stages`. Raises
+    PlanError where there are fewer places than stages.
     """
     sent = _bytes_across(workload, forward)
     places = [i for i in places_of(workload, forward) if not i or sent[i] or sendable(workload, forward[i - 1])]
@@ -185,11 +192,17 @@ def balanced_starts(
             f"{num_stages} pipeline stages need as many operators up to the head at which one may begin, with tensors "
             f"that are sent there; the trace has {len(places)}"
         )
-    time = [0, *accumulate(_linked_time(workload, forward, duration_ps))]
-    starts = _least_starts(
-        [*(time[place] for place in places), time[-1]], [sent[place] for place in places], num_stages
-    )
-    return [places[start] for start in starts]
+    known: dict[int, list[int]] = {}
+
+    def total(times: Mapping[int, int]) -> list[int]:
+        """Time before each place, and at the end."""
+        if id(times) not in known:
+            time = [0, *accumulate(_linked_time(workload, forward, times))]
+            known[id(times)] = [*(time[place] for place in places), time[-1]]
+        return known[id(times)]
+
+    stages = [[total(times) for times in each] for each in of_stage] or [[total(duration_ps)]] * num_stages
+    return [places[start] for start in _least_starts(stages, [sent[place] for place in places])]
 
 
 def sendable(workload: Workload, op: Operator) -> list[int]:
@@ -198,16 +211,30 @@ def sendable(workload: Workload, op: Operator) -> list[int]:
     return [tensor.id for tensor in outputs if tensor.role == "activation" and tensor.size_bytes]
 
 
-def _least_starts(total: Sequence[int], across: Sequence[int], num_stages: int) -> list[int]:
-    """The first place of each stage; ``total`` is the time before each place and at the end, ``across`` bytes there."""
-    limit = _least_bottleneck(total, num_stages)
-    n, whole = len(total) - 1, total[-1]
+#: Time before each place and at the end, on each GPU model that runs a stage.
+Totals = Sequence[Sequence[int]]
+
+
+def _span(totals: Totals, first: int, end: int) -> int:
+    """Time of a stage between two places on its slowest GPU model."""
+    if len(totals) == 1:
+        return totals[0][end] - totals[0][first]
+    return max(total[end] - total[first] for total in totals)
+
+
+def _least_starts(stages: Sequence[Totals], across: Sequence[int]) -> list[int]:
+    """The first place of each stage; ``across``: bytes sent at each place."""
+    limit = _least_bottleneck(stages)
+    n, num_stages = len(stages[0][0]) - 1, len(stages)
+    total, is_even = stages[0][0], _is_even(stages)
     row: Row = {0: ((0, 0), -1)}
     rows: list[Row] = []
     for stage in range(1, num_stages + 1):
-        least = max(stage, bisect_left(total, whole - (num_stages - stage) * limit))
-        most = min(n - (num_stages - stage), bisect_right(total, stage * limit) - 1)
-        row = _next_row(row, range(least, most + 1), total, across, limit, stage)
+        least, most = stage, n - (num_stages - stage)
+        if is_even:
+            least = max(least, bisect_left(total, total[-1] - (num_stages - stage) * limit))
+            most = min(most, bisect_right(total, stage * limit) - 1)
+        row = _next_row(row, range(least, most + 1), stages[stage - 1], across, limit, stage)
         rows.append(row)
     starts, position = [], n
     for row in reversed(rows):
@@ -216,7 +243,12 @@ def _least_starts(total: Sequence[int], across: Sequence[int], num_stages: int) 
     return starts[::-1]
 
 
-def _next_row(before: Row, ends: range, total: Sequence[int], across: Sequence[int], limit: int, stage: int) -> Row:
+def _is_even(stages: Sequence[Totals]) -> bool:
+    """Whether all stages run on the same single GPU model."""
+    return all(len(totals) == 1 and totals[0] is stages[0][0] for totals in stages)
+
+
+def _next_row(before: Row, ends: range, totals: Totals, across: Sequence[int], limit: int, stage: int) -> Row:
     """Best cost for each end of one more stage, over the positions where that stage may begin.
 
     Those positions slide along with the end; of them, only those that no later one undercuts in bytes are kept.
@@ -234,25 +266,25 @@ def _next_row(before: Row, ends: range, total: Sequence[int], across: Sequence[i
                 window.pop()
             window.append((sent, begin, squares))
             begin = next(begins, None)
-        while head < len(window) and total[end] - total[window[head][1]] > limit:
+        while head < len(window) and _span(totals, window[head][1], end) > limit:
             head += 1
         if head < len(window):
-            row[end] = _most_equal(window, head, end, total, stage)
+            row[end] = _most_equal(window, head, end, totals, stage)
     return row
 
 
 def _most_equal(
-    window: Sequence[tuple[int, int, int]], head: int, end: int, total: Sequence[int], stage: int
+    window: Sequence[tuple[int, int, int]], head: int, end: int, totals: Totals, stage: int
 ) -> tuple[tuple[int, int], int]:
     """Of the positions that send the fewest bytes, the one that makes the sum of squares least."""
-    least = window[head][0]
+    least, total = window[head][0], totals[0]
     last = bisect_left(window, (least + 1, -1, -1), head)
     if last - head > MAX_OPTIONS:
         even = total[end] * (stage - 1) // stage
         middle = bisect_left(window, even, head, last, key=lambda option: total[option[1]])
         head = max(head, min(middle, last - MAX_OPTIONS // 2) - MAX_OPTIONS // 2)
         last = head + MAX_OPTIONS
-    squares, at = min((squares + (total[end] - total[at]) ** 2, at) for _, at, squares in window[head:last])
+    squares, at = min((squares + _span(totals, at, end) ** 2, at) for _, at, squares in window[head:last])
     return (least, squares), at
 
 
@@ -268,13 +300,15 @@ def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: M
     return time
 
 
-def _least_bottleneck(total: Sequence[int], num_stages: int) -> int:
-    """The shortest time that the slowest of ``num_stages`` consecutive stages can have, from prefix sums."""
-    low = max(-(-total[-1] // num_stages), max(b - a for a, b in pairwise(total)))
-    high = total[-1]
+def _least_bottleneck(stages: Sequence[Totals]) -> int:
+    """The shortest time that the slowest of consecutive stages can have, from prefix sums."""
+    total, high = stages[0][0], max(_span(totals, 0, len(totals[0]) - 1) for totals in stages)
+    is_even, low = _is_even(stages), 0
+    if is_even:
+        low = max(-(-total[-1] // len(stages)), max(b - a for a, b in pairwise(total)))
     while low < high:
         middle = (low + high) // 2
-        if _fits(total, num_stages, middle):
+        if _fits(total, len(stages), middle) if is_even else _fits_uneven(stages, middle):
             high = middle
         else:
             low = middle + 1
@@ -289,6 +323,18 @@ def _fits(total: Sequence[int], num_stages: int, limit: int) -> bool:
         if position == len(total) - 1:
             return True
     return False
+
+
+def _fits_uneven(stages: Sequence[Totals], limit: int) -> bool:
+    """Return whether stages on different GPU models can each take at most ``limit``, none of them empty."""
+    ends = np.zeros(len(stages[0][0]), np.bool_)  # the places at which the stages so far may end
+    ends[0] = True
+    for totals in stages:
+        arrays = [np.asarray(total, np.int64) for total in totals]
+        first = np.max([np.searchsorted(total, total - limit) for total in arrays], axis=0)
+        before = np.concatenate(([0], np.cumsum(ends)))
+        ends = before[np.arange(len(ends))] > before[first]
+    return bool(ends[-1])
 
 
 def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:

@@ -133,7 +133,7 @@ class BucketReductions(Extension):
         """Reduce a bucket behind the latest operator; the last step of it."""
         bucket = self.buckets[number]
         axis = self.groups.expert if bucket.is_expert else self.groups.data
-        key, after = ("bucket", self.program.stage, number, *place.key), self.complete()
+        key, after = ("bucket", self.program.stage, number, *self.context.replica_key(place)), self.complete()
         self.reductions.append(self.writer.collective("all_reduce", axis, key, bucket.size_bytes, after, label))
         return self.reductions[-1]
 

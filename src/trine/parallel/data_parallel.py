@@ -13,8 +13,8 @@ from trine.parallel.memory import StageMemory
 from trine.parallel.writer import ProgramWriter
 
 
-def build_data_parallel(context: JobContext, has_host: bool) -> tuple[RankProgram, RankProgram]:
-    """Programs of the first GPU and of the others.
+def build_data_parallel(context: JobContext, is_first: bool, has_host: bool) -> RankProgram:
+    """Write the program of the first GPU, or of another.
 
     A step, as torch.nn.DataParallel does it, without overlap: the first GPU scatters the inputs, broadcasts the
     weights, every GPU runs its share forward, the first gathers the outputs, computes the loss over all samples and
@@ -22,7 +22,7 @@ def build_data_parallel(context: JobContext, has_host: bool) -> tuple[RankProgra
     Outputs are gathered and gradients scattered by point-to-point copies; weights and gradients travel in one
     broadcast and one reduction. Each GPU has a launching thread of its own (PyTorch's share one interpreter lock).
     """
-    return _DataParallelProgram(context, True, has_host).build(), _DataParallelProgram(context, False, has_host).build()
+    return _DataParallelProgram(context, is_first, has_host).build()
 
 
 def split_off_loss(workload: Workload) -> tuple[list[Operator], list[Operator]]:

@@ -8,12 +8,16 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
+from trine.graph.grid import RankGrid
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
-from trine.parallel.chunks import Chunk, operators_by_chunk
-from trine.parallel.plan import Plan, micro_batches
+from trine.parallel.chunks import Chunk, Place, operators_by_chunk
+from trine.parallel.plan import TIME, Plan, micro_batches
+from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
 from trine.parallel.recompute import (
     check_recompute,
     kept_operators,
@@ -55,7 +59,9 @@ class JobContext:
     the shape of the pipeline and the order of its passes. stages, chunks: the parts of the model, of which a pipeline
     rank holds one or several. runs_again: forward operators that are recomputed. weights: those of each pipeline rank.
     token_partition, expert_load: parts of the tokens and experts. local_bytes: bytes of each weight on one tp and ep
-    rank. software: the profile, None without one. made_storages: what any operator writes.
+    rank. software: the profile, None without one. made_storages: what any operator writes. mixed: the GPU models
+    under the ranks if there are several; the context is then that of the first. replica_batches: samples of each
+    replica if they differ; the context is then that of the largest. kind: what sets its ranks apart, for names.
     evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 
@@ -66,11 +72,15 @@ class JobContext:
         compute: ComputeModel,
         launch: LaunchCosts | None,
         software: Software | None = None,
+        mixed: MixedGpus | None = None,
     ) -> None:
         self.workload = workload
         self.plan = plan = plan.filled()
         self.compute = compute
-        self.batch = plan.batch if plan.batch is not None else workload.batch
+        self.mixed = mixed
+        self.kind = ""
+        explicit = () if plan.replica_batches == TIME else tuple(int(size) for size in plan.replica_batches)
+        self.batch = max(explicit, default=plan.batch if plan.batch is not None else workload.batch)
         if self.batch != workload.batch and not any(t.batch_dims for t in workload.tensors.values()):
             raise PlanError(
                 f"nothing in the trace scales with the batch, so it runs at its own batch of {workload.batch} only"
@@ -99,6 +109,11 @@ class JobContext:
         self.schedule = SCHEDULES.get(plan.schedule if plan.pp > 1 and plan.schedule else "1f1b")
         self.schedule.check(self.pipeline)
         self.stages = self._cut()
+        batches = self._balanced_batches() if plan.replica_batches == TIME else explicit
+        self.replica_batches = batches if len(set(batches)) > 1 else ()
+        if batches:
+            check_counts(plan, batches)
+            self._set_batch(max(batches))
         self._earlier = self._earlier_targets()
         self.chunks = self._chunks()
         self.weights: list[list[OwnedWeight]] = owned_weights(workload, plan.pp, self._ranks_of_operators())
@@ -126,23 +141,42 @@ class JobContext:
 
     def _cut(self) -> Stages:
         """Cut the model; what is run again counts twice, but where it depends on the cuts (``recompute_layers``)."""
-        time: dict[int, int] = {}
+        times: list[dict[int, int]] = [{}]
+        of_chunk: list[list[int]] = []
         if self.plan.pp > 1 and not self.plan.cuts and self.plan.balance == "time":
-            largest = max(self.micro_batches)
-            time = {
-                op.id: self.duration(op, largest, count=False)
-                for op in self.workload.operators
-                if op.phase != OPTIMIZER
-            }
-            if self.plan.recompute_layers is None and self.workload.is_training:
-                forward = [op for op in self.workload.operators if op.phase == FORWARD]
-                segments = self._recomputed(forward)
-                left_out = self._left_out_again(segments)
-                again = (op.id for segment in segments for op in segment if op.id not in left_out)
-                time |= {op_id: 2 * time[op_id] for op_id in again}
+            times = [self._pass_times(max(self.micro_batches), number) for number in range(self.num_gpu_models)]
+            gpus = gpus_of_stages(self.plan, self.mixed)
+            of_chunk = [sorted({gpu for stage in held for gpu in gpus[stage]}) for held in self._holders()]
         return cut_into_stages(
-            self.workload, self.pipeline.num_chunks, self.plan.cuts, time, self.plan.balance or "time"
-        )
+            self.workload, self.pipeline.num_chunks, self.plan.cuts, times[0], self.plan.balance or "time",
+            [[times[gpu] for gpu in used] for used in of_chunk] if len(times) > 1 else (),
+        )  # fmt: skip
+
+    def _pass_times(self, batch: int, gpu: int) -> dict[int, int]:
+        """Operator id -> time of a forward and backward pass at ``batch`` samples on a GPU model, in picoseconds."""
+        here = self.on_gpu(gpu)
+        time = {op.id: here.duration(op, batch, count=False) for op in self.workload.operators if op.phase != OPTIMIZER}
+        if self.plan.recompute_layers is None and self.workload.is_training:
+            forward = [op for op in self.workload.operators if op.phase == FORWARD]
+            segments = self._recomputed(forward)
+            left_out = self._left_out_again(segments)
+            again = (op.id for segment in segments for op in segment if op.id not in left_out)
+            time |= {op_id: 2 * time[op_id] for op_id in again}
+        return time
+
+    def _balanced_batches(self) -> tuple[int, ...]:
+        """The batch of each replica that makes their slowest stages end together, as nearly as micro-batches allow."""
+        plan, size = self.plan, max(self.micro_batches)
+        stage_ps = np.zeros((self.num_gpu_models, plan.pp))
+        for gpu in range(self.num_gpu_models):
+            for op_id, ps in self._pass_times(size, gpu).items():
+                for stage in self._ranks_of_operators()[op_id]:
+                    stage_ps[gpu, stage] += ps / size
+        ranks = np.arange(plan.num_ranks, dtype=np.int64)
+        gpu_of = np.zeros(len(ranks), np.int64) if self.mixed is None else self.mixed.of_rank
+        sample_ps = np.zeros(plan.dp)
+        np.maximum.at(sample_ps, replica_of(plan), stage_ps[gpu_of, RankGrid(plan.axes).coordinates(ranks, "pp")])
+        return balanced_batches(self.batch * plan.dp, plan.micro_batch or 1, sample_ps.tolist())
 
     def _chunks(self) -> list[Chunk]:
         operators = operators_by_chunk(self.workload, self.stages)
@@ -182,12 +216,17 @@ class JobContext:
             before.append(crossing.target)
         return found
 
-    def _ranks_of_operators(self) -> dict[int, tuple[int, ...]]:
-        """Forward or backward operator id -> the pipeline ranks that run it."""
-        holders: list[list[int]] = [[] for _ in self.chunks]
+    def _holders(self) -> list[list[int]]:
+        """The pipeline ranks that hold each chunk."""
+        holders: list[list[int]] = [[] for _ in range(self.pipeline.num_chunks)]
         for rank in range(self.plan.pp):
             for chunk in self.schedule.chunks_of(rank, self.pipeline):
                 holders[chunk].append(rank)
+        return holders
+
+    def _ranks_of_operators(self) -> dict[int, tuple[int, ...]]:
+        """Forward or backward operator id -> the pipeline ranks that run it."""
+        holders = self._holders()
         return {op_id: tuple(holders[chunk]) for op_id, chunk in self.stages.stage_of.items()}
 
     def launch_of(self, op: Operator, stage: int) -> tuple[int, float]:
@@ -238,8 +277,17 @@ class JobContext:
             self.evidence_ps[evidence] = self.evidence_ps.get(evidence, 0) + ps
         return ps
 
-    def _duration(self, op: Operator, batch: int, share: Fraction, part: str) -> tuple[int, str]:
-        answer = self.compute.duration(op, self.token_partition.split(op, batch, share, self.split_of(op)))
+    def slowest(self, op: Operator, batch: int, part: str = BOTH) -> int:
+        """Return the time on the slowest GPU model: passes that run together alternate alike on all of them."""
+        if self.mixed is None:
+            return self.duration(op, batch, count=False, part=part)
+        return max(self._duration(op, batch, WHOLE, part, model)[0] for model in self.mixed.models)
+
+    def _duration(
+        self, op: Operator, batch: int, share: Fraction, part: str, compute: ComputeModel | None = None
+    ) -> tuple[int, str]:
+        model = self.compute if compute is None else compute
+        answer = model.duration(op, self.token_partition.split(op, batch, share, self.split_of(op)))
         ps = answer.ps * self.token_partition.repeats(op)
         if self.gpu_factor != 1:
             ps = round(ps * self.gpu_factor)
@@ -304,6 +352,47 @@ class JobContext:
             split.mode == "row" if op.phase == BACKWARD else split.mode == "column" and not split.forward
         )
         return Fraction(1, self.plan.tp) if divided else Fraction(1)
+
+    @property
+    def num_gpu_models(self) -> int:
+        return 1 if self.mixed is None else len(self.mixed.models)
+
+    def on_gpu(self, number: int) -> JobContext:
+        """Return the same for ranks on one of the GPU models, by its index in ``mixed``."""
+        if self.mixed is None or self.mixed.models[number] is self.compute:
+            return self
+        other = copy.copy(self)
+        other.compute = self.mixed.models[number]
+        other._durations = {}
+        return other
+
+    def with_batch(self, batch: int) -> JobContext:
+        """Return the same for replicas of ``batch`` samples."""
+        if batch == self.batch:
+            return self
+        other = copy.copy(self)
+        other._set_batch(batch)
+        return other
+
+    def _set_batch(self, batch: int) -> None:
+        self.batch = batch
+        self.micro_batches = micro_batches(batch, self.plan.micro_batch)
+        self.pipeline = self.pipeline._replace(num_microbatches=len(self.micro_batches))
+        self.schedule.check(self.pipeline)
+
+    def named(self, kind: str) -> JobContext:
+        """Return the same with a name for what sets its ranks apart."""
+        if not kind:
+            return self
+        other = copy.copy(self)
+        other.kind = kind
+        return other
+
+    def replica_key(self, place: Place) -> tuple[int | str, ...]:
+        """Return the key of a reduction over replicas; from the last micro-batch backwards if their numbers differ."""
+        if not self.replica_batches:
+            return place.key
+        return place._replace(microbatch=place.microbatch - len(self.micro_batches)).key
 
     def with_load(self, load: Fraction) -> JobContext:
         """The same for a rank whose experts have ``load`` times an even share of the tokens."""

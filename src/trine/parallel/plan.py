@@ -31,7 +31,8 @@ MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("auto", "column", "megatron")
 INPUTS = ("step", "prefetch", "none")
-BALANCES = ("time", "layers", "blocks", "nanotron")
+TIME = "time"
+BALANCES = (TIME, "layers", "blocks", "nanotron")
 RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
@@ -57,6 +58,8 @@ class Plan(OneLine):
         the ranks of a stage in the order etp, ep, replicas. In another order ep divides dp and etp = tp.
     data: ``"ddp"`` (DistributedDataParallel) or ``"dp"`` (DataParallel: one process, scatter, replicate, gather).
     batch: samples of one data-parallel replica in a step; None takes the trace's.
+    replica_batches: samples of each data-parallel replica, where they differ; ``"time"`` divides ``dp * batch`` so that
+        replicas on different GPU models take about equally long.
     micro_batch: samples of one micro-batch; None takes the whole batch. The last micro-batches of an uneven batch are
         smaller by one sample, so that sizes differ by at most one.
     schedule: order of passes in the pipeline: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"``,
@@ -118,6 +121,7 @@ class Plan(OneLine):
     order: str = option(DEFAULT_ORDER, "Axes of the rank grid, fastest first.")
     data: str = "ddp"
     batch: int | None = option(None, "Samples of one data-parallel replica; as in the trace if not given.")
+    replica_batches: tuple[int, ...] | str = option((), "Samples of each replica, e.g. 6,6,2,2, or time: equally long.")
     micro_batch: int | None = option(None, "Samples of one micro-batch.")
     steps: int = option(1, "Training steps; the steady state is the last one's time.")
     inputs: str = option("step", "When inputs are copied from the host.")
@@ -155,6 +159,7 @@ class Plan(OneLine):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", _names(self.cuts))
+        object.__setattr__(self, "replica_batches", _batches(self.replica_batches))
         object.__setattr__(self, "algorithm", tuple((str(kind), str(name)) for kind, name in self.algorithm))
         for name in (*_DEGREES, "steps", "first_bucket_bytes", "bucket_bytes", "virtual_stages", "tp_overlap"):
             _require_positive(name, getattr(self, name))
@@ -306,7 +311,7 @@ class Plan(OneLine):
 
 def check_forms(plan: Plan) -> None:
     """Raise PlanError, with the reason, for a plan that cannot be, or holds an option that cannot matter."""
-    for check in (_degrees, _data, _sharding, _gathers, _tensor, _context, _experts, _local):
+    for check in (_degrees, _data, _replicas, _sharding, _gathers, _tensor, _context, _experts, _local):
         check(plan)
     # Software may have another etp than tp: until it is known, experts need no more than that it is 1.
     _check_expert_ranks(plan, 1 if plan.etp is None and plan.ep > 1 else plan.expert_tp)
@@ -349,6 +354,29 @@ def _data(plan: Plan) -> None:
         _only_if(plan.sharding == "none", "buffers", f"they are DDP's, and sharding is {plan.sharding!r}")
     if plan.dp_overlap is False:
         _only_if(replicas > 1 and plan.data == "ddp", "dp_overlap", "there are no replicas that reduce gradients")
+
+
+def _replicas(plan: Plan) -> None:
+    batches = plan.replica_batches
+    if not batches:
+        return
+    if plan.dp == 1 or plan.data != "ddp":
+        raise PlanError("replica_batches gives each data-parallel replica its batch, and dp = 1 has one: set dp")
+    if plan.ep > 1:
+        raise PlanError(
+            "replica_batches does not combine with ep: experts exchange equally many tokens of each replica"
+        )
+    if isinstance(batches, str):
+        _require_one_of("replica_batches", batches, (TIME,))
+        return
+    if len(batches) != plan.dp:
+        raise PlanError(f"replica_batches has one batch for each of dp = {plan.dp} replicas; got {len(batches)}")
+    for size in batches:
+        _require_positive("replica_batches", size)
+    if plan.batch is not None:
+        raise PlanError("batch (of each replica) and replica_batches contradict each other: give one")
+    if max(batches) > MAX_BATCH:
+        raise PlanError(f"a batch is at most {MAX_BATCH} samples")
 
 
 def _sharding(plan: Plan) -> None:
@@ -523,6 +551,15 @@ def _names(cuts: object) -> tuple[str, ...]:
     if isinstance(cuts, str) or not isinstance(cuts, Sequence):
         raise PlanError(f"cuts must be a sequence of layer names, got {cuts!r}")
     return tuple(str(name) for name in cuts)
+
+
+def _batches(sizes: object) -> tuple[int, ...] | str:
+    """Sizes as a tuple; a word as it is."""
+    if isinstance(sizes, str):
+        return sizes
+    if not isinstance(sizes, Sequence):
+        raise PlanError(f"replica_batches must be a sequence of batches, or 'time', got {sizes!r:.80}")
+    return tuple(sizes)
 
 
 def _require_positive(name: str, value: object) -> None:

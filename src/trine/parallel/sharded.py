@@ -63,7 +63,7 @@ class ShardedReductions(BucketReductions):
     def reduce(self, number: int, label: Label, place: Place) -> int:
         bucket, writer, groups = self.buckets[number], self.writer, self.groups
         axis, degree = (groups.expert_shard if bucket.is_expert else groups.shard), self.degrees[bucket.is_expert]
-        key, done = ("bucket", self.program.stage, number, *place.key), self.complete()
+        key, done = ("bucket", self.program.stage, number, *self.context.replica_key(place)), self.complete()
         if axis:
             done = (writer.collective("reduce_scatter", axis, key, bucket.size_bytes, done, label),)
         if groups.copies:

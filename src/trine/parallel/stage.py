@@ -68,6 +68,8 @@ class StageBuilder(StageProgram):
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
             name += f", experts {self.expert_position}"
+        if self.context.kind:
+            name += f", {self.context.kind}"
         return self.writer.finish(name, resident)
 
     @property
@@ -157,7 +159,7 @@ class StageBuilder(StageProgram):
         """Compute time of a pass, in picoseconds."""
         batch = self.context.micro_batches[one.microbatch]
         runs = self._chunk_pass(one).runs
-        return sum(self.context.duration(run.op, batch, count=False, part=run.part) for run in runs)
+        return sum(self.context.slowest(run.op, batch, run.part) for run in runs)
 
     def _chunk_pass(self, one: PipelineAction) -> ChunkPass:
         return self.context.chunks[one.chunk].passes[one.kind]
@@ -207,7 +209,7 @@ class StageBuilder(StageProgram):
     # -- one operator --------------------------------------------------------------------------------------------
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
-        """Write one run of an operator; returns its time in picoseconds."""
+        """Write one run of an operator; returns its time on the slowest GPU model, in picoseconds."""
         context, op = self.context, run.op
         for before in self._before:
             before(op, place)
@@ -221,7 +223,7 @@ class StageBuilder(StageProgram):
         self.memory.ran(run, done, place.microbatch, batch, share)
         for after in self._after:
             after(op, done, batch, place)
-        return duration_ps
+        return duration_ps if context.mixed is None else context.slowest(op, batch, run.part)
 
     # -- between ranks -------------------------------------------------------------------------------------------
 

@@ -177,12 +177,14 @@ def cut_into_stages(
     cuts: Sequence[str],
     duration_ps: Mapping[int, int],
     balance: str = "time",
+    of_stage: Sequence[Sequence[Mapping[int, int]]] = (),
 ) -> Stages:
     """Cut the forward operators into consecutive stages; a backward operator goes where its forward operator is.
 
     Without ``cuts`` they lie between layers where names tell any. The slowest stage (forward and backward time in
     ``duration_ps``) is made as short as such cuts can, and among these the one that sends the fewest bytes is taken;
-    of other values of ``balance`` see :class:`trine.parallel.plan.Plan`.
+    of other values of ``balance`` see :class:`trine.parallel.plan.Plan`. of_stage: times on each GPU model that runs
+    the stage, in place of ``duration_ps``; the slowest counts.
 
     Raises PlanError for unknown cut names, cuts out of order, and more stages than operators or layers.
     """
@@ -198,7 +200,7 @@ def cut_into_stages(
     elif balance in STARTS:
         starts = STARTS[balance](workload, forward, num_stages)
     else:
-        starts = balanced_starts(workload, forward, num_stages, duration_ps)
+        starts = balanced_starts(workload, forward, num_stages, duration_ps, of_stage)
     stage_of: dict[int, int] = {}
     for stage, (first, last) in enumerate(zip(starts, [*starts[1:], len(forward)], strict=True)):
         for op in forward[first:last]:

@@ -23,6 +23,8 @@ def document(result: TaskRun) -> Row:
         "idle_s": result.idle_s,
         "slowest_rank": result.slowest_rank,
         "memory_peak_bytes": result.memory_peak_bytes,
+        "memory_rank": result.fullest_rank if result.memory_uses else None,
+        "memory_verdict": result.memory_uses[result.fullest_row].verdict if result.memory_uses else None,
         "collectives": collective_rows(result),
         "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
@@ -73,15 +75,18 @@ def rank_rows(result: TaskRun) -> list[Row]:
     waits = [f"wait_{_key(reason)}_s" for reason in RANK_REASONS]
     return [
         {"rank": rank, "name": name}
+        | ({"gpu": result.gpu_models[row]} if result.gpu_models else {})
         | _class_row(result, rank)
-        | dict(zip(keys, map(seconds, row), strict=True))
+        | dict(zip(keys, map(seconds, spent), strict=True))
         | dict(zip(waits, map(seconds, waited), strict=True))
-        for rank, name, row, waited in zip(
-            result.shown_ranks,
-            result.graph.rank_names,
-            zip(*columns, strict=True),
-            times.waits.tolist(),
-            strict=True,
+        for row, (rank, name, spent, waited) in enumerate(
+            zip(
+                result.shown_ranks,
+                result.graph.rank_names,
+                zip(*columns, strict=True),
+                times.waits.tolist(),
+                strict=True,
+            )
         )
     ]
 
@@ -178,6 +183,7 @@ def memory_rows(result: TaskRun) -> list[Row]:
             "allocated_bytes": use.allocated_bytes,
             "reserved_bytes": use.reserved_bytes,
             "outside_bytes": use.outside_bytes,
+            "available_bytes": use.available_bytes,
             "needed_bytes": use.needed_bytes,
             "needed_low_bytes": use.low_bytes,
             "needed_high_bytes": use.high_bytes,

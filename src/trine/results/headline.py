@@ -81,7 +81,8 @@ class StepWork(OneLine):
 class StepBand(OneLine):
     """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so.
 
-    fit_error: where the band is as wide as that error of a fitted profile.
+    fit_error: where the band is as wide as that error of a fitted profile. reason: what the band is instead, where it
+    comes from no published steps.
     """
 
     low: float
@@ -89,6 +90,7 @@ class StepBand(OneLine):
     level: str
     num_rows: int
     fit_error: float | None = None
+    reason: str = ""
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """The shortest and longest time of the step."""
@@ -97,6 +99,8 @@ class StepBand(OneLine):
     @property
     def words(self) -> str:
         """What the band is, in words."""
+        if self.reason:
+            return self.reason
         if self.fit_error is not None:
             return f"as far as the fit of this software was off on steps that it left out ({self.fit_error:.1%})"
         return (

@@ -15,6 +15,7 @@ from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of
 
 _STATES = MEMORY_CATEGORIES.index("optimizer_state")
 FITS, TIGHT, DOES_NOT_FIT, UNKNOWN = "fits", "tight", "does not fit", "capacity unknown"
+_WORST_FIRST = (DOES_NOT_FIT, TIGHT, FITS, UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -105,10 +106,11 @@ class MemoryUse:
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``tight`` (the capacity is between low and high), ``does not fit``, or ``capacity unknown``."""
+        """``fits``, ``tight`` (only with more memory than predicted, within the error of the model, it does not),
+        ``does not fit`` (the predicted need is above the capacity), or ``capacity unknown``."""
         if not self.capacity_bytes:
             return UNKNOWN
-        if self.low_bytes > self.capacity_bytes:
+        if self.needed_bytes > self.capacity_bytes:
             return DOES_NOT_FIT
         return FITS if self.high_bytes <= self.capacity_bytes else TIGHT
 
@@ -116,6 +118,25 @@ class MemoryUse:
     def margin_bytes(self) -> int | None:
         """What is left of the capacity; negative where it is exceeded; None where nobody knows the capacity."""
         return self.capacity_bytes - self.needed_bytes if self.capacity_bytes else None
+
+    @property
+    def available_bytes(self) -> int | None:
+        """What the GPU has for the allocator: the capacity less what is outside; None where nobody knows it."""
+        return max(0, self.capacity_bytes - self.outside_bytes) if self.capacity_bytes else None
+
+
+def least_headroom(uses: Sequence[MemoryUse]) -> int:
+    """Return the index of the rank that comes first to its GPU's capacity: by verdict, then by the bytes left.
+
+    Ranks whose GPU's capacity is unknown come last, by their need. Of equal ones the first.
+    """
+
+    def order(index: int) -> tuple[int, int, int]:
+        use = uses[index]
+        margin = use.margin_bytes
+        return _WORST_FIRST.index(use.verdict), -use.needed_bytes if margin is None else margin, index
+
+    return min(range(len(uses)), key=order)
 
 
 def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0) -> MemoryUse:

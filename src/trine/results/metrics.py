@@ -105,11 +105,17 @@ def _offload(graph: TaskGraph, records: Records, window: Window) -> Activity:
 
 def slowest_rank(graph: TaskGraph, records: Records) -> int:
     """Return the rank whose last task (a transfer counts for both ends) ends last; of several the lowest."""
+    last = rank_ends(graph, records)
+    return int(np.argmax(last)) if len(last) else 0
+
+
+def rank_ends(graph: TaskGraph, records: Records) -> Int64:
+    """Return when the last task of each rank ends, a transfer counting for both ends: int64[ranks]."""
     last = np.full(len(graph.rank_names), -1, np.int64)
     for ranks in (graph.rank, graph.peer):
         own = ranks >= 0
         np.maximum.at(last, ranks[own], records.end_ps[own])
-    return int(np.argmax(last)) if len(last) else 0
+    return last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

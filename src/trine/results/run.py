@@ -103,6 +103,7 @@ class TaskRun:
     plan: facts about workload, layout and cluster, in the order in which people should read them.
     memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known. power_w: the same of the
     highest power of each, in watts.
+    gpu_models: the GPU model of each rank; empty if all run on one.
     not_modelled: sentences about what the run leaves out.
     scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
     part: which ranks the graph shows; None: all. link_tiers: which links of the graph do the same; None: not known.
@@ -121,6 +122,7 @@ class TaskRun:
     memory_capacity_bytes: tuple[int, ...] = field(default=())
     scope: Scope | None = None
     power_w: tuple[int, ...] = field(default=())
+    gpu_models: tuple[str, ...] = field(default=())
     part: Part | None = None
     link_tiers: traffic.LinkTiers | None = None
     work: headline.StepWork | None = None
@@ -128,7 +130,7 @@ class TaskRun:
     memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
 
     def __post_init__(self) -> None:
-        for name in ("memory_capacity_bytes", "power_w"):
+        for name in ("memory_capacity_bytes", "power_w", "gpu_models"):
             wanted, got = len(self.graph.rank_names), len(getattr(self, name))
             if got not in (0, wanted):
                 raise InputError(f"needs one entry a rank: {wanted}, got {got}", field=name)
@@ -206,12 +208,19 @@ class TaskRun:
 
     @cached_property
     def slowest_row(self) -> int:
-        """The row of the rank whose last task ends last; of several the first."""
-        return metrics.slowest_rank(self.graph, self.records)
+        """The row of the rank whose last task ends last; of several the first.
+
+        On several GPU models that end within a thousandth of the step, the one that computes longest: the others wait.
+        """
+        if not self.gpu_models:
+            return metrics.slowest_rank(self.graph, self.records)
+        ends = metrics.rank_ends(self.graph, self.records)
+        is_last = ends >= ends.max() - self.step_time_ps // 1000
+        return int(np.argmax(np.where(is_last, self.rank_times.compute, -1)))
 
     @property
     def slowest_rank(self) -> int:
-        """The rank whose last task ends last; of several the lowest."""
+        """The rank of :attr:`slowest_row`."""
         return self.shown_ranks[self.slowest_row]
 
     @cached_property
@@ -319,6 +328,16 @@ class TaskRun:
         if self.memory is None:
             return ()
         return memory_use.memory_uses(self.memory, self.memory_facts, self.memory_capacity_bytes)
+
+    @cached_property
+    def fullest_row(self) -> int:
+        """The row of the rank with the least headroom, see :func:`trine.results.memory.least_headroom`."""
+        return memory_use.least_headroom(self.memory_uses)
+
+    @property
+    def fullest_rank(self) -> int:
+        """The rank with the least headroom on its GPU."""
+        return self.shown_ranks[self.fullest_row]
 
     def memory_verdict(self, rank: int) -> str:
         """Say whether row ``rank`` fits its device: "fits", "tight", "does not fit" or "capacity unknown"."""

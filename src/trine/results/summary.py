@@ -191,36 +191,36 @@ def _tier(uses: Sequence[LinkUse]) -> str:
 
 
 def memory_needed(result: TaskRun) -> str:
-    """What the rank that needs most takes of its GPU, and whether it fits; empty where memory was not followed."""
-    return "" if not result.memory_peaks else _needed(result)[1]
+    """Return the memory of the rank with the least headroom, and whether it fits; empty if memory was not followed."""
+    return "" if not result.memory_peaks else _needed(result)
 
 
-def _needed(result: TaskRun) -> tuple[int, str]:
-    """Return the row of the rank that needs most, and how much that is of its GPU."""
-    rank = max(range(len(result.memory_peaks)), key=lambda r: (result.memory_uses[r].needed_bytes, -r))
-    use = result.memory_uses[rank]
+def _needed(result: TaskRun) -> str:
+    use = result.memory_uses[result.fullest_row]
     is_known = use.margin_bytes is not None
     of = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
     shown = use.verdict.upper() if is_known else use.verdict
-    return rank, f"{format_bytes(use.needed_bytes)}{of} (rank {result.shown_ranks[rank]}): {shown}"
+    return f"{format_bytes(use.needed_bytes)}{of} (rank {result.fullest_rank}): {shown}"
 
 
 def _memory(result: TaskRun) -> list[str]:
     if not result.memory_peaks:
         return []
-    rank, head = _needed(result)
-    peak, use = result.memory_peaks[rank], result.memory_uses[rank]
+    row, head = result.fullest_row, _needed(result)
+    peak, use = result.memory_peaks[row], result.memory_uses[row]
     if use.margin_bytes is not None:
         margin = use.margin_bytes
         share = f"{format_bytes(abs(margin))} ({abs(margin) / use.capacity_bytes:.1%})"
         head += f", {share} {'left' if margin >= 0 else 'over'}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
-    parts = [f"reserved {format_bytes(use.reserved_bytes)}, of which {format_bytes(use.allocated_bytes)} are allocated"]
+    parts = [f"allocated {format_bytes(use.allocated_bytes)}", f"reserved {format_bytes(use.reserved_bytes)}"]
+    if use.available_bytes is not None:
+        parts.append(f"available {format_bytes(use.available_bytes)}")
     if use.outside_bytes:
         parts.append(f"context and communicators {format_bytes(use.outside_bytes)}")
     return [
         f"memory needed  {head}",
-        *wrapped("needs", "; ".join(parts)),
+        *wrapped("needs", ", ".join(parts)),
         *wrapped("allocated", ", ".join(f"{name} {format_bytes(size)}" for size, name in held)),
     ]
 

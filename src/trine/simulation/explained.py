@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trine.errors import TrineError
+from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Job, Label, MemoryChange, Phase, RankProgram
 from trine.parallel.plan import Plan
-from trine.results.memory import MemoryFacts, MemoryUse
+from trine.results.memory import MemoryFacts, MemoryUse, least_headroom
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
 from trine.results.text import aligned
-from trine.simulation.memory import facts_of, in_order, program_use, shortened
+from trine.simulation.memory import facts_of, in_order, program_uses, shortened
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import Setup, setup_of
 from trine.units import format_bytes
@@ -58,9 +59,11 @@ class OtherOption:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryExplained:
-    """The worst stage: what it needs, where in its program (``at``), what holds it, the most of each phase, options."""
+    """The ranks with the least headroom: their stage, their name, what they need, where in their program (``at``), what
+    holds it, the most of each phase, options."""
 
     stage: int
+    ranks: str
     use: MemoryUse
     at: str
     held: tuple[HeldMemory, ...]
@@ -90,7 +93,7 @@ class MemoryExplained:
                     )
                 )
         return [
-            f"memory of stage {self.stage}: {format_bytes(self.use.allocated_bytes)} allocated at the peak, {self.at}",
+            f"memory of {self.ranks}: {format_bytes(self.use.allocated_bytes)} allocated at the peak, {self.at}",
             f"most in each phase: {most}",
             "",
             *aligned(rows, 40),
@@ -102,6 +105,7 @@ class MemoryExplained:
         """As plain data."""
         return {
             "stage": self.stage,
+            "ranks": self.ranks,
             "at": self.at,
             "allocated_bytes": self.use.allocated_bytes,
             "needed_bytes": self.use.needed_bytes,
@@ -124,17 +128,15 @@ class _Programs:
 
     job: Job
     facts: MemoryFacts
-    capacity_bytes: int
     setup: Setup
 
     def uses(self) -> list[MemoryUse]:
         """What a rank of each program needs."""
-        return [program_use(one, self.facts, i, self.capacity_bytes).use for i, one in enumerate(self.job.programs)]
+        return program_uses(self.job, self.facts, self.setup.memory_bytes)
 
-    def worst(self) -> int:
-        """The program whose ranks need most."""
-        uses = self.uses()
-        return max(range(len(uses)), key=lambda i: (uses[i].needed_bytes, -i))
+    def stage_of(self, program: int) -> int:
+        """The pipeline stage of a program."""
+        return RankGrid(self.job.axes).coordinate(self.job.program_of.index(program), "pp")
 
 
 def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> _Programs:
@@ -148,11 +150,10 @@ def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, 
     asked = shortened(setup.plan, setup.workload.batch)
     job, _ = build_job(
         setup.workload, asked, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
-        software=setup.software.profile,
+        software=setup.software.profile, mixed=setup.mixed,
     )  # fmt: skip
-    capacities = [size for size in setup.memory_bytes(setup.places) if size]
     facts = facts_of(setup.software.profile, setup.plan, setup.workload)
-    return _Programs(job=job, facts=facts, capacity_bytes=min(capacities, default=0), setup=setup)
+    return _Programs(job=job, facts=facts, setup=setup)
 
 
 def explain_memory(
@@ -160,14 +161,16 @@ def explain_memory(
 ) -> MemoryExplained:
     """Say what holds the peak of the worst rank, and what each other option would make of it."""
     found = programs_of(workload, plan, options)
-    stage = found.worst()
-    program = found.job.programs[stage]
+    uses = found.uses()
+    worst = least_headroom(uses)
+    program = found.job.programs[worst]
     changes = in_order(program)
     index = _peak(changes)
     asked = replace(found.setup.plan, sequence_parallel=None if plan is None else plan.sequence_parallel)
     return MemoryExplained(
-        stage=stage,
-        use=found.uses()[stage],
+        stage=found.stage_of(worst),
+        ranks=program.name,
+        use=uses[worst],
         at=_where(program.steps[changes[index].step].label, found.job) if index >= 0 else "before the step",
         held=tuple(_held(program, changes[: index + 1], found.job)),
         phases=tuple(_phases(program, changes)),
@@ -183,7 +186,7 @@ def memory_snapshot(
 ) -> dict[str, Any]:
     """The snapshot of a rank of the worst stage over its program, see :mod:`trine.results.snapshot`."""
     found = programs_of(workload, plan, options)
-    program = found.job.programs[found.worst()]
+    program = found.job.programs[least_headroom(found.uses())]
     changes = [
         SnapshotChange(change.delta_bytes, change.block, _module(label, found.job, change.category), _pass(label))
         for change in in_order(program)
@@ -305,7 +308,8 @@ def _other(
         other = replace(plan, **changes)
         ranks = other.num_ranks
         found = programs_of(workload, other, replace(options, warnings=()))
-        use = max(found.uses(), key=lambda one: one.needed_bytes)
+        uses = found.uses()
+        use = uses[least_headroom(uses)]
     except TrineError as error:
         return OtherOption(option=text, num_ranks=ranks, use=None, why_not=str(error))
     return OtherOption(option=text, num_ranks=ranks, use=use)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,8 @@ def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
         "trace_batch": workload.batch,
         "gpu": ", ".join(name for name in gpus if name) or None,
         "batch": report.batch,
-        "global_batch": report.batch * plan.dp,
+        "global_batch": report.samples(plan.dp),
+        **({"replica_batches": list(report.replica_batches)} if report.replica_batches else {}),
         "num_ranks": plan.num_ranks,
         "dp": plan.dp,
         "tp": plan.tp,
@@ -80,7 +81,7 @@ def evidence(
     setup: Setup,
     report: BuildReport,
     costs: StepCosts | None,
-    kernels: CommunicationKernels | None,
+    kernels: Sequence[CommunicationKernels],
     stragglers: Stragglers | None,
 ) -> tuple[Evidence, ...]:
     from trine.evidence import EVIDENCE, Evidence
@@ -114,8 +115,8 @@ def evidence(
             rows.append(Evidence("communication time", "modelled", detail))
     for what, size in report.one_operation_bytes.items():
         rows.append(Evidence(f"broadcast of {what}", "modelled", _broadcast_detail(setup, what, size, costs)))
-    if kernels is not None:
-        rows.append(Evidence("contention of compute and communication", "modelled", kernels.describe()))
+    for each in kernels:
+        rows.append(Evidence("contention of compute and communication", "modelled", each.describe()))
     if setup.host_bytes_per_s is not None:
         rate = format_bandwidth(setup.host_bytes_per_s)
         detail = f"{rate} of host memory for each GPU; gradients read once, weights and states read and written once"
@@ -125,7 +126,8 @@ def evidence(
     if setup.workload.collectives:
         rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
     what = "model" if setup.workload.format == SYNTHESISED else "trace"
-    rows.extend(Evidence(what, "assumed", text) for text in setup.workload.assumptions)
+    texts = dict.fromkeys(text for workload in setup.gpus.workloads for text in workload.assumptions)
+    rows.extend(Evidence(what, "assumed", text) for text in texts)
     return tuple(rows)
 
 
@@ -178,7 +180,7 @@ def _operator_detail(kind: str, setup: Setup) -> str:
             of = f"no recorded time: predicted from the shapes of {_shapes_of(workload)}"
         return of + _TABLES.get(kind, "")
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
-    target = setup.gpu.name if setup.gpu is not None else "another size"
+    target = setup.gpu.name if setup.gpu is not None else " and ".join(setup.times.moved_to) or "another size"
     if setup.times.is_recorded and setup.times.is_elsewhere:
         recorded += f", kept on the cluster's {' and '.join(setup.times.named)}"
     return {
@@ -201,6 +203,8 @@ def _data_sheet(setup: Setup) -> str:
     """Whose data sheet a roofline is, and what the shapes are of."""
     workload = setup.workload
     sheet = f"the data sheet of the {setup.times.gpu}"
+    if setup.times.is_each:
+        sheet = f"the data sheets of the {' and the '.join(setup.times.named)}, each rank's its own"
     if workload.format == SYNTHESISED:
         return sheet
     return f"{sheet} on the shapes of {_shapes_of(workload)}"
@@ -296,7 +300,7 @@ def with_memory_verdict(result: Result) -> Result:
     over = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
     if not over:
         return result
-    worst = max(over, key=lambda row: result.memory_uses[row].needed_bytes)
+    worst = result.fullest_row
     count, most, scope = len(over), "", result.scope
     if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
         most = "up to "

@@ -9,19 +9,23 @@ from trine.compute.cost import work
 from trine.compute.data_sheet import has_tf32_products, precision_of
 from trine.compute.kinds import is_compute_bound, kind_of
 from trine.compute.origin import known_gpu
+from trine.evidence import ASSUMED
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
 from trine.results.headline import CommunicationBand, StepBand, StepWork, best_public_mfu, mfu, nearest_band
 from trine.software.profile import FACTORS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trine.evidence import Evidence
     from trine.parallel.build import BuildReport
     from trine.results import Result
     from trine.simulation.setup import Setup
 
+#: Worst error of whole models whose operators are moved from one GPU to another, by measured tables of both and by data
+#: sheets: 18 cases of NeuSight's four models (benchmarks/another_gpu.py; docs/background/operator-time.md).
+MOVED_BY_TABLES, MOVED_BY_SHEETS = 0.34, 0.45
 #: Products of the backward pass are twice those of the forward pass.
 WITH_BACKWARD = 3
 
@@ -31,7 +35,7 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
     workload, plan = setup.workload, setup.plan
     flops = _forward_flops(workload)
     forward = [op for op in workload.operators if op.phase == FORWARD]
-    samples = report.batch * plan.dp
+    samples = report.samples(plan.dp)
     per_sample = sum(flops.values()) / workload.batch * (WITH_BACKWARD if workload.is_training else 1)
     again = 0.0
     if workload.is_training and plan.recompute != "none":
@@ -39,16 +43,29 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
         if plan.recompute_layers is not None:
             segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
         again = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
-    gpu, dtype = known_gpu(setup.gpu_names[0]), _dtype(workload, flops)
+    dtype, peak = _peak(setup, _dtype(workload, flops))
+    gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
-    if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
-        dtype = "float32"  # a GPU without TF32 runs it as float32
-    peak = None if gpu is None else gpu.flop_per_s.get(dtype)
     return StepWork(
         samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
         num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + again) * samples,
-        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=None if peak is None else float(peak),
+        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
     )  # fmt: skip
+
+
+def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
+    """Precision of the products, and the peak FLOP/s of a GPU in it: the mean over the ranks; None if not known."""
+    counts = [count for _, count in setup.gpus.counted()] if setup.mixed is not None else [setup.plan.num_ranks]
+    used, total = dtype, 0.0
+    for name, count in zip(setup.gpu_names, counts, strict=True):
+        gpu, used = known_gpu(name), dtype
+        if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
+            used = "float32"  # a GPU without TF32 runs it as float32
+        peak = None if gpu is None else gpu.flop_per_s.get(used)
+        if peak is None:
+            return used, None
+        total += float(peak) * count
+    return used, total / setup.plan.num_ranks
 
 
 def _forward_flops(workload: Workload) -> dict[int, int]:
@@ -82,15 +99,21 @@ def _dtype(workload: Workload, flops: dict[int, int]) -> str:
 def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepBand | CommunicationBand | None:
     """The band of a synthesised step by published ones; of a recorded step by its collectives; None: of neither.
 
-    Times moved to another GPU, or predicted in place of the recorded ones, have none: how far off is not known.
+    On a machine of several GPU models recorded times moved to some of them have the error of moved models. Times moved
+    to another GPU alone, or predicted in place of the recorded ones, have none.
     """
     machine = setup.machine
+    if setup.times.moved_to:
+        kinds = {row.kind for row in evidence if row.what == "operator time"}
+        error = MOVED_BY_SHEETS if ASSUMED in kinds else MOVED_BY_TABLES
+        reason = f"as far as the worst of 18 models was off whose times were moved to another GPU ({error:.0%})"
+        return StepBand(low=1 / (1 + error), high=1 + error, level=reason, num_rows=18, reason=reason)
     if setup.workload.format == SYNTHESISED:
         nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
         profile = setup.software.profile
         factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
         errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
-        band = nearest_band(work.gpu, setup.software.name, nodes, bool(errors))
+        band = _widest(nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
         return band if band is None or not errors else band.at_least(max(errors))
     if machine is None or setup.plan.num_ranks == 1 or machine.library is None or not setup.times.is_recorded:
         return None
@@ -103,10 +126,28 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     return CommunicationBand(library=machine.library, is_recorded=is_recorded, **ends)
 
 
+def _spec_names(setup: Setup) -> list[str | None]:
+    """The GPU models of the ranks by trine's names."""
+    specs = [known_gpu(name) for name in setup.gpu_names]
+    return [None if spec is None else spec.name for spec in specs]
+
+
+def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
+    """From the lowest to the highest end of the bands of several GPU models; None if one has none."""
+    found = list(bands)
+    known = [band for band in found if band is not None]
+    if len(known) < len(found) or len(found) == 1:
+        return found[0] if len(found) == 1 else None
+    return replace(
+        known[0], low=min(band.low for band in known), high=max(band.high for band in known),
+        level="; ".join(sorted({band.level for band in known})), num_rows=sum(band.num_rows for band in known),
+    )  # fmt: skip
+
+
 def with_foreign_band(result: Result) -> Result:
     """Warn where no published step behind the band is of such a model, precision or GPU."""
     work, band = result.work, result.band
-    if work is None or not isinstance(band, StepBand):
+    if work is None or not isinstance(band, StepBand) or band.reason:
         return result
     of = []
     if work.tokens is None:

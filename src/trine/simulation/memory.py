@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trine.graph.program import MemoryChange, RankProgram
+import numpy as np
+
+from trine.graph.program import Job, MemoryChange, RankProgram
 from trine.results.allocator import peak_of
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 
@@ -64,10 +66,15 @@ def shortened(plan: Plan, batch: int) -> Plan:
     """The plan with fewer micro-batches, where more of them fill no more memory.
 
     With 1F1B a stage holds at most as many micro-batches as there are stages (interleaved: one round more); behind
-    these every further one takes the place of another. GPipe holds all.
+    these every further one takes the place of another. GPipe holds all. A plan with ``replica_batches`` stays.
     """
     size, whole = plan.micro_batch, plan.batch or batch
-    if size is None or plan.steps > 1 or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved")):
+    if (
+        size is None
+        or plan.replica_batches
+        or plan.steps > 1
+        or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
+    ):
         return plan
     most = 2 if plan.pp == 1 else plan.pp + 2 if plan.virtual_stages == 1 else 4 * plan.pp
     return replace(plan, batch=min(whole, most * size))
@@ -85,6 +92,15 @@ def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capaci
         by_category=by_category(peak.held),
         step=changes[peak.index].step if peak.index >= 0 else -1,
     )
+
+
+def program_uses(
+    job: Job, facts: MemoryFacts, memory_bytes: Callable[[Sequence[int]], Sequence[int]]
+) -> list[MemoryUse]:
+    """Return what a rank of each program needs; memory_bytes: of the GPUs of ranks."""
+    first = np.unique(np.asarray(job.program_of), return_index=True)[1]
+    pairs = zip(job.programs, memory_bytes(first.tolist()), strict=True)
+    return [program_use(program, facts, capacity_bytes=capacity).use for program, capacity in pairs]
 
 
 def in_order(program: RankProgram) -> list[MemoryChange]:

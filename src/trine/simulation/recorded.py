@@ -1,14 +1,15 @@
 """Whose times a trace's are: on which machine they may stand, and for which GPU others are predicted.
 
 Recorded times hold for the GPU that they were recorded on. On a machine whose GPUs are named they are used where the
-trace names the same GPU; for another one the user says what is meant, a prediction or the recorded times. A trace that
-names no GPU is believed only where the machine names none either. Times of a CPU are no GPU's: only the shapes count.
+trace names the same GPU; for another one the user says what is meant, a prediction or the recorded times. On a machine
+of several GPU models, one of which is the trace's, times are predicted for the others. A trace that names no GPU is
+believed only where the machine names none either. Times of a CPU are no GPU's: only the shapes count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,13 +29,17 @@ class Timing:
 
     gpu: by trine's name, None where nobody knows. predicted_for: the GPU that they are predicted for, None where the
     workload's own stand. is_recorded: whether they are recorded times, on the GPU of the trace, at whatever sizes.
-    here: GPU models under the ranks, see :func:`gpus_under`.
+    here: GPU models under the ranks, see :func:`gpus_under`. is_each: whether each rank has the times of its own GPU
+    model; ``gpu`` and ``predicted_for`` are then those of the workload. moved_to: GPU models that recorded times are
+    moved to, where ranks sit on several.
     """
 
     gpu: str | None
     predicted_for: str | None
     is_recorded: bool
     here: tuple[str | None, ...]
+    is_each: bool = False
+    moved_to: tuple[str, ...] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -46,10 +51,18 @@ class Timing:
         """Whether the machine names its GPUs, and the times are of none of them."""
         return self.gpu is not None and bool(self.named) and self.gpu not in self.named
 
+    def of_one_gpu(self) -> Timing:
+        """Return the same where all ranks have the times of one GPU, whatever they sit on."""
+        return replace(self, is_each=False, moved_to=(), is_recorded=self.is_recorded or bool(self.moved_to))
+
     def warnings(self, whose: str) -> list[str]:
         """Sentences where ranks sit on GPUs that the times are not of. ``whose``: a word for who chose the GPU."""
         found = []
-        if len(self.named) > 1:
+        if self.moved_to:
+            found.append(
+                f"the trace has times of the {self.gpu} alone: those of the {_all_of(self.moved_to)} are predicted"
+            )
+        if len(self.named) > 1 and not self.is_each:
             found.append(
                 f"the cluster mixes {', '.join(self.named)}: every rank is given the operator times of one GPU"
             )
@@ -103,7 +116,29 @@ def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | 
     if gpu is None and not uses_recorded_times(compute) and workload.format != SYNTHESISED:
         predicted = _gpu_of_shapes(here)
     of = own if predicted is None else predicted
-    return Timing(gpu=of, predicted_for=predicted, is_recorded=is_recorded and of == own, here=here)
+    named = [name for name in here if name is not None]
+    is_each = gpu is None and len(named) > 1 and of in named
+    moved = tuple(name for name in named if name != own) if is_each and is_recorded else ()
+    if moved:
+        _check_moved(workload, moved)
+    is_recorded = is_recorded and of == own and not moved
+    return Timing(gpu=of, predicted_for=predicted, is_recorded=is_recorded, here=here, is_each=is_each, moved_to=moved)
+
+
+def _check_moved(workload: Workload, moved: Sequence[str]) -> None:
+    """Refuse to move recorded times from or to a GPU without a data sheet."""
+    for name in (str(workload.gpu), *moved):
+        if known_gpu(name) is None:
+            raise InputError(
+                f"the trace {workload.name[:60]!r} has times of the {str(workload.gpu)[:60]} alone, and ranks run on "
+                f"the {_all_of(moved)[:120]} too: they cannot be predicted, as trine has no data sheet of the "
+                f"{name[:60]}; "
+                "--placement FILE puts all ranks on one GPU model"
+            )
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return " and ".join(names)
 
 
 def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...]) -> None:
@@ -111,7 +146,7 @@ def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...
     named = [name for name in here if name is not None]
     if not named or own in named:
         return
-    gpus = " and ".join(named)[:120]
+    gpus = _all_of(named)[:120]
     if own is None:
         raise InputError(
             f"the trace {workload.name[:60]!r} does not say on which GPU it was recorded, and the cluster's GPUs are "

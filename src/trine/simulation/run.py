@@ -101,7 +101,7 @@ class _Run:
     setup: Setup
     report: BuildReport
     costs: StepCosts | None
-    kernels: CommunicationKernels | None
+    kernels: tuple[CommunicationKernels, ...]
     done: JobRun
 
     @staticmethod
@@ -110,12 +110,14 @@ class _Run:
         from trine.folding.run import JobRunner
         from trine.parallel.build import build_job
         from trine.parallel.contention import under_pressure
+        from trine.results.memory import least_headroom
         from trine.simulation.estimated import has_estimate
+        from trine.simulation.memory import program_uses
 
         options = setup.options
         job, report = build_job(
             setup.workload, setup.plan, setup.model, launch=setup.launch, has_host=setup.has_host,
-            host_bytes_per_s=setup.host_bytes_per_s, software=setup.software.profile,
+            host_bytes_per_s=setup.host_bytes_per_s, software=setup.software.profile, mixed=setup.mixed,
         )  # fmt: skip
         if options.on_job is not None:
             options.on_job(job)
@@ -127,8 +129,9 @@ class _Run:
             factors=(1.0, 1.0) if profile is None else profile.communication_factors(),
         )  # fmt: skip
         kernels = setup.kernels(costs)
-        if kernels is not None:
-            job = under_pressure(job, kernels)
+        if kernels:
+            of_rank = None if setup.mixed is None else setup.mixed.of_rank
+            job = under_pressure(job, *kernels, of_rank=of_rank)
         runner = JobRunner(
             job=job,
             placement=placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places),
@@ -140,6 +143,7 @@ class _Run:
             on_compile=options.on_compile,
             on_stage=options.on_stage,
             has_estimate=(lambda: has_estimate(setup)) if options.fold == "on" else None,
+            fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
         )
         return _Run(setup=setup, report=report, costs=costs, kernels=kernels, done=runner.run())
 
@@ -170,7 +174,8 @@ class _Run:
                     "schedule that is simulated (several rings or in-network reduction); --algorithm chooses another "
                     "schedule"
                 )
-        return (*warnings, *self.report.warnings, *setup.model.notes, *setup_warnings(setup), *fold_warnings(self.done))
+        notes = dict.fromkeys(note for model in setup.gpus.models for note in model.notes)
+        return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.done))
 
 
 def _judged(result: Result, setup: Setup) -> Result:
@@ -205,8 +210,7 @@ class _Answer:
         from trine.results import Result
         from trine.results.run import Part
 
-        places, machine = self.setup.places[list(ranks)], self.setup.machine
-        capacity = self.setup.memory_bytes(places)
+        machine, capacity = self.setup.machine, self.setup.memory_bytes(ranks)
         part = None
         if scope is not None and seen.ends is not None:
             part = Part(
@@ -230,7 +234,8 @@ class _Answer:
             not_modelled=self.setup.not_modelled,
             simulator=self.simulator,
             scope=scope,
-            power_w=self.setup.power_w(places),
+            power_w=self.setup.power_w(ranks),
+            gpu_models=self.setup.models_of(ranks),
             part=part,
             link_tiers=tiers,
             work=self.work,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
-from trine.compute.origin import known_gpu
+from trine.compute.origin import known_gpu, short_name
 from trine.compute.roofline import TABLES
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
 from trine.parallel.plan import Plan
+from trine.parallel.rank_kinds import MixedGpus
+from trine.simulation.gpus import RankGpus, models_under, times_on
 from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import Timing, first_known, gpus_under, timing
 from trine.simulation.software import ChosenSoftware, is_model, launches_of, software_of, written_for
@@ -71,7 +73,7 @@ class Setup:
     machine: Cluster | None
     options: SimulateOptions
     compute: str
-    model: ComputeModel
+    gpus: RankGpus
     launch: LaunchCosts | None
     network: str | Network
     gpu: GpuSpec | None
@@ -87,9 +89,22 @@ class Setup:
         return self.network if isinstance(self.network, str) else self.network.name
 
     @property
+    def model(self) -> ComputeModel:
+        """The operator times of the first GPU model."""
+        return self.gpus.models[0]
+
+    @cached_property
     def has_host(self) -> bool:
-        """Whether the cluster has host memory that inputs can be copied from."""
-        return self.machine is not None and self.machine.host_of(self.machine.gpus[0]) is not None
+        """Whether the cluster describes host memory for the GPUs of all ranks."""
+        if self.machine is None:
+            return False
+        gpus = np.asarray(self.machine.gpus, np.int64)[self.places]
+        return bool((self.machine.hosts_of(gpus) >= 0).all())
+
+    @property
+    def mixed(self) -> MixedGpus | None:
+        """The GPU models of the ranks for their programs; None if one counts for all."""
+        return None if len(self.gpu_names) == 1 else self.gpus.mixed
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
@@ -111,47 +126,45 @@ class Setup:
 
         return host_bytes_per_s(self.machine, np.asarray(self.machine.gpus, np.int64)[self.places])
 
-    def kernels(self, costs: StepCosts | None) -> CommunicationKernels | None:
-        """What communication takes from compute, where that is modelled."""
+    def kernels(self, costs: StepCosts | None) -> tuple[CommunicationKernels, ...]:
+        """Return what communication takes from compute on each GPU model; empty unless that is modelled."""
         if self.plan.overlap != "modelled" or self.machine is None:
-            return None
+            return ()
         from trine.parallel.contention import kernels_of
 
-        return kernels_of(known_gpu(self.gpu_names[0]), self.workload, self.machine, self.places, costs)
+        found = zip(self.gpus.names, self.gpus.workloads, strict=True)
+        return tuple(
+            kernels_of(known_gpu(self._name_of(name)), workload, self.machine, self.places, costs)
+            for name, workload in list(found)[: len(self.gpu_names)]
+        )
+
+    def _name_of(self, name: str | None) -> str | None:
+        """The GPU that counts for ranks on this GPU model: the one that was asked for, if any."""
+        return name if self.gpu is None else self.gpu.name
 
     @cached_property
     def gpu_names(self) -> tuple[str | None, ...]:
         """The GPU models of the ranks, each once: the one asked for, the cluster's, or the trace's."""
-        if self.gpu is not None or self.machine is None:
-            return (self.gpu.name if self.gpu is not None else self.workload.gpu,)
-        models, number = self.cluster_gpus
-        used = dict.fromkeys(number[self.places].tolist())
-        return tuple(dict.fromkeys(models[at] or self.workload.gpu for at in used))
+        return tuple(dict.fromkeys(self._name_of(name) for name in self.gpus.names))
 
-    @cached_property
-    def cluster_gpus(self) -> tuple[list[str | None], npt.NDArray[np.int32]]:
-        """GPU models, and which of them each GPU of the cluster is."""
-        assert self.machine is not None
-        table = self.machine.device_table
-        return [kind.gpu for kind in table.kinds], table.kind[np.asarray(self.machine.gpus, np.int64)]
+    def memory_bytes(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Memory of the GPUs of these ranks, 0 where nobody says."""
+        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_of(ranks))
 
-    def memory_bytes(self, positions: Int64) -> tuple[int, ...]:
-        """Memory of the GPUs at these positions of the cluster, 0 where nobody says."""
-        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_at(positions))
-
-    def power_w(self, positions: Int64) -> tuple[int, ...]:
-        """Highest power of the GPUs at these positions of the cluster, empty where nobody says of one."""
-        found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_at(positions))
+    def power_w(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Highest power of the GPUs of these ranks, empty where nobody says of one."""
+        found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
         return found if all(found) else ()
 
-    def _gpus_at(self, positions: Int64) -> list[GpuSpec | None]:
-        if self.gpu is not None or self.machine is None:
-            names = [self.gpu_names[0]] * len(positions)
-        else:
-            models, number = self.cluster_gpus
-            names = [models[at] or self.workload.gpu for at in number[positions].tolist()]
-        known = {name: known_gpu(name) for name in dict.fromkeys(names)}
-        return [known[name] for name in names]
+    def models_of(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        """The GPU model of each of these ranks; empty if all ranks run on one."""
+        if self.mixed is None:
+            return ()
+        return tuple(self.mixed.names[number] for number in self.mixed.of_rank[list(ranks)].tolist())
+
+    def _gpus_of(self, ranks: Sequence[int]) -> list[GpuSpec | None]:
+        known = [known_gpu(self._name_of(name)) for name in self.gpus.names]
+        return [known[number] for number in self.gpus.of_rank[list(ranks)].tolist()]
 
 
 def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
@@ -183,15 +196,15 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
 
     compute = meant(options.compute, workload, target)
     times = timing(workload, compute, gpu, here)
-    model = compute_for(workload, compute, times.predicted_for, options.calibration)
-    slower = slower_than_average(options, model, plan.num_ranks)
+    gpus = _rank_gpus(workload, compute, options, times, machine, places)
+    slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     return Setup(
         workload=workload,
         plan=plan,
         machine=machine,
         options=options,
         compute=compute,
-        model=_slowed(model, slower),
+        gpus=replace(gpus, models=tuple(_slowed(model, slower) for model in gpus.models)),
         slower=slower,
         launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
         or launch_for(workload, options.cpu, options.launch_cost_ps),
@@ -202,6 +215,30 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
         gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
         times=times,
         places=places,
+    )
+
+
+def _rank_gpus(
+    workload: Workload, compute: str, options: SimulateOptions, times: Timing, machine: Cluster | None, places: Int64
+) -> RankGpus:
+    """The GPU models under the ranks with their times: each its own, or those of one GPU where that was asked for."""
+
+    def make(of: Workload, to: str | None) -> ComputeModel:
+        return compute_for(of, compute, to, options.calibration)
+
+    model = make(workload, times.predicted_for)
+    names: tuple[str | None, ...] = (workload.gpu,)
+    of_rank = np.zeros(len(places), np.int64)
+    if machine is not None:
+        names, of_rank = models_under(machine, places, workload.gpu)
+    found = [(workload, model)] * len(names)
+    if times.is_each:
+        found = [
+            (workload, model) if name is None or short_name(name) == times.gpu else times_on(workload, name, make)
+            for name in names
+        ]
+    return RankGpus(
+        names=names, of_rank=of_rank, workloads=tuple(of for of, _ in found), models=tuple(one for _, one in found)
     )
 
 

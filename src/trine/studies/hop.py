@@ -275,7 +275,7 @@ def hop(
     graph = _graph_on(machine, graph, workers)
     workload = load_for(workload, machine, graph, gpu, trace_gpu)
     here = _gpus_of(machine, graph)
-    times = timing(workload, compute, gpu, here)
+    times = timing(workload, compute, gpu, here).of_one_gpu()
     one = simulate(workload, Plan(batch=batch, inputs="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
     gradient_ps, apply_ps = _iteration(one)
     whose = "of the trace" if gpu is None or times.is_recorded else "asked for"

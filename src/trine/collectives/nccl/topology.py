@@ -160,14 +160,15 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
     everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
-    kinds = cluster.device_table.kinds
+    table = cluster.device_table
+    models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
     return CommTopology(
         num_ranks=len(gpus),
         num_domains=len(domains),
         num_nodes=len(np.unique(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)),
         max_per_domain=max(map(len, domains)),
-        gpu=oldest({kinds[number].gpu or "" for number in np.unique(cluster.device_table.kind[gpus]).tolist()}),
+        gpu=oldest(models),
         library=cluster.library or "nccl",
         inside=inside,
         path_bytes_per_s=path,

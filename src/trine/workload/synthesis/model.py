@@ -180,6 +180,12 @@ class ModelRecipe:
             recipe=replace(self, operators=workload.operators),
         )
 
+    def on(self, workload: Workload, gpu: str) -> Workload | None:
+        """Return ``workload`` with its times on another GPU; None if its operators are not those written here."""
+        if workload.operators is not self.operators:
+            return None
+        return replace(self, asked=replace(self.asked, gpu=gpu), has_gpu=True).write()
+
     def again(self, workload: Workload, software: Software | None) -> Workload:
         """The same model by other software; ``workload`` as it is where its operators are not those written here."""
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
