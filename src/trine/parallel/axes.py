@@ -107,7 +107,7 @@ class AxisGroups:
     """Names of the groups of a plan, as axes of its grid joined by ``+`` (fastest first); ``""`` for one rank alone.
 
     tensor, expert_tensor: ranks that divide dense operators, and operators of experts. data: replicas of the weights
-    that are not an expert's, so of all that reduce one gradient. expert: those of an expert's weights. shard,
+    that are not an expert's, so of all that reduce one gradient. replicas: those of them with a batch of their own. expert: those of an expert's weights. shard,
     expert_shard: over which parameters, gradients or optimizer state are spread, and copies: the ranks that hold the
     same part (hybrid sharding).
     """
@@ -119,6 +119,7 @@ class AxisGroups:
         self.context = self._join(lambda axis: axis.dense == "cp")
         self.experts = self._join(lambda axis: axis.expert == "ep")
         self.data = self._join(lambda axis: axis.dense in ("cp", "shard", "dp"))
+        self.replicas = self._join(lambda axis: axis.dense in ("shard", "dp"))
         self.expert = self._join(lambda axis: axis.expert == EXPERT_REPLICAS)
         self.shard, self.expert_shard, self.copies = self.data, self.expert, ""
         if is_hybrid:

@@ -17,9 +17,6 @@ from trine.parallel.plan import PARAMETERS_SHARDED, Plan, micro_batches
 if TYPE_CHECKING:
     from trine.compute import ComputeModel
 
-#: Axes of the grid that tell the data-parallel replicas apart.
-_REPLICA_AXES = ("ep", "shard", "dp")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MixedGpus:
@@ -36,8 +33,8 @@ class MixedGpus:
 def replica_of(plan: Plan) -> Int64:
     """int64[ranks]: the data-parallel replica of each rank."""
     grid = RankGrid(plan.axes)
-    axis = "+".join(name for name, _ in plan.axes if name in _REPLICA_AXES)
-    return grid.coordinates(np.arange(grid.num_ranks, dtype=np.int64), axis)
+    ranks = np.arange(grid.num_ranks, dtype=np.int64)
+    return grid.coordinates(ranks, plan.groups.replicas) if plan.groups.replicas else np.zeros_like(ranks)
 
 
 def gpus_of_stages(plan: Plan, mixed: MixedGpus | None) -> list[list[int]]:
