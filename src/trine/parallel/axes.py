@@ -107,9 +107,9 @@ class AxisGroups:
     """Names of the groups of a plan, as axes of its grid joined by ``+`` (fastest first); ``""`` for one rank alone.
 
     tensor, expert_tensor: ranks that divide dense operators, and operators of experts. data: replicas of the weights
-    that are not an expert's, so of all that reduce one gradient. replicas: those of them with a batch of their own. expert: those of an expert's weights. shard,
-    expert_shard: over which parameters, gradients or optimizer state are spread, and copies: the ranks that hold the
-    same part (hybrid sharding).
+    that are not an expert's, so of all that reduce one gradient. replicas: those of them with a batch of their own.
+    expert: those of an expert's weights. shard, expert_shard: over which parameters, gradients or optimizer state are
+    spread, and copies: the ranks that hold the same part (hybrid sharding).
     """
 
     def __init__(self, axes: Sequence[Axis], is_hybrid: bool) -> None:
