@@ -88,7 +88,7 @@ def samples(library: str, families_out: frozenset[str] = frozenset(), split: str
         except TrineError as error:
             print(f"left out {machine.name} {series.op} {series.num_gpus}: {error}", file=sys.stderr)
             continue
-        view = asked.view
+        view = asked.topology
         names = {view.gpu} | {tier.medium for tier in (view.inside, view.between) if tier}
         for point in points:
             weight = 1.0 / math.sqrt(len(points)) * (1.5 if point.size_bytes >= 1 << 30 else 1.0)
@@ -114,7 +114,7 @@ class Problem:
     def __init__(self, data: dict[str, Any], points: list[Sample]) -> None:
         self.data, self.points = data, points
         self.library = library_from(data)
-        kinds = {"default-net"} | {self._kind(s) for s in points if s.asked.view.inside}
+        kinds = {"default-net"} | {self._kind(s) for s in points if s.asked.topology.inside}
         self.paths: list[Path_] = []
         self.start: list[float] = []
         self.sigma: list[float] = []
@@ -128,19 +128,19 @@ class Problem:
             self._add(("extra_steps", op), data["extra_steps"][op], 0.3)
         for launch in data["launch_us"]:
             self._add(("launch_us", launch), data["launch_us"][launch], 0.5)
-        for generation in sorted({launch_class(s.asked.view) for s in points}):
+        for generation in sorted({launch_class(s.asked.topology) for s in points}):
             self._add(("launch_factor", generation), 1.0, PRIOR["launch_factor"])
         self.x0 = np.zeros(len(self.paths))
 
     def _tiers(self, sample: Sample) -> Iterator[tuple[Any, str]]:
-        view = sample.asked.view
+        view = sample.asked.topology
         if view.inside:
             yield view.inside, self._kind(sample)
         if view.between:
             yield view.between, "default-net"
 
     def _kind(self, sample: Sample) -> str:
-        inside = sample.asked.view.inside
+        inside = sample.asked.topology.inside
         return self.library.medium(inside.medium, between=False).name if inside else ""
 
     def _medium(self, name: str, given: dict[str, Any], offset: bool = False) -> None:
@@ -188,14 +188,14 @@ class Problem:
             if asked is None:
                 asked = groups[id(sample.asked)] = with_library(sample.asked, library)
             pair = asked.choice(sample.op, sample.sent)
-            cost = COSTS[pair[0]](asked.setting, sample.op, float(sample.sent), pair[1])
+            cost = COSTS[pair[0]](asked.context, sample.op, float(sample.sent), pair[1])
             out[i] = math.log(cost.total_us) - sample.log_us
         return out
 
     def touched(self, path: Path_) -> np.ndarray:
         """The points that a parameter can matter to."""
         if path[0] == "launch_factor":
-            return np.array([i for i, s in enumerate(self.points) if path[1] == launch_class(s.asked.view)], dtype=int)
+            return np.array([i for i, s in enumerate(self.points) if path[1] == launch_class(s.asked.topology)], dtype=int)
         if path[0] == "media":
             names = {path[1]} | {m for m, kind in self.kind_of.items() if kind == path[1]}
             return np.array([i for i, s in enumerate(self.points) if names & s.touches], dtype=int)
@@ -249,7 +249,7 @@ def report(points: list[Sample], library: Library, verbose: bool) -> None:
     for sample in points:
         asked = with_library(sample.asked, library)
         pair = asked.choice(sample.op, sample.sent)
-        us = COSTS[pair[0]](asked.setting, sample.op, float(sample.sent), pair[1]).total_us
+        us = COSTS[pair[0]](asked.context, sample.op, float(sample.sent), pair[1]).total_us
         error = us / math.exp(sample.log_us) - 1
         band = ">=1M" if sample.sent >= 1 << 20 else "<1M"
         every[band].append(error)
@@ -295,7 +295,7 @@ def summarise(rows: list[tuple[Sample, float]]) -> None:
             part = [
                 us / math.exp(s.log_us)
                 for s, us in rows
-                if (s.asked.view.between is not None) == net and (s.sent < 1 << 20) == small
+                if (s.asked.topology.between is not None) == net and (s.sent < 1 << 20) == small
             ]
             if part:
                 error = np.abs(np.array(part) - 1)

@@ -182,3 +182,28 @@ def test_few_tasks_for_many_ranks() -> None:
     graph = graph_of(cluster, [("all_reduce", 64 * MIB, tuple(range(256)))])
     assert (graph.kind == TRANSFER).sum() == 2 * 256
     assert graph.num_tasks == (2 + 2 + 2 * 8) * 256
+
+
+def test_a_step_may_demand_nvls() -> None:
+    """It was refused in steps, which use it by default: the demand gives the flows of the default, others do not."""
+    cluster, group = load_cluster("dgx-h100"), tuple(range(8))
+    costs = FlowCosts(cluster)
+    for size in (64 * MIB, 1024 * MIB):
+        usual, demanded = (costs("all_reduce", size, group, each) for each in (None, "nvls"))
+        assert isinstance(usual[0], FlowPlan)
+        assert usual[0].algorithm == "nvls/simple"
+        assert demanded == usual
+    small = costs("all_reduce", 8192, group, "nvls")
+    assert small != costs("all_reduce", 8192, group, None)
+    with pytest.raises(InputError, match="nccl has no all_gather with algorithm 'nvls'"):
+        costs("all_gather", MIB, group, "nvls")
+
+
+@pytest.mark.parametrize(("nodes", "algorithm"), [(1, "nvls"), (2, "nvlstree")])
+def test_a_step_with_nvls_runs_and_differs_from_rings(nodes: int, algorithm: str) -> None:
+    cluster = load_cluster("dgx-h100", nodes=nodes)
+    steps = [
+        simulate("vgg13-h100-b128", Plan(dp=8 * nodes, algorithm=(("all_reduce", name),)), cluster=cluster)
+        for name in (algorithm, "ring")
+    ]
+    assert steps[0].communication_s != steps[1].communication_s

@@ -23,7 +23,7 @@ from trine.studies.check_result import FAST, SLOW, CheckResult
 from trine.studies.hypotheses import Expected, expect
 from trine.studies.nccl_tests import NcclLog, read_log
 
-SIZES = tuple(1 << power for power in range(3, 33))
+SIZES = tuple(1 << power for power in range(3, 35))
 
 
 @cache

@@ -185,7 +185,7 @@ def test_layouts_of_training_refuse_switches() -> None:
     import trine
 
     cluster = trine.build_topology("full", "50 GB/s", "1 us", 2)
-    with pytest.raises(PlanError, match="all_reduce by nvls needs switches that add up"):
+    with pytest.raises(PlanError, match="all_reduce by nvls needs switches that reduce"):
         trine.simulate("vgg13-h100-b128", trine.Plan(dp=2, algorithm=(("all_reduce", "nvls"),)), cluster=cluster)
 
 

@@ -65,7 +65,8 @@ def run(line: str) -> tuple[int, str, str]:
         (f"{REDUCE} --cluster dgx-h100 --algorithm ring,tree", "one algorithm at a time, got 'ring,tree': give one"),
         (f"{REDUCE} --cluster dgx-h100 --algorithm 'ring, tree'", "one algorithm at a time, got 'ring, tree'"),
         (f"{REDUCE} --cluster dgx-h100 --protocol ll,simple", "one protocol at a time, got 'll,simple'"),
-        (f"{TRAIN} --cluster dgx-h100 --gpus 8 --algorithm all_reduce=nvls", "which only 'trine collective' simulates"),
+        (f"{TRAIN} --gpus 8 --cluster dgx-h100 --algorithm all_reduce=nvls --network fifo", "switches that reduce"),
+        (f"{TRAIN} --gpus 16 --cluster dgx-h100 --nodes 2 --algorithm all_reduce=nvls", "nccl has no all_reduce with"),
         # inline topologies and links
         (f"{REDUCE} --topology ring:8 --bandwidth '65 GB/s'", "--topology ring has no sizes, got 'ring:8'"),
         (f"{REDUCE} --topology ring --bandwidth '65 GB/s'", "--topology ring needs --gpus"),

@@ -13,7 +13,7 @@ from trine.cluster.cluster import Cluster
 from trine.collectives.expand import expand
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import CostContext, ll128_allowed
-from trine.collectives.nccl.parameters import LL, LL128
+from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
 from trine.collectives.nccl.predict import OPS
 from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, TimePart, is_plan
 from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
@@ -79,8 +79,7 @@ class MessageLevelRuns:
         if not self.is_bare:
             asked = CollectiveOptions(library=options.library, launch=options.launch)
             self.library = Collectives(cluster, ranks, asked)
-            if options.protocol == LL128 and not ll128_allowed(self.library.topology):
-                raise InputError("LL128 needs links that write 128 bytes at once, such as NVLink", field="protocol")
+            self._check_links(options.protocol)
             if options.algorithm in ("nvls", "sharp") and options.protocol in (LL, LL128):
                 raise InputError("switches that reduce take the protocol simple only", field="protocol")
             self.notes = self.library.cost_notes()
@@ -150,6 +149,8 @@ class MessageLevelRuns:
         asked, protocol = self.options.algorithm, self.options.protocol
         if self.library is None:
             return (known[0] if asked == AUTO else asked), "none"
+        if is_plan(asked):
+            return asked, self._protocol_of(self._load(asked), asked)
         if asked != AUTO:
             return self._schedule_for(asked), "simple" if protocol == AUTO else protocol
         if op not in OPS:
@@ -186,7 +187,7 @@ class MessageLevelRuns:
             self.group,
             network=self.network,
             step_ps=0 if self.library is None else self._steps(protocol),
-            byte_factor=WIRE[protocol],
+            byte_factor=self._byte_factor(algorithm, protocol),
             reducing_switches=self._reducing_switches(schedule),
             progress=self.progress,
             on_compile=self.on_compile,
@@ -203,15 +204,44 @@ class MessageLevelRuns:
             return make_schedule(op, n, sent, algorithm, matrix=self.matrix), algorithm
         return make_schedule(op, n, sent, algorithm, 0 if op in ROOTED else -1), algorithm
 
-    def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
-        """The plan's transfers; proven to do what it says before the first use."""
-        from trine.collectives.mscclpp import check_plan, load_plan, plan_schedule
+    def _load(self, path: str) -> KernelPlan:
+        """The plan, proven to do what it says before the first use."""
+        from trine.collectives.mscclpp import check_plan, load_plan
 
         if self._plan is None:
             plan = load_plan(path)
             check_plan(plan)
             self._plan = plan
-        plan = self._plan
+        return self._plan
+
+    def _protocol_of(self, plan: KernelPlan, path: str) -> str:
+        """The protocol whose costs the steps of a plan have: that of the file; a Simple plan may run with another."""
+        protocol, demanded = plan.protocol.lower(), self.options.protocol
+        if demanded in (AUTO, protocol):
+            self._check_links(protocol)
+            return protocol
+        if protocol != SIMPLE:
+            raise InputError(
+                f"is {demanded!r}, but the plan {path} is written for {protocol}: leave --protocol out, or give "
+                f"{protocol} or none",
+                field="protocol",
+            )
+        return demanded
+
+    def _byte_factor(self, algorithm: str, protocol: str) -> Fraction:
+        """Bytes on the wire for each byte that a message has; the messages of a plan have those of its own protocol."""
+        has_flags = self._plan is not None and is_plan(algorithm) and self._plan.protocol.lower() == protocol
+        return Fraction(1) if has_flags else WIRE[protocol]
+
+    def _check_links(self, protocol: str) -> None:
+        if protocol == LL128 and self.library is not None and not ll128_allowed(self.library.topology):
+            raise InputError("LL128 needs links that write 128 bytes at once, such as NVLink", field="protocol")
+
+    def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
+        """The transfers of the plan."""
+        from trine.collectives.mscclpp import plan_schedule
+
+        plan = self._load(path)
         if plan.collective != op:
             raise InputError(f"is a plan for {plan.collective}, not for {op}", file=path)
         if plan.num_ranks != len(self.ranks):

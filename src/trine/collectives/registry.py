@@ -176,6 +176,6 @@ def check_sent_by_ranks(schedule: Schedule) -> None:
     """Raise PlanError for a schedule in which switches take part: a training step has messages of ranks alone."""
     if schedule.num_switches:
         raise PlanError(
-            f"{schedule.kind} by {schedule.algorithm} needs switches that add up, which only 'trine collective' "
-            "simulates: leave it out of --algorithm, or take another one"
+            f"{schedule.kind} by {schedule.algorithm} needs switches that reduce: a step has them on a library's links "
+            "(NVLink, xGMI) with flows that share them (--network fair) only; leave it out of --algorithm"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trine.collectives.nccl.costs import LIBRARY_ALGORITHMS
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.registry import known_name
 from trine.errors import PlanError
@@ -77,7 +78,8 @@ def build_job(
     Raises PlanError when the layout, the batch or the cuts cannot run.
     """
     for kind, algorithm in plan.algorithm:
-        known_name(kind, algorithm)
+        if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: flows of the library, no schedule
+            known_name(kind, algorithm)
     plan = plan.filled()
     context = JobContext(workload, plan, compute, launch, software, mixed)
     check_offload(context, has_host)

@@ -314,8 +314,8 @@ class _BlockV2:
             for number, target in zip(connections, targets, strict=True):
                 if self.gpu.connections[number].peer != target.rank:
                     raise op.fail(f"a channel to rank {self.gpu.connections[number].peer}, a buffer of {target.rank}")
-        elif op.has("channel_ids"):  # plans before v0.8.0 repeat the switch channel here
-            self._switch_ids(op, via)
+        elif op.has("channel_ids"):  # plans repeat the channel here, which follows from the buffers
+            self._check_ids(op, via)
         part, num_parts = self._part(op)
         return KernelOp(
             action=form.action,
@@ -330,11 +330,11 @@ class _BlockV2:
             reduce_op=op.text("reduce_op", REDUCE_OPS, "sum") if _adds(form) else None,
         )
 
-    def _switch_ids(self, op: PlanFields, via: str | None) -> None:
-        if via != SWITCH:
-            raise op.fail("only operations on ports and switches name channels", "channel_ids")
+    def _check_ids(self, op: PlanFields, via: str | None) -> None:
+        if via is None:
+            raise op.fail("only operations on channels name channels", "channel_ids")
         for index in op.integers("channel_ids", 0, MAX_CHUNKS):
-            pick(op, tuple(self.channels[SWITCH]), index, "switch channel", "channel_ids")
+            pick(op, tuple(self.channels[via]), index, f"{via} channel", "channel_ids")
 
     def _part(self, op: PlanFields) -> tuple[int, int]:
         if not op.has("tbg_info"):
@@ -371,6 +371,8 @@ class _BlockV2:
             buffer, rank, group, path = remote.buffer, remote.rank, None, via
         else:
             buffer, rank, group, path = BUFFER_LETTERS[item.text("type", BUFFER_LETTERS)], self.gpu.rank, None, "local"
+            if item.has("rank") and (named := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
+                raise item.fail(f"a local buffer of GPU {rank} names rank {named}", "rank")
         if packet and buffer != "scratch":
             raise item.fail(f"packets lie in scratch, not in the {buffer}")
         item.done()

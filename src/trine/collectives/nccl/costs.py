@@ -112,9 +112,13 @@ def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0)
     return math.inf if tier is None else rate * efficiency * share / 1e6
 
 
-def _best(tier: Tier | None, rate: float) -> float:
-    """bytes/us that the links of a tier reach at most, whatever was fitted; infinite where there is no such tier."""
-    return math.inf if tier is None else rate * tier.headroom / 1e6
+def _best(tier: Tier | None, rate: float, share: float) -> float:
+    """Return the bytes/us that ``share`` of a tier's links carry; infinite where there is no such tier.
+
+    Fitted efficiencies of rings exceed 1 on some media, since they go with ``extra_steps``: without those bytes a link
+    would carry more than its rate.
+    """
+    return _rate(tier, rate, 1.0, share)
 
 
 def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
@@ -133,12 +137,14 @@ def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
     return a, inside.limit if inside else ""
 
 
-def best_ring_rate(topology: CommTopology) -> float:
-    """bytes/us that all rings can carry at most."""
-    inside = topology.inside
-    through = inside.ring_bytes_per_s if inside and topology.between is None else topology.path_bytes_per_s
+def best_ring_rate(context: CostContext) -> float:
+    """Return the bytes/us that all rings can carry at most."""
+    inside, between = context.topology.inside, context.topology.between
+    share_in, share_out = context.part_of_rate(context.inner), context.part_of_rate(context.outer)
+    if between is None:
+        return _best(inside, inside.ring_bytes_per_s if inside else math.inf, share_in)
     return min(
-        _best(inside, through), _best(topology.between, topology.between.ring_bytes_per_s if topology.between else 0.0)
+        _best(inside, context.topology.path_bytes_per_s, share_in), _best(between, between.ring_bytes_per_s, share_out)
     )
 
 
@@ -194,7 +200,7 @@ def ring_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     sent = size if op in ("broadcast", "reduce") else steps * size / n
     volume = sent if op in ("broadcast", "reduce") else sent + extra * size / n
     base_us = _base_us(context, protocol, size)
-    bytes_us = max(volume / rate, sent / best_ring_rate(topology))
+    bytes_us = max(volume / rate, sent / best_ring_rate(context))
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), steps, limit)
 
 
@@ -213,13 +219,14 @@ def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     steps_us = 2 * (hops * inner_us + depth * outer_us)
     halves = 2 if topology.max_per_domain > 2 else 1  # up and down leave by one link
     share = context.library.tree_efficiency / halves
-    a = _rate(
-        topology.inside, topology.path_bytes_per_s, inner.efficiency[protocol] * share, context.part_of_rate(inner)
-    )
+    part_in, part_out = context.part_of_rate(inner), context.part_of_rate(outer)
+    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[protocol] * share, part_in)
     rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) if topology.between else 0.0
-    b = _rate(topology.between, rate, outer.efficiency[protocol], context.part_of_rate(outer))
+    b = _rate(topology.between, rate, outer.efficiency[protocol], part_out)
     base_us = _base_us(context, protocol, size)
-    most = min(_best(topology.inside, topology.path_bytes_per_s) / halves, _best(topology.between, rate))
+    most = min(
+        _best(topology.inside, topology.path_bytes_per_s, part_in) / halves, _best(topology.between, rate, part_out)
+    )
     bytes_us = max(size / min(a, b), size / most)
     limit = topology.between.limit if topology.between and b < a else topology.inside.limit if topology.inside else ""
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), 2 * (hops + depth), limit)
@@ -230,22 +237,20 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
     topology, inner, outer = context.topology, context.inner, context.outer
     assert topology.inside is not None
     n = topology.min_per_domain
-    a = _rate(topology.inside, topology.inside.ring_bytes_per_s, inner.nvls_efficiency, context.part_of_rate(inner)) / (
-        1.0 + 1.0 / n
-    )
+    part_in, part_out = context.part_of_rate(inner), context.part_of_rate(outer)
+    through = topology.inside.ring_bytes_per_s / (1.0 + 1.0 / n)
+    a = _rate(topology.inside, through, inner.nvls_efficiency, part_in)
     b, rate = math.inf, 0.0
     steps_us = 2 * step_us(topology.inside, inner, SIMPLE)
     num_steps = 2
     if topology.between is not None:
         paths = min(1.0, NVLS_PATHS / topology.between.lanes)
         rate = topology.between.ring_bytes_per_s / _tree_load(topology.num_domains) * paths
-        b = _rate(topology.between, rate, outer.efficiency[SIMPLE], context.part_of_rate(outer))
+        b = _rate(topology.between, rate, outer.efficiency[SIMPLE], part_out)
         depth = math.ceil(math.log2(topology.num_domains))
         steps_us += 2 * depth * step_us(topology.between, outer, SIMPLE)
         num_steps += 2 * depth
-    most = min(
-        _best(topology.inside, topology.inside.ring_bytes_per_s) / (1.0 + 1.0 / n), _best(topology.between, rate)
-    )
+    most = min(_best(topology.inside, through, part_in), _best(topology.between, rate, part_out))
     bytes_us = max(size / min(a, b), size / most)
     limit = topology.between.limit if topology.between and b < a else topology.inside.limit
     return _cost(context, op, inner.nvls_us, steps_us, bytes_us, _ramp(context, SIMPLE), num_steps, limit)
@@ -258,11 +263,10 @@ def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> C
     n = topology.min_per_domain
     inner_us = step_us(topology.inside, inner, SIMPLE)
     steps_us = 2 * inner_us + 2 * step_us(topology.between, context.outer, SIMPLE)
-    a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[SIMPLE], context.part_of_rate(inner))
-    part = COLLNET_EFFICIENCY * context.outer.efficiency[SIMPLE]
-    b = _rate(topology.between, topology.between.ring_bytes_per_s, part, context.part_of_rate(context.outer))
-    most = _best(topology.inside, topology.path_bytes_per_s), _best(topology.between, topology.between.ring_bytes_per_s)
-    bytes_us = max(2 * size * (n - 1) / n / min(a, most[0]), size / min(b, most[1]))
+    efficiency = min(1.0, inner.efficiency[SIMPLE]), min(1.0, COLLNET_EFFICIENCY * context.outer.efficiency[SIMPLE])
+    a = _rate(topology.inside, topology.path_bytes_per_s, efficiency[0], context.part_of_rate(inner))
+    b = _rate(topology.between, topology.between.ring_bytes_per_s, efficiency[1], context.part_of_rate(context.outer))
+    bytes_us = max(2 * size * (n - 1) / n / a, size / b)
     ramp = _ramp(context, SIMPLE)
     cost = _cost(context, op, COLLNET_US, steps_us, bytes_us, ramp, 4, topology.between.limit)
     return replace(cost, delay_us=_delays(steps_us, bytes_us, ramp))
@@ -275,7 +279,7 @@ def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
     steps_us = depth * step_us(topology.between, context.outer, SIMPLE)
     rate, limit = ring_rate(context, SIMPLE)
     base_us = _base_us(context, SIMPLE, size)
-    bytes_us = size * (topology.num_ranks - 1) / topology.num_ranks / min(rate, best_ring_rate(topology))
+    bytes_us = size * (topology.num_ranks - 1) / topology.num_ranks / min(rate, best_ring_rate(context))
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, SIMPLE), depth, limit)
 
 
@@ -289,13 +293,13 @@ def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Co
     steps_us = inside_us = between_us = 0.0
     limit = ""
     if topology.inside is not None:
-        efficiency = min(topology.inside.headroom, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
+        efficiency = min(1.0, inner.efficiency[SIMPLE] if one else inner.p2p_efficiency)
         rate = _message_rate(topology.inside, op) * efficiency * context.part_of_rate(inner)
         inside_us = part * peers_in / (rate / 1e6)
         steps_us = peers_in * inner.p2p_step_us + topology.inside.latency_ps / 1e6
         limit = topology.inside.limit
     if topology.between is not None:
-        efficiency = min(topology.between.headroom, outer.p2p_efficiency)
+        efficiency = min(1.0, outer.p2p_efficiency)
         rate = _message_rate(topology.between, op) * efficiency * context.part_of_rate(outer)
         between_us = part * peers_out / (rate / 1e6)
         steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + topology.between.latency_ps / 1e6

@@ -1,13 +1,16 @@
 """Predict one collective: what the library would choose, how long that takes, what else it could have done.
 
-The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). On links described
-by hand more bandwidth never makes the answer slower: where the library would then change to something that takes
-longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer says so. The answer
-never falls as the size grows: where the library changes to something that is faster than what it did for a smaller
-size, the time stays level until the new choice has caught up. A reduce_scatter or all_gather never takes longer than
-the all_reduce of its size, which leaves every rank with all that they leave it: where the library's own way would, the
-all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or switches that
-reduce, where all_reduce has trees or NVLS and the others a ring.
+The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). Between nodes of
+several GPUs few measurements show that the library's model is the better one. Without them the answer is another
+candidate if our estimate of it lies below the likely range of the library's choice, and a note says so.
+
+On links described by hand more bandwidth never makes the answer slower: where the library would then change to
+something that takes longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer
+says so. The answer never falls as the size grows: where the library changes to something that is faster than what it
+did for a smaller size, the time stays level until the new choice has caught up. A reduce_scatter or all_gather never
+takes longer than the all_reduce of its size, which leaves every rank with all that they leave it: where the library's
+own way would, the all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or
+switches that reduce, where all_reduce has trees or NVLS and the others a ring.
 """
 
 from __future__ import annotations
@@ -144,6 +147,15 @@ class Collectives:
         return self._choice(self.context, op, size_bytes)
 
     def _choice(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
+        pairs, preferred = self.candidates(op), self._preferred(context, op, size_bytes)
+        if self._is_choice_measured:
+            return preferred
+        fastest = min(pairs, key=lambda pair: _total_us(context, op, size_bytes, pair))
+        least = self._band(self._evidence, size_bytes)[0] * _total_us(context, op, size_bytes, preferred)
+        return fastest if _total_us(context, op, size_bytes, fastest) < least else preferred
+
+    def _preferred(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
+        """The candidate that NCCL's own cost model prefers."""
         pairs = self.candidates(op)
         best: tuple[float, Candidate] | None = None
         for pair in pairs:
@@ -151,6 +163,21 @@ class Collectives:
             if us is not None and (best is None or us < best[0]):
                 best = us, pair
         return best[1] if best else pairs[0]
+
+    @cached_property
+    def _is_choice_measured(self) -> bool:
+        """Whether measurements show that NCCL's cost model predicts better than our estimate what NCCL runs.
+
+        They do on one node, with one GPU a node (``v100-2-10gbe``, ``spark-2``), on racks (``gb200-20-racks``), and on
+        two nodes with NVLS (``h100-2x8``; two A4 nodes of eight B200, github.com/dstackai/dstack examples, GCP A4).
+        """
+        topology = self.topology
+        return (
+            topology.between is None
+            or topology.max_per_domain == 1
+            or topology.num_domains < topology.num_nodes
+            or (topology.multicast and topology.num_nodes == 2)
+        )
 
     def cost(self, op: str, size_bytes: int, pair: Candidate) -> Cost:
         """Our model of one candidate."""
@@ -252,8 +279,10 @@ class Collectives:
             slower = self._with_less(op, sent, pair)
             if slower is not None and slower[0].total_us < cost.total_us:
                 cost, notes = slower[0], (self._said(op, pair, cost, slower),)
+            if len(self.candidates(op)) > 1 and self.library.name == "nccl":
+                notes += self._overruled(op, sent, pair)
         time_us = max(cost.total_us, floor_us or 0.0)
-        evidence = self._evidence()
+        evidence = self._evidence
         low, high = self._band(evidence, sent)
         return CollectiveTime(
             op=op,
@@ -333,6 +362,18 @@ class Collectives:
             f"with {part:.3g} of the bandwidth: {op} takes as long as with that, as more does not make it slower"
         )
 
+    def _overruled(self, op: str, size: int, pair: Candidate) -> tuple[str, ...]:
+        """The note of an answer that follows our estimate instead of NCCL's cost model."""
+        preferred = self._preferred(self.context, op, size)
+        if preferred == pair:
+            return ()
+        preferred_ps = _ps(self.cost(op, size, preferred).total_us)
+        return (
+            f"{'/'.join(pair)} is the fastest by trine's estimate; NCCL's cost model prefers {'/'.join(preferred)}, "
+            f"for which trine estimates {format_time(preferred_ps)}; no measurement of such nodes decides",
+        )
+
+    @cached_property
     def _evidence(self) -> str:
         found = [medium.evidence for medium in self._media()]
         order = EVIDENCE
@@ -389,6 +430,11 @@ class Collectives:
             else:
                 high = middle
         return high
+
+
+def _total_us(context: CostContext, op: str, size: int, pair: Candidate) -> float:
+    """Our estimate of one candidate's time."""
+    return COSTS[pair[0]](context, op, float(size), pair[1]).total_us
 
 
 def _check_op(op: str) -> None:

@@ -1,7 +1,8 @@
-"""Which algorithm and protocol NCCL would choose: its own cost model, which is not what the collective will take.
+"""NCCL's own cost model, by which it chooses an algorithm and a protocol; it differs from trine's estimate of the time.
 
-Constants and form: github.com/NVIDIA/nccl src/graph/tuning.cc, snapshot of 2026-06-11 (NCCL 2.28; the ring and tree
-parts are the same since 2.19). What it leaves out is left out here too. Times in microseconds, rates in bytes/us.
+Constants and form: github.com/NVIDIA/nccl src/graph/tuning.cc and the search for channels in src/graph/search.cc,
+snapshot of 2026-06-11 (NCCL 2.28; the ring and tree parts are the same since 2.19). What it leaves out is left out here
+too. Times in microseconds, rates in bytes/us.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ TREE_CORRECTION = {
     SIMPLE: (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8,
              0.9, 0.9),
 }  # fmt: skip
+#: Of the rate of trees that are no more than a chain inside a node.
+CHAIN_PART = 0.85
 #: A network operation costs a ring step at least this, three times it with Simple.
 NET_OVERHEAD_US = 1.0
 
@@ -88,13 +91,19 @@ def _columns(topology: CommTopology) -> tuple[int, int]:
     return architecture(topology.gpu), 0 if topology.num_nodes == 1 else 1 if topology.num_nodes == 2 else 2
 
 
-def _graph_rate(context: CostContext) -> float:
-    """bytes/us of NCCL's channels together, rings and trees alike."""
+def _graph_rate(context: CostContext, algorithm: str) -> float:
+    """Return the bytes/us of NCCL's channels together.
+
+    On two nodes NCCL rates trees by their links inside a node: each NIC carries half of what those do, and the search
+    for trees raises the inner rate to twice the rate of the NICs if the links have it.
+    """
     topology = context.topology
     inner = (
         topology.inside.ring_bytes_per_s if topology.inside and topology.between is None else topology.path_bytes_per_s
     )
     outer = topology.between.ring_bytes_per_s if topology.between else math.inf
+    if algorithm == "tree" and topology.num_nodes <= 2:
+        outer *= 2.0
     return min(inner, outer) / 1e6 * context.part_of_rate(context.inner if topology.inside else context.outer)
 
 
@@ -102,8 +111,8 @@ def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float
     """Algorithm bandwidth in bytes/us."""
     topology = context.topology
     generation, nodes = _columns(topology)
-    channels = context.channels
-    bus = _graph_rate(context)
+    channels = context.channels / (2 if topology.between else 1)  # NCCL rates them before it takes each twice
+    bus = _graph_rate(context, algorithm)
     n = topology.num_ranks
     if algorithm == "ring":
         if protocol == LL:
@@ -123,7 +132,7 @@ def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float
         elif protocol == LL128:
             part = 7.0 / 9.0 if topology.num_nodes == 1 else 120.0 / 128.0
             bus = min(bus * part, channels * CHANNEL_TREE_LL128[generation][nodes] * 1e3)
-        return bus * 0.5
+        return bus * 0.5 * (CHAIN_PART if topology.max_per_domain == 1 else 1.0)
     if algorithm in ("nvls", "nvlstree"):
         inner = topology.inside.ring_bytes_per_s / 1e6 if topology.inside else 0.0
         inner *= NVLS_PART[generation] * (topology.min_per_domain - 1) / topology.min_per_domain
@@ -141,7 +150,8 @@ def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float
 def _latency(topology: CommTopology, op: str, algorithm: str, protocol: str) -> float:
     key = (algorithm, protocol)
     inner_us = HOP_US[_hardware(topology)][key] if topology.inside else 0.0
-    outer_us = HOP_US[NET][key]
+    alone = topology.max_per_domain == 1  # then nothing hides the network's latency, and NCCL counts that of trees
+    outer_us = HOP_US[NET]["tree" if alone and algorithm == "ring" else algorithm, protocol]
     if (
         protocol == SIMPLE and topology.between and not topology.by_hand
     ):  # a network that nobody names says nothing of itself
