@@ -1,4 +1,4 @@
-"""When memory is taken and given back, in terms of tasks. Frozen data without logic."""
+"""When memory is taken and given back, in terms of tasks. Frozen data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from trine.shown import OneLine
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs", "workspaces")
 #: Categories that summaries and documents leave out where nothing is in them.
 SELDOM = frozenset({"workspaces"})
+#: Blocks of stream n have numbers from n times this on; stream 0 is that of the operators.
+BLOCKS_PER_STREAM = 2**40
+_MAX_STREAMS = 256
+
+
+def stream_of(block: int) -> int:
+    """Return the number of the stream that allocates ``block``."""
+    return block // BLOCKS_PER_STREAM % _MAX_STREAMS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -130,7 +130,10 @@ class Logits:
 
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
         self._context = context
-        self._wanted = context.memory_style.logits_bytes
+        style = context.memory_style
+        self._wanted = style.logits_bytes
+        if context.plan.tp > 1 and style.parallel_logits_bytes is not None:
+            self._wanted = style.parallel_logits_bytes
         self._storages: set[int] = set()
         self._first: Tensor | None = None
         self.in_place: set[int] = set()

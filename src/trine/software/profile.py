@@ -119,6 +119,22 @@ class ZeroStyle(Spec):
     bucket_bytes: Annotated[int, Field(ge=1, le=2**40)] | None = None
 
 
+class ShardStyle(Spec):
+    """How FSDP and ZeRO 3 keep, gather and reduce the parameters that replicas share out.
+
+    weights: ``copy``: a shard in half precision beside the optimizer's float32 one; ``master``: the latter alone, cast
+    when it is gathered (FSDP2). gathers: ``in-place``, or a ``copy`` into the parameters, with a buffer that is freed
+    at the next copy. scatters: ``in-place``, or a ``copy`` of a unit's gradients in the dtype of the reduction, freed
+    at the next reduce-scatter. pools: gathered buffers and reduced gradients come from the cached blocks of all streams
+    (``shared``), or of their own.
+    """
+
+    weights: Literal["copy", "master"] = "copy"
+    gathers: Literal["in-place", "copy"] = "in-place"
+    scatters: Literal["in-place", "copy"] = "in-place"
+    pools: Literal["shared", "own"] = "shared"
+
+
 class MemoryStyle(Spec):
     """What memory holds besides tensors, and what this software's autograd keeps.
 
@@ -140,7 +156,7 @@ class MemoryStyle(Spec):
     reads. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
     that activations had, so that those of the next step find other blocks.
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
-    which takes time, or ``kept``.
+    which takes time, or ``kept``. fsdp: parameters that replicas share out.
     """
 
     context_bytes: Bytes = 0
@@ -150,6 +166,7 @@ class MemoryStyle(Spec):
     fragmentation: Annotated[float, Field(ge=0, le=1)] = 0.0
     error: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     logits_bytes: Count | None = None
+    parallel_logits_bytes: Count | None = None
     gradient_buffer: bool = False
     weight_gradients: Literal["step", "backward", "operator", "fused"] = "step"
     buckets: Literal["unsharded", "always", "never"] = "unsharded"
@@ -158,6 +175,7 @@ class MemoryStyle(Spec):
     selective: Literal["attention", "products", "compiled"] = "attention"
     states: Literal["before", "first-step"] = "before"
     gathered_inputs: Literal["again", "kept"] = "again"
+    fsdp: ShardStyle = ShardStyle()
 
 
 class Factor(Spec):

@@ -125,7 +125,7 @@ def _torchtitan() -> tuple[MemoryRow, ...]:
         if facts["precision"] != "bf16":
             continue
         selective = "compiled" if facts["compile"] == "true" else "products"
-        software = changed("torchtitan", operators={"loss": "unfused"}, selective=selective, logits_bytes=14)
+        software = changed("torchtitan", operators={"loss": "unfused"}, selective=selective, logits_bytes=12)
         gpus = int(facts["FSDP"])
         plan = Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"])
         found.append(
