@@ -161,7 +161,7 @@ class JobContext:
     def _left_out_again(self, segments: Sequence[Sequence[Operator]]) -> frozenset[int]:
         """Operators of segments that this software does not run again."""
         software = self.software
-        kept = kept_operators(self.workload, self.plan, segments, self.memory_style.selective)
+        kept = kept_operators(self.workload, self.plan, segments, self.memory_style)
         stops = software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full"
         return kept | left_out_again(self.workload, segments) if stops else kept
 

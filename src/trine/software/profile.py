@@ -119,6 +119,20 @@ class ZeroStyle(Spec):
     bucket_bytes: Annotated[int, Field(ge=1, le=2**40)] | None = None
 
 
+class SelectiveStyle(Spec):
+    """What selective recomputation by operators keeps of a block (``MemoryStyle.selective`` not ``attention``).
+
+    products: the first, third, ... of those of queries, keys, values, output, gate, up, down; or all. grouped: products
+    of experts. exchanged: tokens that expert parallelism has sent.
+    """
+
+    attention: Literal["kept", "recomputed"] = "kept"
+    products: Literal["every-second", "kept", "recomputed"] = "every-second"
+    grouped: Literal["kept", "recomputed"] = "recomputed"
+    router: Literal["kept", "recomputed"] = "recomputed"
+    exchanged: Literal["kept", "recomputed"] = "kept"
+
+
 class ShardStyle(Spec):
     """How FSDP and ZeRO 3 keep, gather and reduce the parameters that replicas share out.
 
@@ -152,8 +166,8 @@ class MemoryStyle(Spec):
     keeps: by family of forward operators, how many times its output more is kept for its backward operator;
     ``key_values``: copies of keys and values where there are as many heads of them as of queries.
     selective: what selective recomputation keeps: all but the core of ``attention`` (Megatron-LM); or of each block the
-    results of attention and of every second ``product`` (torchtitan), ``compiled`` only those that its backward pass
-    reads. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
+    results that ``selective_keeps`` names (torchtitan), ``compiled`` only those that its backward pass reads.
+    loss_chunks: parts of the tokens for which head and loss run, forward and backward, one after the other. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
     that activations had, so that those of the next step find other blocks.
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
     which takes time, or ``kept``. fsdp: parameters that replicas share out.
@@ -173,6 +187,8 @@ class MemoryStyle(Spec):
     parameter_gather: Literal["in-place", "copy"] = "in-place"
     keeps: dict[str, Count] = Field(default_factory=dict)
     selective: Literal["attention", "products", "compiled"] = "attention"
+    selective_keeps: SelectiveStyle = SelectiveStyle()
+    loss_chunks: Annotated[int, Field(ge=1, le=1024)] = 1
     states: Literal["before", "first-step"] = "before"
     gathered_inputs: Literal["again", "kept"] = "again"
     fsdp: ShardStyle = ShardStyle()

@@ -124,19 +124,19 @@ def _torchtitan() -> tuple[MemoryRow, ...]:
     for facts in table("memory_torchtitan"):
         if facts["precision"] != "bf16":
             continue
-        selective = "compiled" if facts["compile"] == "true" else "products"
-        software = changed("torchtitan", operators={"loss": "unfused"}, selective=selective, logits_bytes=12)
+        is_compiled = facts["compile"] == "true"
+        software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
         gpus = int(facts["FSDP"])
         plan = Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"])
         found.append(
             MemoryRow(
                 source=TORCHTITAN,
-                name=f"llama-3.1-8b-{gpus}{'-compiled' if selective == 'compiled' else ''}",
+                name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}",
                 counter=RESERVED,
                 measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
                 plan=plan,
                 model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
-                software=software,
+                software=software if is_compiled else load_software("torchtitan-eager"),
                 stages=(0,),
                 open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
                 nodes=-(-gpus // 8),
