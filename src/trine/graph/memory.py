@@ -31,6 +31,9 @@ class MemoryEvents(OneLine):
     rank: int32[m]. delta_bytes: int64[m], negative when memory is given back. category: int8[m], index into
     MEMORY_CATEGORIES. resident_bytes: int64[ranks, categories], held from the beginning to the end. block: int64[m],
     the same number where a block of a rank is taken and given back, -1 for bytes that are none; None where not known.
+    held: int64[m, 4], where blocks that collectives use are held for them: tasks of the clock of the launching thread
+    (:class:`trine.graph.program.LaunchClock`: launch, ps, behind) and the task that uses a block given back; -1 for no
+    task; None where nothing is held.
     """
 
     task: npt.NDArray[np.int32]
@@ -40,3 +43,4 @@ class MemoryEvents(OneLine):
     category: npt.NDArray[np.int8]
     resident_bytes: npt.NDArray[np.int64]
     block: npt.NDArray[np.int64] | None = None
+    held: npt.NDArray[np.int64] | None = None

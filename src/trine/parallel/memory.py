@@ -68,6 +68,7 @@ class StageMemory:
         self._writer = writer
         self._style = context.memory_style
         self._num_blocks = 0
+        self._users: dict[int, int] = {}  # block -> step of the collective that uses it
         self._tensors = context.workload.tensors
         self._order_of = order_of
         runs = [run for order in orders for run in order]
@@ -260,11 +261,22 @@ class StageMemory:
             self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
     def temporary(
-        self, size_bytes: int, first: int, last: int, category: str = "activations", stream: int = 0
+        self, size_bytes: int, first: int, last: int, category: str = "activations", stream: int = 0, user: int = -1
     ) -> None:
-        """``size_bytes`` from the start of program step ``first`` to the end of step ``last``, of a stream's pool."""
+        """``size_bytes`` from the start of program step ``first`` to the end of step ``last``, of a stream's pool.
+
+        user: step of a collective that uses it.
+        """
         if size_bytes:
-            self._give(self._take(first, size_bytes, CATEGORY[category], stream=stream), last)
+            block = self._take(first, size_bytes, CATEGORY[category], stream=stream)
+            self._users[block.number] = user
+            self._give(block, last)
+
+    def used_by(self, tensor_id: int, microbatch: int, step: int) -> None:
+        """Record that the collective ``step`` uses a tensor of a micro-batch."""
+        block = self._live.get(microbatch, {}).get(self._tensors[tensor_id].storage)
+        if block is not None:
+            self._users[block.number] = step
 
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
         """At the end of ``step`` of the gradients of ``weights`` a part of one in ``degree`` is left."""
@@ -370,6 +382,7 @@ class StageMemory:
     def _give(self, block: Block, step: int) -> None:
         """Give a block back at the end of ``step``, or of a later one that took it."""
         if block.size:
+            user = self._users.pop(block.number, -1)
             self._writer.memory.append(
-                MemoryChange(max(step, block.step), True, -block.size, block.category, block.number)
+                MemoryChange(max(step, block.step), True, -block.size, block.category, block.number, user)
             )

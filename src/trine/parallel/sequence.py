@@ -148,7 +148,8 @@ class SequenceCollectives(SplitCollectives):
             return
         step = self._collective(behind[0], behind[1], batch, op, place, (done,))
         if behind[0] == SCATTER:  # until it is scattered the sum over the ranks is whole
-            self.program.memory.temporary(self.context.scaled_bytes(behind[1], batch), done, step)
+            self.program.memory.temporary(self.context.scaled_bytes(behind[1], batch), done, step, user=step)
+            self.program.memory.used_by(op.outputs[0], place.microbatch, step)
         self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:
@@ -177,7 +178,7 @@ class SequenceCollectives(SplitCollectives):
         """Let go of what was gathered for another forward operator than ``owner``, or in another pass."""
         known = self._gathered.get(self.writer.lane)
         if known is not None and (known.owner != owner or known.place != place._replace(is_last=False)):
-            self.program.memory.temporary(known.size_bytes, known.step, known.last)
+            self.program.memory.temporary(known.size_bytes, known.step, known.last, user=known.step)
             del self._gathered[self.writer.lane]
 
 

@@ -65,6 +65,7 @@ class CachingAllocator:
     segments: list[Segment] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)  # by block
     _free: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by pool
+    _held: list[tuple[int, int]] = field(default_factory=list)  # time and block
     _at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
 
     def take(self, block: int, size: int) -> Segment | None:
@@ -99,6 +100,18 @@ class CachingAllocator:
         gone = Piece(piece.address, piece.size, piece.segment)
         self.drop(block)
         return gone
+
+    def hold(self, block: int, until: int) -> None:
+        """Free ``block``, which a collective uses until then: its bytes are not allocated, but not free either."""
+        self.allocated -= self.pieces[block].size
+        insort(self._held, (until, block))
+
+    def advance(self, now: int) -> None:
+        """Free the blocks whose collectives have ended."""
+        while self._held and self._held[0][0] <= now:
+            _, block = self._held.pop(0)
+            self.allocated += self.pieces[block].size
+            self.drop(block)
 
     def drop(self, block: int) -> None:
         """Free ``block``."""
@@ -178,12 +191,15 @@ def peak_of(
     resident: Sequence[int],
     rounding: int = ROUNDING,
     late: LateBlocks | None = None,
+    times: Sequence[int] = (),
 ) -> ReplayedPeak:
     """Replay ``changes`` (bytes, negative when given back; category; number of the block) in the order of the program.
 
     resident: bytes of each category that are taken first and stay. late: what of them is taken behind a first step, in
     blocks that were free by then; the step is replayed once more behind it. Bytes that are no block of their own (-1,
     as of offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
+    times: of each change, where blocks are held for collectives: when the thread takes a block, or until when it is held
+    after it was given back.
     """
     rows, allocator = list(changes), CachingAllocator(rounding=rounding)
     for i, size in enumerate(resident):
@@ -191,14 +207,17 @@ def peak_of(
         if first > 0:
             allocator.take(RESIDENT + i, first)
     if late is not None and late.size_bytes and late.count:
-        _replay(allocator, rows, [0] * len(resident))
+        _replay(allocator, rows, [0] * len(resident), times)
+        allocator.advance(max(times, default=0))
         each = -(-late.size_bytes // late.count)
         for number in range(late.count):
             allocator.take(RESIDENT + len(resident) + number, each)
-    return _replay(allocator, rows, list(resident))
+    return _replay(allocator, rows, list(resident), times)
 
 
-def _replay(allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int]) -> ReplayedPeak:
+def _replay(
+    allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int], times: Sequence[int]
+) -> ReplayedPeak:
     peak, best, index, loose, whole = allocator.allocated, tuple(held), -1, 0, True
     take, drop = allocator.take, allocator.drop
     for i, (size, category, block) in enumerate(rows):
@@ -206,9 +225,14 @@ def _replay(allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], h
         if block < 0:
             loose, whole = loose + size, False
         elif size > 0:
+            if times:
+                allocator.advance(times[i])
             take(block, size)
         else:
-            drop(block)
+            if times and times[i] > 0:
+                allocator.hold(block, times[i])
+            else:
+                drop(block)
             continue
         if allocator.allocated + loose > peak:
             peak, best, index = allocator.allocated + loose, tuple(held), i

@@ -18,7 +18,7 @@ from trine.results.memory import MemoryFacts, MemoryUse
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
 from trine.results.text import aligned
-from trine.simulation.memory import facts_of, in_order, program_use, shortened
+from trine.simulation.memory import facts_of, in_order, program_use, recorded_launches, shortened
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import Setup, setup_of
 from trine.units import format_bytes
@@ -148,7 +148,7 @@ def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, 
     asked = shortened(setup.plan, setup.workload.batch)
     job, _ = build_job(
         setup.workload, asked, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
-        software=setup.software.profile,
+        software=setup.software.profile, launch=recorded_launches(setup.workload, setup.software.profile),
     )  # fmt: skip
     capacities = [size for size in setup.memory_bytes(setup.places) if size]
     facts = facts_of(setup.software.profile, setup.plan, setup.workload)

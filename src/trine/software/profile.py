@@ -71,8 +71,8 @@ class LaunchStyle(Spec):
     included; message_us: for each message of a pipeline, sent or received. crossing_us: more for each collective of a
     tensor-parallel group and each of its ranks, where messages of the pipeline leave the node. queue_limit: launches
     that the thread may be ahead of the GPU when a pass begins. synchronises: where it waits until the GPU has done all
-    that was launched: with each message of a pipeline and the end of a step (``pass``), behind each backward pass and
-    step (``micro-batch``), behind each step, or never.
+    that was launched: with each message of a pipeline and the end of a step (``pass``), besides behind each
+    forward pass (``forward``), behind each backward pass and step (``micro-batch``), behind each step, or never.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -81,7 +81,7 @@ class LaunchStyle(Spec):
     message_us: Microseconds = 0.0
     crossing_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
-    synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
+    synchronises: Literal["none", "pass", "forward", "micro-batch", "step"] = "step"
 
 
 class FixedCost(Spec):
@@ -171,6 +171,8 @@ class MemoryStyle(Spec):
     that activations had, so that those of the next step find other blocks.
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
     which takes time, or ``kept``. fsdp: parameters that replicas share out.
+    record_streams: a block that a tensor-parallel collective uses is free again when the collective has ended before
+    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025).
     """
 
     context_bytes: Bytes = 0
@@ -192,6 +194,7 @@ class MemoryStyle(Spec):
     states: Literal["before", "first-step"] = "before"
     gathered_inputs: Literal["again", "kept"] = "again"
     fsdp: ShardStyle = ShardStyle()
+    record_streams: bool = False
 
 
 class Factor(Spec):
