@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from trine.compute.resize import Split
 from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
 from trine.graph.program import Label, Phase
@@ -248,6 +249,12 @@ class JobContext:
         if part == BOTH:
             return ps, answer.evidence
         return (ps + (part == INPUT_PART)) // 2, "assumed"
+
+    def copy_ps(self, tensor_id: int, batch: int) -> int:
+        """Return the time of a copy of a tensor on the tokens of one rank, with all features, in picoseconds."""
+        copied = Operator(id=-1, name="aten::cat", phase=FORWARD, inputs=(tensor_id,), outputs=(tensor_id,), gpu_time_ps=0)
+        split = Split(batch=batch, tokens=self.token_partition.context)
+        return round(self.compute.duration(copied, split).ps * self.gpu_factor)
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Bytes of a tensor on the tokens of one rank at ``batch`` samples, with all features, rounded up."""

@@ -80,7 +80,7 @@ def kept_share(workload: Workload, op: Operator, keeps: SelectiveStyle) -> Fract
     if style != "every-second":
         return Fraction(style == "kept")
     if name == "qkv":
-        heads, keys = _heads_of(workload, op)
+        heads, keys = heads_of(workload, op)
         return Fraction(heads + keys, heads + 2 * keys)
     return {"gate_up": Fraction(1, 2), "up": Fraction(1), "down": Fraction(1)}.get(name, Fraction(0))
 
@@ -108,7 +108,7 @@ def _is_kept(workload: Workload, plan: Plan, op: Operator, keeps: SelectiveStyle
     return (is_sent and keeps.exchanged == "kept") or kept_share(workload, op, keeps) >= 1
 
 
-def _heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
+def heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
     """Heads of queries, and of keys and values, of the attention behind a projection; (1, 1) where none names them."""
     place = workload.operators.index(op)
     for other in workload.operators[place : place + 4]:

@@ -20,7 +20,7 @@ from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
 FAMILIES = (
-    "norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout", "residual",
+    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout", "residual",
     "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
@@ -46,9 +46,13 @@ class OperatorStyle(Spec):
     attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
     gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the product of the
     gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs a
-    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). kernels:
+    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``).
+    sequence_gathers: with sequence parallelism, gathers and scatters of tokens, which are no leading dimension, are
+    ``copied`` whole behind, or before. head_norms: with tensor parallelism, queries and keys are ``gathered`` forward
+    behind the norms of heads, and rotated whole on each rank. kernels:
     launches of an operator of a family, forward and backward (1 where nothing is said). passes: how many times its own
-    bytes an operator that is not fused moves, forward and backward (1 where nothing is said).
+    bytes an operator that is not fused moves, forward and backward (1 where nothing is said). Those of ``head_norm``
+    come on top of those of ``rotary``.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -59,6 +63,8 @@ class OperatorStyle(Spec):
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
+    sequence_gathers: Literal["plain", "copied"] = "plain"
+    head_norms: Literal["sharded", "gathered"] = "sharded"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 
