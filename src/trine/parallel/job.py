@@ -252,7 +252,9 @@ class JobContext:
 
     def copy_ps(self, tensor_id: int, batch: int) -> int:
         """Return the time of a copy of a tensor on the tokens of one rank, with all features, in picoseconds."""
-        copied = Operator(id=-1, name="aten::cat", phase=FORWARD, inputs=(tensor_id,), outputs=(tensor_id,), gpu_time_ps=0)
+        copied = Operator(
+            id=-1, name="aten::cat", phase=FORWARD, inputs=(tensor_id,), outputs=(tensor_id,), gpu_time_ps=0
+        )
         split = Split(batch=batch, tokens=self.token_partition.context)
         return round(self.compute.duration(copied, split).ps * self.gpu_factor)
 

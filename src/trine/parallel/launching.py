@@ -17,7 +17,7 @@ from trine.graph.program import LAUNCH_STREAM, Compute, Label, LaunchClock, Step
 #: What the latest operator ends after the last launch at least, where nothing is known.
 _UNKNOWN = -(2**62)
 #: Entries of a collective in the queue of launches: besides its kernel ProcessGroupNCCL records an event and waits for
-#: it on either stream (4), and the allocator records one for a block that is freed (CUDACachingAllocator insert_events).
+#: it on either stream (4), and the allocator records one for a block that is freed (CUDACachingAllocator.cpp).
 ENTRIES_PER_COLLECTIVE = 6
 
 

@@ -1,10 +1,11 @@
 """PyTorch's caching allocator, replayed: what a program's blocks occupy, and what the allocator reserves for them.
 
 After c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.x, native backend, no expandable segments, no limit on splits). Each
-stream reuses the blocks that it allocated; a block's number tells its stream (:func:`trine.graph.memory.stream_of`). Blocks are multiples of 512 B. Blocks of at most 1 MiB come from segments of 2 MiB; larger ones below 10 MiB
-from segments of 20 MiB, all others from segments of their own, rounded up to 2 MiB. The smallest free block that is
-large enough is taken, and split where enough is left over; neighbours that are free are joined. Segments are never
-given back: what PyTorch frees when an allocation fails is not modelled.
+stream reuses the blocks that it allocated; a block's number tells its stream (:func:`trine.graph.memory.stream_of`).
+Blocks are multiples of 512 B. Blocks of at most 1 MiB come from segments of 2 MiB; larger ones below 10 MiB from
+segments of 20 MiB, all others from segments of their own, rounded up to 2 MiB. The smallest free block that is large
+enough is taken, and split where enough is left over; neighbours that are free are joined. Segments are never given
+back: what PyTorch frees when an allocation fails is not modelled.
 """
 
 from __future__ import annotations
@@ -198,8 +199,8 @@ def peak_of(
     resident: bytes of each category that are taken first and stay. late: what of them is taken behind a first step, in
     blocks that were free by then; the step is replayed once more behind it. Bytes that are no block of their own (-1,
     as of offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
-    times: of each change, where blocks are held for collectives: when the thread takes a block, or until when it is held
-    after it was given back.
+    times: of each change, where blocks are held for collectives: when the thread takes a block, or until when a block
+    that it gives back is held.
     """
     rows, allocator = list(changes), CachingAllocator(rounding=rounding)
     for i, size in enumerate(resident):

@@ -166,7 +166,8 @@ def _hold_times(memory: MemoryEvents, records: Records | None) -> Int64 | None:
     launch, more, behind, user = memory.held.T
     end = np.append(records.end_ps, 0)  # of no task: 0
     clock = np.maximum(end[launch] + np.maximum(more, 0), end[behind])
-    return np.where(memory.delta_bytes > 0, clock, end[user])
+    times: Int64 = np.where(memory.delta_bytes > 0, clock, end[user])
+    return times
 
 
 def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:

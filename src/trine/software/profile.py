@@ -20,8 +20,8 @@ from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
 FAMILIES = (
-    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout", "residual",
-    "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout",
+    "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Those that are fitted unless somebody says which.
@@ -173,8 +173,9 @@ class MemoryStyle(Spec):
     ``key_values``: copies of keys and values where there are as many heads of them as of queries.
     selective: what selective recomputation keeps: all but the core of ``attention`` (Megatron-LM); or of each block the
     results that ``selective_keeps`` names (torchtitan), ``compiled`` only those that its backward pass reads.
-    loss_chunks: parts of the tokens for which head and loss run, forward and backward, one after the other. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
-    that activations had, so that those of the next step find other blocks.
+    loss_chunks: parts of the tokens for which head and loss run, forward and backward, one after the other.
+    states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory that
+    activations had, so that those of the next step find other blocks.
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
     which takes time, or ``kept``. fsdp: parameters that replicas share out.
     record_streams: a block that a tensor-parallel collective uses is free again when the collective has ended before

@@ -39,9 +39,10 @@ GPT2_VOCABULARY = 50257
 class MemoryRow:
     """One measured peak, or a layout without a result (``measured_bytes`` None).
 
-    counter: what was measured, ``allocated``, ``reserved``, or ``needed``: reserved and outside. stages: pipeline stages that the measured rank may be of.
-    test: rows of one test on several platforms share it. open: what the source leaves open. structural: why a layout
-    cannot run whatever its memory; empty for none. nodes: 0 where nobody says.
+    counter: what was measured, ``allocated``, ``reserved``, or ``needed``: reserved and outside.
+    stages: pipeline stages that the measured rank may be of. test: rows of one test on several platforms share it.
+    open: what the source leaves open. structural: why a layout cannot run whatever its memory; empty for none.
+    nodes: 0 where nobody says.
     """
 
     source: str
@@ -172,10 +173,16 @@ def _public_row(facts: Mapping[str, str]) -> MemoryRow:
         measured_bytes=round(float(facts["memory_GiB"]) * GIB) if facts["memory_GiB"] else None,
         model=replace(model, sequence=sequence, parameters=None, **shapes),
         plan=Plan(
-            dp=dp, tp=tp, pp=pp, micro_batch=int(facts["micro_batch"] or facts["batch"]), batch=int(facts["batch"]),
-            sharding=sharding, recompute=facts["recompute"], sequence_parallel=tp > 1 and "deepspeed" not in software.name,
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            micro_batch=int(facts["micro_batch"] or facts["batch"]),
+            batch=int(facts["batch"]),
+            sharding=sharding,
+            recompute=facts["recompute"],
+            sequence_parallel=tp > 1 and "deepspeed" not in software.name,
             schedule="1f1b" if pp > 1 else None,
-        ),  # fmt: skip
+        ),
         software=changed(software.name, operators={"dropout": True}) if has_defaults else software,
         stages=tuple(range(pp)),
         nodes=-(-int(facts["gpus"]) // 8),

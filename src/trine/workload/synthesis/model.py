@@ -38,7 +38,8 @@ CONV_DTYPES = {
 }  # fmt: skip
 #: Options that change how a model is built, and their values.
 _CHOICES = {
-    "tied": ("yes", "no"), "biases": ("none", "qkv", "all"), "positions": ("rotary", "learned"), "dropout": ("yes", "no"),
+    "tied": ("yes", "no"), "biases": ("none", "qkv", "all"), "positions": ("rotary", "learned"),
+    "dropout": ("yes", "no"),
 }  # fmt: skip
 _WHOLE = ("sequence", "target", "batch", "layers", "image")
 # What a first GPU of the future could hold, with room: larger is taken for a mistake.
@@ -123,7 +124,7 @@ def synthesize(
         ``none``. Where it is not given, the usual one of a single GPU; :func:`trine.simulate` takes that of the layout.
     tied: ``yes`` or ``no``: whether embedding and head share one table, in place of the model's own.
     biases: of a transformer's linears: ``none``, ``qkv`` or ``all`` (norms too), in place of the model's own.
-    positions: ``rotary`` or ``learned`` (a table with a row for each token of the sequence), in place of the model's own.
+    positions: ``rotary`` or ``learned`` (a table with a row for each token), in place of the model's own.
     dropout: ``yes`` or ``no``, in place of the software profile's.
 
     Times are predictions, and ``Workload.assumptions`` says what they rest on. Raises InputError, naming the field, for
