@@ -108,11 +108,13 @@ def test_blocks_of_collectives_are_held_with_tensor_parallelism_only() -> None:
     assert with_tp[0].allocated_bytes == pytest.approx(with_tp[1].allocated_bytes, rel=1e-3)
     gathered = 2 * LLAMA.sequence * LLAMA.hidden
     held = with_tp[0].reserved_bytes - with_tp[1].reserved_bytes
-    assert gathered * LLAMA.layers < held <= (4 + 6) * gathered * LLAMA.layers
+    each = 4 + 6 + 4 / 2  # gathered and to be scattered, forward and backward, and what scatters leave
+    assert gathered * LLAMA.layers < held <= (each * LLAMA.layers + 8) * gathered  # 8: embedding, head
     alone = [use(LLAMA, trine.Plan(batch=2, micro_batch=1), one).use for one in (old, new)]
     assert alone[0] == alone[1]
 
 
+@pytest.mark.slow
 def test_a_run_holds_no_more_than_the_order_of_the_program() -> None:
     """Times can only free blocks earlier than a CPU that is as far ahead as its queue allows."""
     plan = trine.Plan(tp=2, batch=2, micro_batch=1, sequence_parallel=True)
@@ -156,6 +158,7 @@ def test_dropout_needs_a_profile() -> None:
         from_text("model:llama-3-8b,dropout=yes", software="none")
 
 
+@pytest.mark.slow
 def test_eager_torchtitan_copies_gathers_and_rotates_all_heads() -> None:
     """Less speed with tensor parallelism alone: without it nothing is gathered."""
     model = "model:qwen3-8b,layers=8,sequence=4096"

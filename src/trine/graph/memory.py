@@ -13,7 +13,7 @@ from trine.shown import OneLine
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs", "workspaces")
 #: Categories that summaries and documents leave out where nothing is in them.
 SELDOM = frozenset({"workspaces"})
-#: Blocks of stream n have numbers from n times this on; stream 0 is that of the operators.
+#: Blocks of stream n have numbers from n times this on; stream 0 runs the operators.
 BLOCKS_PER_STREAM = 2**40
 _MAX_STREAMS = 256
 

@@ -20,7 +20,7 @@ from trine.parallel.writer import ProgramWriter
 #: Forward operators of these kinds keep what they read until their backward operator has run.
 SAVES_INPUT = frozenset({"conv", "linear", "matmul", "attention", "batch_norm", "layer_norm", "group_norm", "loss"})
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
-#: Streams of FSDP besides that of the operators, which have cached blocks of their own.
+#: Streams of FSDP with separate cached blocks; stream 0 runs the operators.
 GATHER_STREAM, SCATTER_STREAM = 1, 2
 
 RunKey = tuple[int, str, bool]  # OperatorRun.key

@@ -47,6 +47,7 @@ class SequenceCollectives(SplitCollectives):
         self._copies = software is not None and software.operators.sequence_gathers == "copied" and self._pieces == 1
         passes = {} if software is None else software.operators.passes
         self._rotation_passes = Fraction(passes.get("rotary", [1.0])[0])
+        self._gathered_part: Fraction | None = None
         self._gathers_heads = software is not None and software.operators.head_norms == "gathered"
         own = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
         self._splits = {op.id: split for op in own if (split := self.context.split_of(op)) is not None}
@@ -190,8 +191,10 @@ class SequenceCollectives(SplitCollectives):
     def _gather_heads(self, op: Operator, batch: int, place: Place) -> None:
         """Gather queries and keys behind their norms, copy them, and rotate those of the other ranks too."""
         context, tensor, label = self.context, op.inputs[0], self.label(op, place)
-        heads, keys = heads_of(context.workload, op)
-        part = Fraction(heads + keys, heads + 2 * keys)  # values stay with their ranks
+        if self._gathered_part is None:
+            heads, keys = heads_of(context.workload, op)
+            self._gathered_part = Fraction(heads + keys, heads + 2 * keys)  # values stay with their ranks
+        part = self._gathered_part
         size = round(context.scaled_bytes(tensor, batch) * part)
         key = ("tp", "head norms", op.id, *place.key)
         self.writer.wait(self.writer.collective(GATHER, "tp", key, size, self.writer.last_compute_and_waits(), label))

@@ -34,6 +34,7 @@ from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order
 from trine.parallel.extension import StageProgram
 from trine.parallel.job import JobContext
 from trine.parallel.memory import GATHER_STREAM
+from trine.parallel.plan import Plan
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART
 
@@ -45,6 +46,7 @@ class ShardedReductions(BucketReductions):
         super().__init__(program)
         self.degrees = shard_degrees(program)
         self._is_scattered = self.context.plan.splits_gradients
+        self._copies_scattered = self.context.memory_style.fsdp.scatters == "copy" and shares_weights(self.context.plan)
         self._scattered: tuple[int, int] = (0, 0)  # bytes and step of the latest reduce-scatter's input
         program.memory.keep_gradients(self._lasting_gradients())
 
@@ -69,7 +71,7 @@ class ShardedReductions(BucketReductions):
         if axis:
             self._free_scattered(done[-1])
             done = (writer.collective("reduce_scatter", axis, key, bucket.size_bytes, done, label),)
-            if self.context.memory_style.fsdp.scatters == "copy":
+            if self._copies_scattered:
                 self._scattered = bucket.size_bytes, done[0]
         if groups.copies:
             part, key = -(-bucket.size_bytes // degree), ("copies", *key)
@@ -109,13 +111,18 @@ class ShardedReductions(BucketReductions):
             sizes["buckets"] = 0
 
 
+def shares_weights(plan: Plan) -> bool:
+    """Return whether replicas share out parameters, too."""
+    return plan.sharding in ("zero3", "fsdp")
+
+
 def shard_degrees(program: StageProgram) -> tuple[int, int]:
     """Ranks over which weights are spread, and weights of experts."""
     groups = program.context.plan.groups
     return groups.size(groups.shard), groups.size(groups.expert_shard)
 
 
-#: Dtypes of weights of which the optimizer keeps float32 copies.
+#: The optimizer keeps float32 copies of weights of these dtypes.
 HALVES = frozenset({"bfloat16", "float16"})
 #: Where the names of operators tell no layers, a unit closes when its parameters have so many bytes.
 DEFAULT_UNIT_BYTES = 25 * 2**20
