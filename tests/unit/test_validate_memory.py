@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryFacts, use_of
-from trine.studies.memory_rows import GOLDEN, SIMUMAX, TORCHTITAN, ULTRASCALE, load_memory_rows, structural
+from trine.studies.memory_rows import GOLDEN, PUBLIC, SIMUMAX, TORCHTITAN, ULTRASCALE, load_memory_rows, structural
 from trine.studies.validate_memory import MemoryValidation, validate_memory
 
 GIB = 2**30
@@ -26,10 +26,23 @@ def test_largest_ranks_of_megatron_on_b200() -> None:
     assert found.mean <= 0.005
 
 
-def test_torchtitan_is_within_8_percent_each() -> None:
+def test_torchtitan_is_within_3_percent_each() -> None:
     found = validate_memory(sources=[TORCHTITAN])
     assert len(found.answers) == 4
-    assert all(abs(answer.error) <= 0.08 for answer in found.answers)
+    assert all(abs(answer.error) <= 0.03 for answer in found.answers)
+
+
+@pytest.mark.slow
+def test_public_reports_are_within_12_percent_but_for_two() -> None:
+    """Pipelines of 4 and 8 stages without tensor parallelism measure less than their tensors take."""
+    found = validate_memory(sources=[PUBLIC])
+    compared = [answer for answer in found.answers if answer.is_compared]
+    apart = {answer.row.name for answer in compared if abs(answer.error) > 0.12}
+    assert len(compared) == 17
+    assert apart <= {"flagperf-llama3-8b-a800-pp4-dp2", "flagperf-llama3-8b-a800-pp8"}
+    assert all(a.use.low_bytes <= a.row.measured_bytes <= a.use.high_bytes for a in compared)
+    (lost,) = (answer for answer in found.answers if not answer.is_compared)
+    assert lost.verdict == DOES_NOT_FIT
 
 
 def test_a_sample_of_all_sources() -> None:

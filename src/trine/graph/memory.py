@@ -1,4 +1,4 @@
-"""When memory is taken and given back, in terms of tasks. Frozen data without logic."""
+"""When memory is taken and given back, in terms of tasks. Frozen data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from trine.shown import OneLine
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs", "workspaces")
 #: Categories that summaries and documents leave out where nothing is in them.
 SELDOM = frozenset({"workspaces"})
+#: Blocks of stream n have numbers from n times this on; stream 0 runs the operators.
+BLOCKS_PER_STREAM = 2**40
+_MAX_STREAMS = 256
+
+
+def stream_of(block: int) -> int:
+    """Return the number of the stream that allocates ``block``."""
+    return block // BLOCKS_PER_STREAM % _MAX_STREAMS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -23,6 +31,9 @@ class MemoryEvents(OneLine):
     rank: int32[m]. delta_bytes: int64[m], negative when memory is given back. category: int8[m], index into
     MEMORY_CATEGORIES. resident_bytes: int64[ranks, categories], held from the beginning to the end. block: int64[m],
     the same number where a block of a rank is taken and given back, -1 for bytes that are none; None where not known.
+    held: int64[m, 4], where blocks that collectives use are held for them: tasks of the clock of the launching thread
+    (:class:`trine.graph.program.LaunchClock`: launch, ps, behind) and the task that uses a block given back; -1 for no
+    task; None where nothing is held.
     """
 
     task: npt.NDArray[np.int32]
@@ -32,3 +43,4 @@ class MemoryEvents(OneLine):
     category: npt.NDArray[np.int8]
     resident_bytes: npt.NDArray[np.int64]
     block: npt.NDArray[np.int64] | None = None
+    held: npt.NDArray[np.int64] | None = None

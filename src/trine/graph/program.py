@@ -123,6 +123,7 @@ class MemoryChange(NamedTuple):
     """``delta_bytes`` of memory category ``category`` when step ``step`` starts (or, ``at_end``, ends).
 
     ``block``: the same number where a block is taken and given back; -1 for bytes that are no block of their own.
+    ``user``: of a block that is given back, the collective that was recorded to use it; -1 for none.
     """
 
     step: int
@@ -130,6 +131,16 @@ class MemoryChange(NamedTuple):
     delta_bytes: int
     category: int
     block: int = -1
+    user: int = -1
+
+
+class LaunchClock(NamedTuple):
+    """When the launching thread comes to a step: ``more_ps`` after the end of step ``launch``, and not before the end
+    of step ``behind``, which its queue of launches waits for; -1 for no such step."""
+
+    launch: int
+    more_ps: int
+    behind: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,12 +148,14 @@ class RankProgram:
     """Steps in program order; ``after`` of a step names earlier steps by index.
 
     ``resident_bytes`` are held throughout, one number a memory category (:data:`trine.graph.memory.MEMORY_CATEGORIES`).
+    ``clocks``: of each step, where blocks that collectives use are held for them; else empty.
     """
 
     name: str
     steps: tuple[Step, ...]
     memory: tuple[MemoryChange, ...]
     resident_bytes: tuple[int, ...]
+    clocks: tuple[LaunchClock, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.compute.resize import Split
 from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
@@ -195,7 +196,7 @@ class JobContext:
     def _left_out_again(self, segments: Sequence[Sequence[Operator]]) -> frozenset[int]:
         """Operators of segments that this software does not run again."""
         software = self.software
-        kept = kept_operators(self.workload, self.plan, segments, self.memory_style.selective)
+        kept = kept_operators(self.workload, self.plan, segments, self.memory_style)
         stops = software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full"
         return kept | left_out_again(self.workload, segments) if stops else kept
 
@@ -296,6 +297,14 @@ class JobContext:
         if part == BOTH:
             return ps, answer.evidence
         return (ps + (part == INPUT_PART)) // 2, "assumed"
+
+    def copy_ps(self, tensor_id: int, batch: int) -> int:
+        """Return the time of a copy of a tensor on the tokens of one rank, with all features, in picoseconds."""
+        copied = Operator(
+            id=-1, name="aten::cat", phase=FORWARD, inputs=(tensor_id,), outputs=(tensor_id,), gpu_time_ps=0
+        )
+        split = Split(batch=batch, tokens=self.token_partition.context)
+        return round(self.compute.duration(copied, split).ps * self.gpu_factor)
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Bytes of a tensor on the tokens of one rank at ``batch`` samples, with all features, rounded up."""

@@ -12,10 +12,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from trine.graph.program import LAUNCH_STREAM, Compute, Label, Step
+from trine.graph.program import LAUNCH_STREAM, Compute, Label, LaunchClock, Step
 
 #: What the latest operator ends after the last launch at least, where nothing is known.
 _UNKNOWN = -(2**62)
+#: Entries of a collective in the queue of launches: besides its kernel ProcessGroupNCCL records an event and waits for
+#: it on either stream (4), and the allocator records one for a block that is freed (CUDACachingAllocator.cpp).
+ENTRIES_PER_COLLECTIVE = 6
 
 
 class LaunchThread:
@@ -29,6 +32,7 @@ class LaunchThread:
         self._steps = steps
         self._merges = merges
         self._limit = queue_limit
+        self.last_written = -1  # step of the last launch that was written
         self._unwritten_ps = 0  # launches since the last one that was written
         self._ahead_ps = _UNKNOWN  # how long after that one the latest operator ends, at least
         self._waits: list[int] = []  # what the next launch waits for
@@ -98,6 +102,11 @@ class LaunchThread:
             self._write(self._unwritten_ps, label)
         self._wait_for((step,))
 
+    @property
+    def unwritten_ps(self) -> int:
+        """CPU time of the launches since the last one that was written."""
+        return self._unwritten_ps
+
     def _wait_for(self, steps: Sequence[int]) -> None:
         self._waits += steps
         self._unwritten_ps, self._ahead_ps = 0, _UNKNOWN
@@ -106,4 +115,31 @@ class LaunchThread:
         self._steps.append(Compute(LAUNCH_STREAM, duration_ps, tuple(dict.fromkeys(self._waits)), label))
         self._waits.clear()
         self._unwritten_ps = 0
-        return len(self._steps) - 1
+        self.last_written = len(self._steps) - 1
+        return self.last_written
+
+
+class LaunchClocks:
+    """When the launching thread comes to each step, for blocks that wait for collectives (``record_stream``)."""
+
+    def __init__(self, thread: LaunchThread, queue_limit: int | None) -> None:
+        self.of_steps: list[LaunchClock] = []
+        self._thread = thread
+        self._limit = queue_limit
+        self._count = 0.0
+        self._counts: list[float] = []  # launches up to each operator, and its step
+        self._operators: list[int] = []
+
+    def launched(self, kernels: float, step: int) -> None:
+        """Note the launches of operator ``step``."""
+        self._count += kernels
+        self._counts.append(self._count)
+        self._operators.append(step)
+
+    def note(self, num_steps: int) -> None:
+        """Note the clock of all steps up to the latest one."""
+        behind = -1 if self._limit is None else bisect_right(self._counts, self._count - self._limit) - 1
+        clock = LaunchClock(
+            self._thread.last_written, self._thread.unwritten_ps, self._operators[behind] if behind >= 0 else -1
+        )
+        self.of_steps += [clock] * (num_steps - len(self.of_steps))

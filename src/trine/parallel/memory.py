@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from trine.compute import kind_of
-from trine.graph.memory import MEMORY_CATEGORIES
+from trine.graph.memory import BLOCKS_PER_STREAM, MEMORY_CATEGORIES
 from trine.graph.program import MemoryChange
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun
@@ -20,6 +20,8 @@ from trine.parallel.writer import ProgramWriter
 #: Forward operators of these kinds keep what they read until their backward operator has run.
 SAVES_INPUT = frozenset({"conv", "linear", "matmul", "attention", "batch_norm", "layer_norm", "group_norm", "loss"})
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
+#: Streams of FSDP with separate cached blocks; stream 0 runs the operators.
+GATHER_STREAM, SCATTER_STREAM = 1, 2
 
 RunKey = tuple[int, str, bool]  # OperatorRun.key
 
@@ -66,6 +68,7 @@ class StageMemory:
         self._writer = writer
         self._style = context.memory_style
         self._num_blocks = 0
+        self._users: dict[int, int] = {}  # block -> step of the collective that uses it
         self._tensors = context.workload.tensors
         self._order_of = order_of
         runs = [run for order in orders for run in order]
@@ -257,10 +260,23 @@ class StageMemory:
             size = self._context.rank_bytes(crossing.tensor, self._context.micro_batches[microbatch])
             self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
-    def temporary(self, size_bytes: int, first: int, last: int, category: str = "activations") -> None:
-        """``size_bytes`` from the start of program step ``first`` to the end of step ``last``."""
+    def temporary(
+        self, size_bytes: int, first: int, last: int, category: str = "activations", stream: int = 0, user: int = -1
+    ) -> None:
+        """``size_bytes`` from the start of program step ``first`` to the end of step ``last``, of a stream's pool.
+
+        user: step of a collective that uses it.
+        """
         if size_bytes:
-            self._give(self._take(first, size_bytes, CATEGORY[category]), last)
+            block = self._take(first, size_bytes, CATEGORY[category], stream=stream)
+            self._users[block.number] = user
+            self._give(block, last)
+
+    def used_by(self, tensor_id: int, microbatch: int, step: int) -> None:
+        """Record that the collective ``step`` uses a tensor of a micro-batch."""
+        block = self._live.get(microbatch, {}).get(self._tensors[tensor_id].storage)
+        if block is not None:
+            self._users[block.number] = step
 
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
         """At the end of ``step`` of the gradients of ``weights`` a part of one in ``degree`` is left."""
@@ -271,7 +287,8 @@ class StageMemory:
             self._give(whole, step)
             if weight not in self._parts and weight not in self._lasting:
                 part = -(-self._context.gradient_bytes(weight) // degree)
-                self._parts[weight] = self._take(step, part, CATEGORY["gradients"], at_end=True)
+                stream = SCATTER_STREAM if self._style.fsdp.pools == "own" else 0
+                self._parts[weight] = self._take(step, part, CATEGORY["gradients"], at_end=True, stream=stream)
 
     def gathered(self, size_bytes: int, step: int) -> None:
         """What other replicas sent to this one at ``step`` stays until the step ends."""
@@ -353,16 +370,18 @@ class StageMemory:
     def _free(self, storage: int, microbatch: int, step: int) -> None:
         self._give(self._live[microbatch].pop(storage), step)
 
-    def _take(self, step: int, size: int, category: int, at_end: bool = False) -> Block:
-        """A new block, from the start (or the end) of ``step`` on."""
+    def _take(self, step: int, size: int, category: int, at_end: bool = False, stream: int = 0) -> Block:
+        """A new block of a stream's pool, from the start (or the end) of ``step`` on."""
         self._num_blocks += 1
+        number = self._num_blocks + stream * BLOCKS_PER_STREAM
         if size:
-            self._writer.memory.append(MemoryChange(step, at_end, size, category, self._num_blocks))
-        return Block(size, category, self._num_blocks, step)
+            self._writer.memory.append(MemoryChange(step, at_end, size, category, number))
+        return Block(size, category, number, step)
 
     def _give(self, block: Block, step: int) -> None:
         """Give a block back at the end of ``step``, or of a later one that took it."""
         if block.size:
+            user = self._users.pop(block.number, -1)
             self._writer.memory.append(
-                MemoryChange(max(step, block.step), True, -block.size, block.category, block.number)
+                MemoryChange(max(step, block.step), True, -block.size, block.category, block.number, user)
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from trine.compute import kind_of
 from trine.compute.kinds import layer_of
@@ -12,6 +13,9 @@ from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, Operator, Workload
 from trine.parallel.cuts import has_layers
 from trine.parallel.plan import Plan
+
+if TYPE_CHECKING:
+    from trine.software.profile import MemoryStyle, SelectiveStyle
 
 #: Selective recomputation as Megatron-LM means it: the core of attention.
 ATTENTION = "attention"
@@ -63,37 +67,48 @@ def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -
     return frozenset(left)
 
 
-def kept_share(workload: Workload, op: Operator) -> Fraction:
-    """The part of the results of a block's product that is kept where every second product is.
+def kept_share(workload: Workload, op: Operator, keeps: SelectiveStyle) -> Fraction:
+    """Return the part of the results of a block's product that is kept.
 
-    In the order of queries, keys, values, output, gate, up, down, or with one projection up, of which the first, third,
-    ... are kept (torchtitan's policy ``op``, which counts the products of a block).
+    Of every second product in the order of queries, keys, values, output, gate, up, down, or with one projection up,
+    the first, third, ... are kept (torchtitan's policy ``op``, which counts the products of a block).
     """
     name = op.layer.rsplit(".", 1)[-1]
     if kind_of(op) not in ("linear", "matmul") or not op.outputs:
         return Fraction(0)
+    style = keeps.grouped if op.attributes.get("expert") else keeps.router if name == "router" else keeps.products
+    if style != "every-second":
+        return Fraction(style == "kept")
     if name == "qkv":
-        heads, keys = _heads_of(workload, op)
+        heads, keys = heads_of(workload, op)
         return Fraction(heads + keys, heads + 2 * keys)
     return {"gate_up": Fraction(1, 2), "up": Fraction(1), "down": Fraction(1)}.get(name, Fraction(0))
 
 
 def kept_operators(
-    workload: Workload, plan: Plan, segments: Iterable[Sequence[Operator]], selective: str
+    workload: Workload, plan: Plan, segments: Iterable[Sequence[Operator]], style: MemoryStyle
 ) -> frozenset[int]:
-    """Operators of segments that do not run again, as their results are kept, or nothing of the backward pass needs
-    them: attention, products that are kept as a whole, and what follows the last product of a block."""
-    if plan.recompute != "selective" or selective == ATTENTION:
+    """Return operators of segments that do not run again: attention and products that are kept as a whole, dispatched
+    tokens, and what follows the last product of a block, whose results no backward operator needs."""
+    if plan.recompute != "selective" or style.selective == ATTENTION:
         return frozenset()
     found: set[int] = set()
+    keeps = style.selective_keeps
     for ops in segments:
         products = [i for i, op in enumerate(ops) if kind_of(op) in ("linear", "matmul")]
         found.update(op.id for op in ops[products[-1] + 1 if products else len(ops) :])
-        found.update(op.id for op in ops if kind_of(op) == "attention" or kept_share(workload, op) >= 1)
+        found.update(op.id for op in ops if _is_kept(workload, plan, op, keeps))
     return frozenset(found)
 
 
-def _heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
+def _is_kept(workload: Workload, plan: Plan, op: Operator, keeps: SelectiveStyle) -> bool:
+    if kind_of(op) == "attention":
+        return keeps.attention == "kept"
+    is_sent = plan.ep > 1 and op.attributes.get("moe") == "dispatch"
+    return (is_sent and keeps.exchanged == "kept") or kept_share(workload, op, keeps) >= 1
+
+
+def heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
     """Heads of queries, and of keys and values, of the attention behind a projection; (1, 1) where none names them."""
     place = workload.operators.index(op)
     for other in workload.operators[place : place + 4]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trine.compute import kind_of
 from trine.compute.kinds import family_of, layer_of
 from trine.graph.memory import MEMORY_CATEGORIES
-from trine.graph.workload import BACKWARD, FORWARD, Operator, Tensor
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor
 from trine.parallel.recompute import ATTENTION, kept_share
 from trine.parallel.token_partition import is_expert
 
@@ -49,6 +49,7 @@ class Extras:
         self._instead: dict[int, int] = {}  # forward operator -> storage of the input that is not kept
         self._kept: set[int] = set()  # storages that live on where their operators run again
         self.fused: dict[int, None] = {}
+        self._add_chunks()
         for op in forward:
             self._add_more(op)
             self._add_kept(op)
@@ -56,6 +57,15 @@ class Extras:
             self._add_fused(op)
         shapes = {(tuple(self._tensors[w].shape), context.local_bytes[w]) for w in self.fused}
         self.dummy_bytes = sum(size for _, size in shapes)
+
+    def _add_chunks(self) -> None:
+        """Logits and what the loss makes of them are there for one part of the tokens at a time."""
+        chunks = self._style.loss_chunks
+        if chunks > 1:
+            own = [op for op in self._context.workload.operators if op.phase != OPTIMIZER]
+            made = {t for op in own if op.layer.startswith("loss") for t in (*op.inputs, *op.outputs)}
+            logits = (self._tensors[t] for t in made if self._tensors[t].role != "input")
+            self._factor = {tensor.storage: Fraction(1, chunks) for tensor in logits}
 
     def _add_more(self, op: Operator) -> None:
         times = self._style.keeps.get(profile_family(op), 0) if self._style.keeps else 0
@@ -71,9 +81,13 @@ class Extras:
         """Of a product that is recomputed, the part of its results that is kept all the same."""
         if self._style.selective == ATTENTION or self._context.plan.recompute != "selective" or not layer_of(op.layer):
             return
-        share = kept_share(self._context.workload, op)
+        keeps, is_expert = self._style.selective_keeps, op.attributes.get("expert") is True
+        share = kept_share(self._context.workload, op, keeps)
         is_last = op.layer.endswith(".down")
-        if (op.id in self._context.runs_again and share) or (is_last and self._style.selective == "products"):
+        if is_expert and is_last and self._context.plan.ep > 1 and keeps.exchanged == "kept":
+            share = Fraction(1)  # what comes back from the experts
+        keeps_last = is_last and self._style.selective == "products" and not is_expert
+        if (op.id in self._context.runs_again and share) or keeps_last:
             self._of.setdefault(op.id, {})[_KEPT - op.id] = op.outputs[0]
             self._factor[_KEPT - op.id] = share or Fraction(1)
             self._kept.add(_KEPT - op.id)
@@ -134,7 +148,10 @@ class Logits:
 
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
         self._context = context
-        self._wanted = context.memory_style.logits_bytes
+        style = context.memory_style
+        self._wanted = style.logits_bytes
+        if context.plan.tp > 1 and style.parallel_logits_bytes is not None:
+            self._wanted = style.parallel_logits_bytes
         self._storages: set[int] = set()
         self._first: Tensor | None = None
         self.in_place: set[int] = set()
@@ -157,6 +174,7 @@ class Logits:
         if self._first is None or self._wanted is None or op.phase != BACKWARD or not op.layer.startswith("loss"):
             return []
         count = self._context.rank_bytes(self._first.id, batch) // _ITEM.get(self._first.dtype, 4)
+        count //= self._context.memory_style.loss_chunks
         known = sum(live[storage][0] for storage in self._storages if storage in live)
         missing = max(int(count * self._wanted) - known, 0)
         return [4 * count] * (missing // (4 * count)) + [missing % (4 * count)] if missing else []

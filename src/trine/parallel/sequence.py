@@ -9,16 +9,19 @@ weight, beside the gradient of its input, unless the software keeps it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from trine.errors import PlanError
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.recompute import heads_of
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.tensor import SplitCollectives
 from trine.parallel.token_partition import is_expert
+from trine.workload.synthesis.graph import HEAD_NORMS
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 
@@ -41,6 +44,12 @@ class SequenceCollectives(SplitCollectives):
         super().__init__(program)
         self._pieces = self.context.plan.tp_overlap
         self._gathered: dict[int, _Gathered] = {}  # by lane
+        software = self.context.software
+        self._copies = software is not None and software.operators.sequence_gathers == "copied" and self._pieces == 1
+        passes = {} if software is None else software.operators.passes
+        self._rotation_passes = Fraction(passes.get("rotary", [1.0])[0])
+        self._gathered_part: Fraction | None = None
+        self._gathers_heads = software is not None and software.operators.head_norms == "gathered"
         own = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
         self._splits = {op.id: split for op in own if (split := self.context.split_of(op)) is not None}
         for op_id, split in self.context.splits.items():
@@ -93,10 +102,12 @@ class SequenceCollectives(SplitCollectives):
         if place.phase == Phase.OPTIMIZER:
             return
         self._give_back(op.forward_id if op.phase == BACKWARD else op.id, place)
+        batch = self.context.micro_batches[place.microbatch]
+        if self._gathers_heads and op.phase == FORWARD and op.name.startswith(HEAD_NORMS):
+            self._gather_heads(op, batch, place)
         split = self._splits.get(op.id)
         if split is None:
             return
-        batch = self.context.micro_batches[place.microbatch]
         tensor = self._whole_before(op, split)
         in_pieces = self._overlaps(op, split, place) and (op.phase == FORWARD or split.mode == "row")
         if tensor is None or in_pieces:
@@ -106,6 +117,9 @@ class SequenceCollectives(SplitCollectives):
             after = self.writer.last_compute_and_waits()
             step = self._collective(GATHER, tensor, batch, op, place, after)
             known = self._keep(op, place, step, self.context.gathered_bytes(op, tensor, batch))
+            if self._copies:
+                self.writer.wait(step)
+                self._copy(tensor, batch, op, place)
         # Beside the gradient of its input, that of a column split's weight may still be on its way.
         if op.phase == FORWARD or split.mode != "column" or self._part(op, place) != INPUT_PART:
             self.writer.wait(known.step)
@@ -147,9 +161,13 @@ class SequenceCollectives(SplitCollectives):
         behind = self._scattered_after(op, split, place)
         if behind is None or (behind[0] == SCATTER and self._overlaps(op, split, place)):
             return
+        if behind[0] == SCATTER and self._copies:
+            done = self._copy(behind[1], batch, op, place)
         step = self._collective(behind[0], behind[1], batch, op, place, (done,))
         if behind[0] == SCATTER:  # until it is scattered the sum over the ranks is whole
-            self.program.memory.temporary(self.context.gathered_bytes(op, behind[1], batch), done, step)
+            size = self.context.gathered_bytes(op, behind[1], batch)
+            self.program.memory.temporary(size, done, step, user=step)
+            self.program.memory.used_by(op.outputs[0], place.microbatch, step)
         self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:
@@ -168,6 +186,25 @@ class SequenceCollectives(SplitCollectives):
         key = ("tp", kind, op.id, piece, *place.key)
         return self.writer.collective(kind, axis, key, size, after, label)
 
+    def _copy(self, tensor: int, batch: int, op: Operator, place: Place) -> int:
+        """Copy a whole tensor to, or from, the order in which the collective has it; the step of the copy."""
+        duration_ps = self.context.copy_ps(tensor, batch)
+        return self.writer.operator(op, duration_ps, self.label(op, place), is_first=False)
+
+    def _gather_heads(self, op: Operator, batch: int, place: Place) -> None:
+        """Gather queries and keys behind their norms, copy them, and rotate those of the other ranks too."""
+        context, tensor, label = self.context, op.inputs[0], self.label(op, place)
+        if self._gathered_part is None:
+            heads, keys = heads_of(context.workload, op)
+            self._gathered_part = Fraction(heads + keys, heads + 2 * keys)  # values stay with their ranks
+        part = self._gathered_part
+        size = round(context.scaled_bytes(tensor, batch) * part)
+        key = ("tp", "head norms", op.id, *place.key)
+        after = self.writer.last_compute_and_waits()
+        self.writer.wait(self.writer.collective(GATHER, context.plan.groups.tensor, key, size, after, label))
+        passes = 1 + self._rotation_passes * Fraction(context.plan.tp - 1, context.plan.tp)
+        self.writer.operator(op, round(context.copy_ps(tensor, batch) * part * passes), label, is_first=False)
+
     def _keep(self, op: Operator, place: Place, step: int, size_bytes: int) -> _Gathered:
         owner = op.forward_id if op.phase == BACKWARD else op.id
         found = self._gathered[self.writer.lane] = _Gathered(
@@ -179,7 +216,7 @@ class SequenceCollectives(SplitCollectives):
         """Let go of what was gathered for another forward operator than ``owner``, or in another pass."""
         known = self._gathered.get(self.writer.lane)
         if known is not None and (known.owner != owner or known.place != place._replace(is_last=False)):
-            self.program.memory.temporary(known.size_bytes, known.step, known.last)
+            self.program.memory.temporary(known.size_bytes, known.step, known.last, user=known.step)
             del self._gathered[self.writer.lane]
 
 

@@ -33,6 +33,8 @@ from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import StageProgram
 from trine.parallel.job import JobContext
+from trine.parallel.memory import GATHER_STREAM
+from trine.parallel.plan import Plan
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART
 
@@ -44,6 +46,8 @@ class ShardedReductions(BucketReductions):
         super().__init__(program)
         self.degrees = shard_degrees(program)
         self._is_scattered = self.context.plan.splits_gradients
+        self._copies_scattered = self.context.memory_style.fsdp.scatters == "copy" and shares_weights(self.context.plan)
+        self._scattered: tuple[int, int] = (0, 0)  # bytes and step of the latest reduce-scatter's input
         program.memory.keep_gradients(self._lasting_gradients())
 
     def _lasting_gradients(self) -> dict[int, int]:
@@ -65,7 +69,10 @@ class ShardedReductions(BucketReductions):
         axis, degree = (groups.expert_shard if bucket.is_expert else groups.shard), self.degrees[bucket.is_expert]
         key, done = ("bucket", self.program.stage, number, *self.context.replica_key(place)), self.complete()
         if axis:
+            self._free_scattered(done[-1])
             done = (writer.collective("reduce_scatter", axis, key, bucket.size_bytes, done, label),)
+            if self._copies_scattered:
+                self._scattered = bucket.size_bytes, done[0]
         if groups.copies:
             part, key = -(-bucket.size_bytes // degree), ("copies", *key)
             done = (writer.collective("all_reduce", groups.copies, key, part, done, label, queue="copies"),)
@@ -73,6 +80,16 @@ class ShardedReductions(BucketReductions):
             self.program.memory.scattered(bucket.weights, degree, done[0])
         self.reductions.append(done[0])
         return done[0]
+
+    def _free_scattered(self, last: int) -> None:
+        """Free the input of the latest reduce-scatter at the end of step ``last``."""
+        size, step = self._scattered
+        self.program.memory.temporary(size, step, last, "gradients")
+        self._scattered = (0, 0)
+
+    def before_optimizer(self, step: int) -> None:
+        super().before_optimizer(step)
+        self._free_scattered(self._scattered[1])
 
     def optimizer_share(self, share: Fraction) -> Fraction:
         return share * self._part_of_weights()
@@ -94,12 +111,19 @@ class ShardedReductions(BucketReductions):
             sizes["buckets"] = 0
 
 
+def shares_weights(plan: Plan) -> bool:
+    """Return whether replicas share out parameters, too."""
+    return plan.sharding in ("zero3", "fsdp")
+
+
 def shard_degrees(program: StageProgram) -> tuple[int, int]:
     """Ranks over which weights are spread, and weights of experts."""
     groups = program.context.plan.groups
     return groups.size(groups.shard), groups.size(groups.expert_shard)
 
 
+#: The optimizer keeps float32 copies of weights of these dtypes.
+HALVES = frozenset({"bfloat16", "float16"})
 #: Where the names of operators tell no layers, a unit closes when its parameters have so many bytes.
 DEFAULT_UNIT_BYTES = 25 * 2**20
 _NO_LIMIT = 2**62
@@ -109,13 +133,15 @@ _NO_LIMIT = 2**62
 class _Unit:
     """Operators (forward ids) whose parameters are gathered together; bytes of weights, and of experts' weights.
 
-    steps: of the gathers while it is whole, first: of them the first, users: passes that work with it.
+    steps: of the gathers while it is whole; begin: the step of its first operator since then; users: passes that work
+    with it.
     """
 
     number: int
     operators: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=lambda: [0, 0])
     steps: tuple[int, ...] = ()
+    begin: int = -1
     is_whole: bool = False
     users: int = 0
 
@@ -144,6 +170,8 @@ class ParameterGathers(ShardedReductions):
         self._walks = {key: self._walk(program.context.chunks[key[0]].passes[key[1]].runs) for key in chunks if
                        key[1] in program.context.chunks[key[0]].passes}  # fmt: skip
         self._count = 0
+        self._style = self.context.memory_style.fsdp
+        self._buffer: tuple[int, int] = (0, 0)  # bytes and step of the gather whose buffer was copied from last
 
     # -- units -------------------------------------------------------------------------------------------------------
 
@@ -219,6 +247,21 @@ class ParameterGathers(ShardedReductions):
             unit.users += 1
         for step in unit.steps:
             self.writer.wait(step)
+        if self._style.gathers == "copy" and unit.begin < 0 and unit.steps:
+            unit.begin = len(self.writer.steps)
+            self._free_buffer(unit.begin)
+            self._buffer = self._shared_bytes(unit), unit.steps[0]
+
+    def _free_buffer(self, last: int) -> None:
+        """Free the buffer of the gather that was copied from last, at the end of step ``last``."""
+        size, step = self._buffer
+        stream = GATHER_STREAM if self._style.pools == "own" else 0
+        self.program.memory.temporary(size, step, last, "weights", stream)
+        self._buffer = (0, 0)
+
+    def end_pass(self, place: Place) -> None:
+        super().end_pass(place)
+        self._free_buffer(len(self.writer.steps) - 1)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         super().after(op, done, batch, place)
@@ -250,17 +293,24 @@ class ParameterGathers(ShardedReductions):
         return before if set(last) <= set(before) else last
 
     def _give_up(self, unit: _Unit, done: int) -> None:
-        size = sum(size for size, degree in zip(unit.sizes, self.degrees, strict=True) if degree > 1)
-        if unit.steps and size:
-            self.program.memory.temporary(size, unit.steps[0], done, "weights")
-        unit.is_whole, unit.steps = False, ()
+        if unit.steps:
+            first = unit.steps[0] if self._style.gathers == "in-place" else unit.begin
+            self.program.memory.temporary(self._shared_bytes(unit), first, done, "weights")
+        unit.is_whole, unit.steps, unit.begin = False, (), -1
+
+    def _shared_bytes(self, unit: _Unit) -> int:
+        """Bytes of the parameters of a unit that replicas share out."""
+        return sum(size for size, degree in zip(unit.sizes, self.degrees, strict=True) if degree > 1)
 
     def resident(self, sizes: dict[str, int]) -> None:
         super().resident(sizes)
         for weight in self.program.weights:
             size = self.context.local_bytes[weight.weight]
             degree = self.degrees[weight.weight in self.context.token_partition.expert_weights]
-            sizes["weights"] -= size - -(-size // degree)
+            part = -(-size // degree)
+            if self._style.weights == "master" and self.context.workload.tensors[weight.weight].dtype in HALVES:
+                part = 0 if degree > 1 else part  # the optimizer's float32 shard is the only one
+            sizes["weights"] -= size - part
 
 
 def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[list[Operator]]:

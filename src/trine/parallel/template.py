@@ -136,6 +136,11 @@ def memory_events(
         parts["delta"].append(delta)
         parts["category"].append(category)
         parts["block"].append(block)
+    programs = [job.programs[program] for program in program_of]
+    held = None
+    if any(program.clocks for program in programs):
+        parts_of = zip(programs, program_of, base.tolist(), strict=True)
+        held = np.concatenate([_held_table(one, templates[number], first) for one, number, first in parts_of])
     joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     return MemoryEvents(
         task=joined["task"].astype(np.int32),
@@ -143,14 +148,27 @@ def memory_events(
         rank=joined["rank"].astype(np.int32),
         delta_bytes=joined["delta"].astype(np.int64),
         category=joined["category"].astype(np.int8),
-        resident_bytes=np.array([job.programs[p].resident_bytes for p in program_of], dtype=np.int64),
+        resident_bytes=np.array([program.resident_bytes for program in programs], dtype=np.int64),
         block=joined["block"].astype(np.int64),
+        held=held,
     )
+
+
+def _held_table(program: RankProgram, template: ProgramTemplate, base: int) -> Int64:
+    """Return :attr:`trine.graph.memory.MemoryEvents.held` of one rank, whose first task is ``base``."""
+    rows = np.array(program.memory, dtype=np.int64).reshape(-1, 6)
+    held = np.full((len(rows), 4), -1, np.int64)
+    if program.clocks:
+        held[:, :3], held[:, 3] = np.array(program.clocks, np.int64).reshape(-1, 3)[rows[:, 0]], rows[:, 5]
+        for column in (0, 2, 3):
+            steps = held[:, column]
+            held[:, column] = np.where(steps >= 0, template.last_task[steps] + base, -1)
+    return held
 
 
 def _memory_table(program: RankProgram, template: ProgramTemplate) -> tuple[Int64, Int64, Int64, Int64, Int64]:
     """int64[changes] each: task of the program, whether at its end, bytes, category, block."""
-    rows = np.array(program.memory, dtype=np.int64).reshape(-1, 5)
+    rows = np.array(program.memory, dtype=np.int64).reshape(-1, 6)
     steps = rows[:, 0]
     task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])
     return task, rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4]

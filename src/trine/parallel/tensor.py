@@ -78,7 +78,9 @@ class TensorCollectives(SplitCollectives):
         if size:
             label = self.label(op, place)
             key = ("tp", op.id, *place.key)
-            self.wait_beside_weights(op, self.writer.collective(kind, self.axis, key, size, (done,), label))
+            step = self.writer.collective(kind, self.axis, key, size, (done,), label)
+            self.program.memory.used_by(op.outputs[0], place.microbatch, step)
+            self.wait_beside_weights(op, step)
 
 
 class HeadGathers(Extension):
@@ -105,7 +107,7 @@ class HeadGathers(Extension):
         forward = self.context.operators[op.forward_id]
         step, size = self._collective("reduce_scatter", forward, op, place, self.writer.last_compute_and_waits())
         self.writer.wait(step)
-        self.program.memory.temporary(size, step, step)
+        self.program.memory.temporary(size, step, step, user=step)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
         """An all-gather behind the projection; what it made is given back behind its first reader."""
@@ -134,7 +136,7 @@ class HeadGathers(Extension):
     def _give_back(self, last: int) -> None:
         pending = self._pending.pop(self.writer.lane, None)
         if pending is not None:
-            self.program.memory.temporary(pending[2], pending[1], last)
+            self.program.memory.temporary(pending[2], pending[1], last, user=pending[1])
 
     def _collective(
         self, kind: str, projection: Operator, op: Operator, place: Place, after: tuple[int, ...]

@@ -17,7 +17,7 @@ from trine.graph.program import (
 )
 from trine.graph.workload import Operator
 from trine.parallel.job import JobContext
-from trine.parallel.launching import LaunchThread
+from trine.parallel.launching import ENTRIES_PER_COLLECTIVE, LaunchClocks, LaunchThread
 
 
 class ProgramWriter:
@@ -42,10 +42,14 @@ class ProgramWriter:
         limit = None if launch is None else launch.queue_limit
         self._tensor_axis = context.plan.groups.tensor
         self.thread = LaunchThread(self.steps, launch is not None and launch.merges, limit)
+        is_recorded = launch is not None and context.memory_style.record_streams
+        self._clocks = LaunchClocks(self.thread, limit) if is_recorded else None
 
     def add(self, step: Step) -> int:
         """Append a step and return its index."""
         self.steps.append(step)
+        if self._clocks is not None:
+            self._clocks.note(len(self.steps))
         return len(self.steps) - 1
 
     def wait(self, index: int) -> None:
@@ -71,6 +75,8 @@ class ProgramWriter:
         done = self._last_compute[self.lane] = self.add(Compute(COMPUTE_STREAM, duration_ps, tuple(waits), label))
         if launch is not None:
             self.thread.runs(done, duration_ps)
+            if self._clocks is not None and is_first:
+                self._clocks.launched(kernels, done)
         waits.clear()
         return done
 
@@ -114,7 +120,10 @@ class ProgramWriter:
         if axis == self._tensor_axis and self._launch is not None:
             launch_ps += self._launch.tensor_ps * self.context.plan.tp
         after = (*after, *self._launched(launch_ps, after, label))
-        return self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
+        step = self.add(Collective(kind, axis, key, size_bytes, root, algorithm, after, label, queue))
+        if self._clocks is not None:
+            self._clocks.launched(ENTRIES_PER_COLLECTIVE, step)
+        return step
 
     def last_compute(self) -> tuple[int, ...]:
         """The latest operator on the compute stream, if any."""
@@ -141,9 +150,10 @@ class ProgramWriter:
         if self._launch is None:
             return
         wanted, has_messages = self._launch.synchronises, self.context.plan.pp > 1
-        if (wanted == "pass" and has_messages) or (wanted == "micro-batch" and is_backward):
+        is_pass = has_messages and wanted in ("pass", "forward")
+        if is_pass or (wanted == "micro-batch" and is_backward) or (wanted == "forward" and not is_backward):
             steps = (*self.last_compute_and_waits(), *self.sent[-1:])
-            self.thread.synchronise(steps, label, and_next=wanted == "pass")
+            self.thread.synchronise(steps, label, and_next=is_pass)
 
     def last_of_step(self) -> tuple[int, ...]:
         """What ended the training step before; empty in the first."""
@@ -151,4 +161,8 @@ class ProgramWriter:
 
     def finish(self, name: str, resident_bytes: tuple[int, ...]) -> RankProgram:
         """The program."""
-        return RankProgram(name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes)
+        clocks = () if self._clocks is None else self._clocks.of_steps
+        return RankProgram(
+            name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes,
+            clocks=tuple(clocks),
+        )  # fmt: skip

@@ -1,10 +1,11 @@
 """PyTorch's caching allocator, replayed: what a program's blocks occupy, and what the allocator reserves for them.
 
-After c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.x, native backend, one stream, no expandable segments, no limit on
-splits). Blocks are multiples of 512 B. Blocks of at most 1 MiB come from segments of 2 MiB; larger ones below 10 MiB
-from segments of 20 MiB, all others from segments of their own, rounded up to 2 MiB. The smallest free block that is
-large enough is taken, and split where enough is left over; neighbours that are free are joined. Segments are never
-given back: what PyTorch frees when an allocation fails is not modelled.
+After c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.x, native backend, no expandable segments, no limit on splits). Each
+stream reuses the blocks that it allocated; a block's number tells its stream (:func:`trine.graph.memory.stream_of`).
+Blocks are multiples of 512 B. Blocks of at most 1 MiB come from segments of 2 MiB; larger ones below 10 MiB from
+segments of 20 MiB, all others from segments of their own, rounded up to 2 MiB. The smallest free block that is large
+enough is taken, and split where enough is left over; neighbours that are free are joined. Segments are never given
+back: what PyTorch frees when an allocation fails is not modelled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+from trine.graph.memory import stream_of
 
 MIB = 2**20
 ROUNDING = 512
@@ -36,12 +39,20 @@ class Piece:
 
 @dataclass(slots=True)
 class Segment:
-    """What was asked of the driver at once; first: its first piece."""
+    """What was asked of the driver at once; first: its first piece; pool: of a stream and of small or large blocks."""
 
     address: int
     size: int
-    is_small: bool
+    pool: int
     first: Piece
+
+    @property
+    def is_small(self) -> bool:
+        return self.pool % 2 == 1
+
+    @property
+    def stream(self) -> int:
+        return self.pool // 2
 
 
 @dataclass(slots=True)
@@ -54,19 +65,21 @@ class CachingAllocator:
     peak_allocated: int = 0
     segments: list[Segment] = field(default_factory=list)
     pieces: dict[int, Piece] = field(default_factory=dict)  # by block
-    _free: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(default_factory=lambda: ([], []))
+    _free: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by pool
+    _held: list[tuple[int, int]] = field(default_factory=list)  # time and block
     _at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
 
     def take(self, block: int, size: int) -> Segment | None:
         """Allocate ``size`` bytes as ``block``; the segment that had to be reserved for it, if any."""
         size = -(-size // self.rounding) * self.rounding or self.rounding
         is_small, made = size <= SMALL_SIZE, None
-        free = self._free[is_small]
+        pool = 2 * stream_of(block) + is_small
+        free = self._free.setdefault(pool, [])
         index = bisect_left(free, (size, 0))
         if index < len(free):
             piece = self._at.pop(free.pop(index)[1])
         else:
-            made = self._reserve(size, is_small)
+            made = self._reserve(size, pool)
             piece = made.first
         left = piece.size - size
         if (left >= self.rounding) if is_small else (left > SMALL_SIZE):
@@ -74,7 +87,7 @@ class CachingAllocator:
             if piece.after is not None:
                 piece.after.before = rest
             piece.after, piece.size = rest, size
-            self._put_back(rest, is_small)
+            self._put_back(rest, pool)
         piece.block = block
         self.pieces[block] = piece
         self.allocated += piece.size
@@ -89,38 +102,50 @@ class CachingAllocator:
         self.drop(block)
         return gone
 
+    def hold(self, block: int, until: int) -> None:
+        """Free ``block``, which a collective uses until then: its bytes are not allocated, but not free either."""
+        self.allocated -= self.pieces[block].size
+        insort(self._held, (until, block))
+
+    def advance(self, now: int) -> None:
+        """Free the blocks whose collectives have ended."""
+        while self._held and self._held[0][0] <= now:
+            _, block = self._held.pop(0)
+            self.allocated += self.pieces[block].size
+            self.drop(block)
+
     def drop(self, block: int) -> None:
         """Free ``block``."""
         piece = self.pieces.pop(block)
         self.allocated -= piece.size
         segment = self.segments[piece.segment]
-        is_small = segment.is_small
+        pool = segment.pool
         piece.block = -1
         for other in (piece.before, piece.after):
             if other is not None and other.block < 0:
-                self._drop(other, is_small)
+                self._drop(other, pool)
                 piece = _joined(piece, other)
         if piece.before is None:
             segment.first = piece
-        self._put_back(piece, is_small)
+        self._put_back(piece, pool)
 
-    def _reserve(self, size: int, is_small: bool) -> Segment:
-        whole = SMALL_SEGMENT if is_small else LARGE_SEGMENT
+    def _reserve(self, size: int, pool: int) -> Segment:
+        whole = SMALL_SEGMENT if pool % 2 else LARGE_SEGMENT
         if size >= LARGE_SIZE:
             whole = -(-size // LARGE_ROUNDING) * LARGE_ROUNDING
         last = self.segments[-1] if self.segments else None
         address = _BASE if last is None else last.address + last.size
-        made = Segment(address, whole, is_small, Piece(address, whole, len(self.segments)))
+        made = Segment(address, whole, pool, Piece(address, whole, len(self.segments)))
         self.segments.append(made)
         self.reserved += whole
         return made
 
-    def _put_back(self, piece: Piece, is_small: bool) -> None:
-        insort(self._free[is_small], (piece.size, piece.address))
+    def _put_back(self, piece: Piece, pool: int) -> None:
+        insort(self._free[pool], (piece.size, piece.address))
         self._at[piece.address] = piece
 
-    def _drop(self, piece: Piece, is_small: bool) -> None:
-        free = self._free[is_small]
+    def _drop(self, piece: Piece, pool: int) -> None:
+        free = self._free[pool]
         del free[bisect_left(free, (piece.size, piece.address))]
         del self._at[piece.address]
 
@@ -167,12 +192,15 @@ def peak_of(
     resident: Sequence[int],
     rounding: int = ROUNDING,
     late: LateBlocks | None = None,
+    times: Sequence[int] = (),
 ) -> ReplayedPeak:
     """Replay ``changes`` (bytes, negative when given back; category; number of the block) in the order of the program.
 
     resident: bytes of each category that are taken first and stay. late: what of them is taken behind a first step, in
     blocks that were free by then; the step is replayed once more behind it. Bytes that are no block of their own (-1,
     as of offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
+    times: of each change, where blocks are held for collectives: when the thread takes a block, or until when a block
+    that it gives back is held.
     """
     rows, allocator = list(changes), CachingAllocator(rounding=rounding)
     for i, size in enumerate(resident):
@@ -180,14 +208,17 @@ def peak_of(
         if first > 0:
             allocator.take(RESIDENT + i, first)
     if late is not None and late.size_bytes and late.count:
-        _replay(allocator, rows, [0] * len(resident))
+        _replay(allocator, rows, [0] * len(resident), times)
+        allocator.advance(max(times, default=0))
         each = -(-late.size_bytes // late.count)
         for number in range(late.count):
             allocator.take(RESIDENT + len(resident) + number, each)
-    return _replay(allocator, rows, list(resident))
+    return _replay(allocator, rows, list(resident), times)
 
 
-def _replay(allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int]) -> ReplayedPeak:
+def _replay(
+    allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], held: list[int], times: Sequence[int]
+) -> ReplayedPeak:
     peak, best, index, loose, whole = allocator.allocated, tuple(held), -1, 0, True
     take, drop = allocator.take, allocator.drop
     for i, (size, category, block) in enumerate(rows):
@@ -195,9 +226,14 @@ def _replay(allocator: CachingAllocator, rows: Sequence[tuple[int, int, int]], h
         if block < 0:
             loose, whole = loose + size, False
         elif size > 0:
+            if times:
+                allocator.advance(times[i])
             take(block, size)
         else:
-            drop(block)
+            if times and times[i] > 0:
+                allocator.hold(block, times[i])
+            else:
+                drop(block)
             continue
         if allocator.allocated + loose > peak:
             peak, best, index = allocator.allocated + loose, tuple(held), i

@@ -153,23 +153,42 @@ def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0)
     )
 
 
-def memory_uses(memory: MemoryEvents, facts: MemoryFacts, capacities: tuple[int, ...]) -> tuple[MemoryUse, ...]:
-    """What each rank needs: its changes of memory in the order of its program, through the allocator."""
+def memory_uses(
+    memory: MemoryEvents, facts: MemoryFacts, capacities: tuple[int, ...], records: Records | None = None
+) -> tuple[MemoryUse, ...]:
+    """What each rank needs: its changes of memory in the order of its program, through the allocator.
+
+    records: times, for blocks that are held for collectives.
+    """
     found: list[MemoryUse] = []
     known: dict[object, ReplayedPeak] = {}  # ranks of a job do alike
     order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
     block = np.full(len(order), -1, np.int64) if memory.block is None else memory.block
     ptr = np.searchsorted(memory.rank[order], np.arange(len(memory.resident_bytes) + 1))
+    times = _hold_times(memory, records)
     for rank, resident in enumerate(memory.resident_bytes.tolist()):
         own = order[ptr[rank] : ptr[rank + 1]]
         columns = (memory.delta_bytes[own], memory.category[own], block[own])
-        key = (*(column.tobytes() for column in columns), *resident)
+        held = np.zeros(0, np.int64) if times is None else times[own]
+        key = (*(column.tobytes() for column in (*columns, held)), *resident)
         if key not in known:
             changes = zip(*(column.tolist() for column in columns), strict=True)
-            known[key] = peak_of(changes, resident, facts.rounding_bytes, facts.late(resident))
+            late = facts.late(resident)
+            known[key] = peak_of(changes, resident, facts.rounding_bytes, late, held.tolist())
         peak = known[key]
         found.append(use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacities[rank] if capacities else 0))
     return tuple(found)
+
+
+def _hold_times(memory: MemoryEvents, records: Records | None) -> Int64 | None:
+    """Return for each change the time at which the launching thread takes a block, or until which it is held (ps)."""
+    if memory.held is None or records is None:
+        return None
+    launch, more, behind, user = memory.held.T
+    end = np.append(records.end_ps, 0)  # of no task: 0
+    clock = np.maximum(end[launch] + np.maximum(more, 0), end[behind])
+    times: Int64 = np.where(memory.delta_bytes > 0, clock, end[user])
+    return times
 
 
 def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:

@@ -209,6 +209,14 @@ def _edges(graph: TaskGraph, kept: Int64) -> tuple[Int64, np.ndarray[tuple[int],
     return pointers(need), before[left].astype(np.int32)
 
 
+def _renumbered(held: Int64, number: Int64) -> Int64:
+    """Return ``held`` of :class:`MemoryEvents` with other numbers of tasks."""
+    found = held.copy()
+    for column in (0, 2, 3):
+        found[:, column] = np.where(held[:, column] >= 0, number[held[:, column]], -1)
+    return found
+
+
 def _memory(memory: MemoryEvents, kept: Int64, row_of: Int64, rows: Sequence[int], num_tasks: int) -> MemoryEvents:
     number = np.full(num_tasks, -1, np.int64)
     number[kept] = np.arange(len(kept))
@@ -221,4 +229,5 @@ def _memory(memory: MemoryEvents, kept: Int64, row_of: Int64, rows: Sequence[int
         category=memory.category[mine],
         resident_bytes=memory.resident_bytes[list(rows)],
         block=None if memory.block is None else memory.block[mine],
+        held=None if memory.held is None else _renumbered(memory.held[mine], number),
     )

@@ -327,7 +327,7 @@ class TaskRun:
         """What each rank needs of its GPU: allocated, reserved, outside; empty where the run has no memory events."""
         if self.memory is None:
             return ()
-        return memory_use.memory_uses(self.memory, self.memory_facts, self.memory_capacity_bytes)
+        return memory_use.memory_uses(self.memory, self.memory_facts, self.memory_capacity_bytes, self.records)
 
     @cached_property
     def fullest_row(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trine.graph.memory import stream_of
 from trine.outputs import write_bytes
 from trine.results.allocator import RESIDENT, CachingAllocator, Piece, Segment
 
@@ -36,15 +37,15 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
             frames = [{"name": change.module or "trine", "filename": change.where, "line": 0}]
             segment = allocator.take(change.block, change.size)
             if segment is not None:
-                trace.append(_event("segment_alloc", segment.address, segment.size, len(trace), frames))
+                trace.append(_event("segment_alloc", segment, change.block, len(trace), frames))
             piece = allocator.pieces[change.block]
             sizes[change.block] = change.size, frames
-            trace.append(_event("alloc", piece.address, piece.size, len(trace), frames))
+            trace.append(_event("alloc", piece, change.block, len(trace), frames))
         elif change.size < 0 and change.block in allocator.pieces:
             piece = allocator.give(change.block)
             frames = sizes.pop(change.block)[1]
             for action in ("free_requested", "free_completed"):
-                trace.append(_event(action, piece.address, piece.size, len(trace), frames))
+                trace.append(_event(action, piece, change.block, len(trace), frames))
     segments = [_segment(allocator, segment, sizes) for segment in allocator.segments]
     return {"segments": segments, "device_traces": [trace], "allocator_settings": {"expandable_segments": False}}
 
@@ -54,8 +55,13 @@ def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     write_bytes(path, pickle.dumps(found, protocol=4))
 
 
-def _event(action: str, address: int, size: int, time_us: int, frames: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time_us, "frames": frames}
+def _event(
+    action: str, where: Piece | Segment, block: int, time_us: int, frames: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "action": action, "addr": where.address, "size": where.size, "stream": stream_of(block), "time_us": time_us,
+        "frames": frames,
+    }  # fmt: skip
 
 
 def _segment(
@@ -65,7 +71,8 @@ def _segment(
     active = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
     return {
         "device": 0, "address": segment.address, "total_size": segment.size, "allocated_size": active,
-        "active_size": active, "requested_size": sum(block["requested_size"] for block in blocks), "stream": 0,
+        "active_size": active, "requested_size": sum(block["requested_size"] for block in blocks),
+        "stream": segment.stream,
         "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0), "is_expandable": False,
         "frames": [], "blocks": blocks,
     }  # fmt: skip

@@ -19,7 +19,7 @@ from trine.results.memory import MemoryFacts, MemoryUse, least_headroom
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
 from trine.results.text import aligned
-from trine.simulation.memory import facts_of, in_order, program_uses, shortened
+from trine.simulation.memory import facts_of, in_order, program_uses, recorded_launches, shortened
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import Setup, setup_of
 from trine.units import format_bytes
@@ -150,7 +150,8 @@ def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, 
     asked = shortened(setup.plan, setup.workload.batch)
     job, _ = build_job(
         setup.workload, asked, setup.model, has_host=setup.has_host, host_bytes_per_s=setup.host_bytes_per_s,
-        software=setup.software.profile, mixed=setup.mixed,
+        software=setup.software.profile, launch=recorded_launches(setup.workload, setup.software.profile),
+        mixed=setup.mixed,
     )  # fmt: skip
     facts = facts_of(setup.software.profile, setup.plan, setup.workload)
     return _Programs(job=job, facts=facts, setup=setup)

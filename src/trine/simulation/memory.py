@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.graph.program import Job, MemoryChange, RankProgram
+from trine.graph.program import LAUNCH_STREAM, Compute, Job, MemoryChange, RankProgram
+from trine.graph.workload import SYNTHESISED
 from trine.results.allocator import peak_of
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 
 if TYPE_CHECKING:
+    from trine.compute.launch import LaunchCosts
     from trine.compute.resize import Split
     from trine.compute.roofline import Duration
     from trine.graph.workload import Operator, Workload
@@ -58,8 +60,18 @@ def stage_programs(
     plan, _ = resolve_layout(plan, software, LayoutFacts(workload))
     needs_times = plan.pp > 1 and not plan.cuts and plan.balance == "time"
     model = make_compute("auto", workload) if needs_times else _NoTime()
-    context = JobContext(workload, shortened(plan, workload.batch), model, None, software)
+    launch = recorded_launches(workload, software)
+    context = JobContext(workload, shortened(plan, workload.batch), model, launch, software)
     return {stage: StageBuilder(context, stage, False).build() for stage in (stages or range(plan.pp))}
+
+
+def recorded_launches(workload: Workload, software: Software | None) -> LaunchCosts | None:
+    """Return the launches of a profile whose blocks are held for collectives; None for another."""
+    if software is None or not software.memory.record_streams or workload.format != SYNTHESISED:
+        return None
+    from trine.compute.launch import software_launches
+
+    return software_launches(workload, software)
 
 
 def shortened(plan: Plan, batch: int) -> Plan:
@@ -85,7 +97,7 @@ def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capaci
     changes = in_order(program)
     rows = ((change.delta_bytes, change.category, change.block) for change in changes)
     resident = program.resident_bytes
-    peak = peak_of(rows, resident, facts.rounding_bytes, facts.late(resident))
+    peak = peak_of(rows, resident, facts.rounding_bytes, facts.late(resident), _order_times(program, changes))
     return StageMemoryUse(
         stage=stage,
         use=use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacity_bytes),
@@ -101,6 +113,26 @@ def program_uses(
     first = np.unique(np.asarray(job.program_of), return_index=True)[1]
     pairs = zip(job.programs, memory_bytes(first.tolist()), strict=True)
     return [program_use(program, facts, capacity_bytes=capacity).use for program, capacity in pairs]
+
+
+def _order_times(program: RankProgram, changes: Sequence[MemoryChange]) -> list[int]:
+    """Return times of ``changes`` by the order of the program, where blocks are held for collectives.
+
+    Without durations the launching thread is taken to be as far ahead of the GPU as its queue of launches allows, so
+    that blocks are held longest. A step has the time of its number, from 1 on.
+    """
+    if not program.clocks:
+        return []
+    waited, latest = [0], 0
+    for step in program.steps:
+        if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:
+            latest = max((latest, *(after + 1 for after in step.after)))
+        waited.append(latest)
+    found = []
+    for change in changes:
+        clock = program.clocks[change.step]
+        found.append(max(waited[clock.launch + 1], clock.behind + 1) if change.delta_bytes > 0 else change.user + 1)
+    return found
 
 
 def in_order(program: RankProgram) -> list[MemoryChange]:

@@ -21,8 +21,8 @@ from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
 FAMILIES = (
-    "norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout", "residual",
-    "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout",
+    "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Those that are fitted unless somebody says which.
@@ -49,8 +49,12 @@ class OperatorStyle(Spec):
     gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs a
     layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). optimizer: a
     step recorded on a CPU, one operator for each tensor, runs on a GPU as ``foreach`` operators or as one ``fused``
-    operator. kernels: launches of an operator of a family, forward and backward (1 where nothing is said). passes: how
-    many times its own bytes an operator that is not fused moves, forward and backward (1 where nothing is said).
+    operator. sequence_gathers: with sequence parallelism, gathers and scatters of tokens, which are no leading
+    dimension, are ``copied`` whole behind, or before. head_norms: with tensor parallelism, queries and keys are
+    ``gathered`` forward behind the norms of heads, and rotated whole on each rank. kernels: launches of an operator of
+    a family, forward and backward (1 where nothing is said). passes: how many times its own bytes an operator that is
+    not fused moves, forward and backward (1 where nothing is said). Those of ``head_norm`` come on top of those of
+    ``rotary``.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -62,6 +66,8 @@ class OperatorStyle(Spec):
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     optimizer: Literal["foreach", "fused"] = "fused"
+    sequence_gathers: Literal["plain", "copied"] = "plain"
+    head_norms: Literal["sharded", "gathered"] = "sharded"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 
@@ -74,8 +80,8 @@ class LaunchStyle(Spec):
     included; message_us: for each message of a pipeline, sent or received. crossing_us: more for each collective of a
     tensor-parallel group and each of its ranks, where messages of the pipeline leave the node. queue_limit: launches
     that the thread may be ahead of the GPU when a pass begins. synchronises: where it waits until the GPU has done all
-    that was launched: with each message of a pipeline and the end of a step (``pass``), behind each backward pass and
-    step (``micro-batch``), behind each step, or never.
+    that was launched: with each message of a pipeline and the end of a step (``pass``), besides behind each
+    forward pass (``forward``), behind each backward pass and step (``micro-batch``), behind each step, or never.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -84,7 +90,7 @@ class LaunchStyle(Spec):
     message_us: Microseconds = 0.0
     crossing_us: Microseconds = 0.0
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
-    synchronises: Literal["none", "pass", "micro-batch", "step"] = "step"
+    synchronises: Literal["none", "pass", "forward", "micro-batch", "step"] = "step"
 
 
 class FixedCost(Spec):
@@ -122,6 +128,36 @@ class ZeroStyle(Spec):
     bucket_bytes: Annotated[int, Field(ge=1, le=2**40)] | None = None
 
 
+class SelectiveStyle(Spec):
+    """What selective recomputation by operators keeps of a block (``MemoryStyle.selective`` not ``attention``).
+
+    products: the first, third, ... of those of queries, keys, values, output, gate, up, down; or all. grouped: products
+    of experts. exchanged: tokens that expert parallelism has sent.
+    """
+
+    attention: Literal["kept", "recomputed"] = "kept"
+    products: Literal["every-second", "kept", "recomputed"] = "every-second"
+    grouped: Literal["kept", "recomputed"] = "recomputed"
+    router: Literal["kept", "recomputed"] = "recomputed"
+    exchanged: Literal["kept", "recomputed"] = "kept"
+
+
+class ShardStyle(Spec):
+    """How FSDP and ZeRO 3 keep, gather and reduce the parameters that replicas share out.
+
+    weights: ``copy``: a shard in half precision beside the optimizer's float32 one; ``master``: the latter alone, cast
+    when it is gathered (FSDP2). gathers: ``in-place``, or a ``copy`` into the parameters, with a buffer that is freed
+    at the next copy. scatters: ``in-place``, or a ``copy`` of a unit's gradients in the dtype of the reduction, freed
+    at the next reduce-scatter. pools: gathered buffers and reduced gradients come from the cached blocks of all streams
+    (``shared``), or of their own.
+    """
+
+    weights: Literal["copy", "master"] = "copy"
+    gathers: Literal["in-place", "copy"] = "in-place"
+    scatters: Literal["in-place", "copy"] = "in-place"
+    pools: Literal["shared", "own"] = "shared"
+
+
 class MemoryStyle(Spec):
     """What memory holds besides tensors, and what this software's autograd keeps.
 
@@ -139,11 +175,14 @@ class MemoryStyle(Spec):
     keeps: by family of forward operators, how many times its output more is kept for its backward operator;
     ``key_values``: copies of keys and values where there are as many heads of them as of queries.
     selective: what selective recomputation keeps: all but the core of ``attention`` (Megatron-LM); or of each block the
-    results of attention and of every second ``product`` (torchtitan), ``compiled`` only those that its backward pass
-    reads. states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory
-    that activations had, so that those of the next step find other blocks.
+    results that ``selective_keeps`` names (torchtitan), ``compiled`` only those that its backward pass reads.
+    loss_chunks: parts of the tokens for which head and loss run, forward and backward, one after the other.
+    states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory that
+    activations had, so that those of the next step find other blocks.
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
-    which takes time, or ``kept``.
+    which takes time, or ``kept``. fsdp: parameters that replicas share out.
+    record_streams: a block that a tensor-parallel collective uses is free again when the collective has ended before
+    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025).
     """
 
     context_bytes: Bytes = 0
@@ -153,14 +192,19 @@ class MemoryStyle(Spec):
     fragmentation: Annotated[float, Field(ge=0, le=1)] = 0.0
     error: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     logits_bytes: Count | None = None
+    parallel_logits_bytes: Count | None = None
     gradient_buffer: bool = False
     weight_gradients: Literal["step", "backward", "operator", "fused"] = "step"
     buckets: Literal["unsharded", "always", "never"] = "unsharded"
     parameter_gather: Literal["in-place", "copy"] = "in-place"
     keeps: dict[str, Count] = Field(default_factory=dict)
     selective: Literal["attention", "products", "compiled"] = "attention"
+    selective_keeps: SelectiveStyle = SelectiveStyle()
+    loss_chunks: Annotated[int, Field(ge=1, le=1024)] = 1
     states: Literal["before", "first-step"] = "before"
     gathered_inputs: Literal["again", "kept"] = "again"
+    fsdp: ShardStyle = ShardStyle()
+    record_streams: bool = False
 
 
 class Factor(Spec):

@@ -1,8 +1,9 @@
 """Published peak memory (presets/measured/training) as jobs: a row -> model, plan, software, and what was measured.
 
-Four sources: SimuMax (Megatron-LM on B200: allocated, of each stage), Megatron-LM's golden runs (allocated, last rank),
+Five sources: SimuMax (Megatron-LM on B200: allocated, of each stage), Megatron-LM's golden runs (allocated, last rank),
 the layouts of the Ultra-Scale Playbook (nanotron: most likely reserved, rank 0; with layouts that have no result) and
-torchtitan's benchmarks (reserved, largest rank).
+torchtitan's benchmarks (reserved, largest rank), and single public reports (what nvidia-smi shows in whole GiB, or
+reserved), one of them of a run that went out of memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -20,11 +21,11 @@ from trine.inputs import read_bytes
 from trine.parallel.plan import Plan
 from trine.software import Software, load_software
 from trine.studies.training_rows import FOLDER, ULTRASCALE, layer_cuts
-from trine.workload.synthesis.spec import Transformer
+from trine.workload.synthesis.spec import Transformer, load_model
 
 MIB, GIB = 2**20, 2**30
-SIMUMAX, GOLDEN, TORCHTITAN = "simumax", "megatron-golden", "torchtitan"
-ALLOCATED, RESERVED = "allocated", "reserved"
+SIMUMAX, GOLDEN, TORCHTITAN, PUBLIC = "simumax", "megatron-golden", "torchtitan", "public"
+ALLOCATED, RESERVED, NEEDED = "allocated", "reserved", "needed"
 LAYOUTS_OPEN = (
     "which counter: reserved is inferred",
     "the commit of the run: gathered inputs are kept in one, not in the other",
@@ -38,9 +39,10 @@ GPT2_VOCABULARY = 50257
 class MemoryRow:
     """One measured peak, or a layout without a result (``measured_bytes`` None).
 
-    counter: what was measured, ``allocated`` or ``reserved``. stages: pipeline stages that the measured rank may be of.
-    test: rows of one test on several platforms share it. open: what the source leaves open. structural: why a layout
-    cannot run whatever its memory; empty for none. nodes: 0 where nobody says.
+    counter: what was measured, ``allocated``, ``reserved``, or ``needed``: reserved and outside.
+    stages: pipeline stages that the measured rank may be of. test: rows of one test on several platforms share it.
+    open: what the source leaves open. structural: why a layout cannot run whatever its memory; empty for none.
+    nodes: 0 where nobody says.
     """
 
     source: str
@@ -124,25 +126,69 @@ def _torchtitan() -> tuple[MemoryRow, ...]:
     for facts in table("memory_torchtitan"):
         if facts["precision"] != "bf16":
             continue
-        selective = "compiled" if facts["compile"] == "true" else "products"
-        software = changed("torchtitan", operators={"loss": "unfused"}, selective=selective, logits_bytes=14)
+        is_compiled = facts["compile"] == "true"
+        software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
         gpus = int(facts["FSDP"])
         plan = Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"])
         found.append(
             MemoryRow(
                 source=TORCHTITAN,
-                name=f"llama-3.1-8b-{gpus}{'-compiled' if selective == 'compiled' else ''}",
+                name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}",
                 counter=RESERVED,
                 measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
                 plan=plan,
                 model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
-                software=software,
+                software=software if is_compiled else load_software("torchtitan-eager"),
                 stages=(0,),
                 open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
                 nodes=-(-gpus // 8),
             )
         )
     return tuple(found)
+
+
+#: What Megatron-LM trains where its arguments do not say otherwise (megatron/training/arguments.py).
+_MEGATRON_DEFAULTS = {"tied_embeddings": True, "biases": "all"}
+
+
+@cache
+def _public() -> tuple[MemoryRow, ...]:
+    text = read_bytes(FOLDER / "memory_public.csv").decode()
+    return tuple(_public_row(facts) for facts in csv.DictReader(io.StringIO(text)))
+
+
+def _public_row(facts: Mapping[str, str]) -> MemoryRow:
+    has_defaults, sequence = facts["variant"] == "megatron-defaults", int(facts["sequence"])
+    model = load_model(facts["model"])
+    assert isinstance(model, Transformer)
+    shapes: dict[str, Any] = {**_MEGATRON_DEFAULTS, "max_positions": sequence} if has_defaults else {}
+    software = load_software(facts["software"])
+    dp, tp, pp = (int(facts[key]) for key in ("dp", "tp", "pp"))
+    is_fsdp = software.name.startswith("torchtitan")
+    sharding = "none" if dp == 1 else "fsdp" if is_fsdp else "zero1"
+    return MemoryRow(
+        source=PUBLIC,
+        name=facts["row"],
+        counter=facts["counter"],
+        measured_bytes=round(float(facts["memory_GiB"]) * GIB) if facts["memory_GiB"] else None,
+        model=replace(model, sequence=sequence, parameters=None, **shapes),
+        plan=Plan(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            micro_batch=int(facts["micro_batch"] or facts["batch"]),
+            batch=int(facts["batch"]),
+            sharding=sharding,
+            recompute=facts["recompute"],
+            sequence_parallel=tp > 1 and "deepspeed" not in software.name,
+            schedule="1f1b" if pp > 1 else None,
+        ),
+        software=changed(software.name, operators={"dropout": True}) if has_defaults else software,
+        stages=tuple(range(pp)),
+        nodes=-(-int(facts["gpus"]) // 8),
+        capacity_bytes=int(facts["capacity_GiB"]) * GIB,
+        open=tuple(filter(None, (facts["open"],))),
+    )
 
 
 @cache
@@ -310,5 +356,7 @@ class _Arguments:
         )
 
 
-_LOADERS = {SIMUMAX: _simumax, GOLDEN: _golden, ULTRASCALE: _ultrascale, TORCHTITAN: _torchtitan}
+_LOADERS = {
+    SIMUMAX: _simumax, GOLDEN: _golden, ULTRASCALE: _ultrascale, TORCHTITAN: _torchtitan, PUBLIC: _public,
+}  # fmt: skip
 SOURCES = tuple(_LOADERS)

@@ -21,7 +21,7 @@ from trine.results.text import aligned
 from trine.simulation.memory import rank_memory, shortened
 from trine.software import Software
 from trine.studies.compared_steps import HEAD, Errors, cells
-from trine.studies.memory_rows import ALLOCATED, GOLDEN, SOURCES, MemoryRow, load_memory_rows
+from trine.studies.memory_rows import ALLOCATED, GOLDEN, NEEDED, SOURCES, MemoryRow, load_memory_rows
 from trine.studies.training_rows import ULTRASCALE, check_sources
 from trine.units import format_bytes
 from trine.workload.synthesis.model import written
@@ -47,7 +47,8 @@ class ComparedMemory:
     @property
     def predicted_bytes(self) -> int:
         assert self.use is not None
-        return self.use.allocated_bytes if self.row.counter == ALLOCATED else self.use.reserved_bytes
+        counted = {ALLOCATED: self.use.allocated_bytes, NEEDED: self.use.needed_bytes}
+        return counted.get(self.row.counter, self.use.reserved_bytes)
 
     @property
     def error(self) -> float:

@@ -220,6 +220,8 @@ _BY_KIND = {
     "index": "router", "copy": "copy", "conv": "conv", "adaptive_pool": "pool", "avg_pool": "pool", "max_pool": "pool",
     "reduction": "other",
 }  # fmt: skip
+#: Begins the names of operators that normalise heads of queries and keys and rotate them.
+HEAD_NORMS = "qk_norm"
 _BY_WORD = {"rotary": "rotary", "dropout": "dropout", "add": "residual"}
 
 
@@ -242,16 +244,26 @@ class WrittenStyle:
     def __init__(self, operators: OperatorStyle, as_recorded: bool = False) -> None:
         self.operators = operators
         self._as_recorded = as_recorded
-        self._known: dict[tuple[str, bool, bool], dict[str, object]] = {}
+        self._known: dict[tuple[str, bool, bool, bool], dict[str, object]] = {}
 
     def attributes(self, name: str, is_half: bool, family: str | None = None) -> dict[str, object]:
         """What an operator is given; ``is_half``: it computes one of the two gradients of its forward operator."""
         found, backward = family_of_operator(name)
         family = family or found
-        key = family, backward, is_half
+        key = family, backward, is_half, name.startswith(HEAD_NORMS)
         if key not in self._known:
             self._known[key] = self._attributes(family, backward, is_half)
+            if key[-1]:
+                self._add_head_norms(self._known[key], backward)
         return self._known[key]
+
+    def _add_head_norms(self, made: dict[str, object], backward: bool) -> None:
+        """Add the launches and passes of norms of heads to those of the rotation that follows them."""
+        for field, of_family in (("kernels", self.operators.kernels), ("passes", self.operators.passes)):
+            rotary = of_family.get("rotary", [1.0, 1.0])[backward]
+            norms = of_family.get("head_norm", [0.0, 0.0])[backward]
+            if norms and not (field == "passes" and self._as_recorded):
+                made[field] = rotary + norms
 
     def _attributes(self, family: str, backward: bool, is_half: bool) -> dict[str, object]:
         made: dict[str, object] = {}

@@ -17,7 +17,7 @@ from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
 from trine.workload.synthesis.graph import Graph
-from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer, load_model
+from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer, check_transformer, load_model
 from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ DTYPES = {
 #: Of convolutional networks: what :func:`trine.workload.synthesis.convnet.convnet` calls precisions.
 CONV_DTYPES = {
     "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
+}  # fmt: skip
+#: Options that change how a model is built, and their values.
+_CHOICES = {
+    "tied": ("yes", "no"), "biases": ("none", "qkv", "all"), "positions": ("rotary", "learned"),
+    "dropout": ("yes", "no"),
 }  # fmt: skip
 _WHOLE = ("sequence", "target", "batch", "layers", "image")
 # What a first GPU of the future could hold, with room: larger is taken for a mistake.
@@ -55,8 +60,16 @@ class Synthesis:
     times: str | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
     software: str | None = None
+    tied: str | None = None
+    biases: str | None = None
+    positions: str | None = None
+    dropout: str | None = None
 
     def __post_init__(self) -> None:
+        for name, values in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in values:
+                raise InputError(f"must be one of {', '.join(values)}, got {str(value)[:40]!r}", field=name)
         for name in _WHOLE:
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1, _MAX[name])
@@ -80,6 +93,10 @@ def synthesize(
     shares: Mapping[str, float] | None = None,
     calibration: Calibration | None = None,
     software: Software | str | os.PathLike[str] | None = None,
+    tied: str | None = None,
+    biases: str | None = None,
+    positions: str | None = None,
+    dropout: str | None = None,
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, as a trace of it would be read.
 
@@ -105,13 +122,17 @@ def synthesize(
     calibration: traces that ``fitted`` fits on, in place of the bundled ones.
     software: the profile of the training software that writes the operators (:func:`trine.software.load_software`), or
         ``none``. Where it is not given, the usual one of a single GPU; :func:`trine.simulate` takes that of the layout.
+    tied: ``yes`` or ``no``: whether embedding and head share one table, in place of the model's own.
+    biases: of a transformer's linears: ``none``, ``qkv`` or ``all`` (norms too), in place of the model's own.
+    positions: ``rotary`` or ``learned`` (a table with a row for each token), in place of the model's own.
+    dropout: ``yes`` or ``no``, in place of the software profile's.
 
     Times are predictions, and ``Workload.assumptions`` says what they rest on. Raises InputError, naming the field, for
     an unknown model, GPU or value, and for an option that the model has no use for.
     """
     asked = Synthesis(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
-        shares=dict(shares or {}),
+        shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
     spec = load_model(model) if isinstance(model, str | os.PathLike) else model
@@ -205,9 +226,39 @@ def written(spec: ModelSpec, asked: Synthesis | None = None, software: Software 
 
 def _untimed(spec: ModelSpec, asked: Synthesis, software: Software | None) -> tuple[ModelSpec, Workload]:
     """The operators, without times."""
+    spec, software = _variant(spec, asked), _with_dropout(asked, software)
     if isinstance(spec, ConvNet):
         return spec, _convnet_workload(spec, asked, software)
     return spec, _transformer_workload(spec, asked, software)
+
+
+def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
+    """Return the model with the embeddings, biases and positions that were asked for."""
+    names = [name for name in ("tied", "biases", "positions") if getattr(asked, name) is not None]
+    if not names:
+        return spec
+    if not isinstance(spec, Transformer):
+        raise InputError(f"{spec.name} is no decoder-only transformer: it has no use for {names[0]}", field=names[0])
+    rows = spec.max_positions or max(asked.sequence or spec.sequence, spec.sequence)
+    found = replace(
+        spec,
+        tied_embeddings=spec.tied_embeddings if asked.tied is None else asked.tied == "yes",
+        biases=asked.biases or spec.biases,
+        max_positions=spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None,
+        parameters=None,
+    )
+    check_transformer(found, found.file)
+    return found
+
+
+def _with_dropout(asked: Synthesis, software: Software | None) -> Software | None:
+    """Return the profile with the dropout that was asked for."""
+    if asked.dropout is None:
+        return software
+    if software is None:
+        raise InputError("dropout needs a software profile: fused operators without one have none", field="dropout")
+    operators = software.operators.model_copy(update={"dropout": asked.dropout == "yes"})
+    return software.model_copy(update={"operators": operators})
 
 
 def _transformer_workload(
@@ -272,7 +323,7 @@ def _transformer_assumptions(
 
 
 def _convnet_workload(spec: ConvNet, asked: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, asked, ("sequence", "target", "layers"))
+    _refuse(spec, asked, ("sequence", "target", "layers", "dropout"))
     if asked.dtype is not None and asked.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if asked.image is not None:
