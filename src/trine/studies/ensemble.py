@@ -235,7 +235,7 @@ def step_ensemble(
         return simulate(workload, plan, options=replace(later, stragglers=replace(drawn, seed=each))).step_time_ps
 
     runs = ensemble(run, repeats, seed)
-    low, high = (round(runs.percentile_ps(percent)) for percent in (10, 90))
+    low, high = math.floor(runs.percentile_ps(10)), math.ceil(runs.percentile_ps(90))
     reason = f"80 % of these {len(runs.times_ps)} runs"
     first = replace(first, band=WidenedBand(inner=first.band, low_ps=low, high_ps=high, reason=reason))
     return StepEnsemble(result=first, runs=runs, what=_what(drawn, has_jitter))
