@@ -13,16 +13,7 @@ from trine.compute.origin import known_gpu
 from trine.evidence import ASSUMED, MEASURED
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
-from trine.results.headline import (
-    Band,
-    CommunicationBand,
-    StepBand,
-    StepWork,
-    WidenedBand,
-    best_public_mfu,
-    mfu,
-    nearest_band,
-)
+from trine.results.headline import CommunicationBand, StepBand, StepWork, best_public_mfu, mfu, nearest_band
 from trine.software.profile import FACTORS
 
 if TYPE_CHECKING:
@@ -34,8 +25,8 @@ if TYPE_CHECKING:
     from trine.simulation.setup import Setup
 
 #: 10th and 90th percentile of measured over moved time of operators whose shape, or GPU, was left out: moved by the
-#: ratio of measured tables (12 ordered pairs of 4 GPUs), and by that of data sheets (6 pairs), as in
-#: 'trine validate operators' (trine.studies.operator_errors.moved_factors).
+#: ratio of measured tables (12 ordered pairs of 4 GPUs), and by the data sheets (6 pairs); tests/unit/test_headline.py
+#: asks for them again.
 MOVED_BY_TABLES, MOVED_BY_SHEETS = (0.87, 1.15), (0.75, 1.82)
 #: Products of the backward pass are twice those of the forward pass.
 WITH_BACKWARD = 3
@@ -137,7 +128,7 @@ def _moved(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
 
 def with_foreign_band(result: Result) -> Result:
     """Warn where no published step behind the band is of such a model, precision or GPU."""
-    work, band = result.work, inner_band(result.band)
+    work, band = result.work, result.band
     if work is None or not isinstance(band, StepBand):
         return result
     of = []
@@ -156,13 +147,6 @@ def with_foreign_band(result: Result) -> Result:
         "they are of transformers in 16 bits on GPUs of NVIDIA"
     )
     return result.with_words(warnings=(*result.warnings, text))
-
-
-def inner_band(band: Band | None) -> StepBand | CommunicationBand | None:
-    """Return the band without what it was widened by."""
-    while isinstance(band, WidenedBand):
-        band = band.inner
-    return band
 
 
 def with_public_mfu(result: Result) -> Result:

@@ -131,26 +131,6 @@ def errors_of(
     ]  # fmt: skip
 
 
-def moved_factors(every: int = SAMPLED) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the 10th and 90th percentile of measured over moved time: moved by tables, and by the data sheets alone.
-
-    The same questions as those of :func:`steps` about another GPU and about GPUs that are left out.
-    """
-    by_tables, by_sheets = [], []
-    for table in TABLES:
-        known = {gpu: left_out_us(gpu, table, every) for gpu in MOVED}
-        for there, here in permutations(known.values(), 2):
-            by_tables.append(here[1] / (there[1] * here[0] / there[0]))
-    for gpu, source in _INSTEAD.items():
-        for table in set(_has(gpu)) & set(_has(source)):
-            predicted, actual = from_another_us(gpu, source, table, every)
-            by_sheets.append(actual / predicted)
-    low, high = (
-        [float(np.nanquantile(np.concatenate(x), part)) for x in (by_tables, by_sheets)] for part in (0.1, 0.9)
-    )
-    return (low[0], high[0]), (low[1], high[1])
-
-
 Step = Callable[[], list[OperatorErrors]]
 
 
