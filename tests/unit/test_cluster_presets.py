@@ -24,8 +24,9 @@ def test_the_promised_presets_are_there() -> None:
 def test_gpus_have_sane_numbers_with_sources(name: str) -> None:
     gpu = load_gpu(name)
     assert gpu.name == name
-    generations = {field for field in ("nvlink", "pcie") if getattr(gpu, field) is not None}
-    assert set(gpu.sources) == {"memory", "memory_bandwidth", "compute_units", "compute", "power"} | generations
+    optional = {field for field in ("nvlink", "pcie") if getattr(gpu, field) is not None}
+    optional |= {"step_slowdown"} if gpu.step_slowdown != 1 else set()
+    assert set(gpu.sources) == {"memory", "memory_bandwidth", "compute_units", "compute", "power"} | optional
     assert {gpu.nvlink, gpu.pcie} - {None} <= set(known_links())
     assert 16 * 2**30 <= gpu.memory_bytes < 10**12
     assert 10**11 < gpu.memory_bytes_per_s < 10**13

@@ -308,7 +308,7 @@ def test_gradients_that_are_added_up_in_float32_take_the_product_measured_so(sof
         if op.layer == "layers.0.mlp.down" and op.attributes.get("gradient_of") == "weight"
     )  # fmt: skip
     expected = tables.gemm_in_step(4096, 14336, 4096, "bfloat16", product).us
-    assert model.duration(operator, Split(1)).ps == math.ceil(expected * 1e6)
+    assert model.duration(operator, Split(1)).ps == math.ceil(expected * 1.045 * 1e6)  # the clock that it sustains
 
 
 def _operator(

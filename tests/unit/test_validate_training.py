@@ -9,7 +9,7 @@ import pytest
 
 import trine
 from trine.errors import InputError
-from trine.studies.band_levels import band_document, share_inside
+from trine.studies.band_levels import band_document, share_inside, share_left_out
 from trine.studies.compared_steps import ComparedStep, Errors
 from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
@@ -263,6 +263,20 @@ def test_bands_hold_eight_of_ten_of_the_rows_that_they_come_from() -> None:
     assert everything["rows"] == len(found.counted)
     assert everything["low"] < 1 < everything["high"]
     assert document["mfu"]["h100-sxm"]["mfu"] >= 0.494
+
+
+def test_bands_are_judged_by_rows_whose_model_was_left_out() -> None:
+    """A model far from all others lies in the band that it takes part in, and outside the one that it does not."""
+    found = _validation()
+    rows = [row for row in load_rows() if row.name in ("torchtitan-1", "torchtitan-2")]
+    assert len({row.model for row in rows}) == 1
+    far = tuple(
+        ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) / 2), calibrated_s=row.step_s)
+        for row in rows
+    )
+    both = replace(found, steps=(*found.steps, *far))
+    inside, left_out = share_inside(both, band_document(both)), share_left_out(both)
+    assert left_out[0] <= 2 / 3 < inside[0]
 
 
 def test_the_page_shows_every_source_and_draws(tmp_path) -> None:  # type: ignore[no-untyped-def]

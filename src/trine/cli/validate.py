@@ -60,13 +60,18 @@ def loadstore(
     """
     from trine.collectives.sizes import parse_size
     from trine.errors import InputError
-    from trine.studies.gpu_measured import KernelValidation, chosen, compare_point
+    from trine.studies.gpu_measured import KernelValidation, chosen, compared_or_unread, read_fine_grained
+    from trine.studies.unread import UnreadRow
 
     points = chosen(series, parse_size(largest, "--largest"))
     if not points:
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
-    compared, finished = until_stopped(map(compare_point, points))
-    found = KernelValidation(compared=tuple(compared), finished=finished)
+    rows, finished = until_stopped(map(compared_or_unread, points))
+    faults = [row for row in read_fine_grained()[1] if not series or row.source in series]
+    found = KernelValidation(
+        compared=tuple(row for row in rows if not isinstance(row, UnreadRow)), finished=finished,
+        unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
+    )  # fmt: skip
     show_answer(found, json, brief)
     write_json(found, json, "validate loadstore")
     end(finished)

@@ -131,8 +131,9 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
     kind = link_named(fabric.link)
     if kind.link_class != SCALE_OUT:
         raise SpecError(f"fabric: {fabric.link!r} is a {kind.link_class} link; nodes are joined by {SCALE_OUT} links")
+    share = kind.share_on(len(np.unique(devices.node[nics])))
     end = Link(
-        bytes_per_s=kind.bytes_per_s * fabric.lanes, latency_ps=kind.latency_ps, link_class=SCALE_OUT,
+        bytes_per_s=round(kind.bytes_per_s * share) * fabric.lanes, latency_ps=kind.latency_ps, link_class=SCALE_OUT,
         medium=kind.name, peak_bytes_per_s=kind.peak_bytes_per_s * fabric.lanes,
     )  # fmt: skip
     builder = FabricBuilder(
@@ -140,6 +141,9 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
     )
     routing = _add_fabric(builder, nics.tolist(), fabric, devices)
     words = f"joined by {fabric.kind} of {len(builder.switches) - builder.num_middles} switches, {fabric.link}"
+    if kind.crowding is not None and share < 1:
+        fitted, tested = kind.crowding.fitted, kind.crowding.tested
+        words += f", at {share:.0%} of its bandwidth on so many nodes (fitted on {fitted}; tested on {tested})"
     if fabric.oversubscription != 1:
         alone = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
         words += f", {fabric.oversubscription:g} to 1 oversubscribed{alone}"

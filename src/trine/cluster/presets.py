@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from trine.inputs import PRESETS, preset_names
 from trine.shown import OneLine
 
 if TYPE_CHECKING:
-    from trine.cluster.schema import LinkTypeSpec
+    from trine.cluster.schema import Crowding, LinkTypeSpec, Sharing
 
 #: What trine or its importers read as a cluster.
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
@@ -45,6 +46,7 @@ class GpuSpec(OneLine):
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
     ``power_w``: what the vendor says that it takes at most, None where nobody does.
     ``nvlink``, ``pcie``: entries of the link catalogue, None where it has none or nobody says.
+    ``step_slowdown``: by how much operators in a step take longer than in the tables, at the clock that it sustains.
     ``sources`` maps each field to where its number comes from.
     """
 
@@ -58,6 +60,7 @@ class GpuSpec(OneLine):
     power_w: int | None = None
     nvlink: str | None = None
     pcie: str | None = None
+    step_slowdown: float = 1.0
 
 
 def known_gpus() -> tuple[str, ...]:
@@ -110,6 +113,7 @@ def _read_gpu(name: str) -> GpuSpec:
         power_w=spec.power,
         nvlink=spec.nvlink,
         pcie=spec.pcie,
+        step_slowdown=spec.step_slowdown,
         sources=dict(spec.sources),
         aliases=tuple(spec.aliases),
     )
@@ -135,6 +139,14 @@ class LinkType:
     lanes: int
     evidence: Mapping[str, str] = field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    crowding: Crowding | None = field(default=None, compare=False)
+    sharing: Sharing | None = field(default=None, compare=False)
+
+    def share_on(self, nodes: int) -> float:
+        """Return the part of the bandwidth that is left where so many nodes share a fabric of such links."""
+        if self.crowding is None or nodes <= self.crowding.from_nodes:
+            return 1.0
+        return 1 / (1 + self.crowding.per_doubling * math.log2(nodes / self.crowding.from_nodes))
 
 
 def known_links() -> tuple[str, ...]:
@@ -166,6 +178,8 @@ def _link_type(name: str, spec: LinkTypeSpec) -> LinkType:
         hop_ps=spec.latency if spec.hop is None else spec.hop,
         request_ps=spec.latency if spec.request is None else spec.request,
         lanes=spec.lanes,
+        crowding=spec.crowding,
+        sharing=spec.sharing,
         evidence={str(number): str(word) for number, word in spec.evidence.items()},
         sources={str(number): text for number, text in spec.sources.items()},
     )

@@ -205,6 +205,31 @@ class ChangedFile(Spec):
     notes: str = ""
 
 
+class Crowding(Spec):
+    """The decline of bandwidth with the number of nodes: bandwidth / (1 + per_doubling x log2(nodes / from_nodes)).
+
+    fitted, tested: the source that the number is fitted on, and another one that it was tested on.
+    """
+
+    per_doubling: float = Field(gt=0, le=10)
+    from_nodes: int = Field(ge=1)
+    fitted: str
+    tested: str
+
+
+class Sharing(Spec):
+    """Parts of the ports' peak that collectives reach on a fabric that others use: 5th and 95th percentile."""
+
+    beyond_nodes: int = Field(ge=1)
+    all_reduce: list[float] = Field(min_length=2, max_length=2)
+    others: list[float] = Field(min_length=2, max_length=2)
+    source: str
+
+    def of(self, kind: str) -> list[float]:
+        """Return the two parts for a kind of collective."""
+        return self.all_reduce if kind == "all_reduce" else self.others
+
+
 class LinkTypeSpec(Spec):
     """One kind of link; bandwidths are those of one lane and direction."""
 
@@ -215,13 +240,17 @@ class LinkTypeSpec(Spec):
     hop: Duration | None = None
     request: Duration | None = None
     lanes: int = Field(ge=1)
+    crowding: Crowding | None = None
+    sharing: Sharing | None = None
     evidence: dict[Literal["bandwidth", "latency", "request"], Literal["measured", "modelled", "assumed"]]
     sources: dict[Literal["bandwidth", "peak", "latency", "request"], str]
 
 
 class GpuFile(Spec):
     """One GPU model; ``compute`` is the dense peak of each dtype, ``power`` what the vendor says it takes at most (TDP,
-    TBP). ``nvlink``, ``pcie``: their generation, an entry of the link catalogue. ``sources``: one entry a field.
+    TBP). ``nvlink``, ``pcie``: their generation, an entry of the link catalogue. ``step_slowdown``: by how much
+    operators in a step take longer than in the tables, at the clock that the GPU sustains. ``sources``: one entry a
+    field.
     """
 
     aliases: list[str] = Field(default_factory=list)
@@ -231,5 +260,6 @@ class GpuFile(Spec):
     power: Power | None = None
     nvlink: str | None = None
     pcie: str | None = None
+    step_slowdown: float = Field(default=1.0, ge=1, le=2)
     compute: dict[Dtype, Rate] = Field(min_length=1)
     sources: dict[str, str]

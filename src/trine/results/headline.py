@@ -5,10 +5,10 @@ products, convolutions and attention of the forward pass, three times in trainin
 causal mask halves nothing, and looking up embeddings counts nothing. Hardware FLOPs add what activation recomputation
 repeats.
 
-The band of a synthesised step: the 10th and 90th percentile of log(measured / predicted) of published steps that had no
-part in what is predicted with (presets/measured/training/bands.yaml), of the nearest level with enough of them. That of
-a recorded step: of its collectives alone, since its computation is as recorded. Recorded times that were moved to
-another GPU have none.
+The band of a synthesised step holds 80 % of published steps that had no part in what is predicted with
+(presets/measured/training/bands.yaml), of the nearest level with enough of them. That of a recorded step holds the
+spread of GPUs of one kind and that of its collectives. That of times moved to another GPU comes from operators whose
+measurements were left out. No band is narrower than the spread of GPUs of one kind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trine.compute.spread import GPU_SPREAD, slowest_of
 from trine.inputs import PRESETS
 from trine.results.report import Row, seconds
 from trine.shown import OneLine
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from trine.results.traffic import CollectiveUse
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
+#: 80 % of GPUs of one kind are at most so much faster or slower than the average one (a normal distribution).
+RUN_TO_RUN = 1.2816 * GPU_SPREAD
 #: A level with fewer rows is passed over for a wider one.
 LEAST_ROWS = 8
 #: The level that holds every published step.
@@ -60,7 +63,7 @@ class TimedStep(Protocol):
     @property
     def work(self) -> StepWork | None: ...
     @property
-    def band(self) -> StepBand | CommunicationBand | None: ...
+    def band(self) -> Band | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +84,7 @@ class StepWork(OneLine):
 class StepBand(OneLine):
     """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so.
 
-    fit_error: where the band is as wide as that error of a fitted profile. reason: what the band is instead, where it
-    comes from no published steps.
+    fit_error: where the band is as wide as that error of a fitted profile. reason: in place of the usual words.
     """
 
     low: float
@@ -104,8 +106,8 @@ class StepBand(OneLine):
         if self.fit_error is not None:
             return f"as far as the fit of this software was off on steps that it left out ({self.fit_error:.1%})"
         return (
-            "as far as 8 of 10 published steps lie from what trine predicts of them (10th to 90th percentile of "
-            f"{self.num_rows} steps, {self.level}; none takes part in its own prediction)"
+            f"80 % of {self.num_rows} published steps ({self.level}) lie so close to their predictions, in which none "
+            "takes part"
         )
 
     def at_least(self, error: float) -> StepBand:
@@ -123,26 +125,32 @@ class StepBand(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationBand(OneLine):
-    """Factors of small and of large collectives of a library, as its own answers have them.
+    """The spread of GPUs of one kind, and factors of small and large collectives of a library (None: of no library).
 
     is_recorded: whether all operators have their recorded times; those of other sizes are modelled, without a band.
+    gpus: how many wait for each other.
     """
 
-    library: str
+    library: str | None
     small: tuple[float, float]
     large: tuple[float, float]
     is_recorded: bool = True
+    gpus: int = 1
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
-        """The step with its exposed communication as short and as long as the band of its collectives says."""
+        """The step on faster and slower GPUs of the kind, with its exposed communication as its library's band says."""
         uses, exposed = result.collectives, int(result.rank_times.exposed[result.slowest_row])
         total = sum(use.time_ps for use in uses)
-        if not total:
-            return result.step_time_ps, result.step_time_ps
         low, high = (
-            sum(use.time_ps * self._factor(use.size_bytes)[end] for use in uses) / total for end in (0, 1)
-        )  # fmt: skip
-        return result.step_time_ps - round(exposed * (1 - low)), result.step_time_ps + round(exposed * (high - 1))
+            sum(use.time_ps * self._factor(use.size_bytes)[end] for use in uses) / total if total else 1.0
+            for end in (0, 1)
+        )
+        slower = RUN_TO_RUN + (slowest_of(self.gpus, GPU_SPREAD) if self.gpus > 1 else 0.0)
+        step_ps = result.step_time_ps
+        return (
+            step_ps - round(step_ps * RUN_TO_RUN + exposed * (1 - low)),
+            step_ps + round(step_ps * slower + exposed * (high - 1)),
+        )
 
     def _factor(self, size_bytes: int) -> tuple[float, float]:
         share = min(1.0, max(0.0, (math.log2(max(size_bytes, 1)) - _SMALL) / (_LARGE - _SMALL)))
@@ -153,7 +161,33 @@ class CommunicationBand(OneLine):
     def words(self) -> str:
         """What the band is, in words."""
         compute = "as recorded" if self.is_recorded else "as modelled from the recorded one, which has no band"
-        return f"compute {compute}, collectives within the band of {self.library}"
+        spread = f"on GPUs that differ as Sinha et al. (SC 2022) measured, by {RUN_TO_RUN:.1%} for 80 % of them"
+        slowest = ", and the slowest of them decides" if self.gpus > 1 else ""
+        collectives = "" if self.library is None else f"; collectives within the band of {self.library}"
+        return f"compute {compute}, {spread}{slowest}{collectives}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WidenedBand(OneLine):
+    """A band that also holds other times of the step: of repeated runs, or of a fabric in use by others."""
+
+    inner: StepBand | CommunicationBand | WidenedBand | None
+    low_ps: int
+    high_ps: int
+    reason: str
+
+    def ends_ps(self, result: TimedStep) -> tuple[int, int]:
+        """The shortest and longest time of the step."""
+        low, high = (result.step_time_ps,) * 2 if self.inner is None else self.inner.ends_ps(result)
+        return min(low, self.low_ps), max(high, self.high_ps)
+
+    @property
+    def words(self) -> str:
+        """What the band is, in words."""
+        return self.reason if self.inner is None else f"{self.inner.words}; {self.reason}"
+
+
+Band = StepBand | CommunicationBand | WidenedBand
 
 
 def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = False) -> StepBand | None:
@@ -180,7 +214,8 @@ def nearest_in(
         entry = next((each for each in known["fitted_levels" if is_fitted else "levels"] if each["of"] == level), None)
         if entry is not None and entry["rows"] >= LEAST_ROWS:
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
-            return StepBand(low=entry["low"], high=entry["high"], level=words, num_rows=entry["rows"])
+            low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
+            return StepBand(low=low, high=high, level=words, num_rows=entry["rows"])
     return None
 
 

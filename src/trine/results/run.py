@@ -126,7 +126,7 @@ class TaskRun:
     part: Part | None = None
     link_tiers: traffic.LinkTiers | None = None
     work: headline.StepWork | None = None
-    band: headline.StepBand | headline.CommunicationBand | None = None
+    band: headline.Band | None = None
     memory_facts: memory_use.MemoryFacts = memory_use.NO_FACTS
 
     def __post_init__(self) -> None:

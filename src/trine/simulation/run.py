@@ -12,6 +12,7 @@ from trine.arguments import takes
 from trine.errors import TooManyTasksError
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
+from trine.simulation.fabric_band import with_shared_fabric
 from trine.simulation.facts import (
     evidence,
     facts,
@@ -181,6 +182,7 @@ class _Run:
 def _judged(result: Result, setup: Setup) -> Result:
     """With what only the whole result can say: whether it fits, which uplinks are crowded, what launches expose."""
     result = with_public_mfu(with_foreign_band(with_crowded_uplinks(with_memory_verdict(result), setup.machine)))
+    result = with_shared_fabric(result, setup)
     return result if setup.launch is None else with_exposed_launches(result)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trine.results.report import Report, Row
-from trine.studies.replay_rows import Predicted
+from trine.studies.replay_rows import Predicted, predict
 from trine.studies.training_rows import TrainingRow
 
 
@@ -42,6 +42,11 @@ class ComparedStep:
             "software": self.row.source.software,
             "scale": self.row.scale,
         }[by]
+
+
+def compared_faults(rows: Iterable[TrainingRow]) -> tuple[ComparedStep, ...]:
+    """Return the rows that cannot be read, each with its fault as the reason why it has no prediction."""
+    return tuple(ComparedStep(row=row, answer=predict(row)) for row in rows if row.fault)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -15,6 +15,7 @@ from trine.arguments import takes
 from trine.errors import InputError
 from trine.evidence import Evidence
 from trine.parallel.stragglers import Jitter, Stragglers
+from trine.results.headline import WidenedBand
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
 from trine.simulation.options import SimulateOptions
@@ -233,7 +234,11 @@ def step_ensemble(
             return first.step_time_ps
         return simulate(workload, plan, options=replace(later, stragglers=replace(drawn, seed=each))).step_time_ps
 
-    return StepEnsemble(result=first, runs=ensemble(run, repeats, seed), what=_what(drawn, has_jitter))
+    runs = ensemble(run, repeats, seed)
+    low, high = math.floor(runs.percentile_ps(10)), math.ceil(runs.percentile_ps(90))
+    reason = f"80 % of these {len(runs.times_ps)} runs"
+    first = replace(first, band=WidenedBand(inner=first.band, low_ps=low, high_ps=high, reason=reason))
+    return StepEnsemble(result=first, runs=runs, what=_what(drawn, has_jitter))
 
 
 def _perturbed(stragglers: Stragglers | None) -> Stragglers:

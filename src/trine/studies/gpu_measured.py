@@ -21,7 +21,7 @@ from trine.arrays import Int64
 from trine.cluster import Cluster, load_cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import format_size
-from trine.errors import InputError, SpecError, nearest
+from trine.errors import InputError, SpecError, TrineError, nearest
 from trine.gpu.model import GpuModel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import COLUMNS, GpuProgram
@@ -46,6 +46,7 @@ from trine.studies.gpu_kernels import (
 )
 from trine.studies.host_loops import HostCall, host_times_ps
 from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
+from trine.studies.unread import ROW_ERRORS, UnreadRow, why_unread
 
 FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
 #: Issue 5 of trine: the median of |error| of the judged series.
@@ -269,23 +270,27 @@ class FineCompared:
 
 
 @cache
-def load_fine_grained() -> tuple[FinePoint, ...]:
-    """The measured points that can be predicted; rows without a size cannot and are left out.
-
-    Raises SpecError for a row that names no series of STANDS or holds no number.
-    """
+def read_fine_grained() -> tuple[tuple[FinePoint, ...], tuple[UnreadRow, ...]]:
+    """Return the measured points, and rows that cannot be read; rows without a size are neither."""
     with FILE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    return tuple(_point(row, number) for number, row in enumerate(rows, 2) if row["size_bytes"])
+    points, unread = [], []
+    for number, row in enumerate(rows, 2):
+        try:
+            points += [_point(row)] if row["size_bytes"] else []
+        except ROW_ERRORS as error:
+            unread.append(UnreadRow(source=str(row.get("series")), name=f"line {number}", why=why_unread(error)))
+    return tuple(points), tuple(unread)
 
 
-def _point(row: dict[str, str], number: int) -> FinePoint:
+def _point(row: dict[str, str]) -> FinePoint:
     if row["series"] not in STANDS:
-        raise SpecError(f"{FILE}:{number}: unknown series {row['series']!r}{nearest(row['series'], STANDS)}")
-    try:
-        gpus, size_bytes, time_ps = int(row["gpus"]), int(row["size_bytes"]), round(float(row["time_us"]) * 1e6)
-    except ValueError as error:
-        raise SpecError(f"{FILE}:{number}: {error}") from None
+        raise SpecError(f"unknown series {row['series']!r:.50}{nearest(row['series'], STANDS)}")
+    gpus, size_bytes, time_ps = int(row["gpus"]), int(row["size_bytes"]), round(float(row["time_us"]) * 1e6)
+    if min(gpus, size_bytes, time_ps) <= 0:
+        raise SpecError(
+            f"GPUs, size and time must be positive, got {row['gpus']}, {row['size_bytes']}, {row['time_us']}"
+        )
     words = {name: row[name] for name in ("series", "machine", "library", "kernel", "kind", "source", "note")}
     return FinePoint(gpus=gpus, size_bytes=size_bytes, time_ps=time_ps, **words)
 
@@ -297,7 +302,7 @@ def chosen(series: Sequence[str] | None = None, largest_bytes: int | None = None
             raise InputError(f"unknown series {name!r}{nearest(name, STANDS)}", field="--series")
     return tuple(
         point
-        for point in load_fine_grained()
+        for point in read_fine_grained()[0]
         if (not series or point.series in series) and (largest_bytes is None or point.size_bytes <= largest_bytes)
     )
 
@@ -320,6 +325,15 @@ def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> Fi
         copied_ps, reads_ps = loop_ps(stand.cluster, point.gpus, point.size_bytes)
         time_ps = reads_ps if names == ("reads",) else copied_ps
     return FineCompared(point=point, program=best, time_ps=time_ps, first_ps=first_ps)
+
+
+def compared_or_unread(point: FinePoint) -> FineCompared | UnreadRow:
+    """Return :func:`compare_point`'s answer, or why there is none."""
+    try:
+        return compare_point(point)
+    except TrineError as error:
+        name = f"{point.kernel} of {format_size(point.size_bytes)} on {point.gpus} GPUs"
+        return UnreadRow(source=point.series, name=name, why=str(error))
 
 
 @cache
@@ -381,21 +395,25 @@ def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelValidation(Report):
-    """Points beside their predictions. finished: False: stopped before all points were simulated."""
+    """Points beside their predictions. unread: rows without one. finished: False: stopped before the last point."""
 
     SCHEMA: ClassVar[str] = "validate-loadstore"
 
     compared: tuple[FineCompared, ...]
     finished: bool = True
+    unread: tuple[UnreadRow, ...] = ()
 
     @property
     def headline(self) -> str:
         """How many points, and the median of |error|."""
+        if not self.compared:
+            return "no point was predicted"
         return f"{len(self.compared)} points, median of |error| {median_error(self.compared):.1%}"
 
     def summary(self) -> str:
         """Return a line a point, by series; then medians, and the worst of all."""
-        return _table(self.compared)
+        unread = [f"not predicted: {row.source}, {row.name}: {row.why}" for row in self.unread]
+        return "\n".join([*([_table(self.compared)] if self.compared else []), *unread])
 
     def document(self) -> Row:
         """Return points with times in seconds, and medians."""
@@ -406,6 +424,7 @@ class KernelValidation(Report):
             "small_all_reduces": {name: spread._asdict() for name, spread in _spreads(self.compared).items()},
             "target": TARGET,
             "finished": self.finished,
+            "not_predicted": [{"series": row.source, "row": row.name, "why": row.why} for row in self.unread],
         }
 
     def tables(self) -> dict[str, Table]:

@@ -16,6 +16,7 @@ from trine.cluster.parts import LIBRARIES
 from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
 from trine.inputs import PRESETS
+from trine.studies.unread import ROW_ERRORS, why_unread
 
 FOLDER = PRESETS / "measured"
 FIT, HELD_OUT = "fit", "held-out"
@@ -61,6 +62,7 @@ class Series:
     """One run: a collective on some GPUs of a machine over sizes. ``options``: what it demanded of the library.
 
     ``observed``: the algorithm that the library reported, "" if it was not published. ``points`` ascend in size.
+    ``fault``: why the series cannot be read; validation lists it and goes on.
     """
 
     number: int
@@ -73,6 +75,7 @@ class Series:
     observed: str
     source: str
     points: tuple[MeasuredPoint, ...]
+    fault: str = ""
 
     @property
     def name(self) -> str:
@@ -108,15 +111,32 @@ def load_machines() -> Mapping[str, MeasuredMachine]:
 
 @cache
 def load_measurements() -> tuple[Series, ...]:
-    """All bundled series, ordered by machine, op, GPUs and nodes."""
-    points: dict[str, list[tuple[int, float, float]]] = {}
+    """All bundled series, ordered by machine, op, GPUs and nodes; one that cannot be read has its ``fault``."""
+    points: dict[str, list[Mapping[str, str]]] = {}
     for row in _rows("points.csv"):
-        values = int(row["size_bytes"]), float(row["time_us"]), float(row["spread"])
-        points.setdefault(row["series"], []).append(values)
-    return tuple(_series(row, points[row["series"]]) for row in _rows("series.csv"))
+        points.setdefault(row["series"], []).append(row)
+    return tuple(_readable(row, points.get(row["series"], [])) for row in _rows("series.csv"))
+
+
+def _readable(row: Mapping[str, str], points: list[Mapping[str, str]]) -> Series:
+    """Return a series, or one without points that says why it cannot be read."""
+    try:
+        return _series(row, [(int(p["size_bytes"]), float(p["time_us"]), float(p["spread"])) for p in points])
+    except ROW_ERRORS as error:
+        name = row.get("machine") or "?"
+        machine = MeasuredMachine(
+            name=name, family=name, split=FIT, launch="", library="", cluster=None, nodes=None, gpus_per_node=None,
+            quality="degraded", reason="",
+        )  # fmt: skip
+        return Series(
+            number=-1, machine=machine, op=row.get("op") or "?", num_gpus=0, num_nodes=0, version="", observed="",
+            options=CollectiveOptions(), source=row.get("source") or "", points=(), fault=why_unread(error),
+        )  # fmt: skip
 
 
 def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> Series:
+    if row["machine"] not in load_machines():
+        raise SpecError(f"unknown machine {row['machine'][:40]!r}{nearest(row['machine'], load_machines())}")
     machine = load_machines()[row["machine"]]
     options = CollectiveOptions(
         library=machine.library if machine.library in LIBRARIES else AUTO,

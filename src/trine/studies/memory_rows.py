@@ -12,15 +12,16 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
-from trine.inputs import read_bytes
+from trine.inputs import is_file, read_bytes
 from trine.parallel.plan import Plan
 from trine.software import Software, load_software
 from trine.studies.training_rows import FOLDER, ULTRASCALE, layer_cuts
+from trine.studies.unread import ROW_ERRORS, UnreadRow, why_unread
 from trine.workload.synthesis.spec import Transformer, load_model
 
 MIB, GIB = 2**20, 2**30
@@ -62,13 +63,30 @@ class MemoryRow:
 
 def table(name: str) -> list[dict[str, str]]:
     """Rows of a bundled table."""
-    text = gzip.decompress(read_bytes(FOLDER / f"{name}.csv.gz")).decode()
-    return list(csv.DictReader(io.StringIO(text)))
+    plain = FOLDER / f"{name}.csv"
+    text = (read_bytes(plain) if is_file(plain) else gzip.decompress(read_bytes(FOLDER / f"{name}.csv.gz"))).decode()
+    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(io.StringIO(text))]
 
 
 def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
-    """Rows of one source, in the order of its table."""
-    return _LOADERS[source]()
+    """Return the rows of one source that can be read, in the order of its table."""
+    return read_memory_rows(source)[0]
+
+
+@cache
+def read_memory_rows(source: str) -> tuple[tuple[MemoryRow, ...], tuple[UnreadRow, ...]]:
+    """Return the rows of one source, and those that cannot be read; rows that are about something else are neither."""
+    name, read = _TABLES[source]
+    rows, unread = [], []
+    for number, facts in enumerate(table(name)):
+        try:
+            row = read(facts, number)
+        except ROW_ERRORS as error:
+            where = facts.get("row") or facts.get("case") or facts.get("test") or f"{source}-{number}"
+            unread.append(UnreadRow(source=source, name=where, why=why_unread(error)))
+        else:
+            rows += [] if row is None else [row]
+    return tuple(rows), tuple(unread)
 
 
 def changed(name: str, **memory: Any) -> Software:
@@ -87,77 +105,56 @@ def _llama(name: str, facts: Mapping[str, str], sequence: int, *, tied: bool = F
     )  # fmt: skip
 
 
-@cache
-def _simumax() -> tuple[MemoryRow, ...]:
-    software = changed("megatron-core", operators={"loss": "fused", "dropout": False}, logits_bytes=4)
-    found = []
-    for facts in table("memory_simumax"):
-        if not facts["mem_max_allocated_GiB"]:
-            continue
-        dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
-        layers = int(facts["layers"])
-        plan = Plan(
-            dp=dp, tp=tp, pp=pp, micro_batch=1, batch=int(facts["micro_batches"]), sequence_parallel=tp > 1,
-            schedule="1f1b", sharding="zero1" if dp > 1 else "none",
-            cuts=tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp)),
-        )  # fmt: skip
-        largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
-        shared = ("its memory run may be that of another number of micro-batches",) if facts["note"] else ()
-        found.append(
-            MemoryRow(
-                source=SIMUMAX,
-                name=facts["case"],
-                counter=ALLOCATED,
-                measured_bytes=largest * MIB,
-                plan=plan,
-                model=_llama(facts["model"], facts, int(facts["seq_len"])),
-                software=software,
-                stages=tuple(range(pp)),
-                open=shared,
-                nodes=1,
-            )
-        )
-    return tuple(found)
+def _simumax(facts: Mapping[str, str], _: int) -> MemoryRow | None:
+    if not facts["mem_max_allocated_GiB"]:
+        return None
+    dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
+    layers = int(facts["layers"])
+    plan = Plan(
+        dp=dp, tp=tp, pp=pp, micro_batch=1, batch=int(facts["micro_batches"]), sequence_parallel=tp > 1,
+        schedule="1f1b", sharding="zero1" if dp > 1 else "none",
+        cuts=tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp)),
+    )  # fmt: skip
+    largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
+    shared = ("its memory run may be that of another number of micro-batches",) if facts["note"] else ()
+    return MemoryRow(
+        source=SIMUMAX,
+        name=facts["case"],
+        counter=ALLOCATED,
+        measured_bytes=largest * MIB,
+        plan=plan,
+        model=_llama(facts["model"], facts, int(facts["seq_len"])),
+        software=changed("megatron-core", operators={"loss": "fused", "dropout": False}, logits_bytes=4),
+        stages=tuple(range(pp)),
+        open=shared,
+        nodes=1,
+    )
 
 
-@cache
-def _torchtitan() -> tuple[MemoryRow, ...]:
-    found = []
-    for facts in table("memory_torchtitan"):
-        if facts["precision"] != "bf16":
-            continue
-        is_compiled = facts["compile"] == "true"
-        software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
-        gpus = int(facts["FSDP"])
-        plan = Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"])
-        found.append(
-            MemoryRow(
-                source=TORCHTITAN,
-                name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}",
-                counter=RESERVED,
-                measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
-                plan=plan,
-                model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
-                software=software if is_compiled else load_software("torchtitan-eager"),
-                stages=(0,),
-                open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
-                nodes=-(-gpus // 8),
-            )
-        )
-    return tuple(found)
+def _torchtitan(facts: Mapping[str, str], _: int) -> MemoryRow | None:
+    if facts["precision"] != "bf16":
+        return None
+    is_compiled, gpus = facts["compile"] == "true", int(facts["FSDP"])
+    software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
+    return MemoryRow(
+        source=TORCHTITAN,
+        name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}",
+        counter=RESERVED,
+        measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
+        plan=Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"]),
+        model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
+        software=software if is_compiled else load_software("torchtitan-eager"),
+        stages=(0,),
+        open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
+        nodes=-(-gpus // 8),
+    )
 
 
 #: What Megatron-LM trains where its arguments do not say otherwise (megatron/training/arguments.py).
 _MEGATRON_DEFAULTS = {"tied_embeddings": True, "biases": "all"}
 
 
-@cache
-def _public() -> tuple[MemoryRow, ...]:
-    text = read_bytes(FOLDER / "memory_public.csv").decode()
-    return tuple(_public_row(facts) for facts in csv.DictReader(io.StringIO(text)))
-
-
-def _public_row(facts: Mapping[str, str]) -> MemoryRow:
+def _public(facts: Mapping[str, str], _: int) -> MemoryRow:
     has_defaults, sequence = facts["variant"] == "megatron-defaults", int(facts["sequence"])
     model = load_model(facts["model"])
     assert isinstance(model, Transformer)
@@ -191,32 +188,25 @@ def _public_row(facts: Mapping[str, str]) -> MemoryRow:
     )
 
 
-@cache
-def _ultrascale() -> tuple[MemoryRow, ...]:
+def _ultrascale(facts: Mapping[str, str], number: int) -> MemoryRow:
     from trine.cluster import load_gpu
 
     names = {"slow": "nanotron-2024-polling"}
-    capacity, found = load_gpu("h100-sxm").memory_bytes, []
-    for number, facts in enumerate(table("layouts")):
-        model = _llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true")
-        measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
-        found.append(
-            MemoryRow(
-                source=ULTRASCALE,
-                name=facts.get("row") or f"ultrascale-{number}",
-                counter=RESERVED,
-                model=model,
-                measured_bytes=round(float(measured) * GIB) if measured else None,
-                plan=_layout(facts),
-                software=load_software(names.get(facts["population"], "nanotron-2024")),
-                stages=(0,),
-                nodes=int(facts["nodes"]),
-                capacity_bytes=capacity,
-                structural="" if facts["status"] == "measured" else structural(facts["flags"]),
-                open=LAYOUTS_OPEN,
-            )
-        )
-    return tuple(found)
+    measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
+    return MemoryRow(
+        source=ULTRASCALE,
+        name=facts.get("row") or f"ultrascale-{number}",
+        counter=RESERVED,
+        model=_llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true"),
+        measured_bytes=round(float(measured) * GIB) if measured else None,
+        plan=_layout(facts),
+        software=load_software(names.get(facts["population"], "nanotron-2024")),
+        stages=(0,),
+        nodes=int(facts["nodes"]),
+        capacity_bytes=load_gpu("h100-sxm").memory_bytes,
+        structural="" if facts["status"] == "measured" else structural(facts["flags"]),
+        open=LAYOUTS_OPEN,
+    )
 
 
 def structural(flags: str) -> str:
@@ -238,33 +228,27 @@ def _layout(facts: Mapping[str, str]) -> Plan:
 # -- Megatron-LM's golden runs -----------------------------------------------------------------------------------------
 
 
-@cache
-def _golden() -> tuple[MemoryRow, ...]:
-    return tuple(_golden_rows())
-
-
-def _golden_rows() -> Iterator[MemoryRow]:
-    for facts in table("memory_megatron"):
-        arguments = json.loads(facts["model_args"])
-        if not is_dense_gpt(facts, arguments):
-            continue
-        asked = _Arguments(arguments, int(facts["gpus"]))
-        if not asked.micro_batches:
-            continue
-        padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
-        yield MemoryRow(
-            source=GOLDEN,
-            name=f"{facts['test']}/{facts['platform']}",
-            counter=ALLOCATED,
-            measured_bytes=round(float(facts["mem_max_allocated_bytes"])),
-            model=asked.model(),
-            plan=asked.plan(),
-            software=asked.software(),
-            stages=(asked.pp - 1,),
-            test=facts["test"],
-            nodes=-(-int(facts["gpus"]) // 8),
-            open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
-        )
+def _golden(facts: Mapping[str, str], _: int) -> MemoryRow | None:
+    arguments = json.loads(facts["model_args"])
+    if not is_dense_gpt(facts, arguments):
+        return None
+    asked = _Arguments(arguments, int(facts["gpus"]))
+    if not asked.micro_batches:
+        return None
+    padded = ("padded vocabulary",) if "vocab-size" not in arguments else ()
+    return MemoryRow(
+        source=GOLDEN,
+        name=f"{facts['test']}/{facts['platform']}",
+        counter=ALLOCATED,
+        measured_bytes=round(float(facts["mem_max_allocated_bytes"])),
+        model=asked.model(),
+        plan=asked.plan(),
+        software=asked.software(),
+        stages=(asked.pp - 1,),
+        test=facts["test"],
+        nodes=-(-int(facts["gpus"]) // 8),
+        open=(*padded, "which state of Megatron-LM and Transformer Engine ran"),
+    )
 
 
 def is_dense_gpt(facts: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
@@ -356,7 +340,12 @@ class _Arguments:
         )
 
 
-_LOADERS = {
-    SIMUMAX: _simumax, GOLDEN: _golden, ULTRASCALE: _ultrascale, TORCHTITAN: _torchtitan, PUBLIC: _public,
-}  # fmt: skip
-SOURCES = tuple(_LOADERS)
+#: Source -> its table, and what makes a row of a line (None: the line is about something else).
+_TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str], int], MemoryRow | None]]] = {
+    SIMUMAX: ("memory_simumax", _simumax),
+    GOLDEN: ("memory_megatron", _golden),
+    ULTRASCALE: ("layouts", _ultrascale),
+    TORCHTITAN: ("memory_torchtitan", _torchtitan),
+    PUBLIC: ("memory_public", _public),
+}
+SOURCES = tuple(_TABLES)

@@ -90,6 +90,8 @@ class Predicted:
 def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
     """Predict one row; what cannot be asked says why."""
     began = time.perf_counter()
+    if row.fault:
+        return Predicted(row=row.name, why_not=row.fault)
     try:
         return _predicted(row, ask or Ask(), began)
     except TrineError as error:

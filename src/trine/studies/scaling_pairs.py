@@ -25,11 +25,12 @@ from typing import Annotated
 import numpy as np
 
 from trine.compute.spread import GPU_SPREAD, slowest_of
-from trine.errors import InputError, nearest
+from trine.errors import InputError, TrineError, nearest
 from trine.graph.workload import Workload
 from trine.inputs import PRESETS
 from trine.parallel.plan import Plan
 from trine.schema import Field, Spec
+from trine.studies.unread import ROW_ERRORS, UnreadRow, why_unread
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -163,14 +164,27 @@ class ScalingErrors:
 
 def load_pairs(path: Path = ROWS) -> list[Pair]:
     """All pairs of the table whose batch is known, in its order; those that contradict themselves are left out."""
+    return read_pairs(path)[0]
+
+
+def read_pairs(path: Path = ROWS) -> tuple[list[Pair], list[UnreadRow]]:
+    """Return :func:`load_pairs`, and the groups of rows that cannot be read."""
     with gzip.open(path, "rb") as file:
         rows = list(csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")))
     groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
     names = ("model", "variant", "framework", "section", "precision", "batch_per_gpu", "batch_as_printed", "seq_len",
              "unit", "xla", "grad_accumulation")  # fmt: skip
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    return [pair for group in groups.values() for pair in _pairs(group)]
+        groups.setdefault(tuple(row[name] or "" for name in names), []).append(row)
+    pairs: list[Pair] = []
+    unread: list[UnreadRow] = []
+    for group in groups.values():
+        try:
+            pairs += _pairs(group)
+        except ROW_ERRORS as error:
+            name = f"{group[0]['source']}:{group[0]['line']}"
+            unread.append(UnreadRow(source=group[0]["model"], name=name, why=why_unread(error)))
+    return pairs, unread
 
 
 def _pairs(group: Sequence[Mapping[str, str]]) -> list[Pair]:
@@ -279,14 +293,22 @@ def _host_s(host: HostFile, pair: Pair) -> float:
 # -- the twenty pairs --------------------------------------------------------------------------------------------------
 
 
-def scaling_rows(pairs: Iterable[Pair] | None = None) -> list[Scaled]:
+def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | None = None) -> list[Scaled]:
     """Predictions of the judged pairs, and behind them of those that the host's time is fitted on.
 
     The latter are without collectives (EfficientNet's gradients are 21 and 77 MB): trine does not have its shapes.
+    Pairs that cannot be predicted are added to ``unread``; without it they raise InputError.
     """
     chosen = load_pairs() if pairs is None else list(pairs)
     numbers = scaling_numbers()
-    judged = [_predicted(pair) for pair in chosen if pair.is_judged]
+    judged = []
+    for pair in (pair for pair in chosen if pair.is_judged):
+        try:
+            judged.append(_predicted(pair))
+        except TrineError as error:
+            if unread is None:
+                raise
+            unread.append(UnreadRow(source=pair.model, name=pair.source, why=str(error)))
     return judged + [_without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
 
 

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from trine.results.report import Report, Row, Table
 from trine.results.text import aligned
-from trine.studies.scaling_pairs import Pair, Scaled, load_pairs, pairs_not_asked, scaling_errors, scaling_rows
+from trine.studies.scaling_pairs import Pair, Scaled, pairs_not_asked, read_pairs, scaling_errors, scaling_rows
+from trine.studies.unread import UnreadRow
 
 #: What issue 14 asks of the judged pairs: mean and 90th percentile of the efficiency's absolute error.
 TARGET = (0.04, 0.08)
@@ -15,12 +16,16 @@ TARGET = (0.04, 0.08)
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScalingValidation(Report):
-    """rows: the judged pairs and those that the host's time is fitted on. not_asked: others, by framework and model."""
+    """rows: the judged pairs and those that the host's time is fitted on. not_asked: others, by framework and model.
+
+    unread: rows of the table without a prediction.
+    """
 
     SCHEMA: ClassVar[str] = "validate-scaling"
 
     rows: tuple[Scaled, ...]
     not_asked: dict[str, list[Pair]]
+    unread: tuple[UnreadRow, ...] = ()
 
     @property
     def judged(self) -> list[Scaled]:
@@ -60,6 +65,8 @@ class ScalingValidation(Report):
             for name, pairs in sorted(self.not_asked.items())
         ]
         blocks = [self.headline, "\n".join(aligned(judged, 30)), "\n".join(aligned(fitted, 30))]
+        unread = [f"not predicted: {row.source}, {row.name}: {row.why}" for row in self.unread]
+        blocks += ["\n".join(unread)] if unread else []
         return "\n\n".join([*blocks, "\n".join(["not asked, as trine has no shapes of them", *rest])])
 
     def document(self) -> Row:
@@ -68,6 +75,7 @@ class ScalingValidation(Report):
             "targets": dict(zip(("mean_error_max", "p90_error_max"), TARGET, strict=True)),
             "errors": asdict(scaling_errors(self.judged)),
             **self.tables(),
+            "not_predicted": [{"row": row.name, "why": row.why} for row in self.unread],
             "not_asked": {name: len(pairs) for name, pairs in sorted(self.not_asked.items())},
         }
 
@@ -81,8 +89,9 @@ class ScalingValidation(Report):
 
 def validate_scaling() -> ScalingValidation:
     """Predict the bundled pairs."""
-    pairs = load_pairs()
-    return ScalingValidation(rows=tuple(scaling_rows(pairs)), not_asked=pairs_not_asked(pairs))
+    pairs, unread = read_pairs()
+    rows = scaling_rows(pairs, unread)
+    return ScalingValidation(rows=tuple(rows), not_asked=pairs_not_asked(pairs), unread=tuple(unread))
 
 
 def _cells(row: Scaled) -> tuple[str, ...]:

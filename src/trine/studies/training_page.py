@@ -12,7 +12,7 @@ import numpy as np
 
 from trine.outputs import write_text
 from trine.results.picture import COLOURS, save, subplots
-from trine.studies.band_levels import band_document, share_inside
+from trine.studies.band_levels import HIGH, LOW, band_document, share_inside, share_left_out
 from trine.studies.compared_steps import ComparedStep, Errors, cells
 from trine.studies.step_factors import HUBER, NOISE, PRIORS, words
 from trine.studies.training_rows import load_sources
@@ -121,10 +121,14 @@ def _totals(found: TrainingValidation) -> str:
 def _bands(found: TrainingValidation) -> str:
     document, parts = band_document(found), []
     for name, is_fitted in (("blind", False), ("fitted", True)):
-        inside, width = share_inside(found, document, is_fitted)
+        (inside, width), (left_out, _) = share_inside(found, document, is_fitted), share_left_out(found, is_fitted)
         if inside == inside:
-            parts.append(f"{name}: {inside:.0%} of the rows lie in their band, median high / low {width:.2f}")
-    return "Bands (10th to 90th percentile of the nearest level with at least 8 rows): " + "; ".join(parts) + "."
+            parts.append(
+                f"{name}: {inside:.0%} of the rows lie in their band, {left_out:.0%} where the band knows nothing of "
+                f"their model; median high / low {width:.2f}"
+            )
+    level = f"{LOW:.0%} to {HIGH:.0%} quantile of the nearest level with at least 8 rows"
+    return f"Bands ({level}; what they are to hold is 80 %): " + "; ".join(parts) + "."
 
 
 def _groups(found: TrainingValidation, by: str) -> str:

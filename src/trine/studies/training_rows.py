@@ -57,8 +57,8 @@ class TrainingSource:
     why: str
 
     def cluster_of(self, gpu: str) -> str:
-        """The preset, or file of ``clusters/``, that stands for a machine with this GPU."""
-        return self.cluster if isinstance(self.cluster, str) else self.cluster[gpu]
+        """Return the preset, or file of ``clusters/``, for a machine with this GPU. Raises InputError if unknown."""
+        return _of_gpu(self.cluster, gpu)
 
     def profile(self) -> Software:
         """The profile of its software, with its options."""
@@ -66,15 +66,25 @@ class TrainingSource:
         return software.model_copy(update={"operators": software.operators.model_copy(update=self.operators)})
 
     def generation_of(self, gpu: str) -> str:
-        """The GPU's architecture."""
-        return self.generation if isinstance(self.generation, str) else self.generation[gpu]
+        """Return the GPU's architecture."""
+        return _of_gpu(self.generation, gpu)
+
+
+def _of_gpu(known: str | Mapping[str, str], gpu: str) -> str:
+    """Return the value for a GPU as its source names it; a single value holds for all of them."""
+    if isinstance(known, str):
+        return known
+    if gpu not in known:
+        raise InputError(f"unknown GPU {gpu[:40]!r}{nearest(gpu, known)}", field="gpu")
+    return known[gpu]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingRow:
     """One measured step, or a layout without a result (``step_s`` None).
 
-    facts: columns by name, as the source states them. apart: why it does not count, empty where it does.
+    facts: columns by name, as the source states them. apart: why it does not count, empty where it does. fault: why
+    the row cannot be read; validation lists it and goes on.
     """
 
     name: str
@@ -82,13 +92,14 @@ class TrainingRow:
     facts: Mapping[str, str]
     step_s: float | None
     apart: str
+    fault: str = ""
 
     def whole(self, column: str, default: int | None = None) -> int:
         """A column as a whole number: what the row states, else what the source fills in, else ``default``."""
         value = self.facts.get(column) or self.source.fill.get(column) or default
         if value is None:
             raise InputError(f"{self.name} does not state it, and nothing is taken instead", field=column)
-        return int(value)
+        return whole_number(value, column)
 
     @property
     def num_gpus(self) -> int:
@@ -174,7 +185,7 @@ class TrainingRow:
             given |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
             given["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
             ways = self.facts.get("shard_ways")
-            if ways and given["sharding"] != "none" and int(ways) < sizes["dp"]:
+            if ways and given["sharding"] != "none" and whole_number(ways, "shard_ways") < sizes["dp"]:
                 given["shard_ways"] = int(ways)
         return Plan(**given, inputs="none")
 
@@ -203,13 +214,22 @@ class TrainingRow:
         return max(1, self.whole("tp", 1) * self.whole("dp", 1) // GPUS_PER_NODE)
 
 
+def whole_number(value: object, column: str, least: int = 1) -> int:
+    """Return a cell of a table as a whole number. Raises InputError if it is none, or smaller than ``least``."""
+    text = str(value).strip()
+    if not text.isdecimal() or int(text) < least:
+        raise InputError(f"must be a whole number of at least {least}, got {text[:40]!r}", field=column)
+    return int(text)
+
+
 def layer_cuts(counts: str | Sequence[int]) -> tuple[str, ...]:
     """Names of the layers that begin later stages, of so many layers each; as text, ``8|8|8|4``.
 
     Of stages without layers the last has head and loss, and those before it pass on what they get; none where too many
     are without: the software's rule has the last word.
     """
-    numbers = [int(text) for text in counts.split("|")] if isinstance(counts, str) else counts
+    stated = counts.split("|") if isinstance(counts, str) else counts
+    numbers = [whole_number(count, "stage_layers", least=0) for count in stated]
     layers, starts = sum(numbers), list(accumulate(numbers[:-1]))
     empty = sum(start >= layers for start in starts)
     behind = {0: (), 1: _BEHIND[:1], 2: _BEHIND, 3: (f"layers.{layers - 1}.mlp.add", *_BEHIND)}
@@ -240,20 +260,51 @@ def load_sources() -> Mapping[str, TrainingSource]:
 
 def load_rows() -> tuple[TrainingRow, ...]:
     """All measured steps but the layouts of Ultra-Scale, in the order of the file."""
-    sources = _sources()
-    return tuple(_row(sources[facts["source"]], facts) for facts in _table("steps.csv.gz"))
+    return tuple(_row(facts["source"], facts) for facts in _table("steps.csv.gz"))
 
 
 def load_layouts() -> tuple[TrainingRow, ...]:
     """All layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
-    source = _sources()[ULTRASCALE]
-    return tuple(_row(source, _layout(facts)) for facts in _table("layouts.csv.gz"))
+    return tuple(_row(ULTRASCALE, facts) for facts in _table("layouts.csv.gz"))
 
 
-def _row(source: TrainingSource, facts: Mapping[str, str]) -> TrainingRow:
-    apart = facts.get("apart", "") or ("" if source.counts else source.why)
-    step = float(facts["step_s"]) if facts.get("step_s") else None
-    return TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
+def _row(key: str, facts: Mapping[str, str]) -> TrainingRow:
+    """Return a row; one that cannot be read has its ``fault``."""
+    try:
+        source = _sources().get(key) or _unknown_source(key)
+        if source.key == ULTRASCALE:
+            facts = _layout(facts)
+        apart = facts.get("apart", "") or ("" if source.counts else source.why)
+        step = _seconds(facts.get("step_s", ""))
+        row = TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
+        _check(row)
+    except InputError as error:
+        source = _sources().get(key) or replace(_sources()[ULTRASCALE], key=key, title="unknown source")
+        return TrainingRow(name=facts["row"], source=source, facts=facts, step_s=None, apart="", fault=str(error))
+    return row
+
+
+def _unknown_source(key: str) -> TrainingSource:
+    raise InputError(f"unknown source {key[:40]!r}{nearest(key, _sources())}", field="source")
+
+
+def _seconds(text: str) -> float | None:
+    """Return a measured step; None without one. Raises InputError for a time that no step can take."""
+    try:
+        step = float(text) if text else None
+    except ValueError:
+        step = -1.0
+    if step is not None and not 0 < step < float("inf"):
+        raise InputError(f"must be a positive number of seconds, got {text[:40]!r}", field="step_s")
+    return step
+
+
+def _check(row: TrainingRow) -> None:
+    """Raise InputError for a measured row without a number of GPUs, or on a GPU that its source does not have."""
+    if row.step_s is not None:
+        row.source.cluster_of(row.facts["gpu"])
+        row.source.generation_of(row.facts["gpu"])
+        whole_number(row.facts.get("gpus", ""), "gpus")
 
 
 def _layout(facts: Mapping[str, str]) -> dict[str, str]:
@@ -270,9 +321,10 @@ def _layout_apart(facts: Mapping[str, str]) -> str:
         return "without a result"
     if facts["population"] != CLEAN:
         return "slow: nanotron polls pipeline sends" if facts["population"] == SLOW else "of neither population"
-    if int(facts["nodes"]) >= 64:
+    if whole_number(facts["nodes"], "nodes") >= 64:
         return "64 nodes: the network decides"
-    return "tensor parallelism over more than 8 GPUs" if int(facts["TP"]) > GPUS_PER_NODE else ""
+    wide = whole_number(facts["TP"], "TP") > GPUS_PER_NODE
+    return "tensor parallelism over more than 8 GPUs" if wide else ""
 
 
 @cache
@@ -290,7 +342,7 @@ def _sources() -> Mapping[str, TrainingSource]:
 
 def _table(name: str) -> list[dict[str, str]]:
     text = gzip.decompress(read_bytes(FOLDER / name)).decode()
-    return list(csv.DictReader(io.StringIO(text)))
+    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(io.StringIO(text))]
 
 
 @cache

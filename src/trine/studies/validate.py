@@ -228,6 +228,8 @@ def _point_json(each: Compared) -> Row:
 def by_library(series: Series) -> list[CollectiveTime]:
     """The library model, with its own parameters. Raises InputError where it or a cluster of the machine is missing."""
     machine = series.machine
+    if series.fault:
+        raise InputError(series.fault)
     if machine.library not in LIBRARIES:
         raise InputError(f"{machine.library} is not modelled")
     cluster = series.load_cluster()

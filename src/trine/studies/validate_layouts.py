@@ -16,7 +16,7 @@ import numpy as np
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells
+from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells, compared_faults
 from trine.studies.replay_rows import ONES, Answers, Ask, Predicted, Triple, replay
 from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
 from trine.studies.training_rows import TrainingRow, load_layouts
@@ -208,7 +208,9 @@ def validate_layouts(
     nodes that count, drawn by the hash of their names. The others are as those of
     :func:`trine.studies.validate_training.validate_training`.
     """
-    rows = [row for row in load_layouts() if row.step_s is not None]
+    everything = load_layouts()
+    rows = [row for row in everything if row.step_s is not None]
+    unread = compared_faults(everything)
     if most_rows is not None:
         rows = thinned(rows, most_rows, lambda row: f"{row.model} on {row.num_nodes}")
     usual = Ask.of(software)
@@ -221,7 +223,9 @@ def validate_layouts(
 
     if sample or blind:
         chosen = _sample(rows) if sample else rows
-        return LayoutValidation(steps=compared(chosen), is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
+        return LayoutValidation(
+            steps=(*compared(chosen), *unread), is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST
+        )
     fitted_on = [row for row in rows if _is_fitted_on(row)]
     first = [AskedStep(row, answer) for row, answer in zip(fitted_on, ask(fitted_on, usual), strict=True)]
     fitting = replace(usual, names=FITTED_FACTORS)
@@ -235,7 +239,7 @@ def validate_layouts(
         for row, answer in zip(judged, ask(judged, replace(fitting, factors=asked)), strict=True)
     )
     alone = compared([row for row in rows if row.num_nodes == 1 and not row.apart])
-    return LayoutValidation(steps=steps, blind=alone, factors=factors, num_fitted=len(known))
+    return LayoutValidation(steps=(*steps, *unread), blind=alone, factors=factors, num_fitted=len(known))
 
 
 def _is_fitted_on(row: TrainingRow) -> bool:

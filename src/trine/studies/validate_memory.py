@@ -21,8 +21,17 @@ from trine.results.text import aligned
 from trine.simulation.memory import rank_memory, shortened
 from trine.software import Software
 from trine.studies.compared_steps import HEAD, Errors, cells
-from trine.studies.memory_rows import ALLOCATED, GOLDEN, NEEDED, SOURCES, MemoryRow, load_memory_rows
+from trine.studies.memory_rows import (
+    ALLOCATED,
+    GOLDEN,
+    NEEDED,
+    SOURCES,
+    MemoryRow,
+    load_memory_rows,
+    read_memory_rows,
+)
 from trine.studies.training_rows import ULTRASCALE, check_sources
+from trine.studies.unread import UnreadRow
 from trine.units import format_bytes
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer
@@ -68,12 +77,13 @@ class ComparedMemory:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemoryValidation(Report):
-    """All rows and what is modelled. repeats: rows of one test on several platforms, how far they are apart."""
+    """All rows and what is modelled. unread: rows that cannot be read, listed with the reason."""
 
     SCHEMA: ClassVar[str] = "validate-memory"
 
     answers: tuple[ComparedMemory, ...]
     is_sample: bool = False
+    unread: tuple[UnreadRow, ...] = ()
 
     def errors(self) -> list[tuple[str, Errors]]:
         """By source; of layouts those at 1-2 nodes, then those at more."""
@@ -120,8 +130,14 @@ class MemoryValidation(Report):
         if spread is not None:
             rows.append(("one test on two platforms", *cells(spread)))
         blocks = [[self.headline], aligned(rows, 30), self._verdicts(), self._worst()]
-        failed = [f"not predicted: {a.row.name}: {a.why_not}" for a in self.answers if a.why_not]
-        return "\n\n".join("\n".join(block) for block in (*blocks, failed[:8]) if block)
+        failed = [f"not predicted: {row.name}: {row.why}" for row in self.failed]
+        return "\n\n".join("\n".join(block) for block in (*blocks, failed) if block)
+
+    @property
+    def failed(self) -> tuple[UnreadRow, ...]:
+        """Rows without a prediction: those that cannot be read, and those that cannot be modelled."""
+        rows = [a for a in self.answers if a.why_not]
+        return (*self.unread, *(UnreadRow(source=a.row.source, name=a.row.name, why=a.why_not) for a in rows))
 
     def _verdicts(self) -> list[str]:
         found = self.confusion()
@@ -153,6 +169,7 @@ class MemoryValidation(Report):
             "confusion": self.confusion(),
             "ran_under_capacity": under,
             "ran": ran,
+            "not_predicted": [{"row": row.name, "why": row.why} for row in self.failed],
             **self.tables(),
         }
 
@@ -182,7 +199,8 @@ def validate_memory(
         found.append(asked.compared(row))
         if progress is not None:
             progress(len(found), len(rows))
-    return MemoryValidation(answers=tuple(found), is_sample=sample)
+    unread = [row for source in sources or SOURCES for row in read_memory_rows(source)[1]]
+    return MemoryValidation(answers=tuple(found), is_sample=sample, unread=tuple(unread))
 
 
 def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:

@@ -7,7 +7,6 @@ whose source leaves decisive facts open, or whose times are doubtful, are shown 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -180,8 +179,9 @@ def validate_training(
 
 def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow]:
     """Rows with a measured step: of all sources, with the layouts of Ultra-Scale on one node."""
-    one_node = [row for row in load_layouts() if row.num_nodes == 1 and row.apart == ""]
-    rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None]
+    layouts = [row for row in load_layouts() if row.step_s is not None and row.apart == ""]
+    one_node = [row for row in layouts if row.num_nodes == 1]
+    rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None or row.fault]
     check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
     rows = [row for row in rows if not sources or row.source.key in sources]
     return _sample(rows) if sample else rows
@@ -224,12 +224,8 @@ def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
     shown = found.worst()[:worst]
     blocks += ["\n".join(["worst rows", *(line for step in shown for line in _worst_lines(step))])] if shown else []
     blocks += ["\n".join(_apart_lines(apart))] if (apart := found.apart()) else []
-    failed = Counter((s.row.source.key, s.answer.why_not) for s in found.failed)
-    blocks += (
-        ["\n".join(["not predicted", *(f"  {count:4d}  {key}: {why}" for (key, why), count in failed.items())])]
-        if failed
-        else []
-    )
+    failed = [f"  {s.row.source.key}: {s.row.name}: {s.answer.why_not}" for s in found.failed]
+    blocks += ["\n".join(["not predicted", *failed])] if failed else []
     return "\n\n".join(blocks)
 
 

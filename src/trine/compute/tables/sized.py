@@ -17,6 +17,7 @@ from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized, is_expert_product
 from trine.compute.tables.fp32_operators import operator_time
 from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
+from trine.compute.tables.machine import generation_of
 from trine.compute.tables.memory import FLOOR_US
 from trine.compute.tables.operators import AttentionShape, OperatorTables, TableTime
 from trine.compute.tables.traffic import traffic
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: Elements of 16 bits that a row of a batched product must be a multiple of, and the GPUs on which that was measured.
+_ALIGNED, _MISALIGNED_ON = 8, ("ampere",)
 #: Launches of one operator; more are no number of launches.
 _MOST_KERNELS = 1e9
 
@@ -84,6 +87,8 @@ class SizedTimes:
         rows, inner = math.ceil(elements(y) / y.shape[-1] / groups), x.shape[-1]
         outer = y.shape[-1]
         dtype = dtype_name(x)
+        if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
+            return self._without_tensor_cores(sizes)
         if not is_gradient(sizes):
             found = self.tables.gemm_in_step(rows, outer, inner, dtype, FORWARD_PRODUCT, groups)
             return self._at_least_moved(found, sizes) if len(weight.shape) > 2 and groups == 1 else found
@@ -95,6 +100,21 @@ class SizedTimes:
             which = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
             parts.append(self.tables.gemm_in_step(outer, inner, rows, dtype, which, groups))
         return _sum(parts)
+
+    def _is_misaligned(self, is_batched: bool, inner: int, outer: int, dtype: str) -> bool:
+        """Whether a product of two activations in 16 bits has rows that tensor cores cannot load.
+
+        cuBLAS then took kernels without tensor cores on A100 (pytorch/pytorch#146817, #106469). Other GPUs were not
+        measured.
+        """
+        aligned = inner % _ALIGNED == 0 and outer % _ALIGNED == 0
+        is_half = dtype in ("bfloat16", "float16")
+        return is_batched and is_half and not aligned and generation_of(self._gpu.name) in _MISALIGNED_ON
+
+    def _without_tensor_cores(self, sizes: Resized) -> TableTime | None:
+        """As long as in float32, by NeuSight's bmm on A100. Tested on BigScience's head size of 108."""
+        found = operator_time(self._gpu, sizes, work_of(sizes), "float32")
+        return None if found is None else TableTime(found.us, found.evidence, "float32 tables")
 
     def _at_least_moved(self, found: TableTime | None, sizes: Resized) -> TableTime | None:
         """A batched product asked as one of all rows: each batch has a second factor of its own to read."""

@@ -46,6 +46,8 @@ class TableTimes:
         error = left_out_error(self._gpu.name, products) if products in self._sources else None
         if error is not None:
             text += f"; its products are the {products}'s, whose like were {error:.0%} off on a GPU left out"
+        if self._gpu.step_slowdown > 1:
+            text += f"; x {self._gpu.step_slowdown:g} for the clock that it sustains"
         return (text, *uneven_notes(self._uneven))
 
     def fit_report(self) -> FitReport | None:
@@ -68,4 +70,4 @@ class TableTimes:
             return self._roofline.duration(operator, split)
         if found.us:
             self._sources[found.source] = None
-        return Duration(math.ceil(found.us * _PS_PER_US), found.evidence)
+        return Duration(math.ceil(found.us * self._gpu.step_slowdown * _PS_PER_US), found.evidence)
