@@ -38,8 +38,8 @@ from trine.studies.gpu_measured import (
     TARGET,
     chosen,
     compare,
-    load_fine_grained,
     median_error,
+    read_fine_grained,
     round_times_ps,
     small_all_reduces,
 )
@@ -173,7 +173,8 @@ def test_rounds_follow_each_other_on_every_gpu():
 
 
 def test_every_measured_row_says_what_stands_for_it():
-    points = load_fine_grained()
+    points, unread = read_fine_grained()
+    assert not unread
     assert {point.series for point in points} == set(STANDS)
     assert all(point.source and point.time_ps > 0 for point in points)
     known = {*PROGRAMS, *EXPERT_PROGRAMS, *PRIMITIVE_PROGRAMS}

@@ -272,11 +272,12 @@ class StageMemory:
             self._users[block.number] = user
             self._give(block, last)
 
-    def used_by(self, tensor_id: int, microbatch: int, step: int) -> None:
-        """Record that the collective ``step`` uses a tensor of a micro-batch."""
-        block = self._live.get(microbatch, {}).get(self._tensors[tensor_id].storage)
-        if block is not None:
-            self._users[block.number] = step
+    def used_by(self, tensors: Iterable[int], microbatch: int, step: int) -> None:
+        """Record that the collective ``step`` uses tensors of a micro-batch."""
+        for tensor_id in tensors:
+            block = self._live.get(microbatch, {}).get(self._tensors[tensor_id].storage)
+            if block is not None:
+                self._users[block.number] = step
 
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
         """At the end of ``step`` of the gradients of ``weights`` a part of one in ``degree`` is left."""

@@ -167,7 +167,7 @@ class SequenceCollectives(SplitCollectives):
         if behind[0] == SCATTER:  # until it is scattered the sum over the ranks is whole
             size = self.context.gathered_bytes(op, behind[1], batch)
             self.program.memory.temporary(size, done, step, user=step)
-            self.program.memory.used_by(op.outputs[0], place.microbatch, step)
+            self.program.memory.used_by(op.outputs[:1], place.microbatch, step)
         self.wait_beside_weights(op, step)
 
     def end_pass(self, place: Place) -> None:

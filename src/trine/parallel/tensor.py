@@ -79,7 +79,7 @@ class TensorCollectives(SplitCollectives):
             label = self.label(op, place)
             key = ("tp", op.id, *place.key)
             step = self.writer.collective(kind, self.axis, key, size, (done,), label)
-            self.program.memory.used_by(op.outputs[0], place.microbatch, step)
+            self.program.memory.used_by(op.outputs[:1], place.microbatch, step)
             self.wait_beside_weights(op, step)
 
 
