@@ -1,8 +1,8 @@
 """Predict one collective: what the library would choose, how long that takes, what else it could have done.
 
-The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). Between nodes of
-several GPUs few measurements show that the library's model is the better one. Without them the answer is another
-candidate if our estimate of it lies below the likely range of the library's choice, and a note says so.
+The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). Between nodes few
+measurements show that the library's model is the better one. Without them the answer is another candidate if our
+estimate of it lies below the likely range of the library's choice, and a note says so.
 
 On links described by hand more bandwidth never makes the answer slower: where the library would then change to
 something that takes longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer
@@ -168,13 +168,13 @@ class Collectives:
     def _is_choice_measured(self) -> bool:
         """Whether measurements show that NCCL's cost model predicts better than our estimate what NCCL runs.
 
-        They do on one node, with one GPU a node (``v100-2-10gbe``, ``spark-2``), on racks (``gb200-20-racks``), and on
-        two nodes with NVLS (``h100-2x8``; two A4 nodes of eight B200, github.com/dstackai/dstack examples, GCP A4).
+        They do on one node, on two nodes of one GPU (``v100-2-10gbe``, ``spark-2``), on racks (``gb200-20-racks``), and
+        on two nodes with NVLS (``h100-2x8``; two A4 nodes of eight B200, github.com/dstackai/dstack examples, GCP A4).
         """
         topology = self.topology
         return (
             topology.between is None
-            or topology.max_per_domain == 1
+            or (topology.max_per_domain == 1 and topology.num_nodes == 2)
             or topology.num_domains < topology.num_nodes
             or (topology.multicast and topology.num_nodes == 2)
         )
