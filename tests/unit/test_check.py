@@ -201,9 +201,7 @@ def test_two_gh200_nodes_as_they_should_be_and_without_their_network(tmp_path: P
         assert sick.suspicious_from == 8
 
 
-@pytest.mark.xfail(
-    strict=True, reason="trees halve the bytes between nodes: a lower speed of all fits better"
-)
+@pytest.mark.xfail(strict=True, reason="trees halve the bytes between nodes: a lower speed of all fits better")
 def test_two_gh200_nodes_without_their_network_are_nearest_to_tcp() -> None:
     cluster = load_cluster("gh200-node", nodes=2)
     log = read_log(Path(__file__).parents[2] / "examples" / "data" / "gh200-8-tcp.log")

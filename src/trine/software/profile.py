@@ -274,9 +274,9 @@ class Software(Spec):
             try:
                 own[name] = Factor(value=scaled, fitted_on=fitted_on, left_out_error=left_out_error)
             except ValueError as error:
+                what = f"{name}.{getattr(error, 'path', '') or 'value'}"
                 raise InputError(
-                    f"the fit multiplies {name} times by {scaled:.4g}, which {error}: check the measured step times",
-                    field="factors",
+                    f"the fit is beyond limits: {what} {error}: check the measured times", field="factors"
                 ) from None
         return self.model_copy(update={"factors": self.factors.model_copy(update=own)})
 
