@@ -1,13 +1,13 @@
-"""Try trine on a folder of real files, and print a table of what it reads, refuses and fails at.
+"""Try trine on a folder of real files, and print a table of files read, refused and failed.
 
     make corpus CORPUS=DIR        (python tools/corpus.py DIR [--json FILE])
 
-Traces, logs of nccl-tests, topology dumps, cluster files and plans are told apart by their content; each runs the
-command that reads it. ``DIR/expected.yaml`` may state what is right, by the name of the file::
+The content of a file decides whether it is a trace, a log of nccl-tests, a topology dump, a cluster file or a plan, and
+so which command runs. ``DIR/expected.yaml`` may hold the expected answers, by file name::
 
     topo.txt: {command: cluster import {file} --gpu h100-sxm, code: 0, says: 8 gpu}
 
-``command``, ``code`` and ``says`` (a part of the output) may each be left out. A file is
+``command``, ``code`` and ``says`` (a part of the output) are optional. A file is
 
 ==========  ========================================================================================
 right       as expected.yaml says
@@ -37,10 +37,10 @@ from typing import Any
 import yaml
 
 EXPECTED = "expected.yaml"
-#: Bytes of a file that its kind is told by.
+#: Bytes of a file that decide its kind.
 HEAD_BYTES = 200_000
 TIMEOUT_S = 300
-#: Kind -> what its content holds (the first that matches counts), and the commands that read it, the usual one first.
+#: Kind, a pattern of its content (the first match counts), and the commands that read it, the usual one first.
 #: ``{folder}``: the folder of the file; ``{prefix}``: its path without ``.RANK.et``.
 KINDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("MSCCL plan", r"<algo\b", ("kernel show {file} --size 64K --summary",)),
@@ -65,7 +65,7 @@ UNKNOWN = ("unknown", "", ("cluster import {file}",))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What trine did with a file. result: right, read, refused or failed; line: what it printed that matters."""
+    """The outcome of one file. result: right, read, refused or failed; line: the line that shows why."""
 
     file: str
     kind: str

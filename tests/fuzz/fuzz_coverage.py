@@ -1,8 +1,8 @@
 """Coverage-guided search for files that break trine (atheris): ``make fuzz SECONDS=3600 [CORPUS=DIR]``.
 
 A case is a sample's command (:mod:`fuzz_samples`) with one of its files replaced. Seeds are the bundled samples and,
-with CORPUS=DIR, every file there for each sample of its kind. Mutations are those of :mod:`fuzz_mutations`, which keep
-the structure of a format, and libFuzzer's own; libFuzzer keeps what reaches new lines of trine.
+with CORPUS=DIR, every file there for each sample of its kind. Mutations come from :mod:`fuzz_mutations`,
+which keeps the structure of a format, and from libFuzzer, which keeps the cases that reach new lines of trine.
 
 A fault is what :func:`fuzz_run.fault` finds, or a file that trine writes and does not read again. It is kept in
 ``fuzz-found/``, each kind once, and the search goes on; ``fuzz_search.py --again FILE`` asks for it again.
@@ -36,7 +36,7 @@ MAX_BYTES = 200_000
 def instrument() -> None:
     """Import all of trine such that libFuzzer sees which lines run.
 
-    Not the modules with compiled kernels: numba compiles them from their bytecode, which has to stay as it is.
+    Modules with compiled kernels are left out: numba needs their bytecode unchanged.
     """
     names = {".".join(("trine", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in PACKAGE.rglob("*.py")}
     kernels = sorted(name for name in names if name.rpartition(".")[2].startswith("_"))
@@ -51,7 +51,7 @@ def readers() -> tuple[Sample, ...]:
 
 
 def with_output(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line with a file to write, where the command writes one that trine reads."""
+    """Return the command line, with an output file if the command writes one that trine can read."""
     option, _ = READERS.get(argv[:2], ("", ()))
     return (*argv, option, "./back.yaml") if option == "--yaml" else argv
 
@@ -96,7 +96,7 @@ class Cases:
 
 
 def seeds(cases: Cases, corpus: Path | None) -> Iterator[bytes]:
-    """The samples' own files, and those of a folder for each sample that reads such files."""
+    """Yield the files of the samples, then the files of a folder, once for each sample that reads such files."""
     for number, sample in enumerate(cases.samples):
         yield number.to_bytes(NUMBER_BYTES, "little") + (sample.files[sample.target] or b"")
     for path in sorted(corpus.rglob("*")) if corpus is not None else ():
@@ -111,7 +111,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--corpus", type=Path, help="a folder of real files, as further seeds")
-    options.add_argument("--found", type=Path, default=Path("fuzz-found"), help="folder of what fails")
+    options.add_argument("--found", type=Path, default=Path("fuzz-found"), help="folder for failing cases")
     given = options.parse_args()
     instrument()
     cases = Cases(given.found, given.seconds)

@@ -27,7 +27,7 @@ from trine.cli.main import app
 # A call that fails between os.open and os.fdopen leaves a file open in a process that ends then.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
-#: Calls that may fail, by kind: where Python code looks them up, and what they raise.
+#: Calls that may fail, by kind: the names to patch, and the error to raise.
 CALLS: dict[str, tuple[tuple[tuple[object, str], ...], Callable[[], BaseException]]] = {
     "open": (((builtins, "open"), (io, "open"), (os, "open"), (os, "fdopen")), lambda: OSError(EIO, os.strerror(EIO))),
     "stat": (((os, "stat"), (os, "fstat"), (os, "listdir")), lambda: OSError(EIO, os.strerror(EIO))),
@@ -39,7 +39,7 @@ CALLS: dict[str, tuple[tuple[tuple[object, str], ...], Callable[[], BaseExceptio
         lambda: MemoryError("Unable to allocate an array"),
     ),
 }
-#: A failure is tried at so many calls of a kind, evenly spread.
+#: Number of calls of each kind that fail in turn, evenly spread.
 MOST = 6
 OLD = "what was there before\n"
 OUTPUTS = ("out.json", "out.csv", "out.yaml", "p.pftrace", "memory.pickle")
@@ -122,7 +122,7 @@ def is_whole(name: str, content: bytes) -> bool:
 
 
 def numbers(count: int) -> list[int]:
-    """At most MOST of so many calls, the first and the last among them."""
+    """Return at most MOST of ``count`` call numbers, evenly spread from the first to the last."""
     return sorted({round(i * (count - 1) / max(1, min(MOST, count) - 1)) for i in range(min(MOST, count))})
 
 
