@@ -112,15 +112,15 @@ AREAS = {
     ),
     "memory": Area(
         ("parallel/memory.py", "graph/memory.py", "simulation/memory.py", "results/memory.py"),
-        ("closed_form/test_memory*", "unit/test_memory*", "unit/test_metrics_memory.py", "unit/test_mixed_machines.py",
-         "crosscheck/test_memory*", "closed_form/test_recomputation.py",
+        ("closed_form/test_memory*", "closed_form/test_gradient*", "unit/test_memory*", "unit/test_metrics_memory.py",
+         "unit/test_mixed_machines.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
          "oracle/test_memory*", "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
          "closed_form/test_train*", "property/test_forms*", "property/test_train*", "unit/test_forms*",
          "unit/test_parallel*"),
     ),
     "allocator": Area(
         ("results/allocator.py",),
-        ("unit/test_allocator.py", "closed_form/test_memory*", "unit/test_memory*"),
+        ("unit/test_allocator.py", "oracle/test_allocator*", "unit/test_memory*"),
     ),
     "synthesis": Area(
         ("workload/synthesis/*.py",),
