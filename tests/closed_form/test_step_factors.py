@@ -10,11 +10,13 @@ import pytest
 
 from trine.studies.compared_steps import ComparedStep
 from trine.studies.replay_rows import Predicted
-from trine.studies.step_factors import HUBER, NOISE, PRIORS, AskedStep, asked_factors, calibrated, fit, left_out
+from trine.studies.step_factors import AskedStep, asked_factors, calibrated, fit, left_out
 from trine.studies.training_rows import TrainingRow, load_rows
 
+#: Standard deviations of a row's log error and of the log factor of compute; where Huber's proportion begins.
+NOISE, PRIOR, HUBER = 0.06, 0.4, 1.5
 #: The prior's part in one row: log factor = - log error / (1 + NARROW).
-NARROW = (NOISE / PRIORS[0]) ** 2
+NARROW = (NOISE / PRIOR) ** 2
 
 
 def asked(log_error: float, shares=(1.0, 0.0, 0.0), before=(1.0, 1.0, 1.0)) -> AskedStep:
