@@ -150,7 +150,7 @@ AREAS = {
     ),
     "check": Area(
         ("studies/check.py", "studies/likelihood.py", "studies/hypotheses.py"),
-        ("unit/test_check*", "crosscheck/test_check*"),
+        ("unit/test_check*", "oracle/test_check*", "crosscheck/test_check*"),
     ),
     "unlike-gpus": Area(
         ("parallel/rank_kinds.py", "workload/on_gpu.py", "results/explained.py"),
