@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
+from trine.cluster.parts import SCALE_OUT
+from trine.cluster.presets import link_named
 from trine.collectives.options import CollectiveOptions
-from trine.studies.hypotheses import LATE, SHARE, expect
+from trine.studies.hypotheses import LATE, SHARE, TCP_PARTS, Hypothesis, _by_tcp, expect
 from trine.studies.likelihood import NOISE, band_sigma, log_likelihood, weigh
 
 #: Unevenly measured; 4 MiB twice as densely.
@@ -130,3 +134,84 @@ def test_a_delay_is_no_longer_than_the_shortest_call(expected):
     slow = [min(measured) + round(1e6), *(time + 10**9 for time in measured[1:])]
     cause = named(weigh(expected, slow), LATE).cause
     assert cause.times_ps[0] - measured[0] <= min(slow)
+
+
+def test_only_what_slows_some_size_is_a_cause(expected):
+    usual = [each.time_ps for each in expected.usual]
+    times = {"end": [*usual[:-1], 3 * usual[-1]], "none": usual, "faster": [time // 2 for time in usual]}
+    causes = tuple(Hypothesis(kind=name, name=name, advice="", times_ps=tuple(own)) for name, own in times.items())
+    weights = weigh(replace(expected, causes=causes), [2 * time for time in usual])
+    assert {each.cause.name for each in weights.causes if not each.cause.fitted} == {"end"}
+
+
+def test_causes_of_one_kind_share_its_part(expected):
+    """Twice the same cause: each as likely as half of it alone, with the odds as they were."""
+    usual = [each.time_ps for each in expected.usual]
+    one = Hypothesis(kind="links", name="one", advice="", times_ps=tuple(2 * time for time in usual))
+    two = replace(one, name="two")
+    alone, both = (
+        weigh(replace(expected, causes=causes), [round(2.1 * time) for time in usual])
+        for causes in ((one,), (one, two))
+    )
+    assert both.log_odds == pytest.approx(alone.log_odds, abs=1e-8)
+    assert named(both, "links").probability == pytest.approx(named(alone, "links").probability / 2, abs=1e-8)
+    assert both.unknown == pytest.approx(alone.unknown, abs=1e-8)
+
+
+# -- what is asked of a cluster ----------------------------------------------------------------------------------------
+
+
+@cache
+def causes_of(cluster="dgx-h100", nodes=2, **options):
+    return expect("all_reduce", [1 << 20], load_cluster(cluster, nodes=nodes), CollectiveOptions(**options)).causes
+
+
+def count_of(causes):
+    return Counter(each.kind for each in causes)
+
+
+def test_every_kind_of_cause_is_tried_on_two_nodes():
+    causes = causes_of()
+    expected = {"nvls": 1, "channels": 4, "launch": 2, "nics": 2, "network": 1, "tcp": 3, "links": 1, "pcie": 1}
+    assert count_of(causes) == {**expected, "algorithm": count_of(causes)["algorithm"]}
+    assert count_of(causes)["algorithm"] > 5
+    names = {each.name for each in causes}
+    assert {f"{n} of 8 NICs of each node carry the traffic" for n in (7, 4)} <= names
+    assert {f"the run was launched as {way}" for way in ("single-process", "graph")} <= names
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({"algorithm": "ring"}, "algorithm"),
+        ({"protocol": "simple"}, "algorithm"),
+        ({"max_channels": 16}, "channels"),
+        ({"nvls": False}, "nvls"),
+    ],
+)
+def test_what_the_run_says_is_no_cause(options, left_out):
+    whole = {kind for kind, _ in count_of(causes_of()).items()}
+    assert whole - set(count_of(causes_of(**options))) == {left_out}
+
+
+def test_one_node_has_no_network_and_one_of_pcie_no_links():
+    assert not {"nics", "network", "tcp"} & set(count_of(causes_of(nodes=1)))
+    pcie = count_of(causes_of("a40-pcie"))
+    assert not {"links", "pcie"} & set(pcie)
+    assert pcie["tcp"] == 3
+
+
+def test_tcp_is_never_faster_than_the_network_it_stands_in_for():
+    """Of the catalogue's Ethernet, or of the network's own rate where that is less; Ethernet has no other."""
+    cluster = load_cluster("a40-pcie", nodes=2)
+    outside = [link for link in cluster.links if link.link_class == SCALE_OUT]
+    ethernet = link_named("ethernet-100")
+    for part in TCP_PARTS:
+        for rate, own in ((10**12, part * ethernet.bytes_per_s), (10**9, min(10**9, part * ethernet.bytes_per_s))):
+            links = tuple(replace(link, bytes_per_s=rate) if link in outside else link for link in cluster.links)
+            made = _by_tcp(replace(cluster, links=links), part)
+            found = {(li.bytes_per_s, li.latency_ps, li.medium) for li in made.links if li.link_class == SCALE_OUT}
+            assert found == {(round(own), ethernet.latency_ps, "ethernet-100")}
+    for medium, is_tcp in (("ethernet-10", False), ("roce-100", True), (None, True)):
+        links = tuple(replace(link, medium=medium) if link in outside else link for link in cluster.links)
+        assert (_by_tcp(replace(cluster, links=links), 1.0) is not None) == is_tcp
