@@ -106,7 +106,7 @@ def test_blocks_are_held_by_the_queue_of_launches_where_no_times_are_known() -> 
         Compute("compute", MS, (), none),
         Compute(LAUNCH_STREAM, MS, (1,), none),
         Compute("compute", MS, (2,), none),
-        Compute("compute", MS, (), none),
+        Compute("compute", MS, (3,), none),
     )
     clocks = [LaunchClock(-1, 0, -1), LaunchClock(-1, 0, -1), LaunchClock(2, 0, -1), LaunchClock(2, 0, -1)]
 
@@ -122,6 +122,7 @@ def test_blocks_are_held_by_the_queue_of_launches_where_no_times_are_known() -> 
     assert reserved() == 20
     assert reserved(*clocks, at_launch) == 40
     assert reserved(*clocks, LaunchClock(2, 0, 3)) == 20
+    assert reserved(*clocks, LaunchClock(4, 0, -1)) == 40  # what operators wait for the thread does not know
     assert reserved(*clocks, LaunchClock(2, 0, 2), user=0) == 40
     assert reserved(*clocks, at_launch, user=2) == 60
     early = [*clocks[:3], LaunchClock(-1, 0, 0)]

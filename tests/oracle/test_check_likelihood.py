@@ -15,7 +15,7 @@ from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import link_named
 from trine.collectives.options import CollectiveOptions
 from trine.studies.hypotheses import LATE, SHARE, TCP_PARTS, Hypothesis, _by_tcp, expect
-from trine.studies.likelihood import NOISE, band_sigma, log_likelihood, weigh
+from trine.studies.likelihood import NOISE, _best, _mean, _mixed, band_sigma, log_likelihood, weigh
 
 #: Unevenly measured; 4 MiB twice as densely.
 SIZES = tuple(1024 * n for n in (1, 2, 8, 64, 512, 4096, 5793, 8192, 65536))
@@ -78,6 +78,20 @@ def test_a_size_behind_a_certain_stray_is_weighed_by_what_is_left():
 def test_a_band_of_eighty_percent_is_two_and_a_half_deviations_wide():
     (sigma,) = band_sigma([100], [200])
     assert sigma == pytest.approx(math.log(2) / (2 * 1.2815515655), rel=TINY)
+
+
+def test_chances_are_mixed_by_their_shares():
+    assert _mixed(np.log([0.2, 0.4]), [0.25, 0.75]) == pytest.approx(math.log(0.35))
+    assert _mean(np.array([-1000.0, -1000.0 + math.log(3)])) == pytest.approx(-1000 + math.log(2))
+
+
+@pytest.mark.parametrize("top", [2.2, 3.0, 3.9])
+def test_the_best_value_between_those_tried_is_that_of_the_parabola(top):
+    values = [2.0**n for n in range(7)]
+    fit = np.array([-3 * (n - top) ** 2 for n in range(7)])
+    assert _best(values, fit) == pytest.approx(2**top)
+    assert _best(values, np.arange(7.0)) == 64
+    assert _best(values, -np.arange(7.0)) == 1
 
 
 # -- causes ------------------------------------------------------------------------------------------------------------
