@@ -78,7 +78,7 @@ def test_fused_accumulation_leaves_one_dummy_of_each_shape() -> None:
 
 @pytest.mark.parametrize("how", ["operator", "fused"])
 def test_gradients_that_no_product_adds_are_made_apart(how: str) -> None:
-    """Matrices of linear layers of blocks are added in the product; biases, norms and embeddings (a head shares one) are not."""
+    """Matrices of linear layers in blocks are added in the product; biases, norms and embeddings are not."""
     style = BUFFERED.model_copy(update={"weight_gradients": how})
     software = Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=style)
     work = written(gpt(1, hidden=512), Synthesis(batch=1), software)
