@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.options import CollectiveOptions
+from trine.errors import InputError
 from trine.studies import check
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import expect
@@ -136,3 +138,80 @@ def test_what_a_cause_does_not_explain_begins_at_the_first_wide_range(expected, 
     monkeypatch.setattr(check, "weigh", lambda *_: weights)
     measured = [round(2 * each.high_ps * (1.01 if i in places else 0.99)) for i, each in enumerate(usual)]
     assert check_curve(expected, measured).unexplained_from == (None if first is None else SIZES[first])
+
+
+# -- which run a log is of ---------------------------------------------------------------------------------------------
+
+
+def log_of(**facts):
+    usual = {
+        "path": "a.log", "op": "all_reduce", "launch": None, "library": None, "environment": {}, "num_ranks": None,
+        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header", "num_hosts": None, "bus_ratio": None,
+        "rows": (),
+    }  # fmt: skip
+    return SimpleNamespace(**usual | facts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fewest", "most", "says"),
+    [
+        (8, 8, 8, None),
+        (None, None, None, None),
+        (4, 4, 4, "is of 4 ranks .its header., cluster 'dgx-h100' has 8 GPUs: give --gpus 4$"),
+        (16, 16, 16, "is of 16 ranks"),
+        (None, 8, None, None),
+        (None, 9, None, "at least 9 ranks"),
+        (None, 4, 8, None),
+        (6, 4, 8, None),
+        (None, 4, 7, "4 to 7 ranks"),
+        (16, None, None, "--gpus 16"),
+    ],
+)
+def test_a_cluster_has_as_many_gpus_as_the_log_allows(ranks, fewest, most, says):
+    log, cluster = log_of(num_ranks=ranks, fewest_ranks=fewest, most_ranks=most), load_cluster("dgx-h100")
+    if says is None:
+        check._check_ranks(log, cluster)
+        return
+    with pytest.raises(InputError, match=says):
+        check._check_ranks(log, cluster)
+
+
+@pytest.mark.parametrize(("ratio", "is_right"), [(None, True), (1.75, True), (1.78, True), (1.8, False), (1.0, False)])
+def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
+    """Of an all-reduce over 8 ranks 2 * 7 / 8, to 2 %."""
+    if is_right:
+        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+        return
+    with pytest.raises(InputError, match=r"but 1.750 for all_reduce of 8 ranks"):
+        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options"),
+    [
+        ({}, {}),
+        ({"launch": "graph", "library": "rccl"}, {"launch": "graph", "library": "rccl"}),
+        ({"environment": {"ALGO": "Ring", "PROTO": "LL"}}, {"algorithm": "ring", "protocol": "ll"}),
+        ({"environment": {"ALGO": "^ring", "PROTO": "LL,LL128"}}, {}),
+        ({"environment": {"ALGO": "CollnetDirect"}}, {"algorithm": "auto"}),
+        ({"environment": {"ALGO": "ring", "PROTO": "ll"}, "op": "all_gather"}, {"protocol": "ll"}),
+        ({"environment": {"NVLS_ENABLE": "0"}}, {"nvls": False}),
+        ({"environment": {"NVLS_ENABLE": "1"}}, {}),
+        ({"environment": {"MIN_NCHANNELS": "2", "MAX_NCHANNELS": "4"}}, {"min_channels": 2, "max_channels": 4}),
+        ({"environment": {"MIN_NCHANNELS": "0", "MAX_NCHANNELS": "x"}}, {}),
+    ],
+)
+def test_settings_of_a_log_are_options(facts, options):
+    found, stated = check.options_of(log_of(**facts))
+    assert found == CollectiveOptions(**options)
+    for name, value in facts.get("environment", {}).items():
+        assert any(text.startswith(f"the log sets NCCL_{name}={value}") for text in stated)
+    assert any("number of ranks" in text for text in stated)
+    assert any("process-per-gpu" in text for text in stated) == ("launch" not in facts)
+
+
+def test_a_log_without_a_collective_or_results_is_refused():
+    with pytest.raises(InputError, match="give --op"):
+        check.check_log(log_of(op=None), load_cluster("dgx-h100"))
+    with pytest.raises(InputError, match="has no out-of-place results"):
+        check.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))
