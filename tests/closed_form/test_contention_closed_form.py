@@ -174,6 +174,19 @@ def test_products_of_hopper_and_blackwell_come_in_waves():
     assert bound_of(trine.load("resnet50-h100-b128"), trine.load_gpu("h100-sxm")).waves < 0.01
 
 
+def test_memory_products_and_the_rest_are_parts_of_the_time():
+    """A layer of Llama: each operator counts with its time, those of the optimizer do not."""
+    workload, h100 = trine.synthesize("llama-3-8b", gpu="h100-sxm", layers=1), trine.load_gpu("h100-sxm")
+    passes = [replace(op, gpu_time_ps=op.id * MS) for op in workload.operators if op.phase != "optimizer"]
+    steps = [replace(op, gpu_time_ps=MS) for op in workload.operators if op.phase == "optimizer"]
+    found = bound_of(replace(workload, operators=(*passes, *steps)), h100)
+    waves = sum(op.id for op in passes if "linear" in op.name)
+    assert steps
+    assert found.waves == pytest.approx(waves / sum(op.id for op in passes))
+    by_memory = sum(op.id for op in passes if not any(word in op.name for word in ("linear", "attention")))
+    assert found.memory == pytest.approx(by_memory / sum(op.id for op in passes))
+
+
 def test_the_product_that_starts_beside_a_collective_counts():
     """Reduce-scatters of tensor parallelism beside gradients of weights: a short one stops the product, a long one
     takes half of its speed; beside attention each takes what it takes of all operators."""
@@ -340,3 +353,5 @@ def test_a_message_to_another_node_presses_otherwise_than_one_inside():
     alone = [kernels.of_message(np.array([0]), np.array([peer])) for peer in (1, 8)]
     assert [near, far] == [kernels.ppm([use], 0) for use in alone]
     assert near != far
+    slowest = min(cluster.links[link].bytes_per_s for link in cluster.route(cluster.gpus[0], cluster.gpus[8]))
+    assert alone[1] == ChannelUse(2, 4.0 * slowest)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from trine.graph.memory import MEMORY_CATEGORIES
 from trine.parallel.plan import Plan
 from trine.simulation import simulate
 from trine.simulation.memory import StageMemoryUse, rank_memory, stage_programs
@@ -71,6 +74,22 @@ def test_fused_accumulation_leaves_one_dummy_of_each_shape() -> None:
     dummies = 2 * (3 * hidden * hidden + hidden * hidden + 4 * hidden * hidden + 4 * hidden * hidden)
     assert with_dummies.by_category["workspaces"] == dummies
     assert "workspaces" not in plain.by_category
+
+
+@pytest.mark.parametrize("how", ["operator", "fused"])
+def test_gradients_that_no_product_adds_are_made_apart(how: str) -> None:
+    """Matrices of linear layers in blocks are added in the product; biases, norms and embeddings are not."""
+    style = BUFFERED.model_copy(update={"weight_gradients": how})
+    software = Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=style)
+    work = written(gpt(1, hidden=512), Synthesis(batch=1), software)
+    program = stage_programs(work, Plan(batch=1), software)[0]
+    made = sorted(
+        c.delta_bytes for c in program.memory if c.delta_bytes > 0 and MEMORY_CATEGORIES[c.category] == "gradients"
+    )
+    shapes = [work.tensors[p.weight].shape for p in work.parameters]
+    linear = {(1536, 512), (512, 512), (2048, 512), (512, 2048)}
+    apart = [shape for shape in shapes if how == "operator" or shape not in linear]
+    assert made == sorted(2 * math.prod(shape) for shape in apart)
 
 
 def test_logits_take_what_the_profile_says_at_the_loss() -> None:

@@ -115,6 +115,22 @@ def test_a_fixed_cost_passes_over_all_gradients():
     assert work(norm, workload).bytes == 3 * (2 * int(workload.metadata["parameters"]) + 4)
 
 
+@pytest.mark.parametrize("model", [MODEL, "t5-small", "bert-base", "resnet18"])
+def test_costs_on_gradients_come_before_the_optimizer_and_those_on_parameters_behind(model):
+    costs = [FixedCost(name="copies", parameter_passes=4), FixedCost(name="norm", gradient_passes=1)]
+    sizes = {"batch": 2} if model == "resnet18" else {"batch": 2, "sequence": 64}
+    workload = trine.synthesize(model, software=profile(step=[*costs, FixedCost(name="logging", cpu_us=1)]), **sizes)
+    optimizer = [op for op in workload.operators if op.phase == OPTIMIZER]
+    names = [op.attributes.get("cost", "") for op in optimizer]
+    assert [name for name in names if name] == ["norm", "logging", "copies"]
+    assert names[0] == "norm"
+    assert names[-1] == "copies"
+    assert "" in names[2:-1]
+    assert {workload.tensors[t].role for t in optimizer[-1].inputs} == {"weight"}
+    trained = sum(workload.tensors[parameter.weight].size_bytes for parameter in workload.parameters)
+    assert work(optimizer[-1], workload).bytes == 4 * (trained + 4)
+
+
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 

@@ -111,11 +111,59 @@ AREAS = {
          "closed_form/test_split*", "unit/test_refused_numbers.py"),
     ),
     "memory": Area(
-        ("parallel/memory.py", "results/memory.py", "folding/run.py", "parallel/stages.py"),
-        ("unit/test_metrics_memory.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
+        ("parallel/memory.py", "graph/memory.py", "simulation/memory.py", "results/memory.py"),
+        ("closed_form/test_memory*", "closed_form/test_gradient*", "unit/test_memory*", "unit/test_metrics_memory.py",
+         "unit/test_mixed_machines.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
          "oracle/test_memory*", "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
          "closed_form/test_train*", "property/test_forms*", "property/test_train*", "unit/test_forms*",
          "unit/test_parallel*"),
+    ),
+    "allocator": Area(
+        ("results/allocator.py",),
+        ("unit/test_allocator.py", "oracle/test_allocator*", "unit/test_memory*"),
+    ),
+    "synthesis": Area(
+        ("workload/synthesis/*.py",),
+        ("closed_form/test_synth*", "closed_form/test_encoder_counts.py", "closed_form/test_memory*",
+         "unit/test_synthesize.py", "unit/test_memory_explained.py", "unit/test_refused_numbers.py",
+         "crosscheck/test_synthesized*"),
+    ),
+    "contention": Area(
+        ("parallel/contention.py",),
+        ("closed_form/test_contention*", "property/test_contention*", "property/test_overlap*",
+         "unit/test_cli_overlap.py", "unit/test_mixed_machines.py"),
+    ),
+    "expert-kernels": Area(
+        ("collectives/kernels/moe/*.py",),
+        ("closed_form/test_moe*", "property/test_moe*", "unit/test_kernel_build.py"),
+    ),
+    "signals": Area(
+        ("folding/signals.py",),
+        ("property/test_together.py", "property/test_folding_collective.py", "closed_form/test_moe*",
+         "property/test_folding_observed.py", "property/test_hierarchical*", "property/test_gpu_folding*"),
+    ),
+    "profiles": Area(
+        ("software/profile.py", "parallel/constraints.py", "parallel/fixed_costs.py"),
+        ("closed_form/test_software*", "closed_form/test_memory*", "unit/test_software*", "unit/test_cli_software.py",
+         "unit/test_layout_constraints.py", "unit/test_trace_cpu.py", "unit/test_hostile_machines.py",
+         "property/test_zero*"),
+    ),
+    "check": Area(
+        ("studies/check.py", "studies/likelihood.py", "studies/hypotheses.py"),
+        ("unit/test_check*", "oracle/test_check*", "crosscheck/test_check*"),
+    ),
+    "unlike-gpus": Area(
+        ("parallel/rank_kinds.py", "workload/on_gpu.py", "results/explained.py"),
+        ("unit/test_mixed_machines.py", "property/test_mixed*", "unit/test_trace_cpu.py", "unit/test_trace_gpu.py",
+         "unit/test_memory*"),
+    ),
+    "planes": Area(
+        ("cluster/planes.py",),
+        ("unit/test_cluster_planes.py", "unit/test_compute_fp32.py", "unit/test_joint_nics.py"),
+    ),
+    "recorded-collectives": Area(
+        ("workload/pytorch/communication.py",),
+        ("unit/test_trace_distributed.py", "unit/test_trace_pytorch.py"),
     ),
     "metrics": Area(
         ("results/metrics.py", "results/waits.py", "results/activity.py", "results/intervals.py", "results/traffic.py",

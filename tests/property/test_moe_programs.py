@@ -16,7 +16,7 @@ from trine.collectives.kernels.moe.options import MOE, MoeOptions
 from trine.collectives.kernels.moe.routing import NodeGrid, draw_routes
 from trine.errors import InputError
 from trine.gpu.model.files import gpu_model_of
-from trine.gpu.program import BARRIER, NOP, WAITCNT
+from trine.gpu.program import BARRIER, DMA, NOP, WAITCNT
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
 from trine.testing.proofs import check_program
@@ -145,6 +145,23 @@ def test_the_payload_is_what_an_average_rank_receives():
     assert dispatch.payload_bytes == sum(received) // 4 * (1024 + 1024 // 128 * 4)
     combine = build_kernel("moe_combine", 4, 1, algorithm="normal", moe=moe)
     assert combine.payload_bytes == sum(received) // 4 * 1024 * 2
+
+
+@pytest.mark.parametrize(("top_k", "experts"), [(3, 8), (32, 64)])
+def test_across_nodes_the_payload_counts_a_token_once_for_each_of_its_nodes(top_k, experts):
+    """DeepEP's bandwidth of RDMA, the own node included; lines hold what goes along with a token as well."""
+    moe = small(4, "normal", tokens=20, hidden=1024, top_k=top_k, experts=experts)
+    routes = draw_routes(moe, NodeGrid(2, 2), 2)
+    crossing = sum(len({place[0] // 2 for place in places}) for each in routes for places in each.tokens)
+    dispatch, combine = (build_kernel(op, 4, 1, algorithm="normal", num_nodes=2, moe=moe) for op in MOE)
+    assert dispatch.payload_bytes == crossing // 4 * (1024 + 1024 // 128 * 4)
+    assert combine.payload_bytes == crossing // 4 * 1024 * 2
+    for program, size in ((dispatch, 1024 + 32 + 4 + top_k * (8 + 4)), (combine, 2048 + 4 + top_k * 4)):
+        lines = -(-size // 128)
+        puts = program.op_amount[(program.op_kind == DMA) & (program.op_amount > 128)] // 128
+        assert puts.sum() % lines == 0
+        away = sum(any(p[0] // 2 == 1 for p in places) for each in routes for places in each.tokens)
+        assert puts.sum() == away * lines
 
 
 @pytest.mark.parametrize(("ranks", "warps"), [(2, 12), (3, 8), (4, 6), (8, 3)])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.options import CollectiveOptions
+from trine.errors import InputError
 from trine.studies import check
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import expect
@@ -54,3 +56,162 @@ def test_causes_are_alike_within_three_percent(expected, apart, are_alike):
     other = replace(found.cause, name="another", times_ps=tuple(round(t * apart) for t in found.cause.times_ps))
     weights = Weights(log_odds=10.0, causes=(found, replace(found, cause=other)), unknown=0.0)
     assert weights.alike(found.cause) == (("another",) if are_alike else ())
+
+
+def odds_of(monkeypatch, odds):
+    weights = Weights(log_odds=math.log(odds), causes=(), unknown=1.0)
+    monkeypatch.setattr(check, "weigh", lambda *_: weights)
+
+
+@pytest.mark.parametrize(
+    ("slow", "first", "last", "alone"),
+    [
+        ((4,), 4, 4, ()),  # there is no wider range
+        ((4, 9, 10), 9, 10, (4,)),  # two sizes in the middle are two octaves
+        ((0, 5, 6), 5, 6, (0,)),  # the first size alone is half of one
+        ((0, 1, 5), 0, 1, (5,)),  # two at the end are one and a half
+        ((2, 3, 4, 9, 12, 13), 2, 13, (9,)),
+        ((19, 20), 19, 20, ()),
+    ],
+)
+def test_a_range_is_slow_from_an_octave_and_a_half_on(expected, monkeypatch, slow, first, last, alone):
+    """Each size stands for half of the way to its neighbours; a size alone beside such a range is noise."""
+    odds_of(monkeypatch, 1000)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in slow:
+        measured[place] = round(expected.usual[place].high_ps * 1.3)
+    verdict = check_curve(expected, measured)
+    assert (verdict.suspicious_from, verdict.suspicious_to) == (SIZES[first], SIZES[last])
+    assert verdict.noise == tuple(SIZES[place] for place in alone)
+
+
+@pytest.mark.parametrize(
+    ("fast", "by", "is_misfit"),
+    [
+        ((8, 9), 1.4, False),
+        ((8, 9), 1.6, True),
+        ((8,), 1.6, False),
+        ((0,), 9.0, False),
+        ((0, 1), 1.6, True),
+        (range(21), 1.1, False),
+        (range(21), 1.2, True),
+        (range(10), 1.2, False),
+        (range(11), 1.2, True),
+    ],
+)
+def test_a_prediction_fits_unless_a_range_or_most_sizes_are_too_fast(expected, monkeypatch, fast, by, is_misfit):
+    odds_of(monkeypatch, 1)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in fast:
+        measured[place] = round(expected.usual[place].low_ps / by)
+    misfit = check_curve(expected, measured).misfit
+    assert (misfit is not None) == is_misfit
+    if misfit is not None:
+        assert f"{len(fast)} of 21 sizes" in misfit
+        assert misfit.endswith("the cluster's numbers may be too low")
+
+
+@pytest.mark.parametrize(("num_slow", "is_misfit"), [(8, False), (9, True)])
+def test_too_fast_and_too_slow_sizes_count_together_where_nothing_is_suspicious(
+    expected, monkeypatch, num_slow, is_misfit
+):
+    """Two of 21 are fast; more than half lie outside from nine slow ones on."""
+    odds_of(monkeypatch, 1)
+    measured = [usual.time_ps for usual in expected.usual]
+    for place in (0, 20):
+        measured[place] = round(expected.usual[place].low_ps / 1.2)
+    for place in range(2, 2 + num_slow):
+        measured[place] = round(expected.usual[place].high_ps * 1.1)
+    misfit = check_curve(expected, measured).misfit
+    assert (misfit is not None) == is_misfit
+    if misfit is not None:
+        assert f"and {num_slow} above it" in misfit
+        assert misfit.endswith("may be those of another machine")
+
+
+@pytest.mark.parametrize(("places", "first"), [((6,), None), ((6, 7), 6), ((3, 6, 7, 8), 6)])
+def test_what_a_cause_does_not_explain_begins_at_the_first_wide_range(expected, monkeypatch, places, first):
+    usual = expected.usual
+    (found, *_) = check.weigh(expected, [2 * each.high_ps for each in usual], check.NOISE).causes
+    cause = replace(found.cause, times_ps=tuple(2 * each.time_ps for each in usual))
+    weights = Weights(log_odds=10.0, causes=(replace(found, cause=cause, probability=0.9),), unknown=0.1)
+    monkeypatch.setattr(check, "weigh", lambda *_: weights)
+    measured = [round(2 * each.high_ps * (1.01 if i in places else 0.99)) for i, each in enumerate(usual)]
+    assert check_curve(expected, measured).unexplained_from == (None if first is None else SIZES[first])
+
+
+# -- which run a log is of ---------------------------------------------------------------------------------------------
+
+
+def log_of(**facts):
+    usual = {
+        "path": "a.log", "op": "all_reduce", "launch": None, "library": None, "environment": {}, "num_ranks": None,
+        "fewest_ranks": None, "most_ranks": None, "ranks_from": "its header", "num_hosts": None, "bus_ratio": None,
+        "rows": (),
+    }  # fmt: skip
+    return SimpleNamespace(**usual | facts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fewest", "most", "says"),
+    [
+        (8, 8, 8, None),
+        (None, None, None, None),
+        (4, 4, 4, "is of 4 ranks .its header., cluster 'dgx-h100' has 8 GPUs: give --gpus 4$"),
+        (16, 16, 16, "is of 16 ranks"),
+        (None, 8, None, None),
+        (None, 9, None, "at least 9 ranks"),
+        (None, 4, 8, None),
+        (6, 4, 8, None),
+        (None, 4, 7, "4 to 7 ranks"),
+        (16, None, None, "--gpus 16"),
+    ],
+)
+def test_a_cluster_has_as_many_gpus_as_the_log_allows(ranks, fewest, most, says):
+    log, cluster = log_of(num_ranks=ranks, fewest_ranks=fewest, most_ranks=most), load_cluster("dgx-h100")
+    if says is None:
+        check._check_ranks(log, cluster)
+        return
+    with pytest.raises(InputError, match=says):
+        check._check_ranks(log, cluster)
+
+
+@pytest.mark.parametrize(("ratio", "is_right"), [(None, True), (1.75, True), (1.78, True), (1.8, False), (1.0, False)])
+def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
+    """Of an all-reduce over 8 ranks 2 * 7 / 8, to 2 %."""
+    if is_right:
+        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+        return
+    with pytest.raises(InputError, match=r"but 1.750 for all_reduce of 8 ranks"):
+        check._check_ratio(log_of(bus_ratio=ratio), "all_reduce", 8)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options"),
+    [
+        ({}, {}),
+        ({"launch": "graph", "library": "rccl"}, {"launch": "graph", "library": "rccl"}),
+        ({"environment": {"ALGO": "Ring", "PROTO": "LL"}}, {"algorithm": "ring", "protocol": "ll"}),
+        ({"environment": {"ALGO": "^ring", "PROTO": "LL,LL128"}}, {}),
+        ({"environment": {"ALGO": "CollnetDirect"}}, {"algorithm": "auto"}),
+        ({"environment": {"ALGO": "ring", "PROTO": "ll"}, "op": "all_gather"}, {"protocol": "ll"}),
+        ({"environment": {"NVLS_ENABLE": "0"}}, {"nvls": False}),
+        ({"environment": {"NVLS_ENABLE": "1"}}, {}),
+        ({"environment": {"MIN_NCHANNELS": "2", "MAX_NCHANNELS": "4"}}, {"min_channels": 2, "max_channels": 4}),
+        ({"environment": {"MIN_NCHANNELS": "0", "MAX_NCHANNELS": "x"}}, {}),
+    ],
+)
+def test_settings_of_a_log_are_options(facts, options):
+    found, stated = check.options_of(log_of(**facts))
+    assert found == CollectiveOptions(**options)
+    for name, value in facts.get("environment", {}).items():
+        assert any(text.startswith(f"the log sets NCCL_{name}={value}") for text in stated)
+    assert any("number of ranks" in text for text in stated)
+    assert any("process-per-gpu" in text for text in stated) == ("launch" not in facts)
+
+
+def test_a_log_without_a_collective_or_results_is_refused():
+    with pytest.raises(InputError, match="give --op"):
+        check.check_log(log_of(op=None), load_cluster("dgx-h100"))
+    with pytest.raises(InputError, match="has no out-of-place results"):
+        check.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))

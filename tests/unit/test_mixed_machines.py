@@ -18,6 +18,8 @@ from trine.parallel.cuts import balanced_starts
 from trine.parallel.rank_kinds import balanced_batches
 from trine.results.document import rank_rows
 from trine.results.memory import MemoryFacts, least_headroom, use_of
+from trine.simulation import explained
+from trine.simulation.options import SimulateOptions
 
 MODEL = "model:gpt-2,layers=2,sequence=256"
 FAST, SLOW = "h100-sxm", "a100-80gb"
@@ -285,6 +287,18 @@ def test_headline_brief_and_json_show_the_rank_with_the_least_headroom(tmp_path,
     row = answer["memory"][rank]
     assert row["available_bytes"] == row["capacity_bytes"] - row["outside_bytes"]
     assert f"of 80 GiB (rank {rank}): DOES NOT FIT" in brief.stdout
+
+
+@pytest.mark.parametrize("order", [("hgx-b200", "dgx-a100"), ("dgx-a100", "hgx-b200")])
+def test_what_holds_memory_is_explained_of_the_gpu_with_the_least_headroom(monkeypatch, tmp_path, order):
+    monkeypatch.setattr(explained, "other_plans", lambda *_: [("sharding zero1", {"sharding": "zero1"})])
+    how = SimulateOptions(cluster=nodes(tmp_path, *order), software="megatron-core")
+    plan = trine.Plan(dp=4, batch=64)
+    found = explained.explain_memory(MODEL, plan, how)
+    answer = trine.simulate(MODEL, plan, cluster=how.cluster, software=how.software)
+    assert found.use == answer.memory_uses[2 * order.index("dgx-a100")]
+    assert found.use.capacity_bytes == 80 * GIB
+    assert [one.use.capacity_bytes for one in found.options] == [80 * GIB]
 
 
 def test_of_many_programs_the_one_with_the_least_headroom_is_shown(monkeypatch):
