@@ -111,6 +111,8 @@ def keep_interrupts() -> None:
 
 
 def _swallowed(what: UnraisableHookArgs) -> None:
+    if issubclass(what.exc_type, MemoryError):  # whoever asked for the memory says so
+        return
     if not issubclass(what.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(what)
         return

@@ -80,6 +80,8 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
     alike = {each[0]: each for planes, _ in merges for each in zip(*planes.planes, strict=True)}
     heads = {switch: head for head, switches in alike.items() for switch in switches}
     idle = {switch for planes, _ in merges for switch in planes.idle}
+    if not merges and not _has_doubled_links(cluster):
+        return cluster
     rows = _merged_links(cluster, heads, idle)
     if not merges and len(rows) == len(cluster.links):
         return cluster
@@ -87,6 +89,14 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
         if pairs is not None:
             _limit(rows, planes.gpus, pairs, planes.planes[0][0])
     return _rebuilt(cluster, alike, {*idle, *(switch for switch, head in heads.items() if switch != head)}, rows)
+
+
+def _has_doubled_links(cluster: ClusterData) -> bool:
+    """Whether two scale-up links join the same two devices in the same direction."""
+    table = cluster.link_table
+    inside = table.of_class(SCALE_UP)
+    ends = table.source[inside].astype(np.int64) * len(cluster.devices) + table.target[inside]
+    return len(np.unique(ends)) < len(ends)
 
 
 def _rebuilt(
