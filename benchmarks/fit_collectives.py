@@ -195,7 +195,9 @@ class Problem:
     def touched(self, path: Path_) -> np.ndarray:
         """The points that a parameter can matter to."""
         if path[0] == "launch_factor":
-            return np.array([i for i, s in enumerate(self.points) if path[1] == launch_class(s.asked.topology)], dtype=int)
+            launch = path[1]
+            there = [i for i, s in enumerate(self.points) if launch == launch_class(s.asked.topology)]
+            return np.array(there, dtype=int)
         if path[0] == "media":
             names = {path[1]} | {m for m, kind in self.kind_of.items() if kind == path[1]}
             return np.array([i for i, s in enumerate(self.points) if names & s.touches], dtype=int)
