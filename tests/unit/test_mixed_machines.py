@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
+from trine.collectives.nccl.costs import runnable
+from trine.collectives.nccl.topology import comm_topology
 from trine.folding import shown
 from trine.parallel.cuts import balanced_starts
 from trine.parallel.rank_kinds import balanced_batches
@@ -330,3 +332,24 @@ def test_an_input_copy_without_a_route_names_the_link(link):
     with pytest.raises(trine.SpecError, match=f"link '{link}' is down"):
         trine.simulate(MODEL, trine.Plan(dp=8, batch=1), cluster=cluster)
     assert trine.simulate(MODEL, trine.Plan(dp=8, batch=1, inputs="none"), cluster=cluster).step_time_ps > 0
+
+
+# -- the library -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("presets", "has_ll128"),
+    [
+        (("dgx-h100", "dgx-h100"), True),
+        (("dgx-a100", "dgx-a100"), True),
+        (("dgx-h100", "dgx-a100"), False),
+        (("dgx-h100", "hgx-h200"), True),
+        (("dgx-h100", "hgx-b200"), False),  # since NCCL 2.30 they do
+        (("dgx-a100", "a40-pcie"), False),  # 8.0 and 8.6
+    ],
+)
+def test_nccl_takes_ll128_between_gpus_of_one_compute_capability(tmp_path, presets, has_ll128):
+    cluster = load_cluster(nodes(tmp_path, *presets))
+    protocols = {protocol for _, protocol in runnable(comm_topology(cluster, range(4)), "nccl", "all_reduce")}
+    assert ("ll128" in protocols) is has_ll128
+    assert {"ll", "simple"} <= protocols

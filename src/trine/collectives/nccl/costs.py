@@ -368,8 +368,9 @@ LIBRARY_ALGORITHMS = {
 
 
 def ll128_allowed(topology: CommTopology) -> bool:
-    """LL128 needs links that write 128 bytes at once: where all of a node's GPUs are joined by NVLink or xGMI."""
-    return topology.inside is not None and topology.inside.medium.startswith(("nvlink", "xgmi"))
+    """LL128 needs GPUs of one kind whose links write 128 bytes at once: a node's are all joined by NVLink or xGMI."""
+    inside = topology.inside
+    return topology.same_gpus and inside is not None and inside.medium.startswith(("nvlink", "xgmi"))
 
 
 def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, str]]:

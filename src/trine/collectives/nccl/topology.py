@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
-from trine.collectives.nccl.generations import oldest
+from trine.collectives.nccl.generations import is_of_one, oldest
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
@@ -62,7 +62,7 @@ class CommTopology:
     one rank, ``between`` where there is one domain. ``multicast``: GPUs of a domain hang on switches that reduce.
     ``sharp``: so do the domains. ``pair_bytes_per_s``: what each pair of ranks gets at most while all exchange with
     all, and ``root_pair_bytes_per_s`` while the first does with all others; ``far_latency_ps``: of the longest way
-    between two ranks of different domains; where these are known.
+    between two ranks of different domains; where these are known. ``same_gpus``: all have one compute capability.
     """
 
     num_ranks: int
@@ -80,6 +80,7 @@ class CommTopology:
     pair_bytes_per_s: float = float("inf")
     root_pair_bytes_per_s: float = float("inf")
     far_latency_ps: int = 0
+    same_gpus: bool = True
 
     @property
     def by_hand(self) -> bool:
@@ -178,6 +179,7 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
         pair_bytes_per_s=everybody,
         root_pair_bytes_per_s=root,
         far_latency_ps=far_ps,
+        same_gpus=is_of_one(models),
     )
 
 
