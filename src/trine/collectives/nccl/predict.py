@@ -107,6 +107,7 @@ class Collectives:
         )  # fmt: skip
         self._segments: dict[str, tuple[list[int], list[_Segment]]] = {}
         self._less: dict[float, CostContext] = {}
+        self._longest: dict[str, list[float]] = {}
 
     # -- what there is to choose from ----------------------------------------------------------------------------
 
@@ -258,8 +259,25 @@ class Collectives:
     def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
         """With what the library would take."""
         sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
+        if self._before and self.library.name == "nccl":
+            return self._answer(op, size_bytes, sent, self.choice(op, sent), self._smaller_us(op, size_bytes))
         segment = self._segment(op, sent)
         return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
+
+    def _smaller_us(self, op: str, size: int) -> float:
+        """On a degraded machine: the longest time of any power of two below ``size``, on the way to it too.
+
+        The floor of a segment may fall with the bandwidth: it is the time at the size at which the library switches,
+        which is another size on a slower link.
+        """
+        longest = self._longest.setdefault(op, [0.0])
+        octaves = (size - 1).bit_length() if size > 1 else 0
+        for octave in range(len(longest) - 1, octaves):
+            sent = sent_bytes(op, 1 << octave, self.topology.num_ranks)
+            own = self._answer(op, 1 << octave, sent, self.choice(op, sent), 0.0)
+            switches = [each for before in self._before for each in self._before_switches(before, op, 1 << octave)]
+            longest.append(max(longest[-1], *(each.time_ps / 1e6 for each in (own, *switches))))
+        return longest[octaves]
 
     def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
         """Every candidate's own time, the fastest first, whatever the library would choose."""
@@ -513,6 +531,5 @@ def with_context(collectives: Collectives, context: CostContext) -> Collectives:
     other.__dict__.update(collectives.__dict__)
     other.__dict__.pop("_before", None)
     other.library, other.topology, other.context = context.library, context.topology, context
-    other._segments = {}
-    other._less = {}
+    other._segments, other._less, other._longest = {}, {}, {}
     return other
