@@ -59,3 +59,30 @@ def test_export_and_draw(tmp_path):
     assert trine("draw", tmp_path / "a.json", "-o", tmp_path / "a.svg").exit_code == 0
     assert (tmp_path / "a.svg").stat().st_size > 10_000
     assert trine("draw", "dgx-h101", "-o", tmp_path / "b.svg").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["cluster", "show", "a100-nvlink-4", "--yaml", "m.trine.json"],
+            "ends in .json, but holds yaml: end it in .yaml",
+        ),
+        (["gpu", "show", "eidola", "--yaml", "m.JSON"], "ends in .json, but holds yaml"),
+        (["cluster", "export", "a100-nvlink-4", "-o", "out.yaml", "--format", "graphml"], "holds graphml: end it in"),
+        (["cluster", "export", "a100-nvlink-4", "-o", "out.csv", "--format", "infragraph"], ".json or .yaml or .yml"),
+    ],
+)
+def test_a_name_that_ends_like_another_format_is_refused(tmp_path, monkeypatch, args, said):
+    """trine reads each file that it writes, and it reads a file by its ending."""
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(app, args)
+    assert answer.exit_code == 2
+    assert said in answer.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ending_of_no_format_may_hold_any(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["cluster", "show", "a100-nvlink-4", "--yaml", "machine.txt"]).exit_code == 0
+    assert CliRunner().invoke(app, ["cluster", "show", "./machine.txt"]).exit_code == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import MACHINE, OUTPUT, Option, argument, clusters, formats, gpus
-from trine.cli.output import keep_input, show, write_json, writes
+from trine.cli.output import check_ending, keep_input, show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -43,6 +43,7 @@ def import_cluster(
     from trine.outputs import write_text
     from trine.units import format_bandwidth, format_time
 
+    check_ending(yaml, "yaml")
     cluster = read_any(
         file,
         format,
@@ -99,6 +100,7 @@ def export_cluster(
     chosen = format or _SUFFIXES.get(Path(output).suffix.lower())
     if chosen is None:
         raise InputError(f"name the format: --format {', '.join(WRITERS.names())}", file=output)
+    check_ending(output, chosen)
     write_cluster(load_cluster(cluster, nodes=nodes, fabric=fabric), output, chosen, lossy=lossy)
     show(f"written to {output} ({chosen})", None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import OUTPUT, Json, Option, argument, gpu_models
-from trine.cli.output import show, show_table, write_json, written
+from trine.cli.output import check_ending, show, show_table, write_json, written
 
 if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
@@ -49,6 +49,7 @@ def show_model(
     from trine.outputs import write_text
     from trine.spec import dump_yaml
 
+    check_ending(yaml, "yaml")
     model = load_gpu_model(name)
     show(f"{model.name}: numbers are {_words(_counts(model))}", json)
     for field, value in values(model):
