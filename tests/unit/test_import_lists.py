@@ -198,3 +198,45 @@ def test_a_format_of_another_package_is_read_and_written_by_its_name(monkeypatch
     assert export_text(cluster, "mine") == "2 GPUs\n"
     with pytest.raises(SpecError, match="unknown format 'yours'"):
         read_any(file, "yours")
+
+
+@pytest.mark.parametrize("name", ["a100-nvlink-4", "dgx-h100", "gb200-nvl72"])
+def test_graphml_comes_back_as_it_was_written(tmp_path, name):
+    """trine reads each file it writes; the same links as through networkx itself."""
+    cluster = load_cluster(name)
+    path = tmp_path / "machine.xml"
+    write_cluster(cluster, path, "graphml")
+    back = read_any(path)
+    assert (back.name, back.gpus, back.devices) == (cluster.name, cluster.gpus, cluster.devices)
+    by_networkx = from_networkx(networkx.read_graphml(path))
+    assert sorted(map(repr, back.links)) == sorted(map(repr, by_networkx.links))
+    numbers = sorted((k.source, k.target, k.bytes_per_s, k.latency_ps, k.link_class, k.medium) for k in cluster.links)
+    assert (
+        sorted((k.source, k.target, k.bytes_per_s, k.latency_ps, k.link_class, k.medium) for k in back.links) == numbers
+    )
+
+
+GRAPHML = (
+    '<graphml>\n<key id="k" for="node" attr.name="{name}" attr.type="{type}"/>\n'
+    '<graph edgedefault="undirected"><node id="gpu0"><data key="{key}">{value}</data></node></graph>\n'
+    "{more}</graphml>\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"value": "two", "name": "rail", "type": "int"}, r"m\.xml:3: rail: must be of type int, got 'two'"),
+        ({"value": "maybe", "name": "reduces", "type": "boolean"}, "must be of type boolean, got 'maybe'"),
+        ({"key": "none"}, "no <key> has the id 'none'"),
+        ({"name": "knd"}, "unknown attribute 'knd'; did you mean 'kind'"),
+        ({"more": "<graph/>"}, "must hold one <graph>, has 2"),
+        ({"more": "<!ENTITY>"}, "not valid XML"),
+    ],
+)
+def test_faults_in_graphml_are_named(tmp_path, change, said):
+    usual = {"key": "k", "name": "kind", "type": "string", "value": "gpu", "more": ""}
+    path = tmp_path / "m.xml"
+    path.write_text(GRAPHML.format(**{**usual, **change}))
+    with pytest.raises(SpecError, match=said):
+        read_any(path)

@@ -19,7 +19,7 @@ _SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "infragraph", ".csv": "cs
 
 
 def import_cluster(
-    file: Annotated[str, argument("InfraGraph, nvidia-smi topo -m, NCCL or lstopo XML, CSV, node-link JSON.")],
+    file: Annotated[str, argument("InfraGraph, nvidia-smi topo -m, NCCL or lstopo XML, CSV, GraphML, node-link JSON.")],
     format: Annotated[str | None, Option("The file's format, where its content leaves doubt.", values=formats)] = None,
     link: Annotated[
         list[str] | None,

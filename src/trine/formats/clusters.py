@@ -36,6 +36,7 @@ READERS: Registry[Callable[..., Cluster]] = Registry(
         "lstopo": "trine.formats.lstopo:lstopo_cluster",
         "csv": "trine.formats.edge_list:edge_list_cluster",
         "networkx": "trine.formats.networkx_graph:node_link_cluster",
+        "graphml": "trine.formats.networkx_graph:graphml_cluster",
     },
 )
 #: A writer takes the cluster and returns text; that of InfraGraph also takes ``as_json`` and ``lossy``.
@@ -52,7 +53,7 @@ WRITERS: Registry[Callable[..., str]] = Registry(
 #: The formats in words, for files that are none of them.
 _KNOWN = (
     "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
-    "links, node-link JSON, a cluster file of trine; see docs/formats/imports.md"
+    "links, node-link JSON, GraphML, a cluster file of trine; see docs/formats/imports.md"
 )
 _ROCM = re.compile(
     r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE
@@ -144,12 +145,13 @@ def _by_text(text: str, file: str) -> str | None:
     head = text.lstrip()[:4096]
     if head.startswith("<"):
         root = _XML_ROOT.search(head)
-        tags = {"system": "nccl", "topology": "lstopo"}
+        tags = {"system": "nccl", "topology": "lstopo", "graphml": "graphml"}
         if root is None or root[1] not in tags:
             tag = "no element" if root is None else f"<{root[1][:40]}>"
             if root is not None and root[1] == "graphs":
                 tag += " (NCCL's channels, NCCL_GRAPH_DUMP_FILE, which hold no links)"
-            raise SpecError(f"is XML with {tag} at its root; known: <system> (NCCL), <topology> (lstopo)", file=file)
+            known = "<system> (NCCL), <topology> (lstopo), <graphml>"
+            raise SpecError(f"is XML with {tag} at its root; known: {known}", file=file)
         return tags[root[1]]
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:

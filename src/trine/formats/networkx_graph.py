@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from trine.cluster.serialize import refuse_circuits
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import LinkChoices
 from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
+from trine.formats.xml_tree import Element, parse_xml
 from trine.schema import show
 from trine.units import parse_bandwidth, parse_time
 
@@ -77,6 +78,49 @@ def node_link_cluster(
     graph = data.get("graph") or {}
     label = str(graph.get("name") or "graph") if isinstance(graph, dict) else "graph"
     return _cluster(nodes, edges, bool(data.get("directed", False)), label, file, gpu, links, links_from)
+
+
+_BOOLEANS = {"true": True, "false": False}
+#: Types of GraphML's keys -> how their text is read.
+_GRAPHML_TYPES: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("int", "long"), int),
+    **dict.fromkeys(("float", "double"), float),
+    "boolean": lambda text: _BOOLEANS[text.lower()],
+}
+
+
+def graphml_cluster(
+    text: str,
+    file: str,
+    gpu: str | None = None,
+    links: Mapping[str, str] | None = None,
+    links_from: str | None = None,
+) -> Cluster:
+    """As :func:`from_networkx`, from GraphML as :func:`graphml_text` and networkx write it."""
+    root = parse_xml(text, file)
+    graphs = root.all("graph")
+    if len(graphs) != 1:
+        raise SpecError(f"must hold one <graph>, has {len(graphs)}", file=f"{file}:{root.line}")
+    keys = {key.get("id"): key for key in root.all("key")}
+
+    def attributes(element: Element) -> dict[str, Any]:
+        found = {}
+        for data in element.all("data"):
+            key = keys.get(data.get("key"))
+            if key is None:
+                raise SpecError(f"no <key> has the id {show(data.get('key'))}", file=f"{file}:{data.line}")
+            try:
+                found[key.get("attr.name")] = _GRAPHML_TYPES.get(key.get("attr.type"), str)(data.text.strip())
+            except (ValueError, KeyError):
+                message = f"{key.get('attr.name')}: must be of type {key.get('attr.type')}, got {show(data.text)}"
+                raise SpecError(message, file=f"{file}:{data.line}") from None
+        return found
+
+    (graph,) = graphs
+    nodes = [(node.get("id"), attributes(node)) for node in graph.all("node")]
+    edges = [(edge.get("source"), edge.get("target"), attributes(edge)) for edge in graph.all("edge")]
+    name = str(attributes(graph).get("name") or "graph")
+    return _cluster(nodes, edges, graph.get("edgedefault") == "directed", name, file, gpu, links, links_from)
 
 
 def _cluster(
@@ -180,7 +224,7 @@ def _rates(
     file: str,
 ) -> Link:
     for key in attributes:
-        if key not in _EDGE_KEYS:
+        if key not in (*_EDGE_KEYS, "id"):  # networkx.read_graphml adds the name of the edge
             raise SpecError(f"edge {edge}: unknown attribute {show(key)}{nearest(str(key), _EDGE_KEYS)}", file=file)
     link_class = attributes.get("class")
     if link_class is not None and link_class not in LINK_CLASSES:
