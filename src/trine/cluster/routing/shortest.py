@@ -150,7 +150,10 @@ class ShortestRoutes:
         self._nearest(source, ())
         settled = self._searches[source].settled
         for target, before in enumerate(self._into):
-            if target != source and any(via in settled for via in before):
+            if target == source:
+                continue
+            vias = [via for via in before if via in settled and (among[target] or among[via])]
+            if len(vias) > 1 or (vias and (vias[0], target) in self._twins):
                 ways = self._ways_into(source, target)
                 if len(ways) > 1 and (among[target] or all(among[via] for via, _ in ways)):
                     return True

@@ -152,6 +152,8 @@ class Collectives:
         if self._is_choice_measured:
             return preferred
         fastest = min(pairs, key=lambda pair: _total_us(context, op, size_bytes, pair))
+        if self.topology.by_hand:  # whatever the bandwidth and the latency of its links: better ones are never slower
+            return fastest
         least = self._band(self._evidence, size_bytes)[0] * _total_us(context, op, size_bytes, preferred)
         return fastest if _total_us(context, op, size_bytes, fastest) < least else preferred
 
