@@ -17,8 +17,8 @@ NICS, NETWORK, TCP, LINKS, PCIE = "nics", "network", "tcp", "links", "pcie"
 LATE, SHARE = "late", "share"
 KINDS = (NVLS, ALGORITHM, CHANNELS, LAUNCH, NICS, NETWORK, TCP, LINKS, PCIE, LATE, SHARE)
 
-#: Parts of the catalogue's Ethernet of 100 Gb/s (8 GB/s) that sockets carry, by the CPU cores that copy: on one TCP network
-#: of 100 Gb/s 1.1 to 6 GB/s, depending on NCCL's sockets and threads (github.com/NVIDIA/nccl/issues/450).
+#: Parts of the catalogue's Ethernet of 100 Gb/s (8 GB/s) that sockets carry, by the CPU cores that copy. On a TCP
+#: network of 100 Gb/s 1.1 to 6 GB/s were measured, by number of sockets (github.com/NVIDIA/nccl/issues/450).
 TCP_PARTS = (1.0, 0.5, 0.25, 0.125)
 
 

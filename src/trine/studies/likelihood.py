@@ -181,9 +181,7 @@ def weigh(
         left[cause.name] = min(left.get(cause.name, math.inf), _left(measured_ps, cause))
     return Weights(
         log_odds=round(whole - math.log(len(of_kind) + 1) - sound, DIGITS),
-        causes=tuple(
-            Weighed(cause=found[i][0], probability=shares[i], left=left[found[i][0].name]) for i in order
-        ),
+        causes=tuple(Weighed(cause=found[i][0], probability=shares[i], left=left[found[i][0].name]) for i in order),
         unknown=shares[-1],
     )
 
