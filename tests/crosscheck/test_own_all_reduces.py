@@ -1,6 +1,6 @@
 """What separates trine's own one- and two-step all-reduces from MSCCL++'s curve on eight H100?
 
-That curve is of a plan run by MSCCL++'s executor, whose code is fetched anew in each kernel. Nothing is fitted.
+That curve is of a plan run by MSCCL++'s executor, whose code is fetched anew in each kernel. The cost of a fetch has another source (bookkeeping.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.model.files import load_gpu_model
 from trine.studies.gpu_measured import FinePoint, chosen, compare
 
-#: Jumps of the executor to code that nothing has fetched: four up to the first signal, two to the wait, one to the sum.
+#: Jumps of the executor to code outside the instruction cache: four up to the first signal, two to the wait, one to the sum.
 FETCHES = 7
 
 
