@@ -1,6 +1,7 @@
 """What separates trine's own one- and two-step all-reduces from MSCCL++'s curve on eight H100?
 
-That curve is of a plan run by MSCCL++'s executor, whose code is fetched anew in each kernel. The cost of a fetch has another source (bookkeeping.py).
+MSCCL++'s executor ran a plan there, and each kernel fetches the executor's code anew. The cost of a fetch has another
+source (trine/collectives/kernels/bookkeeping.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.model.files import load_gpu_model
 from trine.studies.gpu_measured import FinePoint, chosen, compare
 
-#: Jumps of the executor to code outside the instruction cache: four up to the first signal, two to the wait, one to the sum.
+#: The executor's jumps to code outside the instruction cache: four to the first signal, two to the wait, one to the sum.
 FETCHES = 7
 
 

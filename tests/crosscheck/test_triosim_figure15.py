@@ -1,8 +1,7 @@
 """Which assumption gives the 92 % communication of TrioSim's figure 15?
 
-The published trace player fetches operands from one remote memory: 10.57 GB a GPU and step of VGG-13, against 94.0 ms of
-computing on an H100 (docs/background/photonic.md). Here that memory lies at the short edge of the wafer, over the links
-that the mesh has.
+The published trace player fetches operands from one remote memory: 10.57 GB a GPU and step of VGG-13, against 94.0 ms
+of computing on an H100 (docs/background/photonic.md). Here that memory lies at the short edge of the wafer.
 """
 
 from __future__ import annotations
