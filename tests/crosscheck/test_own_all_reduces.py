@@ -12,7 +12,7 @@ from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.model.files import load_gpu_model
 from trine.studies.gpu_measured import FinePoint, chosen, compare
 
-#: The executor's jumps to code outside the instruction cache: four to the first signal, two to the wait, one to the sum.
+#: The executor's jumps to code outside the instruction cache: 4 to the first signal, 2 to the wait, 1 to the sum.
 FETCHES = 7
 
 
