@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trine.cluster import Cluster, load_cluster
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.predict import OPS
+from trine.collectives.nccl.predict import OPS, with_context
+from trine.collectives.nccl.topology import slowed
 from trine.collectives.nccl.tuner import CHAIN_PART, tuner_us
 from trine.collectives.options import CollectiveOptions
 from trine.inputs import PRESETS
@@ -113,3 +115,36 @@ def test_measured_groups_follow_nccls_cost_model(preset: str, nodes: int) -> Non
 def test_a_demanded_algorithm_needs_no_note() -> None:
     options = CollectiveOptions(algorithm="tree", protocol="ll128")
     assert Collectives(load_cluster("dgx-h100", nodes=4), None, options).predict("all_reduce", 32 << 20).notes == ()
+
+
+def test_a_broadcast_takes_one_hop_if_all_rings_are_equal_and_all_of_them_otherwise() -> None:
+    """NCCL's table of broadcast in a log of two GPUs with one NIC each: 9.3, 18.0 and 22.4 us (eunomia-bpf/nccl-eBPF).
+
+    Rings over several NICs or over direct links differ (nccl#1453, #713); NCCL then counts a hop a rank.
+    """
+    expected = {
+        ("dgx-spark", 2): (9.3, 18.0, 22.4),
+        ("dgx-h100", 1): (6.6 + 0.6, 14.0 + 1.9, 8.4 + 3.4),
+        ("dgx1-v100", 1): (6.6 + 8 * 0.6, 14.0 + 8 * 1.9, 8.4 + 8 * 4.0),
+        ("dgx-h100", 2): (6.6 + 16 * 2.7, 14.0 + 16 * 4.0, 8.4 + 16 * 14.0),
+    }
+    for (preset, nodes), us in expected.items():
+        context = Collectives(load_cluster(preset, nodes=nodes)).context
+        for op in ("broadcast", "reduce"):
+            asked = [tuner_us(context, op, 0, "ring", protocol) for protocol in ("ll", "ll128", "simple")]
+            assert asked == pytest.approx(us), (preset, nodes, op)
+
+
+def test_slower_links_let_nccl_leave_simple_for_ll() -> None:
+    """NCCL caps LL by a constant of the architecture (141 GB/s, Hopper), which slower links do not lower, but Simple by
+    the links: at 1 MiB on eight H100 both take 14.6 us in its model, and with 2 % less bandwidth LL is the faster one.
+    """
+    model = Collectives(load_cluster("dgx-h100"))
+    slower = with_context(model, replace(model.context, topology=slowed(model.topology, 0.98)))
+    assert model.topology.inside is not None
+    rate = model.topology.inside.ring_bytes_per_s / 1e6
+    ll_us, simple_us = 6.6 + 0.6 + (1 << 20) / 141e3, 8.4 + 3.4 + (1 << 20) / rate
+    assert tuner_us(model.context, "broadcast", 1 << 20, "ring", "ll") == pytest.approx(ll_us)
+    assert tuner_us(model.context, "broadcast", 1 << 20, "ring", "simple") == pytest.approx(simple_us)
+    assert simple_us < ll_us < 8.4 + 3.4 + (1 << 20) / (0.98 * rate)
+    assert [each.choice("broadcast", 1 << 20)[1] for each in (model, slower)] == ["simple", "ll"]

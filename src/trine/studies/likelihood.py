@@ -124,7 +124,10 @@ DIGITS = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
-    """A cause, and how probable it is if there is one. ``left``: root mean square of log(measured / its times)."""
+    """A cause, and how probable it is if there is one.
+
+    ``left``: root mean square of log(measured / its times); of causes of the same name, the least.
+    """
 
     cause: Hypothesis
     probability: float
@@ -173,11 +176,12 @@ def weigh(
     whole = _sum(scores)
     shares = [round(share, DIGITS) for share in np.exp(scores - whole).tolist()]
     order = sorted(range(len(found)), key=lambda i: -shares[i])
+    left = {cause.name: _left(measured_ps, cause) for cause, _ in found}
+    for cause in expected.causes:
+        left[cause.name] = min(left.get(cause.name, math.inf), _left(measured_ps, cause))
     return Weights(
         log_odds=round(whole - math.log(len(of_kind) + 1) - sound, DIGITS),
-        causes=tuple(
-            Weighed(cause=found[i][0], probability=shares[i], left=_left(measured_ps, found[i][0])) for i in order
-        ),
+        causes=tuple(Weighed(cause=found[i][0], probability=shares[i], left=left[found[i][0].name]) for i in order),
         unknown=shares[-1],
     )
 
@@ -211,11 +215,12 @@ def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothe
     times = [round(time) for time in usual]
     by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
     found = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
-    delays = [delay for delay in DELAYS_PS if delay <= shortest_ps]
-    if delays:
+    possible = sum(delay <= shortest_ps for delay in DELAYS_PS)
+    if possible:
+        delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the shortest time
         by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
         best = min(round(_best(delays, by_delay)), shortest_ps)
-        found.insert(0, (late(best, times), _mean(by_delay)))
+        found.insert(0, (late(best, times), _mean(by_delay[:possible])))
     return found
 
 
