@@ -150,15 +150,19 @@ def _torchtitan(facts: Mapping[str, str], _: int) -> MemoryRow | None:
     )
 
 
-#: What Megatron-LM trains where its arguments do not say otherwise (megatron/training/arguments.py).
-_MEGATRON_DEFAULTS = {"tied_embeddings": True, "biases": "all"}
+#: Shapes that differ from the model's own, by variant. What Megatron-LM trains where its arguments do not say otherwise
+#: (megatron/training/arguments.py); what FlagPerf's script for Megatron-DeepSpeed leaves of its arguments.
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "megatron-defaults": {"tied_embeddings": True, "biases": "all"},
+    "layer-norm-biases": {"norm": "layer", "biases": "all"},
+}
 
 
 def _public(facts: Mapping[str, str], _: int) -> MemoryRow:
     has_defaults, sequence = facts["variant"] == "megatron-defaults", int(facts["sequence"])
     model = load_model(facts["model"])
     assert isinstance(model, Transformer)
-    shapes: dict[str, Any] = {**_MEGATRON_DEFAULTS, "max_positions": sequence} if has_defaults else {}
+    shapes = {**_VARIANTS.get(facts["variant"], {}), **({"max_positions": sequence} if has_defaults else {})}
     software = load_software(facts["software"])
     dp, tp, pp = (int(facts[key]) for key in ("dp", "tp", "pp"))
     is_fsdp = software.name.startswith("torchtitan")
