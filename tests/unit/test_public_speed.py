@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import trine
-from trine.cluster import Cluster, load_cluster, load_gpu
+from trine.cluster import Cluster, load_cluster
 from trine.software import Software, load_software
 from trine.studies.memory_rows import load_memory_rows
 from trine.studies.steady import steady_step
@@ -48,6 +48,6 @@ def test_fms_fsdp_without_compile(
 def test_megatron_deepspeed_with_flash_attention(name: str, gpu: str, measured: int) -> None:
     (row,) = (row for row in load_memory_rows("public") if row.name == f"flagperf-llama2-7b-{name}")
     node = load_cluster("dgx-a100")
-    devices = tuple(replace(d, gpu=None if d.gpu is None else load_gpu(gpu)) for d in node.devices)
+    devices = tuple(replace(d, gpu=None if d.gpu is None else gpu) for d in node.devices)
     cluster = replace(node, devices=devices)
     assert tokens_per_s(row.model, row.plan, row.software, gpu, cluster) == pytest.approx(measured, rel=0.15)

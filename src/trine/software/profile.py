@@ -184,7 +184,9 @@ class MemoryStyle(Spec):
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
     which takes time, or ``kept``. fsdp: parameters that replicas share out.
     record_streams: a block that a tensor-parallel collective uses is free again when the collective has ended before
-    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025).
+    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025). dispatcher:
+    ``allgather`` gathers the tokens of the tensor-parallel ranks before it routes them to experts that are not spread,
+    so that each rank keeps the routed input and output of its part of the experts for all tokens.
     """
 
     context_bytes: Bytes = 0
@@ -207,6 +209,7 @@ class MemoryStyle(Spec):
     gathered_inputs: Literal["again", "kept"] = "again"
     fsdp: ShardStyle = ShardStyle()
     record_streams: bool = False
+    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
 
 
 class Factor(Spec):
