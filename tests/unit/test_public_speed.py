@@ -1,4 +1,4 @@
-"""Speed of public training runs, in tokens/s a GPU: profiles counted from source code, fitted on none of the runs."""
+"""Speed of public training runs, in tokens/s a GPU: profiles are counted from source code, not fitted on these runs."""
 
 from __future__ import annotations
 

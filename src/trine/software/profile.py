@@ -45,8 +45,8 @@ class OperatorStyle(Spec):
 
     attention: ``flash`` keeps no scores; ``unfused`` has scores, masked softmax, dropout and product through memory.
     attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
-    biases: of queries, keys, values and the products up are added by the product (``fused``) or by a kernel of their
-    own (``separate``). gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the
+    biases: of queries, keys, values and the products up are added by the product (``fused``) or in a kernel behind it
+    (``separate``). gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the
     product of the gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
     recomputation runs a layer again as a ``whole``, or stops when all that the backward pass needs is there
     (``early-stop``). optimizer: a step recorded on a CPU, one operator for each tensor, runs on a GPU as ``foreach``

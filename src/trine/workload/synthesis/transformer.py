@@ -261,8 +261,8 @@ def _linear(graph: Graph, x: Tensor, features: int, biased: bool, layer: str) ->
     return linear(graph, x, weight, graph.weight(features) if biased else None, layer)
 
 
-def _biased(graph: Graph, x: Tensor, is_biased: bool, layer: str) -> Tensor:
-    """x with its bias added by a kernel of its own, if the profile has one; the product before it owns the bias."""
+def _add_bias_kernel(graph: Graph, x: Tensor, is_biased: bool, layer: str) -> Tensor:
+    """Add a kernel for the bias of x if the profile does not fuse it; the product before it has the bias as weight."""
     if not is_biased or graph.writes.biases == "fused":
         return x
     out = graph.like(x)
@@ -280,7 +280,7 @@ def _biased(graph: Graph, x: Tensor, is_biased: bool, layer: str) -> Tensor:
 def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     h = norm(graph, x, spec.norm, f"{name}.norm")
     h = _linear(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
-    h = _biased(graph, h, spec.biases != "none", f"{name}.qkv_bias")
+    h = _add_bias_kernel(graph, h, spec.biases != "none", f"{name}.qkv_bias")
     if spec.max_positions is None:
         norms = (graph.weight(spec.head_size), graph.weight(spec.head_size)) if spec.qk_norm else ()
         h = rotary(graph, h, f"{name}.rotary", norms)
@@ -293,7 +293,7 @@ def _mlp_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     biased, gated = spec.biases == "all", spec.activation == "swiglu"
     h = norm(graph, x, spec.norm, f"{name}.norm")
     h = _linear(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
-    h = _biased(graph, h, biased, f"{name}.up_bias")
+    h = _add_bias_kernel(graph, h, biased, f"{name}.up_bias")
     h = elementwise(graph, h, spec.ffn, "swiglu" if gated else "aten::gelu", f"{name}.act")
     h = _linear(graph, h, spec.hidden, biased, f"{name}.down")
     return residual(graph, x, h, f"{name}.add")
