@@ -158,6 +158,21 @@ def test_dropout_needs_a_profile() -> None:
         from_text("model:llama-3-8b,dropout=yes", software="none")
 
 
+def test_an_allgather_dispatcher_keeps_routed_tokens_whole() -> None:
+    """Of each layer and tensor-parallel rank: the experts' input for all tokens instead of a part, and their output."""
+    plan = trine.Plan(tp=4, batch=2, micro_batch=2, sequence_parallel=True)
+    gathered, exchanged = (changed("megatron-core-0.6", dispatcher=d) for d in ("allgather", "alltoall"))
+    peaks = [use(MOE, plan, one).by_category["activations"] for one in (gathered, exchanged)]
+    routed = 2 * 2 * MOE.sequence * MOE.experts.top_k * MOE.hidden
+    assert peaks[0] - peaks[1] == pytest.approx(MOE.layers * routed * (1 + 3 / 4), rel=0.1)
+    spread = replace(plan, dp=4, ep=4)
+    assert (
+        use(MOE, spread, gathered).use == use(MOE, spread, exchanged).use
+    )  # not modelled: gathers over spread experts
+    dense = [use(LLAMA, plan, one).use for one in (gathered, exchanged)]
+    assert dense[0] == dense[1]
+
+
 @pytest.mark.slow
 def test_eager_torchtitan_copies_gathers_and_rotates_all_heads() -> None:
     """Less speed with tensor parallelism alone: without it nothing is gathered."""

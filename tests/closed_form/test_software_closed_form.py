@@ -47,6 +47,21 @@ def test_profiles_change_no_parameters(style):
     assert own.metadata["software"] == "of a test"
 
 
+def test_a_separate_bias_reads_and_writes_what_the_product_made():
+    """Forward two passes over it, backward one over its gradient; the product keeps the weights and their bytes."""
+    fused, separate = (written(profile(operators=OperatorStyle(biases=b))) for b in ("fused", "separate"))
+    made = [op for op in separate.operators if op.layer.endswith("_bias")]
+    elements = 2 * 256 * (3 * 1024 + 4 * 1024)  # of queries, keys and values, and of the product up
+    moved = {phase: sum(work(op, separate).bytes for op in made if op.phase == phase) for phase in (FORWARD, BACKWARD)}
+    assert moved == {FORWARD: 2 * 2 * elements * 2, BACKWARD: 2 * 2 * elements}
+    assert len(separate.operators) - len(made) == len(fused.operators)
+    assert separate.metadata["parameters"] == fused.metadata["parameters"]
+    biasless = trine.synthesize(
+        "llama-3-8b", layers=2, sequence=256, software=profile(operators=OperatorStyle(biases="separate"))
+    )
+    assert not any(op.layer.endswith("_bias") for op in biasless.operators)
+
+
 def test_scores_go_through_memory_so_often_as_korthikanti_counts():
     """4.5 times forward and 5.5 backward, twice b a s^2 bytes each, besides the products (section 4.1)."""
     workload = written(profile(operators=UNFUSED))

@@ -95,8 +95,12 @@ class Extras:
     def _add_gathered(self, op: Operator) -> None:
         plan, split = self._context.plan, self._context.split_of(op)
         moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
-        if self._style.gathered_inputs != "kept" or not moves_tokens or split is None:
+        gathers_first = self._style.dispatcher == "allgather" and plan.ep == 1 and is_expert(op)
+        if not (self._style.gathered_inputs == "kept" or gathers_first) or not moves_tokens or split is None:
             return
+        if gathers_first and split.mode == "row":  # the sums of its ranks are scaled by the router's shares and kept
+            self._of.setdefault(op.id, {})[_GATHERED - op.id] = op.outputs[0]
+            self._factor[_GATHERED - op.id] = self._context.token_partition.expert_tokens
         if split.mode == "column" and op.inputs:
             self._of.setdefault(op.id, {})[_GATHERED - op.id] = op.inputs[0]
             if is_expert(op):

@@ -45,16 +45,17 @@ class OperatorStyle(Spec):
 
     attention: ``flash`` keeps no scores; ``unfused`` has scores, masked softmax, dropout and product through memory.
     attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
-    gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the product of the
-    gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs a
-    layer again as a ``whole``, or stops when all that the backward pass needs is there (``early-stop``). optimizer: a
-    step recorded on a CPU, one operator for each tensor, runs on a GPU as ``foreach`` operators or as one ``fused``
-    operator. sequence_gathers: with sequence parallelism, gathers and scatters of tokens, which are no leading
-    dimension, are ``copied`` whole behind, or before. head_norms: with tensor parallelism, queries and keys are
-    ``gathered`` forward behind the norms of heads, and rotated whole on each rank. kernels: launches of an operator of
-    a family, forward and backward (1 where nothing is said). passes: how many times its own bytes an operator that is
-    not fused moves, forward and backward (1 where nothing is said). Those of ``head_norm`` come on top of those of
-    ``rotary``.
+    biases: of queries, keys, values and the products up are added by the product (``fused``) or in a kernel behind it
+    (``separate``). gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the
+    product of the gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
+    recomputation runs a layer again as a ``whole``, or stops when all that the backward pass needs is there
+    (``early-stop``). optimizer: a step recorded on a CPU, one operator for each tensor, runs on a GPU as ``foreach``
+    operators or as one ``fused`` operator. sequence_gathers: with sequence parallelism, gathers and scatters of tokens,
+    which are no leading dimension, are ``copied`` whole behind, or before. head_norms: with tensor parallelism, queries
+    and keys are ``gathered`` forward behind the norms of heads, and rotated whole on each rank. kernels: launches of an
+    operator of a family, forward and backward (1 where nothing is said). passes: how many times its own bytes an
+    operator that is not fused moves, forward and backward (1 where nothing is said). Those of ``head_norm`` come on top
+    of those of ``rotary``.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -62,6 +63,7 @@ class OperatorStyle(Spec):
     loss: Literal["fused", "unfused"] = "fused"
     logits_dtype: Literal["float32", "model"] = "model"
     dropout: bool = False
+    biases: Literal["fused", "separate"] = "fused"
     gradient_dtype: Literal["float32", "model"] = "model"
     accumulation: Literal["fused", "separate"] = "separate"
     checkpoint: Literal["whole", "early-stop"] = "whole"
@@ -182,7 +184,9 @@ class MemoryStyle(Spec):
     gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
     which takes time, or ``kept``. fsdp: parameters that replicas share out.
     record_streams: a block that a tensor-parallel collective uses is free again when the collective has ended before
-    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025).
+    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025). dispatcher:
+    ``allgather`` gathers the tokens of the tensor-parallel ranks before it routes them to experts that are not spread,
+    so that each rank keeps the routed input and output of its part of the experts for all tokens.
     """
 
     context_bytes: Bytes = 0
@@ -205,6 +209,7 @@ class MemoryStyle(Spec):
     gathered_inputs: Literal["again", "kept"] = "again"
     fsdp: ShardStyle = ShardStyle()
     record_streams: bool = False
+    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
 
 
 class Factor(Spec):

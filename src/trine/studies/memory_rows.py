@@ -150,15 +150,21 @@ def _torchtitan(facts: Mapping[str, str], _: int) -> MemoryRow | None:
     )
 
 
-#: What Megatron-LM trains where its arguments do not say otherwise (megatron/training/arguments.py).
-_MEGATRON_DEFAULTS = {"tied_embeddings": True, "biases": "all"}
+#: Shapes that differ from the model's own, by variant. What Megatron-LM trains where its arguments do not say otherwise
+#: (megatron/training/arguments.py); what FlagPerf's script for Megatron-DeepSpeed leaves of its arguments.
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "megatron-defaults": {"tied_embeddings": True, "biases": "all"},
+    "megatron-dropout": {},
+    "layer-norm-biases": {"norm": "layer", "biases": "all"},
+}
 
 
 def _public(facts: Mapping[str, str], _: int) -> MemoryRow:
-    has_defaults, sequence = facts["variant"] == "megatron-defaults", int(facts["sequence"])
+    variant, sequence = facts["variant"], int(facts["sequence"])
     model = load_model(facts["model"])
     assert isinstance(model, Transformer)
-    shapes: dict[str, Any] = {**_MEGATRON_DEFAULTS, "max_positions": sequence} if has_defaults else {}
+    positions = {"max_positions": sequence} if variant == "megatron-defaults" else {}
+    shapes = _VARIANTS.get(variant, {}) | positions
     software = load_software(facts["software"])
     dp, tp, pp = (int(facts[key]) for key in ("dp", "tp", "pp"))
     is_fsdp = software.name.startswith("torchtitan")
@@ -180,7 +186,7 @@ def _public(facts: Mapping[str, str], _: int) -> MemoryRow:
             sequence_parallel=tp > 1 and "deepspeed" not in software.name,
             schedule="1f1b" if pp > 1 else None,
         ),
-        software=changed(software.name, operators={"dropout": True}) if has_defaults else software,
+        software=changed(software.name, operators={"dropout": True}) if variant.startswith("megatron") else software,
         stages=tuple(range(pp)),
         nodes=-(-int(facts["gpus"]) // 8),
         capacity_bytes=int(facts["capacity_GiB"]) * GIB,

@@ -261,9 +261,26 @@ def _linear(graph: Graph, x: Tensor, features: int, biased: bool, layer: str) ->
     return linear(graph, x, weight, graph.weight(features) if biased else None, layer)
 
 
+def _add_bias_kernel(graph: Graph, x: Tensor, is_biased: bool, layer: str) -> Tensor:
+    """Add a kernel for the bias of x if the profile does not fuse it; the product before it has the bias as weight."""
+    if not is_biased or graph.writes.biases == "fused":
+        return x
+    out = graph.like(x)
+    op = graph.forward("aten::add", (x,), (out,), layer)
+
+    def backward() -> None:
+        dx = graph.like(x)
+        graph.backward("add_backward", (graph.gradient(out),), (dx,), op, {"passes": 0.5})  # reads it for the bias
+        graph.give(x, dx, op)
+
+    graph.on_backward(op, backward)
+    return out
+
+
 def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     h = norm(graph, x, spec.norm, f"{name}.norm")
     h = _linear(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
+    h = _add_bias_kernel(graph, h, spec.biases != "none", f"{name}.qkv_bias")
     if spec.max_positions is None:
         norms = (graph.weight(spec.head_size), graph.weight(spec.head_size)) if spec.qk_norm else ()
         h = rotary(graph, h, f"{name}.rotary", norms)
@@ -276,6 +293,7 @@ def _mlp_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     biased, gated = spec.biases == "all", spec.activation == "swiglu"
     h = norm(graph, x, spec.norm, f"{name}.norm")
     h = _linear(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
+    h = _add_bias_kernel(graph, h, biased, f"{name}.up_bias")
     h = elementwise(graph, h, spec.ffn, "swiglu" if gated else "aten::gelu", f"{name}.act")
     h = _linear(graph, h, spec.hidden, biased, f"{name}.down")
     return residual(graph, x, h, f"{name}.add")

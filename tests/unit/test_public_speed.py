@@ -1,0 +1,53 @@
+"""Speed of public training runs, in tokens/s a GPU: profiles are counted from source code, not fitted on these runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import trine
+from trine.cluster import Cluster, load_cluster
+from trine.software import Software, load_software
+from trine.studies.memory_rows import load_memory_rows
+from trine.studies.steady import steady_step
+from trine.workload.synthesis.spec import Transformer, load_model
+
+FMS = (("dgx-a100", "a100-80gb", 16, "llama-2-7b", 8, 3700), ("dgx-h100", "h100-sxm", 12, "llama-2-7b", 8, 7500))
+FMS_LARGE = (
+    ("dgx-a100", "a100-80gb", 16, "llama-2-70b", None, 370),
+    ("dgx-h100", "h100-sxm", 12, "llama-2-70b", None, 800),
+)
+
+
+def tokens_per_s(model: Transformer, plan: trine.Plan, software: Software, gpu: str, cluster: Cluster) -> float:
+    workload = trine.synthesize(model, gpu=gpu, software=software)
+    found = steady_step(
+        plan, lambda plan: trine.simulate(workload, plan, cluster=cluster, software=software, compare=False)
+    )
+    tokens = plan.dp * plan.batch * model.sequence
+    return float(tokens / (found.step_ps / 1e12) / (plan.dp * plan.tp * plan.pp))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "gpu", "nodes", "name", "ways", "measured"), FMS + FMS_LARGE)
+def test_fms_fsdp_without_compile(
+    preset: str, gpu: str, nodes: int, name: str, ways: int | None, measured: int
+) -> None:
+    """README of foundation-model-stack/fms-fsdp@5e522b4: 2 samples a GPU, hybrid shards of 7B, recomputation of 70B."""
+    model = replace(load_model(name), sequence=4096)
+    assert isinstance(model, Transformer)
+    recompute = "none" if name == "llama-2-7b" else "full"
+    plan = trine.Plan(dp=8 * nodes, sharding="fsdp", shard_ways=ways, micro_batch=2, batch=2, recompute=recompute)
+    speed = tokens_per_s(model, plan, load_software("fms-fsdp"), gpu, load_cluster(preset, nodes=nodes))
+    assert speed == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "gpu", "measured"), [("a100-tp4", "a100-40gb", 2868), ("a800-dp8", "a800-sxm", 4047)])
+def test_megatron_deepspeed_with_flash_attention(name: str, gpu: str, measured: int) -> None:
+    (row,) = (row for row in load_memory_rows("public") if row.name == f"flagperf-llama2-7b-{name}")
+    node = load_cluster("dgx-a100")
+    devices = tuple(replace(d, gpu=None if d.gpu is None else gpu) for d in node.devices)
+    cluster = replace(node, devices=devices)
+    assert tokens_per_s(row.model, row.plan, row.software, gpu, cluster) == pytest.approx(measured, rel=0.15)
