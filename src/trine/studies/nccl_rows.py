@@ -26,6 +26,12 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 _ANY_TYPE = re.compile("|".join(ELEMENT_BYTES))
 _ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
+#: A row's columns between its type and its first result, which NCCL's messages may follow without a space.
+_HEAD = re.compile(r"(sum|prod|min|max|avg|mulsum|none)?\s*(-1|0)?(?![\d.])")
+#: A result in a line of its own: NCCL's messages came between it and the size.
+_TAIL = re.compile(
+    r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
+)
 _HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
 #: What separates the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
@@ -125,12 +131,28 @@ def find_rows(text: str) -> list[RowText]:
         ]
         if matches:
             ends = [*(match.start() for match in matches[1:]), len(candidate)]
-            label = label_of(candidate[: matches[0].start()])
+            before = candidate[: matches[0].start()]
+            again = before.strip() if before.rstrip().endswith((">:", "]", ":")) else "|"  # each flush may repeat it
             return [
-                RowText(label, [*match.groups(), *candidate[match.end() : end].replace("|", " ").split()])
+                RowText(
+                    label_of(before),
+                    [*match.groups(), *candidate[match.end() : end].replace(again, " ").replace("|", " ").split()],
+                )
                 for match, end in zip(matches, ends, strict=True)
             ]
     return []
+
+
+def head_of(words: Sequence[str]) -> list[str]:
+    """Return size, count, type, redop and root of a row whose result is missing."""
+    match = _HEAD.match(" ".join(words[3:5]))
+    return [*words[:3], *(cell for cell in (match.groups() if match else ()) if cell)]
+
+
+def find_tail(text: str) -> RowText | None:
+    """Return the results of a line that holds nothing before them but a label; None if it is another line."""
+    match = _TAIL.match(text)
+    return None if match is None else RowText(label_of(match["label"] or ""), match["cells"].split())
 
 
 def find_header(text: str) -> tuple[str, LogLayout] | None:
