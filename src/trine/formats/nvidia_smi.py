@@ -102,7 +102,7 @@ def parse_matrix(text: str, file: str) -> Matrix:
     if len(starts) == 1:
         raise SpecError("has the header of a topology matrix, but no row of GPU0", file=file)
     header, body = tokens[starts[0] : starts[1]], tokens[starts[1] :]
-    names = tuple(token for token in header if token not in _AFFINITY_WORDS)
+    names = tuple(token for token in header if token not in _AFFINITY_WORDS and token.strip("-:"))
     if len(names) > MAX_COLUMNS or len(set(names)) != len(names):
         raise SpecError("names a device twice, or has more than 1024 columns", file=file)
     rows = _rows(body, names, file)

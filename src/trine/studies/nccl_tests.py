@@ -275,7 +275,7 @@ class _Reader:
         label = header[0] if header else label_of(line[: max(line.find("#"), 0)])
         for stream in self.streams_of(label):
             draft = self.current[stream]
-            if draft.rows and _begins_run(line, header is not None, draft):
+            if (draft.rows or draft.cut) and _begins_run(line, header is not None, draft):
                 draft = self.current[stream] = self.new(draft.following())
             _read_line(line, header, draft)
 

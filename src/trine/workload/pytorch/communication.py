@@ -83,7 +83,7 @@ def is_layout(name: str, parent: str = "") -> bool:
 
 def operation(name: str) -> str:
     """Return the collective that a call or kernel names: ``c10d::_allgather_base_`` -> ``all_gather``."""
-    if re.search(r"\bep::(inter|intra)node", name):
+    if re.search(r"\b(deep_)?ep::", name):
         return "all_to_all"
     flat = re.sub(r"[^a-z0-9]", "", name.lower()).replace("all2all", "alltoall")
     return next((each for each in _OPERATIONS if each.replace("_", "") in flat), UNNAMED)
