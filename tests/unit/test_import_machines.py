@@ -213,7 +213,9 @@ def test_lstopo_without_the_links_that_its_gpus_have(tmp_path, model, note):
     assert text.count('subtype="CUDA"') == 2
     info = f'<info name="GPUModel" value="{model}"/>'
     file = tmp_path / "a.xml"
-    file.write_text(re.sub(r'(<object type="OSDev"[^>]*subtype="CUDA"[^>]*?)/?>(</object>)?', rf"\1>{info}</object>", text))
+    file.write_text(
+        re.sub(r'(<object type="OSDev"[^>]*subtype="CUDA"[^>]*?)/?>(</object>)?', rf"\1>{info}</object>", text)
+    )
     assert (note or "does not show") in read_any(file).notes or note is None
     assert note is not None or "does not show" not in read_any(file).notes
 

@@ -390,6 +390,36 @@ def test_a_run_that_broke_off_at_its_first_row_leaves_nothing_behind(tmp_path: P
     assert (times_us(found), found.num_alone) == (ROWS, 1)
 
 
+def test_the_json_file_of_nccl_tests_is_read_as_what_it_prints(tmp_path: Path) -> None:
+    def side(size: int, time: float) -> dict[str, object]:
+        return {"time": time, "alg_bw": size / time / 1e3, "bus_bw": size / time / 1e3 * 1.75, "nwrong": None}
+
+    run = {
+        "version": 3, "args": ["/opt/build/all_reduce_perf", "-g", "1"], "env": ["NCCL_ALGO=Ring", "HOME=/root"],
+        "nccl_version": 22707,
+        "config": {
+            "nthreads": 1, "ngpus": 1, "graph": 0,
+            "devices": [
+                {"rank": rank, "group": 0, "pid": 100 + rank, "hostname": "host0", "device": rank,
+                 "device_hex": "0x00", "device_info": "NVIDIA H100 80GB HBM3"}
+                for rank in range(8)
+            ],
+        },
+        "results": [
+            {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
+             "out_of_place": side(size, first), "in_place": side(size, second)}
+            for size, first, second in ROWS
+        ],
+    }  # fmt: skip
+    found = read(tmp_path, json.dumps(run))
+    assert times_us(found) == ROWS
+    assert (found.op, found.num_ranks, found.num_hosts, found.version) == ("all_reduce", 8, 1, "2.27.7")
+    assert (found.gpu_names, found.environment) == (("NVIDIA H100 80GB HBM3",), {"ALGO": "Ring"})
+    run["results"] = [{"size": 8}]
+    with pytest.raises(InputError, match="no row of nccl-tests"):
+        read(tmp_path, json.dumps(run) + '"out_of_place"')
+
+
 def test_rccl_tests_name_their_library(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("NCCL version 2.29.3\n" + log(ROWS) + "rccl-tests: Version develop:a52452e\n".join(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,6 +98,36 @@ def decode(raw: bytes) -> str:
         if raw[first:2000:2].count(0) > len(raw[:2000]) // 4:
             return raw.decode(encoding, "replace")
     return raw.decode("utf-8-sig", "replace")
+
+
+def printed_text(text: str) -> str:
+    """Return the JSON file of nccl-tests (``--output_file``) as the table that it prints; other texts unchanged."""
+    if not text.lstrip().startswith("{") or '"out_of_place"' not in text:
+        return text
+    try:
+        run = json.loads(text)
+        config, lines = run.get("config", {}), []
+        lines += [f"# Collective test starting: {os.path.basename(run['args'][0])}"] if run.get("args") else []
+        lines += [each for each in run.get("env", []) if each.startswith("NCCL_")]
+        lines += [f"nccl-library={run['nccl_version']}"] if "nccl_version" in run else []
+        lines += (
+            [f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}"] if config else []
+        )
+        lines += [
+            f"# Rank {one['rank']} Group {one['group']} Pid {one['pid']} on {one['hostname']} device {one['device']} "
+            f"[{one.get('device_hex')}] {one['device_info']}"
+            for one in config.get("devices", [])
+        ]
+        lines.append("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
+        for row in run["results"]:
+            cells = [row["size"], row["count"], row["type"], row.get("redop") or "none", row.get("root", -1)]
+            for side in (row.get("out_of_place"), row.get("in_place")):
+                time = side and side.get("time", side.get("cpu_time"))
+                cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
+            lines.append(" ".join("N/A" if cell is None else str(cell).strip() for cell in cells))
+        return "\n".join(lines)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
+        return text
 
 
 def plain_text(line: str) -> str:

@@ -32,6 +32,7 @@ from trine.studies.nccl_rows import (
     number_of,
     parse_row,
     plain_text,
+    printed_text,
 )
 
 __all__ = ["LogRow", "NcclLog", "op_named", "read_log", "read_runs"]
@@ -188,7 +189,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     InputError: a file that is too large or has no row of results.
     """
     with open_input(path, MAX_BYTES, InputError) as file:
-        text = decode(file.read(MAX_BYTES + 1))
+        text = printed_text(decode(file.read(MAX_BYTES + 1)))
     lines = [part for line in text.split("\n") for part in plain_text(line[:MAX_LINE]).split("\n")]
     reader = _Reader(_labels_of(lines), path)
     for number, line in enumerate(lines, start=1):

@@ -15,7 +15,7 @@ from typing import TypeVar
 from trine.graph.workload import RecordedCollective
 
 #: Kernels of NCCL (``ncclKernel_``, ``ncclDevKernel_``), RCCL, MSCCL and MSCCL++, oneCCL, HCCL, NVSHMEM, PyTorch's
-#: symmetric memory, the one-node all-reduces of vLLM, AITER and TensorRT-LLM, Transformer Engine's user buffers, DeepEP.
+#: symmetric memory, one-node all-reduces of vLLM, AITER and TensorRT-LLM, Transformer Engine's user buffers, DeepEP.
 #: All-reduces of a warp or a block of threads are compute, and so are kernels whose type parameters name one.
 _KERNEL = re.compile(
     r"nccl|rccl|msccl|oneccl|hccl|xccl|\bccl::|nvshmem|userbuffers_|\b(deep_ep|ep::(inter|intra)node\w*)::"
