@@ -344,21 +344,22 @@ def test_other_programs_are_named(tmp_path: Path) -> None:
 def test_results_that_the_librarys_messages_cut_from_their_sizes(tmp_path: Path) -> None:
     noise = "node7:4711:4811 [3] NCCL INFO AllReduce: opCount 0 count 16"
     lines = log(ROWS, "all_reduce", old=True).splitlines()
-    for column in (1, 2):  # the message follows redop, then also the first result
+    for form in range(3):
         torn = []
         for line in lines:
-            parts = line.split("  ")
-            at = next((i for i, part in enumerate(parts) if part.strip() == "sum"), None)
-            if at is None or line.startswith("#"):
+            if " sum " not in line:
                 torn.append(line)
                 continue
-            head, results = "  ".join(parts[: at + 1]), line.split("sum", 1)[1].split()
-            torn.append(f"{head}{noise}")
-            torn += [f"  {'  '.join(results)}"] if column == 1 else [
-                f"  {'  '.join(results[:4])}{noise}", noise, f"  {'  '.join(results[4:])}"
-            ]  # fmt: skip
-        assert times_us(read(tmp_path, "\n".join(torn))) == ROWS
-    assert read(tmp_path, "\n".join(torn)).notes == ()
+            head, results = line.split(" sum ")[0] + " sum", line.split(" sum ")[1].split()
+            first, second = ("  ".join(["", *part]) for part in (results[:4], results[4:]))
+            torn += (
+                [f"{head}{noise}", f"{first}{second}"],
+                [f"{head}{noise}", noise, f"{first}{noise}", second],
+                [f"{head}{first}{noise}", noise, second],
+            )[form]
+        found = read(tmp_path, "\n".join(torn))
+        assert times_us(found) == ROWS
+        assert found.notes == ()
 
 
 def test_a_label_that_each_flush_repeats(tmp_path: Path) -> None:

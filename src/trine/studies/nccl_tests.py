@@ -296,6 +296,8 @@ class _Reader:
         if row is None:
             draft.cut.append(number)
             draft.open = head_of(cells.words)
+            if rest := find_tail(" " + " ".join(cells.words[len(draft.open) :])):
+                _complete(draft, rest.words)
             return
         draft.rows.append(row)
         if len(draft.rows) > MAX_ROWS:
@@ -305,16 +307,19 @@ class _Reader:
         """Read the result of a row that NCCL's messages cut; whether the line is one."""
         tail = find_tail(line)
         draft = None if tail is None else self.current[self.streams_of(tail.label)[0]]
-        if tail is None or draft is None or not draft.open:
-            return False
-        is_first = len(draft.open) < 7
-        row = parse_row([*draft.open, *tail.words], draft.layout and replace(draft.layout, unit=draft.unit))
-        if row is not None:
-            if is_first:
-                draft.cut.pop()
-            draft.rows[len(draft.rows) - (not is_first) :] = [row]
-            draft.open = [*draft.open, *tail.words] if is_first else []
-        return row is not None
+        return tail is not None and draft is not None and bool(draft.open) and _complete(draft, tail.words)
+
+
+def _complete(draft: _Draft, words: Sequence[str]) -> bool:
+    """Add results to the row that waits for them: out-of-place, then in-place; whether they fit."""
+    is_first = len(draft.open) < 7
+    row = parse_row([*draft.open, *words], draft.layout and replace(draft.layout, unit=draft.unit))
+    if row is not None:
+        if is_first:
+            draft.cut.pop()
+        draft.rows[len(draft.rows) - (not is_first) :] = [row]
+        draft.open = [*draft.open, *words] if is_first else []
+    return row is not None
 
 
 def op_named(op: str) -> str:
