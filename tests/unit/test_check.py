@@ -361,6 +361,13 @@ def test_another_gpu_is_doubted(tmp_path: Path) -> None:
     assert not any("names" in note for note in check_log(log_of(tmp_path, times_us(dgx())), dgx()).notes)
 
 
+def test_hosts_that_the_log_does_not_list_are_noted(tmp_path: Path) -> None:
+    found = log_of(tmp_path, times_us(dgx()))
+    assert not any("does not list" in note for note in check_log(found, dgx()).notes)
+    notes = check_log(replace(found, num_hosts=None), dgx()).notes
+    assert "the log does not list all hosts: 8 ranks on 1 node taken (--nodes)" in notes
+
+
 def run(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return result.exit_code, result.output

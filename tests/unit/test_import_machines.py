@@ -3,6 +3,7 @@
 The samples were written by us, see tests/data/topologies/README.md.
 """
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -78,6 +79,34 @@ def test_smi_wrapped_and_coloured_text_is_the_same():
     assert nvidia_smi_cluster(coloured, "h100-8.smi.txt", "h100-sxm") == nvidia_smi_cluster(
         text, "h100-8.smi.txt", "h100-sxm"
     )
+
+
+@pytest.mark.parametrize("label", ["# ", "job.sh:# ", "worker-0: ", "[1,0]<stdout>:"])
+def test_smi_labels_before_each_line(tmp_path, label):
+    text = (DATA / "h100-8.smi.txt").read_text()
+    file = tmp_path / "topo.txt"
+    file.write_text("".join(f"{label}{line}\n" for line in text.splitlines()))
+    assert read_any(file, gpu="h100-sxm").links == read_any(DATA / "h100-8.smi.txt", gpu="h100-sxm").links
+
+
+def test_smi_in_a_markdown_table_and_with_glued_names(tmp_path):
+    cells = [["GPU0", "X", "NV4", "SYS", "PIX"], ["GPU1", "NV4", "X", "PIX", "SYS"],
+             ["NIC0", "SYS", "PIX", "X", "SYS"], ["NIC1", "PIX", "SYS", "SYS", "X"]]  # fmt: skip
+    table = "".join(f"| 0-15 | {' | '.join(row)} |\n" for row in cells)
+    glued = "\tGPU0\tGPU1\tNIC0NIC1CPU Affinity\n" + "".join("\t".join([*row, "0-15"]) + "\n" for row in cells)
+    for text in ("| CPU Affinity | | GPU0 | GPU1 | NIC0 | NIC1 |\n|---|---|---|---|---|---|\n" + table, glued):
+        file = tmp_path / "topo.md"
+        file.write_text(text)
+        cluster = read_any(file, gpu="a100-40gb")
+        assert [device.name for device in cluster.devices][:4] == ["gpu0", "gpu1", "nic0", "nic1"]
+        assert hops(cluster, "gpu1", "nic0") != hops(cluster, "gpu0", "nic0")
+
+
+def test_a_matrix_of_xpu_smi_is_named(tmp_path):
+    file = tmp_path / "topo.txt"
+    file.write_text("         GPU 0/0  GPU 1/0  CPU Affinity\nGPU 0/0  S        XL8      0-23\nGPU 1/0  XL8      S\n")
+    with pytest.raises(SpecError, match="xpu-smi, which trine does not read; known"):
+        read_any(file)
 
 
 def test_smi_old_code_and_no_legend():
@@ -168,10 +197,27 @@ def test_lstopo():
     assert by_name["cpu1->eth0"].medium == "pcie3"
     assert by_name["cpu0->cpu1"].medium == "infinity-fabric"
     assert "does not show NVLinks" in cluster.notes
+    assert "does not show" not in read_any(DATA / "a100-2.lstopo.xml").notes
     joined = read_any(DATA / "a100-2.lstopo.xml", gpu="a100-80gb", links={"nvlink": "nvlink3*4", "pcie": "pcie3"})
     assert hops(joined, "gpu0", "gpu1") == ["nvswitch"]
     assert next(k for k in joined.links if k.medium == "nvlink3").bytes_per_s == 80_000_000_000
     assert {k.medium for k in joined.links if k.name.startswith("cpu1->")} == {"pcie3", "infinity-fabric"}
+
+
+@pytest.mark.parametrize(
+    ("model", "note"),
+    [("Tesla V100-SXM2-16GB", "show NVLinks"), ("AMD Instinct MI250X", "show XGMI"), ("Tesla P100-PCIE-16GB", None)],
+)
+def test_lstopo_without_the_links_that_its_gpus_have(tmp_path, model, note):
+    text = (DATA / "a100-2.lstopo.xml").read_text()
+    assert text.count('subtype="CUDA"') == 2
+    info = f'<info name="GPUModel" value="{model}"/>'
+    file = tmp_path / "a.xml"
+    file.write_text(
+        re.sub(r'(<object type="OSDev"[^>]*subtype="CUDA"[^>]*?)/?>(</object>)?', rf"\1>{info}</object>", text)
+    )
+    assert (note or "does not show") in read_any(file).notes or note is None
+    assert note is not None or "does not show" not in read_any(file).notes
 
 
 @pytest.mark.parametrize(

@@ -339,3 +339,90 @@ def test_evidence_of_transports(tmp_path: Path) -> None:
 def test_other_programs_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no row of nccl-tests.*looks like the output of nccom-test"):
         read(tmp_path, "nccom-test -r 2 allr\n 33554432 33554432 uint8 768 40.69 40.69\n")
+
+
+def test_results_that_the_librarys_messages_cut_from_their_sizes(tmp_path: Path) -> None:
+    noise = "node7:4711:4811 [3] NCCL INFO AllReduce: opCount 0 count 16"
+    lines = log(ROWS, "all_reduce", old=True).splitlines()
+    for form in range(3):
+        torn = []
+        for line in lines:
+            if " sum " not in line:
+                torn.append(line)
+                continue
+            head, results = line.split(" sum ")[0] + " sum", line.split(" sum ")[1].split()
+            first, second = ("  ".join(["", *part]) for part in (results[:4], results[4:]))
+            torn += (
+                [f"{head}{noise}", f"{first}{second}"],
+                [f"{head}{noise}", noise, f"{first}{noise}", second],
+                [f"{head}{first}{noise}", noise, second],
+            )[form]
+        found = read(tmp_path, "\n".join(torn))
+        assert times_us(found) == ROWS
+        assert found.notes == ()
+
+
+def test_a_label_that_each_flush_repeats(tmp_path: Path) -> None:
+    label = "[1,0]<stdout>:"
+    lines = [
+        line.replace(" -1 ", f" -1{label} ").replace("  0  ", f"  0{label}  ") if " sum " in line else line
+        for line in log(ROWS).splitlines()
+    ]
+    assert any(line.count(label) > 1 for line in lines)
+    assert times_us(read(tmp_path, "".join(f"{label}{line}\n" for line in lines))) == ROWS
+
+
+def test_runs_of_one_size_each_are_one_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("".join(log([each], named=False) for each in ROWS))
+    found = read_log(path)
+    assert times_us(found) == ROWS
+    assert (found.op, found.num_alone) == ("all_reduce", 1)
+    assert "3 runs of one size each are compared as one" in found.notes
+    path.write_text("".join(log([each]) for each in (*ROWS, ROWS[0])))  # a repeated size begins another sweep
+    assert [len(run.rows) for run in read_runs(path)] == [3, 1]
+    path.write_text("".join(log([each], gpu=f"GPU {each[0]}") for each in ROWS))
+    assert len(read_runs(path)) == 3
+
+
+def test_a_run_that_broke_off_at_its_first_row_leaves_nothing_behind(tmp_path: Path) -> None:
+    broken = log(ROWS, named=False).split(" sum ")[0] + " sum\n"
+    found = read(tmp_path, broken + log(ROWS, named=False).replace("Pid    10", "Pid    20"))
+    assert (times_us(found), found.num_alone) == (ROWS, 1)
+
+
+def test_the_json_file_of_nccl_tests_is_read_as_what_it_prints(tmp_path: Path) -> None:
+    def side(size: int, time: float) -> dict[str, object]:
+        return {"time": time, "alg_bw": size / time / 1e3, "bus_bw": size / time / 1e3 * 1.75, "nwrong": None}
+
+    run = {
+        "version": 3, "args": ["/opt/build/all_reduce_perf", "-g", "1"], "env": ["NCCL_ALGO=Ring", "HOME=/root"],
+        "nccl_version": 22707,
+        "config": {
+            "nthreads": 1, "ngpus": 1, "graph": 0,
+            "devices": [
+                {"rank": rank, "group": 0, "pid": 100 + rank, "hostname": "host0", "device": rank,
+                 "device_hex": "0x00", "device_info": "NVIDIA H100 80GB HBM3"}
+                for rank in range(8)
+            ],
+        },
+        "results": [
+            {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
+             "out_of_place": side(size, first), "in_place": side(size, second)}
+            for size, first, second in ROWS
+        ],
+    }  # fmt: skip
+    found = read(tmp_path, json.dumps(run))
+    assert times_us(found) == ROWS
+    assert (found.op, found.num_ranks, found.num_hosts, found.version) == ("all_reduce", 8, 1, "2.27.7")
+    assert (found.gpu_names, found.environment) == (("NVIDIA H100 80GB HBM3",), {"ALGO": "Ring"})
+    run["results"] = [{"size": 8}]
+    with pytest.raises(InputError, match="no row of nccl-tests"):
+        read(tmp_path, json.dumps(run) + '"out_of_place"')
+
+
+def test_rccl_tests_name_their_library(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("NCCL version 2.29.3\n" + log(ROWS) + "rccl-tests: Version develop:a52452e\n".join(
+        log(SLOWER).partition("# Using devices")[::2]))  # fmt: skip
+    assert [(run.library, run.version) for run in read_runs(path)] == [("nccl", "2.29.3"), ("rccl", None)]

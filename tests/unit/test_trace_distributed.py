@@ -98,6 +98,9 @@ def test_gradients_that_autograd_adds_up_stay_compute(tmp_path: Path) -> None:
         "void nvshmemi_transfer_rma", "two_shot_all_reduce_kernel<float>",
         "void vllm::cross_device_reduce_1stage<float, 8>",
         "void deep_ep::intranode::dispatch<8, 768>", "userbuffers_fp16_sum_inplace_gpu_rr_rs",
+        "void shop::ep::internode::combine<false, 8>(int4*)", "void aiter::cross_device_reduce_1stage_naive<half, 8>",
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "void engine::allreduce_fusion_kernel_oneshot_lamport<__half, 8>(Params)",
     ],
 )  # fmt: skip
 def test_kernels_of_communication_libraries_are_known_by_name(tmp_path: Path, name: str) -> None:
@@ -111,7 +114,14 @@ def test_kernels_of_communication_libraries_are_known_by_name(tmp_path: Path, na
     assert sum(each.time_ps for each in workload.collectives) == 500 * US
 
 
-@pytest.mark.parametrize("name", ["gemm", "void at::native::reduce_kernel<512, 1>", "conv_allowance", "softmax_warp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemm", "void at::native::reduce_kernel<512, 1>", "conv_allowance", "softmax_warp",
+        "void softmax<float, WarpAllReduce<SumOp, float>>(float*)", "blockAllReduceSum(float*)",
+        "void ep::cuda::get_dispatch_layout<256>(long const*)",
+    ],
+)  # fmt: skip
 def test_kernels_that_compute_are_no_communication(name: str) -> None:
     assert not is_communication_kernel(name)
 
@@ -122,11 +132,24 @@ def test_kernels_that_compute_are_no_communication(name: str) -> None:
         ("c10d::_allgather_base_", "all_gather"), ("nccl:_reduce_scatter_base", "reduce_scatter"),
         ("c10d::alltoall_base_", "all_to_all"), ("_c10d_functional::all_reduce", "all_reduce"),
         ("ncclKernel_SendRecv_RING", "send_recv"), ("c10d::send", "send"), ("record_param_comms", "collective"),
-        ("c10d::broadcast_", "broadcast"), ("nccl:reduce", "reduce"), ("nccl:gather", "gather"),
+        ("void deep_ep::internode::dispatch<8>(int4*)", "all_to_all"), ("c10d::broadcast_", "broadcast"),
+        ("nccl:reduce", "reduce"), ("nccl:gather", "gather"),
     ],
 )  # fmt: skip
 def test_operations_have_one_name(name: str, expected: str) -> None:
     assert operation(name) == expected
+
+
+@pytest.mark.parametrize("name", ["vllm::all_reduce", "vllm::inplace_all_reduce", "engine::all_gather_into_tensor"])
+def test_operators_of_inference_engines_communicate_with_their_copies(tmp_path: Path, name: str) -> None:
+    record = Profile()
+    record.call("aten::linear", 0, 5, [8, 4], [6, 4])
+    record.kernel("gemm", 1, 100, 10)
+    record.call(name, 10, 5, [8, 6])
+    record.kernel("copy_kernel", 11, 110, 30)
+    workload = record.load(tmp_path)
+    assert [op.name for op in workload.operators] == ["aten::linear"]
+    assert sum(each.time_ps for each in workload.collectives) == 30 * US
 
 
 def test_what_fsdp_copies_is_the_layouts() -> None:

@@ -61,7 +61,8 @@ _ROCM = re.compile(
 #: Formats whose readers take plain data.
 _DATA = ("infragraph", "networkx")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
-_MATRIX_ROW = re.compile(r"^\W*(?:\[\dm)?GPU0\s", re.MULTILINE)
+_XPU = re.compile(r"\bGPU \d+/\d+\b.*\b(S|XL\d+|XL\*|MDF)\b")
+_MATRIX_ROW = re.compile(r"^(?:\W*(?:\[\dm)?GPU0\s|(?:(?!GPU\d).)*\bGPU0[\s|]+X[\s|])", re.MULTILINE)
 #: Top keys of YAML that may be InfraGraph or node-link data.
 _OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
@@ -158,7 +159,9 @@ def _by_text(text: str, file: str) -> str | None:
         return "csv"
     if _ROCM.search(text):
         raise SpecError(f"is a topology of rocm-smi or amd-smi, which trine does not read; known: {_KNOWN}", file=file)
-    if _MATRIX_ROW.search(text) and "X" in text.split():
+    if _XPU.search(text):
+        raise SpecError(f"is a topology of xpu-smi, which trine does not read; known: {_KNOWN}", file=file)
+    if _MATRIX_ROW.search(text) and "X" in text.replace("|", " ").split():
         return "nvidia-smi"
     keys = set(_TOP_KEY.findall(text))
     if keys and not head.startswith("{") and not keys & _OTHER_KEYS:

@@ -98,12 +98,24 @@ class _MachineReader:
         for (_, a), (_, b) in combinations(sockets, 2):
             self.draft.join(a, b, socket_of(self.media, self.vendor))
         if not self.join_distances(root):
-            join_by_nvswitch(self, self.gpu, "lstopo does not show NVLinks")
+            models = [model for model in sorted(self.models) if "PCI" not in model.upper()]  # cards may have a bridge
+            own = next((link for model in models if (link := link_of_gpu_name(model))), "nvlink")
+            name = "XGMI links" if own.startswith("xgmi") else "NVLinks"
+            join_by_nvswitch(self, self.gpu, f"the file does not show {name}", may_have=own != "nvlink")
+        self.note_partitions(machine)
         if self.slow:
             self.notes.append(
                 "the PCIe link of a GPU shows less than generation 3 x8: an idle GPU slows its link down; "
                 "take the file under load, or choose (--link pcie=pcie4)"
             )
+
+    def note_partitions(self, machine: Element) -> None:
+        """Note logical GPUs that share a PCI device: partitions such as CPX of the MI300A."""
+        gpus = sum(device.kind == GPU for device in self.draft.devices)
+        for kind in ("cuda", "rsmi"):
+            logical = sum(bool(re.fullmatch(rf"{kind}\d+", item.get("name"))) for item in _walk(machine, "OSDev"))
+            if logical > gpus:
+                self.notes.append(f"{logical} logical GPUs on {gpus} GPUs: the partitions of a GPU count as one")
 
     def bridges(self, parent: Element, above: int, *, skip_packages: bool = False, many: bool = False) -> None:
         """Host bridges at or below a package, die, group or machine; their PCI devices hang at the processor."""

@@ -25,6 +25,12 @@ _AFFINITY_WORDS = {"CPU", "NUMA", "Affinity", "GPU", "ID"}
 _EXPLAINED = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#)\s*=", re.MULTILINE)
 #: Codes of `nvidia-smi topo -p2p`: whether two GPUs reach each other, not how.
 _P2P_CODES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
+#: A label of each line (a comment sign, the prefix of a launcher or of grep), seen before the row of GPU0.
+_LABEL = re.compile(r"^((?:(?!GPU\d)[^\n])*?\S)\s*GPU0\s+X\s", re.MULTILINE)
+#: Cells of a markdown table before its first device.
+_CELLS_BEFORE = re.compile(r"^[ \t]*\|.*?(?=\b(?:GPU|NIC|mlx)\d)", re.MULTILINE)
+#: A name of the header without a space before the next one, as tables of vLLM's collect_env have them.
+_GLUED = re.compile(r"((?:GPU|NIC)\d+)(?=GPU|NIC|CPU)")
 _NIC_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$", re.MULTILINE)
 MAX_COLUMNS = 1024
 
@@ -86,15 +92,17 @@ def parse_matrix(text: str, file: str) -> Matrix:
     SpecError: no matrix, an unknown code, a row that is cut short or missing, or a pair that is told in two ways.
     """
     text = _ESCAPES.sub("", text)
+    if label := _LABEL.search(text):
+        text = "\n".join(line.removeprefix(label[1]) for line in text.split("\n"))
     table, _, legend = text.partition("Legend:")
-    tokens = table.split()
+    tokens = _GLUED.sub(r"\1 ", _CELLS_BEFORE.sub("", table).replace("|", " ")).split()
     starts = [i for i, token in enumerate(tokens) if token == "GPU0"]
     if not starts:
         raise SpecError("is no output of `nvidia-smi topo -m`: no GPU0", file=file)
     if len(starts) == 1:
         raise SpecError("has the header of a topology matrix, but no row of GPU0", file=file)
     header, body = tokens[starts[0] : starts[1]], tokens[starts[1] :]
-    names = tuple(token for token in header if token not in _AFFINITY_WORDS)
+    names = tuple(token for token in header if token not in _AFFINITY_WORDS and token.strip("-:"))
     if len(names) > MAX_COLUMNS or len(set(names)) != len(names):
         raise SpecError("names a device twice, or has more than 1024 columns", file=file)
     rows = _rows(body, names, file)

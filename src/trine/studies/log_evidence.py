@@ -70,9 +70,14 @@ def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 
 def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
-    """Return GPUs of the log that trine has no model of, so that the cluster's GPUs may stand in for them."""
+    """Return what may make the cluster another machine than the log's: hosts it does not list, unknown GPU models."""
+    found = []
+    nodes = {cluster.devices[i].node for i in cluster.gpus}
+    if log.num_hosts is None and None not in nodes:
+        place = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        found.append(f"the log does not list all hosts: {len(cluster.gpus)} ranks on {place} taken (--nodes)")
     strange = [name for name in _strange_gpus(log, cluster) if not any(_is(name, gpu) for gpu in known_gpus())]
-    return (_other_gpus(strange, cluster),) if strange else ()
+    return (*found, *([_other_gpus(strange, cluster)] if strange else []))
 
 
 def _strange_gpus(log: NcclLog, cluster: Cluster) -> list[str]:

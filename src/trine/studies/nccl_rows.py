@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 _ANY_TYPE = re.compile("|".join(ELEMENT_BYTES))
 _ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
+#: A row's columns between its type and its first result, which NCCL's messages may follow without a space.
+_HEAD = re.compile(r"(sum|prod|min|max|avg|mulsum|none)?\s*(-1|0)?(?![\d.])")
+#: A result in a line of its own: NCCL's messages came between it and the size.
+_TAIL = re.compile(
+    r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
+)
 _HEADER = re.compile(r"\bsize\s+count\s+type\b(?P<columns>.*?)(?=\bsize\s+count\s+type\b|$)")
 #: What separates the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
@@ -93,6 +100,36 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8-sig", "replace")
 
 
+def printed_text(text: str) -> str:
+    """Return the JSON file of nccl-tests (``--output_file``) as the table that it prints; other texts unchanged."""
+    if not text.lstrip().startswith("{") or '"out_of_place"' not in text:
+        return text
+    try:
+        run = json.loads(text)
+        config, lines = run.get("config", {}), []
+        lines += [f"# Collective test starting: {os.path.basename(run['args'][0])}"] if run.get("args") else []
+        lines += [each for each in run.get("env", []) if each.startswith("NCCL_")]
+        lines += [f"nccl-library={run['nccl_version']}"] if "nccl_version" in run else []
+        lines += (
+            [f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}"] if config else []
+        )
+        lines += [
+            f"# Rank {one['rank']} Group {one['group']} Pid {one['pid']} on {one['hostname']} device {one['device']} "
+            f"[{one.get('device_hex')}] {one['device_info']}"
+            for one in config.get("devices", [])
+        ]
+        lines.append("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
+        for row in run["results"]:
+            cells = [row["size"], row["count"], row["type"], row.get("redop") or "none", row.get("root", -1)]
+            for side in (row.get("out_of_place"), row.get("in_place")):
+                time = side and side.get("time", side.get("cpu_time"))
+                cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
+            lines.append(" ".join("N/A" if cell is None else str(cell).strip() for cell in cells))
+        return "\n".join(lines)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
+        return text
+
+
 def plain_text(line: str) -> str:
     """Return the program's own text of a log line: without colours, out of a JSON object."""
     line = _ANSI.sub("", line).replace("\r", "")
@@ -125,12 +162,28 @@ def find_rows(text: str) -> list[RowText]:
         ]
         if matches:
             ends = [*(match.start() for match in matches[1:]), len(candidate)]
-            label = label_of(candidate[: matches[0].start()])
+            before = candidate[: matches[0].start()]
+            again = before.strip() if before.rstrip().endswith((">:", "]", ":")) else "|"  # each flush may repeat it
             return [
-                RowText(label, [*match.groups(), *candidate[match.end() : end].replace("|", " ").split()])
+                RowText(
+                    label_of(before),
+                    [*match.groups(), *candidate[match.end() : end].replace(again, " ").replace("|", " ").split()],
+                )
                 for match, end in zip(matches, ends, strict=True)
             ]
     return []
+
+
+def head_of(words: Sequence[str]) -> list[str]:
+    """Return size, count, type, redop and root of a row whose result is missing."""
+    match = _HEAD.match(" ".join(words[3:5]))
+    return [*words[:3], *(cell for cell in (match.groups() if match else ()) if cell)]
+
+
+def find_tail(text: str) -> RowText | None:
+    """Return the results of a line that holds nothing before them but a label; None if it is another line."""
+    match = _TAIL.match(text)
+    return None if match is None else RowText(label_of(match["label"] or ""), match["cells"].split())
 
 
 def find_header(text: str) -> tuple[str, LogLayout] | None:

@@ -26,10 +26,13 @@ from trine.studies.nccl_rows import (
     decode,
     find_header,
     find_rows,
+    find_tail,
+    head_of,
     label_of,
     number_of,
     parse_row,
     plain_text,
+    printed_text,
 )
 
 __all__ = ["LogRow", "NcclLog", "op_named", "read_log", "read_runs"]
@@ -133,6 +136,8 @@ class _Draft:
     average: float | None = None
     rows: list[LogRow] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    runs: int = 1
 
     def following(self) -> _Draft:
         """Return a draft of the next run of the same file: the library is the same until it says otherwise."""
@@ -184,12 +189,12 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     InputError: a file that is too large or has no row of results.
     """
     with open_input(path, MAX_BYTES, InputError) as file:
-        text = decode(file.read(MAX_BYTES + 1))
+        text = printed_text(decode(file.read(MAX_BYTES + 1)))
     lines = [part for line in text.split("\n") for part in plain_text(line[:MAX_LINE]).split("\n")]
     reader = _Reader(_labels_of(lines), path)
     for number, line in enumerate(lines, start=1):
         reader.read(number, line)
-    runs = [_finished(draft, str(path)) for draft in reader.drafts if draft.rows]
+    runs = [_finished(draft, str(path)) for draft in _joined_sweeps([each for each in reader.drafts if each.rows])]
     if not runs:
         foreign = next((name for sign, name in _FOREIGN if sign in text), None)
         example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
@@ -200,6 +205,36 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
             file=path,
         )
     return runs
+
+
+def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
+    """Make one run of at least three in a row of the same test that have one size each, all different."""
+    joined: list[list[_Draft]] = []
+    for draft in drafts:
+        sizes = {row.size_bytes for row in draft.rows}
+        mine = joined[-1] if joined else []
+        before = {row.size_bytes for each in mine for row in each.rows}
+        if mine and len(sizes) == 1 and len(before) == len(mine) and not sizes & before and _like(mine[0], draft):
+            mine.append(draft)
+        else:
+            joined.append([draft])
+    return [
+        replace(mine[0], rows=[row for each in mine for row in each.rows], last_bytes=None, runs=len(mine),
+                average=None, cut=[number for each in mine for number in each.cut])
+        if len(mine) > 2 else draft
+        for mine in joined for draft in (mine if len(mine) < 3 else mine[:1])
+    ]  # fmt: skip
+
+
+def _like(one: _Draft, other: _Draft) -> bool:
+    """Whether two runs are of one test on the same GPUs, as far as the log tells."""
+    facts_of = [
+        (draft.program, draft.threads_gpus, draft.environment, draft.network, draft.graph, draft.version,
+         {rank: (host, name) for rank, (_, host, name) in draft.ranks.items()},
+         draft.rows[0].dtype, draft.rows[0].redop, draft.rows[0].root)
+        for draft in (one, other)
+    ]  # fmt: skip
+    return facts_of[0] == facts_of[1]
 
 
 def _labels_of(lines: Sequence[str]) -> list[str]:
@@ -236,12 +271,12 @@ class _Reader:
         rows, header = find_rows(line), find_header(line)
         for column, cells in enumerate(rows):
             self.row(number, cells, self.streams_of(cells.label, column)[0])
-        if rows:
+        if rows or self.tail(line):
             return
         label = header[0] if header else label_of(line[: max(line.find("#"), 0)])
         for stream in self.streams_of(label):
             draft = self.current[stream]
-            if draft.rows and _begins_run(line, header is not None, draft):
+            if (draft.rows or draft.cut) and _begins_run(line, header is not None, draft):
                 draft = self.current[stream] = self.new(draft.following())
             _read_line(line, header, draft)
 
@@ -257,12 +292,34 @@ class _Reader:
         draft = self.current[stream]
         layout = draft.layout and replace(draft.layout, unit=draft.unit)
         row = parse_row(cells.words, layout)
+        draft.open = []
         if row is None:
             draft.cut.append(number)
+            draft.open = head_of(cells.words)
+            if rest := find_tail(" " + " ".join(cells.words[len(draft.open) :])):
+                _complete(draft, rest.words)
             return
         draft.rows.append(row)
         if len(draft.rows) > MAX_ROWS:
             raise InputError(f"more than {MAX_ROWS} rows", file=self.path)
+
+    def tail(self, line: str) -> bool:
+        """Read the result of a row that NCCL's messages cut; whether the line is one."""
+        tail = find_tail(line)
+        draft = None if tail is None else self.current[self.streams_of(tail.label)[0]]
+        return tail is not None and draft is not None and bool(draft.open) and _complete(draft, tail.words)
+
+
+def _complete(draft: _Draft, words: Sequence[str]) -> bool:
+    """Add results to the row that waits for them: out-of-place, then in-place; whether they fit."""
+    is_first = len(draft.open) < 7
+    row = parse_row([*draft.open, *words], draft.layout and replace(draft.layout, unit=draft.unit))
+    if row is not None:
+        if is_first:
+            draft.cut.pop()
+        draft.rows[len(draft.rows) - (not is_first) :] = [row]
+        draft.open = [*draft.open, *words] if is_first else []
+    return row is not None
 
 
 def op_named(op: str) -> str:
@@ -324,6 +381,8 @@ def _read_fact(text: str, draft: _Draft) -> None:
     for pattern in _VERSIONS:
         if match := pattern.search(text):
             draft.library, draft.version = match[1].lower(), _version(match[2])
+    if "rccl-tests: Version" in text and draft.library != "rccl":
+        draft.library, draft.version = "rccl", None
     for name, value in _ENVIRONMENT.findall(text):
         if name in SETTINGS or name in EVIDENCE:
             draft.environment[name] = value.rstrip(".,:")
@@ -422,6 +481,8 @@ def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
         notes.append(missing)
     if counted.note:
         notes.append(counted.note)
+    if draft.runs > 1:
+        notes.append(f"{draft.runs} runs of one size each are compared as one")
     wrong = [row.size_bytes for row in draft.rows if any(m and m.wrong for m in (row.out_of_place, row.in_place))]
     if wrong and _counts_errors(draft.rows):
         notes.append(f"the test found wrong results, first at {wrong[0]} bytes: times of a broken run say little")

@@ -15,14 +15,19 @@ from typing import TypeVar
 from trine.graph.workload import RecordedCollective
 
 #: Kernels of NCCL (``ncclKernel_``, ``ncclDevKernel_``), RCCL, MSCCL and MSCCL++, oneCCL, HCCL, NVSHMEM, PyTorch's
-#: symmetric memory, the one-node all-reduces of vLLM and TensorRT-LLM, Transformer Engine's user buffers and DeepEP.
+#: symmetric memory, one-node all-reduces of vLLM, AITER and TensorRT-LLM, Transformer Engine's user buffers, DeepEP.
+#: All-reduces of a warp or a block of threads are compute, and so are kernels whose type parameters name one.
 _KERNEL = re.compile(
-    r"nccl|rccl|msccl|oneccl|hccl|xccl|\bccl::|nvshmem|userbuffers_|deep_ep::|cross_device_reduce_\dstage"
-    r"|(one_shot|two_shot|multimem|lamport)\w*(all_?reduce|all_?gather|reduce_?scatter)",
+    r"nccl|rccl|msccl|oneccl|hccl|xccl|\bccl::|nvshmem|userbuffers_|\b(deep_ep|ep::(inter|intra)node\w*)::"
+    r"|^[^<(]*cross_device_reduce|^(?![^<(]*(warp|block))[^<(]*(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
     re.IGNORECASE,
 )
-#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), and what records both.
+#: ``(anonymous namespace)`` in a kernel's name is no parameter.
+_ANONYMOUS = "(anonymous namespace)"
+#: Calls of torch.distributed (``c10d::allreduce_``), their annotations (``nccl:all_reduce``), what records both, and
+#: operators of inference engines (``vllm::all_reduce``).
 _CALL = re.compile(
+    r"\w+::((in|out)place_)?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w*|"
     r"(_?c10d(_functional(_autograd)?)?|symm_mem|nccl|rccl|gloo|mpi|ucc|hccl|xccl|oneccl)::?\S.*|record_param_comms"
 )
 #: Copies of the recorded layout, by the calls and annotations of DDP's reducer and of FSDP 1 and 2.
@@ -48,7 +53,7 @@ T = TypeVar("T")
 
 def is_communication_kernel(name: str) -> bool:
     """Return whether a kernel of this name is a collective's."""
-    return _KERNEL.search(name) is not None
+    return _KERNEL.search(name.replace(_ANONYMOUS, "")) is not None
 
 
 def is_communication(name: str) -> bool:
@@ -78,6 +83,8 @@ def is_layout(name: str, parent: str = "") -> bool:
 
 def operation(name: str) -> str:
     """Return the collective that a call or kernel names: ``c10d::_allgather_base_`` -> ``all_gather``."""
+    if re.search(r"\b(deep_)?ep::", name):
+        return "all_to_all"
     flat = re.sub(r"[^a-z0-9]", "", name.lower()).replace("all2all", "alltoall")
     return next((each for each in _OPERATIONS if each.replace("_", "") in flat), UNNAMED)
 
