@@ -20,10 +20,10 @@ from trine.software.profile import Software
 from trine.workload.raw_trace import AUTOGRAD
 from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
-from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
+from trine.workload.synthesis.spec import Convolutional, Densenet, Resnet, Vgg
 
 
-def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
+def convnet(spec: Convolutional, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
     """Forward, backward and Adam step on ``batch`` images, as software writes it.
 
     precision: '': float32, of which PyTorch computes convolutions alone in TF32. float32: nothing in TF32. tfloat32:
@@ -35,8 +35,7 @@ def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Softwar
     graph = Graph(dtype, accumulates=False, weight_dtype="float32", product_attributes=attributes, software=software)
     x = graph.tensor((batch, 3, spec.image, spec.image), role="input", dtype="float32")
     targets = graph.tensor((batch,), role="input", dtype="int64")
-    family = {RESNET: _resnet, DENSENET: _densenet}.get(spec.family, _vgg)
-    _loss(graph, family(graph, spec, _input(graph, x)), targets)
+    _loss(graph, _logits(graph, spec, _input(graph, x)), targets)
     graph.run_backward()
     if mixed:
         graph.optimizer("aten::_amp_foreach_non_finite_check_and_unscale_", list(graph.gradients.values()))
@@ -58,7 +57,13 @@ def _input(graph: Graph, x: Tensor) -> Tensor:
 # -- families ----------------------------------------------------------------------------------------------------
 
 
-def _vgg(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+def _logits(graph: Graph, spec: Convolutional, x: Tensor) -> Tensor:
+    if isinstance(spec, Vgg):
+        return _vgg(graph, spec, x)
+    return _resnet(graph, spec, x) if isinstance(spec, Resnet) else _densenet(graph, spec, x)
+
+
+def _vgg(graph: Graph, spec: Vgg, x: Tensor) -> Tensor:
     for stage in spec.stages:
         for channels in stage:
             x = _relu(graph, _conv(graph, x, channels, 3, padding=1, biased=True))
@@ -69,7 +74,7 @@ def _vgg(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
     return _linear(graph, x, spec.classes)
 
 
-def _resnet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+def _resnet(graph: Graph, spec: Resnet, x: Tensor) -> Tensor:
     x = _relu(graph, _norm(graph, _conv(graph, x, 64, 7, stride=2, padding=3)))
     x = _max_pool(graph, x, 3, 2, padding=1)
     for stage, count in enumerate(spec.blocks):
@@ -79,7 +84,7 @@ def _resnet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
     return _linear(graph, _flat(graph, _average(graph, x, 1)), spec.classes)
 
 
-def _residual_block(graph: Graph, spec: ConvNet, x: Tensor, width: int, stride: int) -> Tensor:
+def _residual_block(graph: Graph, spec: Resnet, x: Tensor, width: int, stride: int) -> Tensor:
     out_channels = width * (4 if spec.bottleneck else 1)
     if spec.bottleneck:
         inner = width * spec.width // 64 * spec.groups
@@ -116,7 +121,7 @@ def _excited(graph: Graph, x: Tensor, narrow: int) -> Tensor:
     return out
 
 
-def _densenet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+def _densenet(graph: Graph, spec: Densenet, x: Tensor) -> Tensor:
     x = _relu(graph, _norm(graph, _conv(graph, x, spec.initial, 7, stride=2, padding=3)))
     x = _max_pool(graph, x, 3, 2, padding=1)
     for number, count in enumerate(spec.blocks):
