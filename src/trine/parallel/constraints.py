@@ -17,8 +17,7 @@ from trine.graph.workload import FORWARD, Workload
 from trine.parallel.heads import Attention, Heads, attention_of, check_heads
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.token_partition import is_expert
-from trine.software.conditions import PLAN_NAMES, Value, evaluate, names_of
-from trine.software.constraints import LayoutRule
+from trine.software.conditions import PLAN_NAMES, LayoutRule, Value, evaluate, names_of
 from trine.software.profile import Software, load_software
 from trine.software.usual import usual_software
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from trine.errors import InputError, SpecError, nearest
 from trine.inputs import PRESETS, preset_names
 from trine.schema import Field, Spec
-from trine.software.constraints import LayoutConstraints
+from trine.software.conditions import LayoutConstraints
 from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.

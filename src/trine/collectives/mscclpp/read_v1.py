@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.plan import (
-    BARRIER,
-    FLUSH,
-    MEMORY,
-    PAIRS,
-    PORT,
-    REDUCE,
-    SCRATCH,
-    SIGNAL,
-    SWITCH,
-    SYNC,
-    WAIT,
     Connection,
     KernelGpu,
     KernelOp,
@@ -39,7 +29,7 @@ from trine.collectives.mscclpp.reading import (
 )
 
 #: v0.5 and v0.6 say sm, proxy and nvls for what is memory, port and switch today
-KINDS = {"memory": MEMORY, "port": PORT, "nvls": SWITCH, "sm": MEMORY, "proxy": PORT}
+KINDS = {"memory": ir.MEMORY, "port": ir.PORT, "nvls": ir.SWITCH, "sm": ir.MEMORY, "proxy": ir.PORT}
 NO_CHANNEL = "none"
 
 
@@ -58,20 +48,20 @@ class MoveFormV1:
 
 
 MOVES = {
-    "put": MoveFormV1(action=PAIRS, sources="S", targets="o"),
-    "pws": MoveFormV1(action=PAIRS, sources="S", targets="o"),
-    "pwsf": MoveFormV1(action=PAIRS, sources="S", targets="o"),
-    "get": MoveFormV1(action=PAIRS, sources="i", targets="D"),
-    "copy": MoveFormV1(action=PAIRS, sources="s", targets="d"),
-    "re": MoveFormV1(action=REDUCE, sources="sS", targets="d"),
-    "rs": MoveFormV1(action=REDUCE, sources="sS", targets="do"),
-    "rrc": MoveFormV1(action=REDUCE, sources="si", targets="d"),
-    "rrcs": MoveFormV1(action=REDUCE, sources="si", targets="do"),
-    "ppkt": MoveFormV1(action=PAIRS, sources="S", targets="k"),
-    "rspkt": MoveFormV1(action=REDUCE, sources="sp", targets="dk"),
-    "rpkt": MoveFormV1(action=REDUCE, sources="sp", targets="d"),
-    "cpkt": MoveFormV1(action=PAIRS, sources="P", targets="d"),
-    "tpkt": MoveFormV1(action=PAIRS, sources="s", targets="q"),
+    "put": MoveFormV1(action=ir.PAIRS, sources="S", targets="o"),
+    "pws": MoveFormV1(action=ir.PAIRS, sources="S", targets="o"),
+    "pwsf": MoveFormV1(action=ir.PAIRS, sources="S", targets="o"),
+    "get": MoveFormV1(action=ir.PAIRS, sources="i", targets="D"),
+    "copy": MoveFormV1(action=ir.PAIRS, sources="s", targets="d"),
+    "re": MoveFormV1(action=ir.REDUCE, sources="sS", targets="d"),
+    "rs": MoveFormV1(action=ir.REDUCE, sources="sS", targets="do"),
+    "rrc": MoveFormV1(action=ir.REDUCE, sources="si", targets="d"),
+    "rrcs": MoveFormV1(action=ir.REDUCE, sources="si", targets="do"),
+    "ppkt": MoveFormV1(action=ir.PAIRS, sources="S", targets="k"),
+    "rspkt": MoveFormV1(action=ir.REDUCE, sources="sp", targets="dk"),
+    "rpkt": MoveFormV1(action=ir.REDUCE, sources="sp", targets="d"),
+    "cpkt": MoveFormV1(action=ir.PAIRS, sources="P", targets="d"),
+    "tpkt": MoveFormV1(action=ir.PAIRS, sources="s", targets="q"),
 }
 NAMES = (*MOVES, "glres", "signal", "wait", "flush", "nop", "barrier")
 
@@ -141,10 +131,10 @@ class _Gpu:
         return result
 
     def _connections(self) -> tuple[Connection, ...]:
-        ends: dict[str, list[tuple[int, str | None, str | None]]] = {MEMORY: [], PORT: []}
+        ends: dict[str, list[tuple[int, str | None, str | None]]] = {ir.MEMORY: [], ir.PORT: []}
         for channel in self.gpu.mappings("channels"):
             kind = KINDS[channel.text("type", KINDS)]
-            if kind == SWITCH:
+            if kind == ir.SWITCH:
                 self._switch(channel)
             else:
                 source = BUFFER_LETTERS[channel.text("srcbuff", BUFFER_LETTERS)]
@@ -154,7 +144,7 @@ class _Gpu:
                     raise channel.fail(f"GPU {self.rank} is connected to itself", "connectedTo")
                 ends[kind] += [(peer, source, target) for peer in peers]
             channel.done()
-        return (*make_connections(MEMORY, ends[MEMORY]), *make_connections(PORT, ends[PORT]))
+        return (*make_connections(ir.MEMORY, ends[ir.MEMORY]), *make_connections(ir.PORT, ends[ir.PORT]))
 
     def _switch(self, channel: PlanFields) -> None:
         buffer = BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
@@ -185,8 +175,8 @@ class _BlockV1:
         return ThreadBlock(
             id=self.number,
             operations=operations,
-            connections=tuple(number for kind, number in listed if kind != SWITCH),
-            groups=tuple(number for kind, number in listed if kind == SWITCH),
+            connections=tuple(number for kind, number in listed if kind != ir.SWITCH),
+            groups=tuple(number for kind, number in listed if kind == ir.SWITCH),
         )
 
     def _key(self, ends: PlanFields, kind: str, kind_from: PlanFields) -> Key:
@@ -197,7 +187,7 @@ class _BlockV1:
     def _known(self, key: Key) -> tuple[int, ...]:
         """The GPU's channels of this key, in order."""
         source, target, kind = key
-        if kind == SWITCH:
+        if kind == ir.SWITCH:
             return tuple(n for n in self.gpu.own_groups if self.gpu.groups[n].buffer == source == target)
         return tuple(
             number
@@ -210,15 +200,15 @@ class _BlockV1:
     def _operation(self, op: PlanFields) -> KernelOp:
         name = op.text("name", NAMES)
         if name == "nop":
-            result = KernelOp(action=SYNC, name=name, dependencies=self._dependencies(op))
+            result = KernelOp(action=ir.SYNC, name=name, dependencies=self._dependencies(op))
         elif name == "barrier":
             number, count = op.integer("barrier_id", 0, MAX_CHUNKS), op.integer("nthread_blocks", 1, MAX_CHUNKS)
-            result = KernelOp(action=BARRIER, name=name, barrier=number, num_blocks=count)
+            result = KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         elif name in ("signal", "flush"):
-            action = SIGNAL if name == "signal" else FLUSH
+            action = ir.SIGNAL if name == "signal" else ir.FLUSH
             result = KernelOp(action=action, name=name, connections=self._ids(op, "o"))
         elif name == "wait":
-            result = KernelOp(action=WAIT, name=name, connections=self._ids(op, "i"))
+            result = KernelOp(action=ir.WAIT, name=name, connections=self._ids(op, "i"))
         elif name == "glres":
             result = self._load_reduce_store(op)
         else:
@@ -262,32 +252,32 @@ class _BlockV1:
             items = op.mappings(f"{side}_cids")
             if len(items) != 1:
                 raise op.fail("must name one channel", f"{side}_cids")
-            channels = tuple(self.channels.get((buffer, buffer, SWITCH), ()))
+            channels = tuple(self.channels.get((buffer, buffer, ir.SWITCH), ()))
             index = items[0].integer("id", 0, MAX_CHUNKS)
             group = pick(items[0], channels, index, f"nvls channel on the {buffer}", "id")
             items[0].done()
             chunk = op.integer(f"{end}off", 0, MAX_CHUNKS)
-            operands.append(KernelOperand(rank=-1, buffer=buffer, index=chunk, count=count, via=SWITCH, group=group))
+            operands.append(KernelOperand(rank=-1, buffer=buffer, index=chunk, count=count, via=ir.SWITCH, group=group))
         sources, targets = (operands[0],), (operands[1],)
-        return KernelOp(action=REDUCE, name="glres", sources=sources, targets=targets, reduce_op="sum")
+        return KernelOp(action=ir.REDUCE, name="glres", sources=sources, targets=targets, reduce_op="sum")
 
     def _move(self, op: PlanFields, name: str, form: MoveFormV1) -> KernelOp:
         count = op.integer("cnt", 1, MAX_CHUNKS)
         kind = op.text("ctype", (*KINDS, NO_CHANNEL))
         via = None if kind == NO_CHANNEL else KINDS[kind]
-        if name in ("pws", "pwsf") and via != PORT:
+        if name in ("pws", "pwsf") and via != ir.PORT:
             raise op.fail(f"{name} goes through ports, not {kind!r}", "ctype")
-        sources, _ = self._operands(op, form.sources, count, via == PORT and name == "ppkt")
+        sources, _ = self._operands(op, form.sources, count, via == ir.PORT and name == "ppkt")
         targets, connections = self._operands(op, form.targets, count, False)
-        if form.action == PAIRS and len(sources) != len(targets):
+        if form.action == ir.PAIRS and len(sources) != len(targets):
             raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
-        adds = form.action == REDUCE
+        adds = form.action == ir.REDUCE
         return KernelOp(
             action=form.action,
             name=name,
             sources=sources,
             targets=targets,
-            connections=connections if via == PORT else (),
+            connections=connections if via == ir.PORT else (),
             signals=name in ("pws", "pwsf"),
             flushes=name == "pwsf",
             reduce_op="sum" if adds else None,
@@ -353,5 +343,5 @@ class _BlockV1:
             raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
 
     def _scratch(self, op: PlanFields, buffer: str, packet: bool) -> None:
-        if packet and buffer != SCRATCH:
+        if packet and buffer != ir.SCRATCH:
             raise op.fail(f"packets lie in scratch, not in the {buffer}")

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.plan import (
-    ACQUIRE,
-    BARRIER,
-    FLUSH,
-    MEMORY,
-    PAIRS,
-    PIPELINE,
-    PORT,
-    REDUCE,
-    RELEASE,
-    SIGNAL,
-    SWITCH,
-    SYNC,
-    WAIT,
     Connection,
     KernelGpu,
     KernelOp,
@@ -42,7 +30,7 @@ from trine.collectives.mscclpp.reading import (
 )
 from trine.errors import nearest
 
-CHANNEL_TYPES = (MEMORY, PORT, SWITCH)
+CHANNEL_TYPES = (ir.MEMORY, ir.PORT, ir.SWITCH)
 REDUCE_OPS = ("sum", "min", "max")
 
 
@@ -61,28 +49,33 @@ class MoveFormV2:
 
 
 MOVES = {
-    "put": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(MEMORY, PORT)),
-    "pws": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
-    "pwsf": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
-    "get": MoveFormV2(action=PAIRS, sources="r+", targets="l+", channels=(MEMORY,)),
-    "copy": MoveFormV2(action=PAIRS, sources="l", targets="l"),
-    "re": MoveFormV2(action=REDUCE, sources="ll+", targets="l"),
-    "res": MoveFormV2(action=REDUCE, sources="ll+", targets="lr+", channels=(MEMORY,)),
-    "rre": MoveFormV2(action=REDUCE, sources="lr+", targets="l", channels=(MEMORY,)),
-    "rres": MoveFormV2(action=REDUCE, sources="lr+", targets="lr+", channels=(MEMORY,)),
-    "ppkt": MoveFormV2(action=PAIRS, sources="l+", targets="k+", channels=(MEMORY, PORT)),
-    "rppkt": MoveFormV2(action=REDUCE, sources="p", targets="k+", channels=(MEMORY, PORT)),
-    "respkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lk+", channels=(MEMORY,)),
-    "repkt": MoveFormV2(action=REDUCE, sources="lp+", targets="l"),
-    "recpkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lq"),
-    "recspkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lqk+", channels=(MEMORY,)),
-    "cpkt": MoveFormV2(action=PAIRS, sources="l", targets="q"),
-    "upkt": MoveFormV2(action=PAIRS, sources="p", targets="l"),
-    "glres": MoveFormV2(action=REDUCE, sources="m", targets="m", channels=(SWITCH,)),
-    "gstore": MoveFormV2(action=REDUCE, sources="l", targets="m", channels=(SWITCH,)),
-    "gstorepkt": MoveFormV2(action=REDUCE, sources="l", targets="n", channels=(SWITCH,)),
+    "put": MoveFormV2(action=ir.PAIRS, sources="l+", targets="r+", channels=(ir.MEMORY, ir.PORT)),
+    "pws": MoveFormV2(action=ir.PAIRS, sources="l+", targets="r+", channels=(ir.PORT,)),
+    "pwsf": MoveFormV2(action=ir.PAIRS, sources="l+", targets="r+", channels=(ir.PORT,)),
+    "get": MoveFormV2(action=ir.PAIRS, sources="r+", targets="l+", channels=(ir.MEMORY,)),
+    "copy": MoveFormV2(action=ir.PAIRS, sources="l", targets="l"),
+    "re": MoveFormV2(action=ir.REDUCE, sources="ll+", targets="l"),
+    "res": MoveFormV2(action=ir.REDUCE, sources="ll+", targets="lr+", channels=(ir.MEMORY,)),
+    "rre": MoveFormV2(action=ir.REDUCE, sources="lr+", targets="l", channels=(ir.MEMORY,)),
+    "rres": MoveFormV2(action=ir.REDUCE, sources="lr+", targets="lr+", channels=(ir.MEMORY,)),
+    "ppkt": MoveFormV2(action=ir.PAIRS, sources="l+", targets="k+", channels=(ir.MEMORY, ir.PORT)),
+    "rppkt": MoveFormV2(action=ir.REDUCE, sources="p", targets="k+", channels=(ir.MEMORY, ir.PORT)),
+    "respkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="lk+", channels=(ir.MEMORY,)),
+    "repkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="l"),
+    "recpkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="lq"),
+    "recspkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="lqk+", channels=(ir.MEMORY,)),
+    "cpkt": MoveFormV2(action=ir.PAIRS, sources="l", targets="q"),
+    "upkt": MoveFormV2(action=ir.PAIRS, sources="p", targets="l"),
+    "glres": MoveFormV2(action=ir.REDUCE, sources="m", targets="m", channels=(ir.SWITCH,)),
+    "gstore": MoveFormV2(action=ir.REDUCE, sources="l", targets="m", channels=(ir.SWITCH,)),
+    "gstorepkt": MoveFormV2(action=ir.REDUCE, sources="l", targets="n", channels=(ir.SWITCH,)),
 }
-SIGNALS = {"signal": (SIGNAL, False), "rlxsignal": (SIGNAL, True), "wait": (WAIT, False), "rlxwait": (WAIT, True)}
+SIGNALS = {
+    "signal": (ir.SIGNAL, False),
+    "rlxsignal": (ir.SIGNAL, True),
+    "wait": (ir.WAIT, False),
+    "rlxwait": (ir.WAIT, True),
+}
 OTHERS = ("nop", "barrier", "flush", "sem_acquire", "sem_release", "pipeline")
 NAMES = (*MOVES, *SIGNALS, *OTHERS)
 
@@ -158,11 +151,11 @@ class _PlanReader:
         return value
 
     def _channels(self, gpu: PlanFields, rank: int) -> tuple[tuple[Connection, ...], tuple[int, ...]]:
-        peers: dict[str, list[tuple[int, str | None, str | None]]] = {MEMORY: [], PORT: []}
+        peers: dict[str, list[tuple[int, str | None, str | None]]] = {ir.MEMORY: [], ir.PORT: []}
         groups: list[int] = []
         for channel in gpu.mappings("channels"):
             kind = channel.text("channel_type", CHANNEL_TYPES)
-            if kind == SWITCH:
+            if kind == ir.SWITCH:
                 groups += self._switch(channel, rank, groups)
             else:
                 ends = channel.integers("connected_to", 0, self.num_ranks - 1)
@@ -170,7 +163,9 @@ class _PlanReader:
                     raise channel.fail(f"GPU {rank} is connected to itself", "connected_to")
                 peers[kind] += [(peer, None, None) for peer in ends]
             channel.done()
-        return (*make_connections(MEMORY, peers[MEMORY]), *make_connections(PORT, peers[PORT])), tuple(groups)
+        return (*make_connections(ir.MEMORY, peers[ir.MEMORY]), *make_connections(ir.PORT, peers[ir.PORT])), tuple(
+            groups
+        )
 
     def _switch(self, channel: PlanFields, rank: int, before: list[int]) -> list[int]:
         spelling = "buffer_type"
@@ -194,8 +189,8 @@ class _PlanReader:
         if not isinstance(access, list) or not access:
             raise item.fail("must be a list of channel types", "access_channel_types")
         for kind in access:
-            if kind not in (MEMORY, PORT):
-                hint = nearest(str(kind)[:80], (MEMORY, PORT))
+            if kind not in (ir.MEMORY, ir.PORT):
+                hint = nearest(str(kind)[:80], (ir.MEMORY, ir.PORT))
                 raise item.fail(f"unknown channel type {str(kind)[:80]!r}{hint}", "access_channel_types")
         item.done()
         return RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
@@ -209,8 +204,8 @@ class _BlockV2:
         if block.integer("id", 0, MAX_CHUNKS) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
         self.number = number
-        self.channels: dict[str, list[int]] = {MEMORY: [], PORT: [], SWITCH: []}
-        self.buffers: dict[str, list[int]] = {MEMORY: [], PORT: []}
+        self.channels: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: [], ir.SWITCH: []}
+        self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
         self._read_channels()
         self._read_buffers()
 
@@ -220,19 +215,19 @@ class _BlockV2:
         return ThreadBlock(
             id=self.number,
             operations=operations,
-            connections=(*self.channels[MEMORY], *self.channels[PORT]),
-            groups=tuple(self.channels[SWITCH]),
+            connections=(*self.channels[ir.MEMORY], *self.channels[ir.PORT]),
+            groups=tuple(self.channels[ir.SWITCH]),
         )
 
     def _read_channels(self) -> None:
         all_of = {
             kind: tuple(i for i, connection in enumerate(self.gpu.connections) if connection.kind == kind)
-            for kind in (MEMORY, PORT)
+            for kind in (ir.MEMORY, ir.PORT)
         }
-        all_of[SWITCH] = self.gpu.gpu_groups
+        all_of[ir.SWITCH] = self.gpu.gpu_groups
         for item in self.block.mappings("channels"):
             kind = item.text("channel_type", CHANNEL_TYPES)
-            if kind == SWITCH and item.has("buff"):
+            if kind == ir.SWITCH and item.has("buff"):
                 item.text("buff", BUFFER_LETTERS)
             for index in item.integers("channel_ids", 0, MAX_CHUNKS):
                 self.channels[kind].append(pick(item, all_of[kind], index, f"{kind} channel", "channel_ids"))
@@ -240,7 +235,7 @@ class _BlockV2:
 
     def _read_buffers(self) -> None:
         for item in self.block.mappings("remote_buffer_refs", []):
-            kind = item.text("access_channel_type", (MEMORY, PORT))
+            kind = item.text("access_channel_type", (ir.MEMORY, ir.PORT))
             for index in item.integers("remote_buffer_ids", 0, MAX_CHUNKS):
                 number = pick(item, tuple(range(len(self.gpu.remote))), index, "remote buffer", "remote_buffer_ids")
                 if kind not in self.gpu.remote[number].access:
@@ -264,18 +259,18 @@ class _BlockV2:
 
     def _other(self, op: PlanFields, name: str, inside: bool) -> KernelOp:
         if name == "nop":
-            return KernelOp(action=SYNC, name=name)
+            return KernelOp(action=ir.SYNC, name=name)
         if name == "flush":
-            return KernelOp(action=FLUSH, name=name, connections=self._connections(op, (PORT,)))
+            return KernelOp(action=ir.FLUSH, name=name, connections=self._connections(op, (ir.PORT,)))
         if name == "barrier":
             number, count = op.integer("barrier_id", 0, MAX_CHUNKS), op.integer("num_threadblocks", 1, MAX_CHUNKS)
-            return KernelOp(action=BARRIER, name=name, barrier=number, num_blocks=count)
+            return KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         if name == "pipeline":
             return self._pipeline(op, inside)
         numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
         for number in numbers:
             pick(op, tuple(range(self.gpu.num_semaphores)), number, "semaphore", "semaphore_ids")
-        return KernelOp(action=ACQUIRE if name == "sem_acquire" else RELEASE, name=name, semaphores=numbers)
+        return KernelOp(action=ir.ACQUIRE if name == "sem_acquire" else ir.RELEASE, name=name, semaphores=numbers)
 
     def _pipeline(self, op: PlanFields, inside: bool) -> KernelOp:
         if inside:
@@ -284,9 +279,9 @@ class _BlockV2:
         unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
         context.done()
         body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
-        return KernelOp(action=PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
+        return KernelOp(action=ir.PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
 
-    def _connections(self, op: PlanFields, kinds: tuple[str, ...] = (MEMORY, PORT)) -> tuple[int, ...]:
+    def _connections(self, op: PlanFields, kinds: tuple[str, ...] = (ir.MEMORY, ir.PORT)) -> tuple[int, ...]:
         kind = op.text("channel_type", kinds)
         ids = op.integers("channel_ids", 0, MAX_CHUNKS)
         if not ids:
@@ -295,20 +290,20 @@ class _BlockV2:
 
     def _move(self, op: PlanFields, name: str, form: MoveFormV2) -> KernelOp:
         via = op.text("channel_type", form.channels) if form.channels else None
-        if via == PORT and name == "ppkt":
-            form = MoveFormV2(action=PAIRS, sources="w+", targets="k+")
+        if via == ir.PORT and name == "ppkt":
+            form = MoveFormV2(action=ir.PAIRS, sources="w+", targets="k+")
         sources = self._operands(op, "src_buff", form.sources, via)
         targets = self._operands(op, "dst_buff", form.targets, via)
-        if form.action == PAIRS and len(sources) != len(targets):
+        if form.action == ir.PAIRS and len(sources) != len(targets):
             raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
-        if len({operand.count for operand in (*sources, *targets)}) > 1 and form.action == REDUCE:
+        if len({operand.count for operand in (*sources, *targets)}) > 1 and form.action == ir.REDUCE:
             raise op.fail("its buffers differ in size")
         for source, target in zip(sources, targets, strict=False):
             if source.count != target.count:
                 raise op.fail("a source and its target differ in size")
         connections: tuple[int, ...] = ()
-        if via == PORT:
-            connections = self._connections(op, (PORT,))
+        if via == ir.PORT:
+            connections = self._connections(op, (ir.PORT,))
             if len(connections) != len(targets):
                 raise op.fail(f"{len(connections)} channels for {len(targets)} targets", "channel_ids")
             for number, target in zip(connections, targets, strict=True):
@@ -359,9 +354,9 @@ class _BlockV2:
         index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
         packet, polls = letter in "pqknw", letter == "p"
         if letter in "mn":
-            number = pick(item, tuple(self.channels[SWITCH]), item.integer("switch_channel_id", 0, MAX_CHUNKS),
+            number = pick(item, tuple(self.channels[ir.SWITCH]), item.integer("switch_channel_id", 0, MAX_CHUNKS),
                           "switch channel", "switch_channel_id")  # fmt: skip
-            buffer, rank, group, path = self.gpu.groups[number].buffer, -1, number, SWITCH
+            buffer, rank, group, path = self.gpu.groups[number].buffer, -1, number, ir.SWITCH
         elif letter in "rk":
             assert via is not None
             remote = self.gpu.remote[
@@ -382,4 +377,4 @@ class _BlockV2:
 
 
 def _adds(form: MoveFormV2) -> bool:
-    return form.action == REDUCE and (len(form.sources) > 1 or form.sources == "m")
+    return form.action == ir.REDUCE and (len(form.sources) > 1 or form.sources == "m")

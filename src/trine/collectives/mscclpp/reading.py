@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.plan import (
-    BARRIER,
-    BUFFERS,
-    FIFO,
-    INPUT,
-    OUTPUT,
-    SCRATCH,
     Connection,
     KernelGpu,
     KernelOp,
@@ -125,7 +120,7 @@ def pick(here: PlanFields, items: tuple[int, ...], index: int, what: str, name: 
     return items[index]
 
 
-BUFFER_LETTERS = {"i": INPUT, "o": OUTPUT, "s": SCRATCH}
+BUFFER_LETTERS = {"i": ir.INPUT, "o": ir.OUTPUT, "s": ir.SCRATCH}
 
 #: the file's name of a collective -> trine's
 COLLECTIVES = {
@@ -238,7 +233,7 @@ def _check_groups(plan: KernelPlan, gpu: KernelGpu) -> None:
 def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], where: str) -> None:
     for operand in (*op.sources, *op.targets):
         _check_operand(plan, operand, where)
-    if op.action == BARRIER and not 1 <= op.num_blocks <= len(blocks):
+    if op.action == ir.BARRIER and not 1 <= op.num_blocks <= len(blocks):
         raise SpecError(
             f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
         )
@@ -250,7 +245,7 @@ def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], 
 
 
 def _check_operand(plan: KernelPlan, operand: KernelOperand, where: str) -> None:
-    if operand.buffer == FIFO:
+    if operand.buffer == ir.FIFO:
         return
     ranks = plan.groups[operand.group].ranks if operand.group is not None else (operand.rank,)
     for rank in ranks:
@@ -266,12 +261,12 @@ def _check_operand(plan: KernelPlan, operand: KernelOperand, where: str) -> None
 
 def buffer_chunks(plan: KernelPlan, rank: int, buffer: str) -> int:
     """Chunks in one buffer; in place, input and output may lie in the larger of the two."""
-    assert buffer in BUFFERS
+    assert buffer in ir.BUFFERS
     gpu = plan.gpus[rank]
-    if buffer == SCRATCH:
+    if buffer == ir.SCRATCH:
         return gpu.scratch_chunks
     own, other = gpu.input_chunks, gpu.output_chunks
-    if buffer == OUTPUT:
+    if buffer == ir.OUTPUT:
         own, other = other, own
     if not plan.in_place:
         return own

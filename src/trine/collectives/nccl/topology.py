@@ -6,7 +6,7 @@ without such links form one domain a node, joined over PCIe and the hosts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
-from trine.collectives.nccl.generations import oldest
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
 from trine.errors import InputError
 
@@ -377,3 +376,22 @@ def _fabric_reduces(cluster: Cluster) -> bool:
     devices = cluster.device_table
     reduces = np.array([what.kind == SWITCH and what.reduces for what in devices.kinds], np.bool_)
     return bool((reduces[devices.kind] & (devices.node < 0)).any())
+
+
+VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
+
+_ARCHITECTURES = (
+    ("v100", VOLTA), ("h100", HOPPER), ("h200", HOPPER), ("h20", HOPPER), ("gh200", HOPPER), ("h800", HOPPER),
+    ("b200", BLACKWELL), ("b300", BLACKWELL), ("gb200", BLACKWELL), ("gb300", BLACKWELL), ("rtx-pro-6000", BLACKWELL),
+    ("gb10", BLACKWELL),
+)  # fmt: skip
+
+
+def architecture(gpu: str) -> int:
+    """Return NCCL's index of the GPU's generation; Ada and unknown GPUs have the index of Ampere."""
+    return next((index for name, index in _ARCHITECTURES if gpu.startswith(name)), AMPERE)
+
+
+def oldest(gpus: Iterable[str]) -> str:
+    """Return the GPU model of the oldest generation: NCCL tunes a group for it (``minCompCap`` in init.cc)."""
+    return min(gpus, key=lambda gpu: (architecture(gpu), gpu))
