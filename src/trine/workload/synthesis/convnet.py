@@ -227,19 +227,12 @@ def _norm(graph: Graph, x: Tensor) -> Tensor:
 
 def _relu(graph: Graph, x: Tensor) -> Tensor:
     op = graph.forward("aten::relu_", (x,), (x,))
-    _simple(graph, x, x, op, "ReluBackward0", x)
-    return x
+    return _simple(graph, x, x, op, "ReluBackward0", x)
 
 
-def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Tensor) -> None:
+def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Tensor) -> Tensor:
     """The backward operator of an operator without weights: reads the gradient and what was saved."""
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{AUTOGRAD}{name}", (dy, *saved), (dx,), op)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
+    return graph.gives_back(op, x, out, f"{AUTOGRAD}{name}", saved)
 
 
 def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
@@ -247,15 +240,13 @@ def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 
     out = graph.tensor((*x.shape[:2], size, size))
     op = graph.forward("aten::max_pool2d", (x,), (out,))
     places = graph.tensor(out.shape, dtype="int64")
-    _simple(graph, x, out, op, "MaxPool2DWithIndicesBackward0", x, places)
-    return out
+    return _simple(graph, x, out, op, "MaxPool2DWithIndicesBackward0", x, places)
 
 
 def _average_pool(graph: Graph, x: Tensor) -> Tensor:
     out = graph.tensor((*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2))
     op = graph.forward("aten::avg_pool2d", (x,), (out,))
-    _simple(graph, x, out, op, "AvgPool2DBackward0", x)
-    return out
+    return _simple(graph, x, out, op, "AvgPool2DBackward0", x)
 
 
 def _average(graph: Graph, x: Tensor, size: int) -> Tensor:
@@ -263,10 +254,8 @@ def _average(graph: Graph, x: Tensor, size: int) -> Tensor:
     out = graph.tensor((*x.shape[:2], size, size))
     op = graph.forward("aten::adaptive_avg_pool2d", (x,), (out,))
     if size == 1:
-        _simple(graph, x, out, op, "MeanBackward1")
-    else:
-        _simple(graph, x, out, op, "AdaptiveAvgPool2DBackward0", x)
-    return out
+        return _simple(graph, x, out, op, "MeanBackward1")
+    return _simple(graph, x, out, op, "AdaptiveAvgPool2DBackward0", x)
 
 
 def _flat(graph: Graph, x: Tensor) -> Tensor:
@@ -295,8 +284,7 @@ def _linear(graph: Graph, x: Tensor, features: int) -> Tensor:
 def _dropout(graph: Graph, x: Tensor) -> Tensor:
     out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
     op = graph.forward("aten::dropout", (x,), (out,))
-    _simple(graph, x, out, op, "NativeDropoutBackward0", mask)
-    return out
+    return _simple(graph, x, out, op, "NativeDropoutBackward0", mask)
 
 
 def _add(graph: Graph, x: Tensor, other: Tensor) -> Tensor:
@@ -351,8 +339,7 @@ def _in_full(graph: Graph, x: Tensor) -> Tensor:
         return x
     out = graph.tensor(x.shape, dtype="float32")
     op = graph.forward("aten::_to_copy", (x,), (out,))
-    _simple(graph, x, out, op, "ToCopyBackward0")
-    return out
+    return _simple(graph, x, out, op, "ToCopyBackward0")
 
 
 def _adam(graph: Graph) -> None:

@@ -27,6 +27,7 @@ from trine.workload.synthesis.transformer import (
     embedding,
     linear,
     norm,
+    projected,
     residual,
 )
 from trine.workload.synthesis.unfused import dropped, unfused_parts
@@ -64,13 +65,13 @@ def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str, soft
 
 def _bert_layer(graph: Graph, spec: Bert, x: Tensor, name: str) -> Tensor:
     size = spec.hidden // spec.heads
-    qkv = _product(graph, x, 3 * spec.hidden, True, f"{name}.attention.qkv")
+    qkv = projected(graph, x, 3 * spec.hidden, True, f"{name}.attention.qkv")
     parts = [graph.view(qkv, (*x.shape[:1], spec.heads, x.shape[1], size)) for _ in range(3)]
     h = attend(graph, (qkv,), parts, f"{name}.attention.core")
-    h = _product(graph, h, spec.hidden, True, f"{name}.attention.out")
+    h = projected(graph, h, spec.hidden, True, f"{name}.attention.out")
     x = norm(graph, residual(graph, x, h, f"{name}.attention.add"), "layer", f"{name}.attention.norm")
-    h = _product(graph, x, spec.ffn, True, f"{name}.mlp.up")
-    h = _product(graph, elementwise(graph, h, spec.ffn, "aten::gelu", f"{name}.mlp.act"), spec.hidden, True,
+    h = projected(graph, x, spec.ffn, True, f"{name}.mlp.up")
+    h = projected(graph, elementwise(graph, h, spec.ffn, "aten::gelu", f"{name}.mlp.act"), spec.hidden, True,
                  f"{name}.mlp.down")  # fmt: skip
     return norm(graph, residual(graph, x, h, f"{name}.mlp.add"), "layer", f"{name}.mlp.norm")
 
@@ -79,14 +80,14 @@ def _next_sentence(graph: Graph, spec: Bert, x: Tensor) -> Tensor:
     """The loss of two classes from each sample's first token."""
     hidden = spec.hidden
     h = _first_token(graph, x, "pooler.first")
-    h = _product(graph, h, hidden, True, "pooler", REPLICATED)
+    h = projected(graph, h, hidden, True, "pooler", REPLICATED)
     h = elementwise(graph, h, hidden, "aten::tanh", "pooler.act")
     targets = graph.tensor((x.shape[0], 1), role="input", dtype="int64")
-    return _loss(graph, _product(graph, h, 2, True, "next_sentence", REPLICATED), targets, "next_sentence.loss")
+    return _loss(graph, projected(graph, h, 2, True, "next_sentence", REPLICATED), targets, "next_sentence.loss")
 
 
 def _masked_tokens(graph: Graph, spec: Bert, x: Tensor, table: Tensor, targets: Tensor) -> Tensor:
-    h = _product(graph, x, spec.hidden, True, "head.transform", REPLICATED)
+    h = projected(graph, x, spec.hidden, True, "head.transform", REPLICATED)
     h = norm(graph, elementwise(graph, h, spec.hidden, "aten::gelu", "head.act"), "layer", "head.norm")
     return _loss(graph, linear(graph, h, table, graph.weight(spec.vocab), "head"), targets, "loss")
 
@@ -151,26 +152,26 @@ def _stack(graph: Graph, spec: EncoderDecoder, x: Tensor, memory: Tensor | None,
 
 
 def _self_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, bias: Tensor, name: str) -> Tensor:
-    qkv = _product(graph, h, 3 * spec.attended, False, f"{name}.qkv")
+    qkv = projected(graph, h, 3 * spec.attended, False, f"{name}.qkv")
     parts = [graph.view(qkv, (h.shape[0], spec.heads, h.shape[1], spec.head_size)) for _ in range(3)]
     h = attend(graph, (qkv,), parts, f"{name}.core", bias)
-    return _product(graph, h, spec.hidden, False, f"{name}.out")
+    return projected(graph, h, spec.hidden, False, f"{name}.out")
 
 
 def _cross_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, memory: Tensor, name: str) -> Tensor:
     """Queries of the decoder's tokens, keys and values of the encoder's; no bias and no mask."""
-    q = _product(graph, h, spec.attended, False, f"{name}.q")
-    kv = _product(graph, memory, 2 * spec.attended, False, f"{name}.kv")
+    q = projected(graph, h, spec.attended, False, f"{name}.q")
+    kv = projected(graph, memory, 2 * spec.attended, False, f"{name}.kv")
     parts = [graph.view(part, (h.shape[0], spec.heads, part.shape[1], spec.head_size)) for part in (q, kv, kv)]
-    return _product(graph, attend(graph, (q, kv), parts, f"{name}.core"), spec.hidden, False, f"{name}.out")
+    return projected(graph, attend(graph, (q, kv), parts, f"{name}.core"), spec.hidden, False, f"{name}.out")
 
 
 def _mlp(graph: Graph, spec: EncoderDecoder, x: Tensor, name: str) -> Tensor:
     gated = spec.activation == "geglu"
     h = norm(graph, x, "rms", f"{name}.norm")
-    h = _product(graph, h, spec.ffn * (2 if gated else 1), False, f"{name}.gate_up" if gated else f"{name}.up")
+    h = projected(graph, h, spec.ffn * (2 if gated else 1), False, f"{name}.gate_up" if gated else f"{name}.up")
     h = elementwise(graph, h, spec.ffn, "geglu" if gated else "aten::relu", f"{name}.act")
-    return residual(graph, x, _product(graph, h, spec.hidden, False, f"{name}.down"), f"{name}.add")
+    return residual(graph, x, projected(graph, h, spec.hidden, False, f"{name}.down"), f"{name}.add")
 
 
 def relative_bias(graph: Graph, spec: EncoderDecoder, length: int, layer: str) -> Tensor:
@@ -228,10 +229,3 @@ def attend(
 
     graph.on_backward(op, backward)
     return graph.view(out, (batch, length, heads * size))
-
-
-def _product(
-    graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes | None = None
-) -> Tensor:
-    weight = graph.weight(features, x.shape[-1])
-    return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)

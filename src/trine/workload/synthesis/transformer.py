@@ -56,40 +56,45 @@ def add_positions(graph: Graph, x: Tensor, table: Tensor, layer: str) -> Tensor:
 
 
 def linear(
-    graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes | None = None
+    graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
     """x (B, S, in) times weight (out, in), plus bias (out,) -> (B, S, out)."""
-    out, said = graph.tensor((*x.shape[:-1], weight.shape[0])), attributes or {}
+    out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     used = (weight,) if bias is None else (weight, bias)
-    op = graph.forward("aten::linear", (x, *used), (out,), layer, said)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward("linear_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input", **said})
-        made = [graph.weight_gradient(w) for w in used]
-        kept = {"gradient_of": "weight", **said}
-        graph.made(graph.backward("linear_backward_weight", (dy, x), made, op, kept), *used)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    op = graph.forward("aten::linear", (x, *used), (out,), layer, attributes)
+    return _product_gradients(graph, op, x, out, "linear", used, attributes)
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
     """x (B, T, in) times weight (in, out), or, of grouped experts, weight (experts, in, out): -> (B, T, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
     op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
+    return _product_gradients(graph, op, x, out, name, (weight,), attributes)
+
+
+def _product_gradients(
+    graph: Graph, op: int, x: Tensor, out: Tensor, name: str, used: tuple[Tensor, ...], attributes: Attributes
+) -> Tensor:
+    """Return ``out`` of a product, whose gradients two operators make: that of x, then those of weight and bias."""
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{name}_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input", **attributes})
-        gradient = graph.weight_gradient(weight)
+        graph.backward(f"{name}_backward_input", (dy, used[0]), (dx,), op, {"gradient_of": "input", **attributes})
+        made = [graph.weight_gradient(w) for w in used]
         kept = {"gradient_of": "weight", **attributes}
-        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), (gradient,), op, kept), weight)
+        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), made, op, kept), *used)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
     return out
+
+
+def projected(
+    graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes = NONE
+) -> Tensor:
+    """x (B, S, in) times a new weight, plus a new bias where ``biased`` -> (B, S, features)."""
+    weight = graph.weight(features, x.shape[-1])
+    return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)
 
 
 def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
@@ -99,31 +104,14 @@ def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
     out = graph.like(x)
     statistics = [graph.tensor((*x.shape[:-1], 1), dtype="float32") for _ in used]
     op = graph.forward(f"aten::{kind}_norm", (x, *used), (out, *statistics), layer)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        gradients = [graph.weight_gradient(w) for w in used]
-        inputs = (dy, x, used[0], *statistics)
-        graph.made(graph.backward(f"{kind}_norm_backward", inputs, (dx, *gradients), op), *used)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, f"{kind}_norm_backward", (x, used[0], *statistics), used)
 
 
 def elementwise(graph: Graph, x: Tensor, features: int, name: str, layer: str, attributes: Attributes = NONE) -> Tensor:
     """An operator on each element of x, with ``features`` results, whose gradient needs x."""
     out = graph.tensor((*x.shape[:-1], features))
     op = graph.forward(name, (x,), (out,), layer, attributes)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        base = name.rsplit("::", 1)[-1]
-        graph.backward(f"{base}_backward", (dy, x), (dx,), op, attributes)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, f"{name.rsplit('::', 1)[-1]}_backward", (x,), (), attributes)
 
 
 def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()) -> Tensor:
@@ -131,16 +119,7 @@ def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()
     out = graph.like(qkv)
     name = "qk_norm_rotary" if norms else "apply_rotary"
     op = graph.forward(name, (qkv, *norms), (out,), layer)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(qkv)
-        gradients = [graph.weight_gradient(w) for w in norms]
-        inputs = (dy, qkv, *norms) if norms else (dy,)
-        graph.made(graph.backward(f"{name}_backward", inputs, (dx, *gradients), op), *norms)
-        graph.give(qkv, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, qkv, out, f"{name}_backward", (qkv, *norms) if norms else (), norms)
 
 
 def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, layer: str) -> Tensor:
@@ -256,28 +235,23 @@ def transformer(
     return graph
 
 
-def _linear(graph: Graph, x: Tensor, features: int, biased: bool, layer: str) -> Tensor:
-    weight = graph.weight(features, x.shape[-1])
-    return linear(graph, x, weight, graph.weight(features) if biased else None, layer)
-
-
 def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     h = norm(graph, x, spec.norm, f"{name}.norm")
-    h = _linear(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
+    h = projected(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
     if spec.max_positions is None:
         norms = (graph.weight(spec.head_size), graph.weight(spec.head_size)) if spec.qk_norm else ()
         h = rotary(graph, h, f"{name}.rotary", norms)
     h = attention(graph, h, spec.heads, spec.kv_heads, spec.head_size, f"{name}.core")
-    h = _linear(graph, h, spec.hidden, spec.biases == "all", f"{name}.out")
+    h = projected(graph, h, spec.hidden, spec.biases == "all", f"{name}.out")
     return residual(graph, x, h, f"{name}.add")
 
 
 def _mlp_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     biased, gated = spec.biases == "all", spec.activation == "swiglu"
     h = norm(graph, x, spec.norm, f"{name}.norm")
-    h = _linear(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
+    h = projected(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
     h = elementwise(graph, h, spec.ffn, "swiglu" if gated else "aten::gelu", f"{name}.act")
-    h = _linear(graph, h, spec.hidden, biased, f"{name}.down")
+    h = projected(graph, h, spec.hidden, biased, f"{name}.down")
     return residual(graph, x, h, f"{name}.add")
 
 
@@ -302,14 +276,7 @@ def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes)
     shares = graph.tensor((*chances.shape[:-1], k))
     chosen = graph.tensor(shares.shape, dtype="int64")
     op = graph.forward("aten::topk", (chances,), (shares, chosen), layer, shape)
-
-    def backward() -> None:
-        made = graph.like(chances)
-        graph.backward("topk_backward", (graph.gradient(shares), chosen), (made,), op, shape)
-        graph.give(chances, made, op)
-
-    graph.on_backward(op, backward)
-    return shares, chosen
+    return graph.gives_back(op, chances, shares, "topk_backward", (chosen,), (), shape), chosen
 
 
 def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:
@@ -318,14 +285,7 @@ def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attrib
     kept = {"moe": "dispatch", **shape}
     out = graph.tensor((batch, length * chosen.shape[-1], features))
     op = graph.forward("aten::index_select", (x, chosen), (out,), layer, kept)
-
-    def backward() -> None:
-        made = graph.like(x)
-        graph.backward("index_select_backward", (graph.gradient(out), chosen), (made,), op, kept)
-        graph.give(x, made, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, "index_select_backward", (chosen,), (), kept)
 
 
 def _combine(graph: Graph, x: Tensor, shares: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:

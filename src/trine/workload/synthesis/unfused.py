@@ -18,14 +18,7 @@ def dropped(graph: Graph, x: Tensor, layer: str) -> Tensor:
     """Dropout of x, whose mask of one byte an element is kept."""
     out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
     op = graph.forward("aten::native_dropout", (x,), (out, mask), layer)
-
-    def backward() -> None:
-        dx = graph.like(x)
-        graph.backward("native_dropout_backward", (graph.gradient(out), mask), (dx,), op)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, "native_dropout_backward", (mask,))
 
 
 def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
