@@ -15,19 +15,10 @@ from trine._records import Record, RecordArray, for_kernel, one_for_kernel
 from trine.arrays import Int64
 from trine.engine._limits import MAX_PS
 from trine.errors import DeadlockError, InputError, SimulationError
+from trine.gpu import deadlock
 from trine.gpu._loop import advance
 from trine.gpu._scheduler import finish_states
 from trine.gpu._state import LoopTables
-from trine.gpu.deadlock import (
-    SHOWN,
-    QueuedKernel,
-    StuckWavefront,
-    for_barrier,
-    for_lines,
-    for_semaphore,
-    for_slot,
-    gpu_deadlock,
-)
 from trine.gpu.path_table import lane_columns
 from trine.gpu.peers import PUT, STORE, Arrivals
 from trine.gpu.program import ACQUIRE
@@ -217,9 +208,9 @@ def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
     doing = state.tables.machine.waves["doing"]
     waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
     requests = _waiting_requests(state)
-    stuck = [_wavefront(state, system, int(slot), requests.get(int(slot), [])) for slot in waiting[:SHOWN]]
+    stuck = [_wavefront(state, system, int(slot), requests.get(int(slot), [])) for slot in waiting[: deadlock.SHOWN]]
     left = int(system.graph.num_tasks - state.clock.num_done)
-    return gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
+    return deadlock.gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
 
 
 def has_use(state: GpuState) -> bool:
@@ -250,9 +241,9 @@ def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
     return found
 
 
-def _wavefront(state: GpuState, system: GpuSystem, slot: int, requests: list[int]) -> StuckWavefront:
+def _wavefront(state: GpuState, system: GpuSystem, slot: int, requests: list[int]) -> deadlock.StuckWavefront:
     wave = state.tables.machine.waves[slot]
-    return StuckWavefront(
+    return deadlock.StuckWavefront(
         int(wave["group"]), int(wave["index"]), int(wave["op"]), _reason(state, system, wave, requests)
     )
 
@@ -260,28 +251,28 @@ def _wavefront(state: GpuState, system: GpuSystem, slot: int, requests: list[int
 def _reason(state: GpuState, system: GpuSystem, wave: Record, requests: list[int]) -> str:
     doing, group, op = int(wave["doing"]), int(wave["group"]), int(wave["op"])
     if doing == S.WAVE_AT_BARRIER:
-        return for_barrier(int(state.tables.machine.groups["at_barrier"][group]), int(wave["count"]))
+        return deadlock.for_barrier(int(state.tables.machine.groups["at_barrier"][group]), int(wave["count"]))
     flags = [_semaphore(state, system, request) for request in requests]
     if doing == S.WAVE_ACQUIRING and flags and system.program.op_kind[op] == ACQUIRE:
         return flags[0]
     if doing == S.WAVE_QUEUED:
-        return for_slot(system.model.max_outstanding, "its CU")
+        return deadlock.for_slot(system.model.max_outstanding, "its CU")
     if doing == S.WAVE_FULL and not flags:
-        return for_slot(int(system.program.op_unroll[op]) or system.model.unroll, "the wavefront")
-    return for_lines(int(wave["unfinished"]), flags)
+        return deadlock.for_slot(int(system.program.op_unroll[op]) or system.model.unroll, "the wavefront")
+    return deadlock.for_lines(int(wave["unfinished"]), flags)
 
 
 def _semaphore(state: GpuState, system: GpuSystem, request: int) -> str:
     asked = state.tables.entities.events[request]
     gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
     amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
-    return for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
+    return deadlock.for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
 
 
-def _without_room(state: GpuState, system: GpuSystem) -> list[QueuedKernel]:
+def _without_room(state: GpuState, system: GpuSystem) -> list[deadlock.QueuedKernel]:
     left = np.diff(system.program.kernel_ptr) - state.tables.machine.kernels["next_group"]
     queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
-    return [QueuedKernel(kernel, int(left[kernel])) for kernel in queued]
+    return [deadlock.QueuedKernel(kernel, int(left[kernel])) for kernel in queued]
 
 
 def _has_started(state: GpuState, system: GpuSystem) -> np.ndarray:

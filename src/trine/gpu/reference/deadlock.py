@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.errors import DeadlockError
-from trine.gpu.deadlock import (
-    SHOWN,
-    QueuedKernel,
-    StuckWavefront,
-    for_barrier,
-    for_lines,
-    for_semaphore,
-    for_slot,
-    gpu_deadlock,
-)
+from trine.gpu import deadlock
 from trine.gpu.program import BARRIER
 from trine.gpu.reference.requests import GpuMemory
 from trine.gpu.reference.tasks import SimulatedGpu, TaskRunner
@@ -58,16 +49,18 @@ def explain(
     ]
     stuck.sort(key=lambda wavefront: (wavefront.cu.rank, wavefront.wave_slot))
     shown = [
-        StuckWavefront(
+        deadlock.StuckWavefront(
             wavefront.workgroup.number,
             wavefront.number,
             wavefront.at,
             _reason(system, memories, wavefront, waiting.get(wavefront, [])),
         )
-        for wavefront in stuck[:SHOWN]
+        for wavefront in stuck[: deadlock.SHOWN]
     ]
-    queued = [QueuedKernel(run.kernel, run.last_workgroup - run.next_workgroup) for gpu in gpus for run in gpu.queue]
-    return gpu_deadlock(system, shown, len(stuck), queued, tasks.graph.num_tasks - tasks.num_done)
+    queued = [
+        deadlock.QueuedKernel(run.kernel, run.last_workgroup - run.next_workgroup) for gpu in gpus for run in gpu.queue
+    ]
+    return deadlock.gpu_deadlock(system, shown, len(stuck), queued, tasks.graph.num_tasks - tasks.num_done)
 
 
 def _who_waits(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> list[WavefrontRequest]:
@@ -82,17 +75,17 @@ def _reason(
 ) -> str:
     operation = wavefront.operation
     semaphores = [
-        for_semaphore(
+        deadlock.for_semaphore(
             request.semaphore, request.peer, memories[request.target].values[request.semaphore], request.amount
         )
         for request in sorted(waiting, key=lambda request: request.number)
     ]
     if operation is not None and operation.kind == BARRIER:
-        return for_barrier(len(wavefront.workgroup.at_barrier), len(wavefront.workgroup.wavefronts))
+        return deadlock.for_barrier(len(wavefront.workgroup.at_barrier), len(wavefront.workgroup.wavefronts))
     if any(not request.is_flagged_load for request in waiting):
         return semaphores[0]
     if wavefront in wavefront.cu.waves:
-        return for_slot(system.model.max_outstanding, "its CU")
+        return deadlock.for_slot(system.model.max_outstanding, "its CU")
     if wavefront.waits_for_slot and operation is not None and not semaphores:
-        return for_slot(operation.unroll, "the wavefront")
-    return for_lines(wavefront.unfinished, semaphores)
+        return deadlock.for_slot(operation.unroll, "the wavefront")
+    return deadlock.for_lines(wavefront.unfinished, semaphores)
