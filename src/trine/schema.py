@@ -243,7 +243,7 @@ def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
 
     Raises
     ------
-    ValueError: a Fault, or what the class itself raises.
+    ValueError: a Fault, or an error of the class's own check.
     """
     if issubclass(cls, Spec):
         return cls.model_validate(data)

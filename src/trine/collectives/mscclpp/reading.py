@@ -156,7 +156,7 @@ def group_number(group: ir.MulticastGroup, groups: list[ir.MulticastGroup], own:
 
 
 class PlanWords(NamedTuple):
-    """How a generation of MSCCL++ spells what all of them say. kinds: of channels, by their names in the file.
+    """Keys of the common fields in one generation of MSCCL++ plans. kinds: channel kinds by their names in the file.
 
     kind, peers, groups: keys of a channel. chunks: keys of a GPU, of its input, output and scratch.
     """
@@ -171,7 +171,7 @@ class PlanWords(NamedTuple):
 class GpuReader:
     """One GPU of a plan of MSCCL++: its connections and multicast groups, then its thread blocks.
 
-    groups, notes: of the whole plan, to which GPUs add theirs.
+    groups, notes: multicast groups and notes of the plan; each GPU appends its own.
     """
 
     words: ClassVar[PlanWords]
@@ -205,7 +205,7 @@ class GpuReader:
         return BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
 
     def read(self) -> ir.KernelGpu:
-        """Return the GPU. Raises SpecError for what cannot be, or is not known."""
+        """Return the GPU. Raises SpecError for unknown keys and values out of range."""
         more = self.more()
         sizes = [self.gpu.integer(name, 0, MAX_CHUNKS) for name in self.words.chunks]
         blocks = tuple(self.block(self, item, n).read() for n, item in enumerate(self.gpu.mappings("threadblocks")))
@@ -217,7 +217,7 @@ class GpuReader:
         return result
 
     def _connections(self) -> tuple[ir.Connection, ...]:
-        """The connections of memory, then those of ports, numbered so that both ends know each; groups on the way."""
+        """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
         words = self.words
         found: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
         seen: Counter[tuple[str, int]] = Counter()
@@ -247,7 +247,7 @@ class GpuReader:
 
 
 class BlockReader:
-    """One thread block of a plan of MSCCL++, whose operations index what the block lists."""
+    """A thread block of an MSCCL++ plan; its operations index the channels that the block lists."""
 
     def __init__(self, gpu: Any, block: PlanFields, number: int) -> None:
         self.gpu, self.block, self.number = gpu, block, number
