@@ -12,8 +12,6 @@ decoder, as Hugging Face's T5 does, and read by all of their layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
 from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
@@ -22,6 +20,7 @@ from trine.workload.synthesis.transformer import (
     adam,
     add,
     add_positions,
+    attend,
     cross_entropy,
     elementwise,
     embedding,
@@ -30,7 +29,7 @@ from trine.workload.synthesis.transformer import (
     projected,
     residual,
 )
-from trine.workload.synthesis.unfused import dropped, unfused_parts
+from trine.workload.synthesis.unfused import dropped
 
 REPLICATED: Attributes = {"replicated": True}
 
@@ -193,39 +192,3 @@ def _scaled(graph: Graph, x: Tensor, layer: str) -> Tensor:
     """x times a number, as T5 does before a head that is the table of the tokens."""
     out = graph.like(x)
     return graph.gives_back(graph.forward("aten::mul", (x,), (out,), layer), x, out, "mul_backward")
-
-
-# -- both --------------------------------------------------------------------------------------------------------------
-
-
-def attend(
-    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
-) -> Tensor:
-    """Attention of every token to all tokens: parts q, k, v (B, heads, S or T, size) -> (B, S, heads size).
-
-    sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
-    added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
-    kept; or all, as a profile says.
-    """
-    if graph.writes.attention == "unfused":
-        return unfused_parts(graph, sources, parts, layer, bias)
-    batch, heads, length, size = parts[0].shape
-    out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
-    name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
-    kept: Attributes = {"num_heads": heads, "num_kv_heads": heads, "causal": False}
-    read = (*parts,) if bias is None else (*parts, bias)
-    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, kept)
-
-    def backward() -> None:
-        dy, whole = graph.gradient(out), [graph.like(source) for source in sources]
-        made = [graph.view(whole[0 if part is parts[0] else -1], part.shape) for part in parts]
-        if bias is not None:
-            made.append(graph.like(bias))
-        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), made, op, kept)
-        for source, gradient in zip(sources, whole, strict=True):
-            graph.give(source, gradient, op)
-        if bias is not None:
-            graph.give(bias, made[-1], op)
-
-    graph.on_backward(op, backward)
-    return graph.view(out, (batch, length, heads * size))

@@ -16,12 +16,14 @@ autograd would have saved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
 from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
-from trine.workload.synthesis.unfused import add_dropped, dropped, unfused_attention, unfused_cross_entropy
+from trine.workload.synthesis.unfused import add_dropped, dropped, unfused_cross_entropy, unfused_parts
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:
@@ -123,24 +125,41 @@ def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()
 
 
 def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, layer: str) -> Tensor:
-    """Causal attention of queries, keys and values that lie side by side in qkv (B, S, (heads + 2 kv_heads) size).
-
-    As FlashAttention does it: of the scores, their logarithmic sums alone are kept. Or, as a profile says, unfused.
-    """
-    if graph.writes.attention == "unfused":
-        return unfused_attention(graph, qkv, (heads, kv_heads, size), layer)
+    """Causal attention of queries, keys and values that lie side by side in qkv (B, S, (heads + 2 kv_heads) size)."""
     batch, length = qkv.shape[:2]
     parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
-    out = graph.tensor((batch, heads, length, size))
-    sums = graph.tensor((batch, heads, length, 1), dtype="float32")
-    name, kept = "scaled_dot_product_flash_attention", {"num_heads": heads, "num_kv_heads": kv_heads, "causal": True}
-    op = graph.forward(f"aten::_{name}", parts, (out, sums), layer, kept)
+    return attend(graph, (qkv,), parts, layer, causal=True)
+
+
+def attend(
+    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None,
+    *, causal: bool = False,
+) -> Tensor:  # fmt: skip
+    """Attention of tokens to all tokens, or those before them: q, k, v (B, heads, S or T, size) -> (B, S, heads size).
+
+    sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
+    added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
+    kept; or all, as a profile says.
+    """
+    if graph.writes.attention == "unfused":
+        return unfused_parts(graph, sources, parts, layer, bias)
+    batch, heads, length, size = parts[0].shape
+    out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
+    name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
+    kept: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal}
+    read = (*parts,) if bias is None else (*parts, bias)
+    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, kept)
 
     def backward() -> None:
-        dy, whole = graph.gradient(out), graph.like(qkv)
-        made = [graph.view(whole, part.shape) for part in parts]
-        graph.backward(f"aten::_{name}_backward", (dy, *parts, out, sums), made, op, kept)
-        graph.give(qkv, whole, op)
+        dy, whole = graph.gradient(out), [graph.like(source) for source in sources]
+        made = [graph.view(whole[0 if part is parts[0] else -1], part.shape) for part in parts]
+        if bias is not None:
+            made.append(graph.like(bias))
+        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), made, op, kept)
+        for source, gradient in zip(sources, whole, strict=True):
+            graph.give(source, gradient, op)
+        if bias is not None:
+            graph.give(bias, made[-1], op)
 
     graph.on_backward(op, backward)
     return graph.view(out, (batch, length, heads * size))
