@@ -1,7 +1,8 @@
 """Mappings that users write, as classes: which fields there are, of what types, and what is wrong with what is given.
 
 Fields are annotations, as in a dataclass: ``int``, ``float`` (whole numbers too), ``str``, ``bool``, ``Any``,
-``Literal``, ``list``, ``dict``, unions, other classes of this kind, and ``Annotated`` with what else a value must be.
+``Literal``, ``list``, ``tuple`` (of a list), ``dict``, unions, other classes of this kind, dataclasses, and
+``Annotated`` with what else a value must be.
 No type is converted into another. What a class needs is worked out when its first mapping is read.
 """
 
@@ -12,7 +13,7 @@ import json
 import math
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import (
     Annotated,
@@ -33,12 +34,13 @@ from trine.errors import nearest
 #: Returns what a value becomes. Raises Fault, or any ValueError, whose words stand for themselves.
 Check = Callable[[Any], Any]
 AnySpec = TypeVar("AnySpec", bound="Spec")
+AnyClass = TypeVar("AnyClass")
 
 #: Whole numbers in files fit into 64 bits.
 _MAX_INT = 2**63 - 1
 _WORDS: dict[type, str] = {int: "integer", float: "number", str: "string", bool: "boolean"}
 _CONTAINERS: dict[type, tuple[str, str]] = {
-    str: ("string", "character"), list: ("list", "item"), dict: ("dictionary", "item"),
+    str: ("string", "character"), list: ("list", "item"), tuple: ("list", "item"), dict: ("dictionary", "item"),
 }  # fmt: skip
 _LIMITS: dict[str, tuple[str, Callable[[Any, float], bool]]] = {
     "le": ("less than or equal to", lambda value, limit: value <= limit),
@@ -82,6 +84,10 @@ class AfterValidator(NamedTuple):
     """The same, of a value whose type is right."""
 
     check: Check
+
+
+class OrNone(NamedTuple):
+    """In ``Annotated``: a file may give null, which the class replaces by a value of the type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,6 +238,32 @@ def make_spec(name: str, base: type[AnySpec], fields: Mapping[str, tuple[Any, An
     return type(name, (base,), own | {key: default for key, (_, default) in fields.items()})
 
 
+def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
+    """Return ``data``, a mapping in a file, as a Spec or a dataclass; ``extra``: its fields that files cannot give.
+
+    Raises
+    ------
+    ValueError: a Fault, or an error of the class's own check.
+    """
+    if issubclass(cls, Spec):
+        return cls.model_validate(data)
+    kind: Any = cls
+    spec = _spec_of(kind, frozenset(extra)).model_validate(data)
+    return cls(**{name: getattr(spec, name) for name in spec.fields_set}, **extra)
+
+
+@cache
+def _spec_of(cls: Any, without: frozenset[str]) -> type[Spec]:
+    """A Spec that checks the fields of a dataclass."""
+    kinds = get_type_hints(cls, include_extras=True)
+    given: dict[str, tuple[Any, Any]] = {}
+    for field in fields(cls):
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        if field.name not in without:
+            given[field.name] = kinds[field.name], ... if is_required else None
+    return make_spec(cls.__name__, Spec, given)
+
+
 @cache
 def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
     """By the name in files: the field, what it was given, and what checks it."""
@@ -254,12 +286,14 @@ def _check_of(kind: Any, strict: bool = True) -> Check:
         return _literal(inner)
     if origin is list:
         return _list(_check_of(inner[0]))
+    if origin is tuple:
+        return _chained(_list(_check_of(inner[0])), tuple)
     if origin is dict:
         return _dict(_check_of(inner[0]), _check_of(inner[1]))
     if kind is Any:
         return lambda value: value
-    if isinstance(kind, type) and issubclass(kind, Spec):
-        return kind.model_validate
+    if isinstance(kind, type) and (issubclass(kind, Spec) or is_dataclass(kind)):
+        return lambda value: read_as(kind, value)
     return _number_as_text if kind is float and not strict else _plain(kind)
 
 
@@ -274,6 +308,8 @@ def _annotated(inner: tuple[Any, ...], strict: bool) -> Check:
             check = _chained(extra.check, check)
         elif isinstance(extra, AfterValidator):
             check = _chained(check, extra.check)
+        elif isinstance(extra, OrNone):
+            check = _union([check], True)
     return check
 
 

@@ -14,12 +14,13 @@ import yaml
 from trine.errors import SpecError
 from trine.inputs import read_text
 from trine.outputs import write_text
-from trine.schema import AnySpec, BeforeValidator, Fault, show
+from trine.schema import AnyClass, BeforeValidator, Fault, read_as, show
 from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
 MAX_DEPTH = 32
 #: A file may stand on a file that stands on a file, so often.
 MAX_BASES = 8
+NOTHING: Mapping[str, Any] = {}
 
 Bandwidth = Annotated[int, BeforeValidator(lambda value: parse_bandwidth(value))]
 Duration = Annotated[int, BeforeValidator(lambda value: parse_time(value))]
@@ -28,7 +29,7 @@ Rate = Annotated[int, BeforeValidator(lambda value: parse_rate(value))]
 Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
 
 
-def read_spec(path: str | os.PathLike[str], model: type[AnySpec]) -> AnySpec:
+def read_spec(path: str | os.PathLike[str], model: type[AnyClass]) -> AnyClass:
     """Read a YAML or JSON file as ``model``.
 
     Raises
@@ -59,10 +60,13 @@ def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tu
         found.append((path, load_mapping(path)))
 
 
-def check(model: type[AnySpec], data: object, file: object) -> AnySpec:
-    """Validate plain data as ``model``; the first fault becomes a SpecError that names file and field."""
+def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str, Any] = NOTHING) -> AnyClass:
+    """Validate plain data as ``model``; the first fault becomes a SpecError that names file and field.
+
+    model: a Spec, or a dataclass; extra: fields of it that the data cannot give.
+    """
     try:
-        return model.model_validate(data)
+        return read_as(model, data, **extra)
     except ValueError as error:
         field = error.path if isinstance(error, Fault) else ""
         raise SpecError(str(error), file=file, field=field or None) from None

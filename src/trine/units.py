@@ -107,26 +107,24 @@ def parse_bytes(value: object, what: str = "a size", *, base: bool = False) -> i
 
 def parse_bandwidth(value: object, what: str = "a bandwidth", *, base: bool = False) -> int:
     """Parse ``"50 GB/s"`` or ``"400 Gbit/s"`` into whole bytes per second, which must be positive."""
-    bandwidth = _whole(_parse(value, _BANDWIDTH, what, "50 GB/s", base), what, value, up=False)
-    if bandwidth <= 0:
-        raise UnitError(f"{what} must be positive, got {value!r}")
-    return bandwidth
+    return _positive(_parse(value, _BANDWIDTH, what, "50 GB/s", base), what, value)
 
 
 def parse_rate(value: object, what: str = "a compute rate") -> int:
-    """Parse ``"989 TFLOP/s"`` into whole floating-point operations per second."""
-    rate = _whole(_parse(value, _RATE, what, "989 TFLOP/s", False), what, value, up=False)
-    if rate <= 0:
-        raise UnitError(f"{what} must be positive, got {value!r}")
-    return rate
+    """Parse ``"989 TFLOP/s"`` into whole floating-point operations per second, which must be positive."""
+    return _positive(_parse(value, _RATE, what, "989 TFLOP/s", False), what, value)
 
 
 def parse_power(value: object, what: str = "a power") -> int:
     """Parse ``"700 W"`` into whole watts, which must be positive."""
-    power = _whole(_parse(value, _POWER, what, "700 W", False), what, value, up=False)
-    if power <= 0:
+    return _positive(_parse(value, _POWER, what, "700 W", False), what, value)
+
+
+def _positive(number: Fraction, what: str, value: object) -> int:
+    whole = _whole(number, what, value, up=False)
+    if whole <= 0:
         raise UnitError(f"{what} must be positive, got {value!r}")
-    return power
+    return whole
 
 
 def parse_cycle(value: object, what: str = "a clock") -> int:

@@ -13,9 +13,9 @@ from trine.cluster import Cluster
 from trine.cluster.presets import known_clusters
 from trine.collectives.library_flows import FlowPlan, message_of
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.flow_costs import FlowCosts
-from trine.collectives.nccl.load import link_load
+from trine.collectives.nccl.steps import FlowCosts
 from trine.collectives.one_operation import schedule_of
+from trine.collectives.query import link_load
 from trine.collectives.registry import ROOTED
 from trine.collectives.tasks import append_transfers
 from trine.engine.bounds import link_bytes

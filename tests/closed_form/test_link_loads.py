@@ -7,8 +7,8 @@ import pytest
 from trine.cluster import load_cluster
 from trine.cluster.parts import NIC
 from trine.collectives.nccl import Collectives
-from trine.collectives.nccl.load import link_load
 from trine.collectives.options import CollectiveOptions
+from trine.collectives.query import link_load
 
 S = 1 << 24
 

@@ -10,11 +10,11 @@ from gpu_cases import assert_same
 from gpu_replay import assert_same_target, replayed
 
 from trine.collectives.kernels.fused.build import known_fused
-from trine.gpu.alone import seen_alone
 from trine.gpu.records import GpuOutcome
 from trine.gpu.replayed import run_target, target_system
 from trine.gpu.run import GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks, unfolded
+from trine.replay.begun import seen_alone
 from trine.replay.options import EidolonOptions
 from trine.replay.run import Prepared
 from trine.replay.traffic import make_traffic

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from trine.cluster import Cluster, build_topology, load_cluster
-from trine.collectives.nccl.equivalence_classes import EquivalenceClasses, first_places
-from trine.collectives.nccl.flow_costs import FlowCosts
-from trine.collectives.nccl.steps import StepCosts
+from trine.collectives.nccl.steps import EquivalenceClasses, FlowCosts, StepCosts, first_places
 
 #: Machine, how it is asked for; with what is slow or down among them.
 MACHINES = [

@@ -16,9 +16,8 @@ from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu.folding import fold_system
 from trine.gpu.model import CROSSBAR, FAIR, L2, MemorySystem, Noc, Ports
 from trine.gpu.program import READ_SUM, has_multimem
-from trine.gpu.run import GpuRunOptions, run_gpus
+from trine.gpu.run import GpuRunOptions, run_gpus, same_outcome
 from trine.gpu.system import KernelTasks, kernel_tasks, unfolded
-from trine.gpu.verify import same_outcome
 
 
 def simulate(engine, system):

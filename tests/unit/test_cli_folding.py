@@ -45,9 +45,9 @@ def test_folding_can_be_turned_off_and_verified(tmp_path):
 
 
 def test_verification_that_finds_a_difference_fails(monkeypatch):
-    from trine.folding import verify
+    from trine.folding import run as folded
 
-    right = verify.whole_times
+    right = folded.whole_times
 
     def wrong(run, ranks):
         times = right(run, ranks)
@@ -55,7 +55,7 @@ def test_verification_that_finds_a_difference_fails(monkeypatch):
         times[3] = ready, start, end + 1
         return times
 
-    monkeypatch.setattr(verify, "whole_times", wrong)
+    monkeypatch.setattr(folded, "whole_times", wrong)
     done = invoke("--verify-fold")
     assert done.exit_code == 1
     assert "rank 3" in done.output

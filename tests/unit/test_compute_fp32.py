@@ -16,8 +16,8 @@ from trine.compute.tables.fp32 import convolution, moving, on_rows, product, tab
 from trine.compute.tables.fp32_operators import convolution_of
 from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, coded, decoded, folds, measured, planes, whole
 from trine.compute.tables.fp32_surface import surface
-from trine.compute.tables.nearby import Nearby
-from trine.compute.tables.traffic import traffic
+from trine.compute.tables.kriging import Nearby
+from trine.compute.tables.sized import traffic
 from trine.errors import InputError, SpecError
 from trine.workload.readers import load_bundled
 

@@ -8,7 +8,7 @@ import pytest
 
 import trine
 from trine.cluster import Cluster, known_clusters, load_cluster
-from trine.cluster.joint_nics import with_joint_nics
+from trine.cluster.join import with_joint_nics
 from trine.collectives.nccl import Collectives
 
 

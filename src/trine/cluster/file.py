@@ -304,8 +304,7 @@ def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
 
 
 def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
-    from trine.cluster.join import join_nodes
-    from trine.cluster.joint_nics import with_joint_nics
+    from trine.cluster.join import join_nodes, with_joint_nics
 
     for name in ("devices", "links", "topology", "host", "grid"):
         if getattr(spec, name) is not None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_usual_fabric
-from trine.cluster.joint_nics import with_joint_nics
+from trine.cluster.join import MAX_GPUS, join_nodes, usual_text, with_joint_nics, with_usual_fabric
 from trine.cluster.parts import NIC
 from trine.cluster.select import first_gpus, with_gpus
 from trine.errors import SpecError

@@ -49,12 +49,11 @@ def slowest_of(gpus: int, spread: float) -> float:
     return round(spread * float(gpus * np.sum(x * density * below ** (gpus - 1)) * width), 6)
 
 
-class OnSlowestGpu:
-    """A compute model whose operators take as long as on the slowest of several GPUs: ``longer`` times more."""
+class WrappedModel:
+    """A compute model that answers as ``model`` does; subclasses change its times."""
 
-    def __init__(self, model: ComputeModel, longer: float) -> None:
+    def __init__(self, model: ComputeModel) -> None:
         self._model = model
-        self._factor = 1.0 + longer
         self.name = model.name
 
     @property
@@ -63,6 +62,14 @@ class OnSlowestGpu:
 
     def fit_report(self) -> FitReport | None:
         return self._model.fit_report()
+
+
+class OnSlowestGpu(WrappedModel):
+    """A compute model whose operators take as long as on the slowest of several GPUs: ``longer`` times more."""
+
+    def __init__(self, model: ComputeModel, longer: float) -> None:
+        super().__init__(model)
+        self._factor = 1.0 + longer
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         """As the model says, longer; what is exact on one GPU rests on the same."""

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 import trine.gpu._state as S
 from trine._jit import is_cold
-from trine._records import Record, for_kernel, one_for_kernel
+from trine._records import Record, RecordArray, for_kernel, one_for_kernel
 from trine.arrays import Int64
 from trine.engine._limits import MAX_PS
-from trine.errors import InputError, SimulationError
+from trine.errors import DeadlockError, InputError, SimulationError
+from trine.gpu import deadlock
 from trine.gpu._loop import advance
 from trine.gpu._scheduler import finish_states
+from trine.gpu._state import LoopTables
 from trine.gpu.path_table import lane_columns
-from trine.gpu.record import answer_fault, arrivals_of
+from trine.gpu.peers import PUT, STORE, Arrivals
+from trine.gpu.program import ACQUIRE
 from trine.gpu.records import STATE_NAMES, GpuOutcome, GpuRecords
 from trine.gpu.start import GpuState, begin_peers, goes_on, more_lines, more_log, more_requests, new_state
-from trine.gpu.stuck import has_use
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import requests_in_all
 from trine.graph.taskgraph import PROGRESS_S, Progress, Records
+
+if TYPE_CHECKING:
+    from trine.gpu.start import GpuState
 
 #: Events between two looks at the clock and at Ctrl-C: some 50 ms.
 BUDGET = 1 << 20
@@ -128,7 +135,6 @@ def _clock(state: GpuState) -> Record:
 
 
 def _deadlock(state: GpuState, system: GpuSystem) -> SimulationError:
-    from trine.gpu.stuck import stuck_error
 
     return stuck_error(state, system)
 
@@ -194,4 +200,168 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
         end_ps=int(state.clock.now),
         num_events=int(state.clock.num_events),
         engine="compiled",
+    )
+
+
+def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
+    """The error that names the first wavefronts that wait, and kernels that found no room."""
+    doing = state.tables.machine.waves["doing"]
+    waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
+    requests = _waiting_requests(state)
+    stuck = [_wavefront(state, system, int(slot), requests.get(int(slot), [])) for slot in waiting[: deadlock.SHOWN]]
+    left = int(system.graph.num_tasks - state.clock.num_done)
+    return deadlock.gpu_deadlock(system, stuck, len(waiting), _without_room(state, system), left)
+
+
+def has_use(state: GpuState) -> bool:
+    """Whether one of those that ask again and again has its answer under way, or will find enough."""
+    entities, asks = state.tables.entities, _asking(state)
+    requests = entities.events[asks]
+    enough = state.tables.machine.semaphores["amount"][requests["semaphore"]] >= requests["amount"]
+    polls = requests["form"] >= S.POLL
+    return bool((polls & (enough | (requests["amount"] == 0))).any())
+
+
+def _asking(state: GpuState) -> npt.NDArray[np.int64]:
+    """The requests at work that want something of a semaphore, or have got it and are on their way back."""
+    entities, first = state.tables.entities, int(state.model.first_request)
+    asks = np.isin(entities.events["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
+    asks[:first] = False
+    asks[entities.free_requests[: state.clock.num_free_requests]] = False
+    return np.flatnonzero(asks & (entities.events["semaphore"] >= 0))
+
+
+def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
+    """Of each wavefront the requests that wait for semaphores: parked at the memory, or asked again and again."""
+    entities = state.tables.entities
+    found: dict[int, list[int]] = {}
+    for number in _asking(state).tolist():
+        if entities.events["amount"][number] > 0:
+            found.setdefault(int(entities.events["wave"][number]), []).append(number)
+    return found
+
+
+def _wavefront(state: GpuState, system: GpuSystem, slot: int, requests: list[int]) -> deadlock.StuckWavefront:
+    wave = state.tables.machine.waves[slot]
+    return deadlock.StuckWavefront(
+        int(wave["group"]), int(wave["index"]), int(wave["op"]), _reason(state, system, wave, requests)
+    )
+
+
+def _reason(state: GpuState, system: GpuSystem, wave: Record, requests: list[int]) -> str:
+    doing, group, op = int(wave["doing"]), int(wave["group"]), int(wave["op"])
+    if doing == S.WAVE_AT_BARRIER:
+        return deadlock.for_barrier(int(state.tables.machine.groups["at_barrier"][group]), int(wave["count"]))
+    flags = [_semaphore(state, system, request) for request in requests]
+    if doing == S.WAVE_ACQUIRING and flags and system.program.op_kind[op] == ACQUIRE:
+        return flags[0]
+    if doing == S.WAVE_QUEUED:
+        return deadlock.for_slot(system.model.max_outstanding, "its CU")
+    if doing == S.WAVE_FULL and not flags:
+        return deadlock.for_slot(int(system.program.op_unroll[op]) or system.model.unroll, "the wavefront")
+    return deadlock.for_lines(int(wave["unfinished"]), flags)
+
+
+def _semaphore(state: GpuState, system: GpuSystem, request: int) -> str:
+    asked = state.tables.entities.events[request]
+    gpu, number = divmod(int(asked["semaphore"]), system.program.semaphores.shape[1])
+    amount = int(state.tables.machine.semaphores["amount"][asked["semaphore"]])
+    return deadlock.for_semaphore(number, int(system.ranks[gpu]), amount, int(asked["amount"]))
+
+
+def _without_room(state: GpuState, system: GpuSystem) -> list[deadlock.QueuedKernel]:
+    left = np.diff(system.program.kernel_ptr) - state.tables.machine.kernels["next_group"]
+    queued = np.flatnonzero((left > 0) & _has_started(state, system)).tolist()
+    return [deadlock.QueuedKernel(kernel, int(left[kernel])) for kernel in queued]
+
+
+def _has_started(state: GpuState, system: GpuSystem) -> np.ndarray:
+    """bool[kernels]: whether the task that carries it has."""
+    task = state.tables.program.kernel_task
+    started = state.tables.work.tasks["start_ps"] >= 0
+    return np.where(task >= 0, started[task], False)
+
+
+def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
+    """The record of the GPU ``system.record``. log: records LOG_ROW; waves: places of a CU, as keys have them.
+
+    In a folded run requests of others are mirror images of those of GPUs that stand for them: whose they are follows
+    from how far away they come from.
+    """
+    target = int(system.ranks[system.record])
+    # label 0: what a switch brings back of the GPU's own
+    come = log[(log["what"] == S.HAS_COME) & (log["label"] > 0)]
+    rank_at = np.full(system.num_ranks, -1, np.int64)
+    for rank in range(system.num_ranks):
+        rank_at[system.distance(rank, target)] = rank
+    rank = rank_at[come["label"] - 1]
+    place, number = _place(come["key"], system, waves), _number(come["key"])
+    if isinstance(system.outside, Arrivals):  # keys of what is replayed have places as records do
+        place = _place(come["key"], system, system.model.wavefronts_per_cu)
+    order = np.lexsort((rank, number, place, come["label"], come["kind"] == S.IS_FLOW, come["time_ps"]))
+    come, rank, place, number = come[order], rank[order], place[order], number[order]
+    semaphore = come["semaphore"] - system.record * system.program.semaphores.shape[1]
+    has_semaphore = come["semaphore"] >= 0
+    gone, back = log[log["what"] == S.SETS_OUT], log[log["what"] == S.IS_BACK]
+    # The k-th answer to a key is that to the k-th request with it: keys of a place come again after 2^14 requests only.
+    number_of_gone = _count_before(_place(gone["key"], system, waves))
+    by_key = np.argsort(gone["key"], kind="stable")
+    gone, number_of_gone = gone[by_key], number_of_gone[by_key]
+    back = back[np.argsort(back["key"], kind="stable")]
+    refused = (back["semaphore"] >= 0) & (back["amount"] > 0) & (back["kind"] == S.IS_LOAD)
+    answer_place = _place(back["key"], system, waves)
+    return Arrivals(
+        target=target,
+        num_ranks=system.num_ranks,
+        time_ps=come["time_ps"].copy(),
+        rank=rank.astype(np.int32),
+        place=place.astype(np.int32),
+        number=number.astype(np.int32),
+        kind=np.select([come["kind"] == S.IS_FLOW, come["kind"] == S.IS_ADD], [PUT, STORE], come["kind"]).astype(
+            np.int8
+        ),
+        address=come["address"].copy(),
+        semaphore=np.where(has_semaphore, semaphore, -1).astype(np.int32),
+        amount=np.where(has_semaphore, come["amount"], 0),
+        answer_place=answer_place.astype(np.int32),
+        answer_number=number_of_gone[: len(back)].astype(np.int32),
+        answer_ps=back["time_ps"].copy(),
+        answer_refused=refused.astype(np.int8),
+    )
+
+
+def _place(key: Int64, system: GpuSystem, waves: int) -> Int64:
+    """CU * wavefronts_per_cu + slot."""
+    cu, slot = np.divmod((key >> S.SHIFT_WAVE) & (S.MAX_WAVES - 1), waves)
+    return cu * system.model.wavefronts_per_cu + slot
+
+
+def _number(key: Int64) -> Int64:
+    return (key >> S.SHIFT_SEQUENCE) & ((1 << (S.SHIFT_WAVE - S.SHIFT_SEQUENCE)) - 1)
+
+
+def _count_before(values: Int64) -> Int64:
+    """Of each value the number of equal ones before it."""
+    order = np.argsort(values, kind="stable")
+    first = np.searchsorted(values[order], values[order])
+    count = np.empty(len(values), np.int64)
+    count[order] = np.arange(len(values)) - first
+    return count
+
+
+def answer_fault(tables: LoopTables, clock: Record, model: Record, system: GpuSystem) -> str:
+    """Why the request ``clock.unrecorded`` gets no answer from the record that is replayed."""
+    event = tables.entities.events[clock.unrecorded]
+    place = int(event["wave"])
+    cu, slot = divmod(place, int(model.waves))
+    of_whom = f"for place {cu * system.model.wavefronts_per_cu + slot} of rank {system.ranks[0]}"
+    answers = tables.peers.answers_of[place]
+    answer = int(tables.entities.answer[clock.unrecorded])
+    if answer < 0:
+        missing = int(answers["end"] - answers["first"])
+        return f"the record has no answer {missing} {of_whom}: it is of another program or model"
+    answer_ps = int(tables.peers.answers[answer]["time_ps"])
+    return (
+        f"answer {answer - int(answers['first'])} {of_whom} comes at {answer_ps} ps, before the request left at "
+        f"{int(event['time_ps'])} ps: the record is of another program or model"
     )

@@ -8,22 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_sums
-from trine.gpu.program import (
-    DATA_OPS,
-    MULTIMEM_ROLES,
-    READ,
-    READ_MEMBER,
-    READ_SUM,
-    RELEASE,
-    WRITE,
-    WRITE_ALL,
-    WRITE_FLAGGED,
-    WRITE_MEMBER,
-    GpuProgram,
-    is_flagged,
-    is_member,
-    is_read,
-)
+from trine.gpu import program as isa
+from trine.gpu.program import GpuProgram, is_flagged, is_member, is_read
 
 #: What is wrong with which rows: bool[rows], and the words for one of them.
 Check = tuple[Bool, Callable[[int], str]]
@@ -48,8 +34,10 @@ def operand_heads(program: GpuProgram) -> OperandHeads:
     rows = np.flatnonzero(~is_member(program))
     before = pointers(~is_member(program))
     role = program.operand_role[rows]
-    written = np.where(is_flagged(program)[rows], WRITE_FLAGGED, WRITE)
-    plain = np.where(role == READ_SUM, READ, np.where(np.isin(role, MULTIMEM_ROLES), written, role)).astype(np.int8)
+    written = np.where(is_flagged(program)[rows], isa.WRITE_FLAGGED, isa.WRITE)
+    plain = np.where(role == isa.READ_SUM, isa.READ, np.where(np.isin(role, isa.MULTIMEM_ROLES), written, role)).astype(
+        np.int8
+    )
     ptr = before[program.operand_ptr]
     return OperandHeads(ptr, rows, plain, np.append(rows[1:], len(before) - 1), row_sums(is_read(program)[rows], ptr))
 
@@ -64,13 +52,13 @@ def multimem_checks(program: GpuProgram, op_of: Int64, own: Int32) -> Iterator[C
     """What may be wrong with multimem operands. op_of, own: the operation of each row, and the rank that runs it."""
     role, rank, step = program.operand_role, program.operand_rank, program.operand_step
     member, kind = is_member(program), program.op_kind[op_of]
-    heads = np.isin(role, MULTIMEM_ROLES)
+    heads = np.isin(role, isa.MULTIMEM_ROLES)
     before = np.concatenate([[-1], role[:-1]])
     same_op = np.concatenate([[False], op_of[1:] == op_of[:-1]])
-    fits = np.where(role == READ_MEMBER, np.isin(before, (READ_SUM, READ_MEMBER)), before >= WRITE_ALL)
-    fits &= ~((role == WRITE_MEMBER) & (before == READ_MEMBER))
+    fits = np.where(role == isa.READ_MEMBER, np.isin(before, (isa.READ_SUM, isa.READ_MEMBER)), before >= isa.WRITE_ALL)
+    fits &= ~((role == isa.WRITE_MEMBER) & (before == isa.READ_MEMBER))
     yield member & ~(fits & same_op), lambda at: "a member that stands behind no multimem operand"
-    may = np.isin(kind, DATA_OPS) | ((kind == RELEASE) & np.isin(role, (WRITE_ALL, WRITE_MEMBER)))
+    may = np.isin(kind, isa.DATA_OPS) | ((kind == isa.RELEASE) & np.isin(role, (isa.WRITE_ALL, isa.WRITE_MEMBER)))
     yield (
         (heads | member) & ~may,
         lambda at: "only operations with lines read sums, and only those and releases write to all members",

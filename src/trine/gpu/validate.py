@@ -11,37 +11,10 @@ import numpy.typing as npt
 
 from trine.arrays import Bool, Int64
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.model import GpuModel
 from trine.gpu.multimem import multimem_checks
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    COLUMNS,
-    COMPUTE,
-    COPY,
-    DATA_OPS,
-    DELAY,
-    DMA,
-    FENCE,
-    KERNEL_COLUMNS,
-    LOAD,
-    NOP,
-    OP_COLUMNS,
-    OP_NAMES,
-    OPERAND_COLUMNS,
-    POINTERS,
-    REDUCE,
-    RELEASE,
-    ROLE_NAMES,
-    STORE,
-    WAITCNT,
-    WRITE,
-    GpuProgram,
-    has_multimem,
-    is_flagged,
-    is_member,
-    is_read,
-)
+from trine.gpu.program import GpuProgram, has_multimem, is_flagged, is_member, is_read
 
 #: So that an address, and lines times a step, stay within int64.
 MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
@@ -49,14 +22,30 @@ Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 MAX_RANKS, MAX_WAVEFRONTS = 4096, 2**15
 _MANY = 2**31
 #: kind -> least and most operands that are read, and that are written.
-_READS: Bounds = {LOAD: (1, _MANY), STORE: (0, 0), COPY: (1, 1), REDUCE: (1, _MANY), DMA: (0, 1), ACQUIRE: (1, 1)}
-_WRITES: Bounds = {STORE: (1, _MANY), COPY: (1, _MANY), REDUCE: (0, _MANY), DMA: (1, 1), RELEASE: (1, _MANY)}
+_READS: Bounds = {
+    isa.LOAD: (1, _MANY),
+    isa.STORE: (0, 0),
+    isa.COPY: (1, 1),
+    isa.REDUCE: (1, _MANY),
+    isa.DMA: (0, 1),
+    isa.ACQUIRE: (1, 1),
+}
+_WRITES: Bounds = {
+    isa.STORE: (1, _MANY),
+    isa.COPY: (1, _MANY),
+    isa.REDUCE: (0, _MANY),
+    isa.DMA: (1, 1),
+    isa.RELEASE: (1, _MANY),
+}
 #: kind -> least and most of op_amount
 _AMOUNTS: Bounds = {
-    **dict.fromkeys((*DATA_OPS, WAITCNT), (0, MAX_AMOUNT)), ACQUIRE: (1, MAX_AMOUNT), RELEASE: (1, MAX_AMOUNT),
-    DMA: (0, MAX_ADDRESS), COMPUTE: (0, 2**40), BARRIER: (0, 0), NOP: (0, 0), FENCE: (0, 0), DELAY: (0, 2**40),
-}  # fmt: skip
-_DTYPES = {**COLUMNS, **dict.fromkeys(POINTERS, np.int64), "semaphores": np.int32}
+    **dict.fromkeys((*isa.DATA_OPS, isa.WAITCNT), (0, MAX_AMOUNT)),
+    **dict.fromkeys((isa.ACQUIRE, isa.RELEASE), (1, MAX_AMOUNT)),
+    **dict.fromkeys((isa.BARRIER, isa.NOP, isa.FENCE), (0, 0)),
+    **dict.fromkeys((isa.COMPUTE, isa.DELAY), (0, 2**40)),
+    isa.DMA: (0, MAX_ADDRESS),
+}
+_DTYPES = {**isa.COLUMNS, **dict.fromkeys(isa.POINTERS, np.int64), "semaphores": np.int32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +100,7 @@ def place_of(program: GpuProgram, op: int) -> str:
 
 
 def _kind_name(kind: int) -> str:
-    return OP_NAMES[kind] if 0 <= kind < len(OP_NAMES) else f"kind {kind}"
+    return isa.OP_NAMES[kind] if 0 <= kind < len(isa.OP_NAMES) else f"kind {kind}"
 
 
 def _model_fault(program: GpuProgram, model: GpuModel) -> ProgramFault | None:
@@ -148,8 +137,8 @@ def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], s
 
 def has_lines(program: GpuProgram) -> Bool:
     """bool[operations]: whether each moves lines."""
-    which = np.zeros(len(OP_NAMES), bool)
-    which[list(DATA_OPS)] = True
+    which = np.zeros(len(isa.OP_NAMES), bool)
+    which[list(isa.DATA_OPS)] = True
     return which[program.op_kind]
 
 
@@ -160,9 +149,9 @@ def _shapes(program: GpuProgram) -> ProgramFault | None:
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != dimensions:
             return ProgramFault(f"{name} must be an array of {np.dtype(dtype)} with {dimensions} dimension(s)")
     for names, length in (
-        (KERNEL_COLUMNS, program.num_kernels),
-        (OP_COLUMNS, program.num_ops),
-        (OPERAND_COLUMNS, len(program.operand_role)),
+        (isa.KERNEL_COLUMNS, program.num_kernels),
+        (isa.OP_COLUMNS, program.num_ops),
+        (isa.OPERAND_COLUMNS, len(program.operand_role)),
     ):
         for name in names:
             if len(getattr(program, name)) != length:
@@ -233,13 +222,15 @@ def _semaphores(program: GpuProgram) -> ProgramFault | None:
 
 def _operations(program: GpuProgram) -> ProgramFault | None:
     kind = program.op_kind
-    fault = first_fault((kind < 0) | (kind >= len(OP_NAMES)), lambda op: f"there is no kind of operation {kind[op]}")
+    fault = first_fault(
+        (kind < 0) | (kind >= len(isa.OP_NAMES)), lambda op: f"there is no kind of operation {kind[op]}"
+    )
     if fault is not None:
         return fault
     roles = program.operand_role
     own = ~is_member(program)
     fault = first_operand_fault(
-        program, (roles < 0) | (roles >= len(ROLE_NAMES)), lambda at: f"there is no role of an operand {roles[at]}"
+        program, (roles < 0) | (roles >= len(isa.ROLE_NAMES)), lambda at: f"there is no role of an operand {roles[at]}"
     )
     if fault is not None:
         return fault
@@ -257,7 +248,7 @@ def _operations(program: GpuProgram) -> ProgramFault | None:
             lambda op: f"there is no label {program.op_label[op]}",
         )
         or first_fault(
-            (kind == DMA) & (_count(program, reads) == 0) & (program.op_amount != 0),
+            (kind == isa.DMA) & (_count(program, reads) == 0) & (program.op_amount != 0),
             lambda op: "a dma without a source is of 0 bytes",
         )
     )
@@ -273,7 +264,7 @@ def _count(program: GpuProgram, which: Bool) -> Int64:
 
 def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str) -> ProgramFault | None:
     """The first of ``values`` int64[operations] that is not within the bounds of its kind; without any: 0."""
-    table = np.array([bounds.get(each, (0, 0)) for each in range(len(OP_NAMES))], np.int64)
+    table = np.array([bounds.get(each, (0, 0)) for each in range(len(isa.OP_NAMES))], np.int64)
     low, high = table[kind, 0], table[kind, 1]
 
     def say(op: int) -> str:
@@ -293,7 +284,7 @@ def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
     late = np.zeros(len(role), bool)
     late[1:] = reads[1:] & ~reads[:-1] & (op_of[1:] == op_of[:-1])
     own = program.op_rank[op_of]
-    stays = (kind == ACQUIRE) | ((kind == DMA) & reads)
+    stays = (kind == isa.ACQUIRE) | ((kind == isa.DMA) & reads)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
         (late, lambda at: "operands that are read come before those that are written"),
         (flagged & ~has_lines(program)[op_of], lambda at: "only operations with lines have flagged operands"),
@@ -314,14 +305,14 @@ def _semaphore_faults(
     program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8], flagged: Bool
 ) -> Iterator[ProgramFault]:
     first, count = program.operand_semaphore, program.semaphores.shape[1]
-    needs = flagged | (kind == ACQUIRE) | (kind == RELEASE)
-    may = needs | ((kind == DMA) & (program.operand_role == WRITE))
+    needs = flagged | (kind == isa.ACQUIRE) | (kind == isa.RELEASE)
+    may = needs | ((kind == isa.DMA) & (program.operand_role == isa.WRITE))
     amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
     last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
         (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
         (needs & (first == -1), lambda at: "has no semaphore"),
-        ((kind == DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
+        ((kind == isa.DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
         ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
     ]
     for wrong, say in checks:
@@ -343,7 +334,7 @@ def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8
     in_lines = has_lines(program)[op_of]
     amount = program.op_amount[op_of]
     first = program.operand_address
-    moves = (in_lines | (kind == DMA)) & (amount > 0)
+    moves = (in_lines | (kind == isa.DMA)) & (amount > 0)
     span = np.where(in_lines, (amount - 1) * np.where(in_lines, program.operand_step, 0), amount - 1)
     last = first + span
     fault = first_operand_fault(
@@ -385,7 +376,7 @@ def uncached_fault(program: GpuProgram) -> ProgramFault | None:
 def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault | None:
     """A semaphore that lies among uncached buffers, but in none of them."""
     address = program.operand_address
-    is_flag = ~np.isin(program.op_kind, DATA_OPS).repeat(np.diff(program.operand_ptr)) & (
+    is_flag = ~np.isin(program.op_kind, isa.DATA_OPS).repeat(np.diff(program.operand_ptr)) & (
         program.operand_semaphore >= 0
     )
     astray = is_flag & (address >= low) & (address < high)

@@ -17,10 +17,8 @@ from trine.graph.workload import FORWARD, Workload
 from trine.parallel.heads import Attention, Heads, attention_of, check_heads
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.token_partition import is_expert
-from trine.software.conditions import PLAN_NAMES, Value, evaluate, names_of
-from trine.software.constraints import LayoutRule
-from trine.software.profile import Software, load_software
-from trine.software.usual import usual_software
+from trine.software.conditions import PLAN_NAMES, LayoutRule, Value, evaluate, names_of
+from trine.software.profile import Software, load_software, usual_software
 
 #: Degrees with a nearest valid number, in order of preference.
 _DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages", "micro_batch")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,36 @@ from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
 from trine.graph.workload import OPTIMIZER, Operator, Workload
+from trine.schema import Field, Spec
 from trine.units import PS_PER_S, transfer_ps
 
-if TYPE_CHECKING:
-    from trine.parallel.contention_schema import ContentionFile
+
+class ByReach(Spec):
+    """A number within a domain (``scale-up``), and one between domains."""
+
+    scale_up: int = Field(alias="scale-up", ge=1)
+    scale_out: int = Field(alias="scale-out", ge=1)
+
+
+class Accesses(Spec):
+    """Bytes read and written in memory for each byte sent; where switches add up, for each byte of the payload."""
+
+    collective: int = Field(ge=1)
+    in_network: int = Field(alias="in-network", ge=1)
+    message: int = Field(ge=1)
+
+
+class ContentionFile(Spec):
+    """The file; ``sources`` has one entry a field."""
+
+    channels: ByReach
+    message_channels: ByReach
+    accesses: Accesses
+    waves_from: float = Field(alias="waves-from", gt=0, lt=1)
+    most: float = Field(gt=0, lt=1)
+    evidence: Literal["measured", "interpolated", "modelled", "assumed"]
+    sources: dict[str, str]
+
 
 PPM = 10**6
 #: Families of operators that matrix libraries run.
@@ -65,7 +91,6 @@ class Bound(NamedTuple):
 @cache
 def contention_numbers() -> ContentionFile:
     """The numbers of presets/contention.yaml, with their sources."""
-    from trine.parallel.contention_schema import ContentionFile
     from trine.spec import read_spec
 
     return read_spec(_FILE, ContentionFile)

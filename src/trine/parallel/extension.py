@@ -7,15 +7,126 @@ extension appends steps through ``program.writer`` and makes the next operator w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import NamedTuple
 
-from trine.graph.program import Label
-from trine.graph.workload import OPTIMIZER, Operator
-from trine.parallel.actions import RankActions
+from trine.graph.program import Label, Phase
+from trine.graph.workload import BACKWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.memory import StageMemory
+from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
+from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.writer import ProgramWriter
+
+
+class Completion(NamedTuple):
+    """Whether a pass is the last that adds to gradients: ``inputs`` of weights whose gradients are made in the input
+    part (norms), ``weights`` of all others."""
+
+    inputs: bool
+    weights: bool
+
+    def of(self, run: OperatorRun, parts: Mapping[int, str]) -> bool:
+        """Whether the gradients that ``run`` adds to are complete after it."""
+        if not run.adds or run.op.phase != BACKWARD:
+            return False
+        return self.inputs if parts.get(run.op.id) == INPUT_PART else self.weights
+
+
+class RankActions:
+    """The passes of pipeline rank ``rank``.
+
+    groups: passes in order, two together where they are joined. orders, order_of: the runs of one micro-batch, for each
+    way in which micro-batches pass, and the way of each. forward, backward, last_backward: see
+    :class:`trine.parallel.extension.StageProgram`.
+    """
+
+    def __init__(self, context: JobContext, rank: int) -> None:
+        self.context = context
+        self.rank = rank
+        self.passes = context.schedule.passes(rank, context.pipeline)
+        self.groups: list[tuple[PipelineAction, ...]] = []
+        for one in self.passes:
+            if one.joined:
+                self.groups[-1] = (*self.groups[-1], one)
+            else:
+                self.groups.append((one,))
+        self._last: dict[tuple[bool, int], int] = {}
+        self._end: dict[int, PipelineAction] = {one.microbatch: one for one in self.passes}
+        for i, one in enumerate(self.passes):
+            if one.kind in (BACKWARD_PASS, INPUT_PASS):
+                self._last[False, one.chunk] = i
+            if one.kind in (BACKWARD_PASS, WEIGHT_PASS):
+                self._last[True, one.chunk] = i
+        self._each = context.plan.reduces_each
+        self._index = {one: i for i, one in enumerate(self.passes)}
+        chunks = [context.chunks[number] for number in context.schedule.chunks_of(rank, context.pipeline)]
+        self.forward = [op for chunk in chunks for op in chunk.forward]
+        self.backward = self._by_readiness()
+        self.last_backward = self._last_backward([op for chunk in chunks for op in chunk.backward])
+        self.orders, self.order_of = self._orders()
+
+    def completes(self, one: PipelineAction) -> Completion:
+        """Of which gradients ``one`` is the last pass (of its micro-batch, where each is reduced)."""
+        has_inputs, has_weights = one.kind in (BACKWARD_PASS, INPUT_PASS), one.kind in (BACKWARD_PASS, WEIGHT_PASS)
+        if self._each:
+            return Completion(has_inputs, has_weights)
+        index = self._index[one]
+        return Completion(
+            has_inputs and self._last[False, one.chunk] == index, has_weights and self._last[True, one.chunk] == index
+        )
+
+    def is_end_of_microbatch(self, one: PipelineAction) -> bool:
+        """Whether nothing of the micro-batch runs here after ``one``; inference keeps what it made for the step."""
+        return self.context.pipeline.backward and self._end[one.microbatch] is one
+
+    def peer(self, crossing: Crossing, place: Place) -> int:
+        """The rank at the other end of a message; -1 where none is sent.
+
+        That is so between two chunks of one rank, and where an earlier chunk of the rank was sent the tensor.
+        """
+        rank_of, pipeline = self.context.schedule.rank_of, self.context.pipeline
+        source = rank_of(crossing.source, place.microbatch, pipeline)
+        target = rank_of(crossing.target, place.microbatch, pipeline)
+        if source == target:
+            return -1
+        if place.phase == Phase.FORWARD:
+            for earlier in self.context.earlier_targets(crossing):
+                if rank_of(earlier, place.microbatch, pipeline) == target:
+                    return -1
+        return target if source == self.rank else source
+
+    def _by_readiness(self) -> list[Operator]:
+        """Backward operators in the order in which their last runs of a step end."""
+        parts = self.context.stages.parts
+        ready: list[tuple[int, int, Operator]] = []
+        for one in self.passes:
+            ends = self.completes(one)
+            if any(ends):
+                runs, index = self.context.chunks[one.chunk].passes[one.kind].runs, self._index[one]
+                ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.of(run, parts)]
+        last = {op.id: (index, i, op) for index, i, op in ready}
+        return [op for *_, op in sorted(last.values(), key=lambda item: item[:2])]
+
+    def _last_backward(self, backward: list[Operator]) -> dict[int | None, int]:
+        parts = self.context.stages.parts
+        found: dict[int | None, int] = {}
+        for op in backward:
+            if parts.get(op.id) != WEIGHT_PART or parts.get(found.get(op.forward_id, -1), WEIGHT_PART) == WEIGHT_PART:
+                found[op.forward_id] = op.id
+        return found
+
+    def _orders(self) -> tuple[list[list[OperatorRun]], list[int]]:
+        known: dict[tuple[tuple[int, int], ...], int] = {}
+        taken: dict[int, list[tuple[int, int]]] = {m: [] for m in range(self.context.pipeline.num_microbatches)}
+        for one in self.passes:
+            taken[one.microbatch].append((one.kind, one.chunk))
+        order_of = [known.setdefault(tuple(taken[m]), len(known)) for m in taken]
+        chunks = self.context.chunks
+        orders = [[run for kind, chunk in taken_by for run in chunks[chunk].passes[kind].runs] for taken_by in known]
+        return orders, order_of
 
 
 class StageProgram:

@@ -173,18 +173,14 @@ class Plan(OneLine):
         kinds = [kind for kind, _ in self.algorithm]
         if len(set(kinds)) < len(kinds):
             raise PlanError(f"algorithm names a collective twice: {', '.join(kinds)}")
-        _require_one_of("data", self.data, DATA_MODES)
+        for name, known in (
+            ("data", DATA_MODES), ("tp_style", TP_STYLES), ("inputs", INPUTS), ("balance", BALANCES),
+            ("recompute", RECOMPUTE), ("sync", SYNCS), ("overlap", OVERLAPS), ("offload", OFFLOADS),
+        ):  # fmt: skip
+            if getattr(self, name) is not None:
+                _require_one_of(name, getattr(self, name), known)
         if self.schedule is not None and self.schedule not in SCHEDULES:
             _require_one_of("schedule", self.schedule, SCHEDULES.names())
-        _require_one_of("tp_style", self.tp_style, TP_STYLES)
-        _require_one_of("inputs", self.inputs, INPUTS)
-        if self.balance is not None:
-            _require_one_of("balance", self.balance, BALANCES)
-        _require_one_of("recompute", self.recompute, RECOMPUTE)
-        _require_one_of("sync", self.sync, SYNCS)
-        if self.overlap is not None:
-            _require_one_of("overlap", self.overlap, OVERLAPS)
-        _require_one_of("offload", self.offload, OFFLOADS)
         if self.data == "dp":
             self._check_data_parallel()
         if self.prefetch is not None and (isinstance(self.prefetch, bool) or self.prefetch < 0):

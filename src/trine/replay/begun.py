@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.arrays import Int64, members
 from trine.cluster.cluster import Cluster
 from trine.errors import SimulationError
-from trine.gpu.alone import seen_alone
 from trine.gpu.model import GpuModel
-from trine.gpu.program import GpuProgram, has_multimem
+from trine.gpu.program import GpuProgram, has_multimem, kernels_of_rank
+from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP
 from trine.gpu.replayed import run_target
-from trine.gpu.run import GpuRun, GpuRunControl, GpuRunOptions, run_gpus
+from trine.gpu.run import Fold, GpuRun, GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks
-from trine.graph.assembler import GraphAssembler, GraphLinks
+from trine.graph.assembler import GraphAssembler, GraphLinks, take_alone
 from trine.graph.taskgraph import COMPUTE, Progress
 from trine.replay.case import ReplayCase
 from trine.replay.options import EidolonOptions
@@ -105,3 +105,27 @@ class BegunKernel:
 def _end_ps(run: GpuRun, rank: int) -> int:
     """When the last kernel of a rank ended."""
     return int(run.records.end_ps[run.graph.rank == rank].max(initial=0))
+
+
+def seen_alone(run: GpuRun, target: int) -> GpuRun:
+    """What happened to rank ``target``, which was simulated: its kernels and tasks, lanes out of its GPU."""
+    gpu, program, found = int(run.gpu.gpu_of[target]), run.simulated, run.gpu
+    kernels = np.flatnonzero(program.kernel_rank == gpu)
+    groups, _ = members(program.kernel_ptr, kernels)
+    operations, _ = members(program.workgroup_ptr, groups)
+    links = run.cluster.link_table.source[found.lane_link]
+    rows = dict.fromkeys(OF_GPU, np.array([gpu])) | dict.fromkeys(OF_WORKGROUP, groups)
+    rows |= dict.fromkeys(OF_OPERATION, operations) | dict.fromkeys(OF_LANE, np.flatnonzero(links == run.group[target]))
+    tasks = np.flatnonzero(run.graph.rank == target)
+    records = {name: getattr(run.records, name)[tasks] for name in ("ready_ps", "start_ps", "end_ps")}
+    gpu_of = np.full(run.program.num_ranks, -1, np.int32)
+    gpu_of[target] = 0
+    inside = replace(
+        found, ranks=np.array([target], np.int32), gpu_of=gpu_of, end_ps=int(records["end_ps"].max(initial=0)),
+        **{name: getattr(found, name)[row] for name, row in rows.items()},
+    )  # fmt: skip
+    fold = Fold(classes=1, group_size=1, why_unfolded="one rank of a run of all is shown")
+    return replace(
+        run, simulated=kernels_of_rank(program, gpu), gpu=inside, records=replace(run.records, **records), fold=fold,
+        graph=take_alone(run.graph, tasks),
+    )  # fmt: skip

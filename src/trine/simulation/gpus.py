@@ -10,13 +10,13 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.compute.origin import known_gpu, short_name
+from trine.compute.spread import WrappedModel
 from trine.graph.workload import Workload
 from trine.parallel.rank_kinds import MixedGpus
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.compute import ComputeModel, Duration, Split
-    from trine.compute.law import FitReport
     from trine.graph.workload import Operator
 
 
@@ -79,20 +79,12 @@ def times_on(
     return there, _OfWorkload(make(there, None), there)
 
 
-class _OfWorkload:
+class _OfWorkload(WrappedModel):
     """A compute model that answers for the operators of another workload, which differ in their times alone."""
 
     def __init__(self, model: ComputeModel, workload: Workload) -> None:
-        self._model = model
+        super().__init__(model)
         self._operators = {op.id: op for op in workload.operators}
-        self.name = model.name
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self._model.notes
-
-    def fit_report(self) -> FitReport | None:
-        return self._model.fit_report()
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return the time of the operator of the same id."""

@@ -12,7 +12,6 @@ from trine.arguments import takes
 from trine.errors import TooManyTasksError
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
-from trine.simulation.fabric_band import with_shared_fabric
 from trine.simulation.facts import (
     evidence,
     facts,
@@ -24,7 +23,7 @@ from trine.simulation.facts import (
     with_exposed_launches,
     with_memory_verdict,
 )
-from trine.simulation.headline import band_of, step_work, with_foreign_band, with_public_mfu
+from trine.simulation.headline import band_of, step_work, with_foreign_band, with_public_mfu, with_shared_fabric
 from trine.simulation.options import SimulateOptions
 from trine.simulation.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 from trine.simulation.worth import verdicts

@@ -421,8 +421,7 @@ def costs_on(
         raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
     if machine is None or asked == "links" or not known:
         return None
-    from trine.collectives.nccl.flow_costs import FlowCosts
-    from trine.collectives.nccl.steps import StepCosts
+    from trine.collectives.nccl.steps import FlowCosts, StepCosts
 
     return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factors)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
-from trine.software.profile import NO_SOFTWARE, Software, load_software
-from trine.software.usual import usual_software
+from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
 
 if TYPE_CHECKING:
     from trine.compute import LaunchCosts

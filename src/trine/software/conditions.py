@@ -10,9 +10,10 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from trine.errors import SpecError, nearest
+from trine.schema import Field, Spec
 
 #: Names of a condition: fields of a filled-in :class:`trine.Plan` (etp: its ``expert_tp``; shard_ways: all replicas
 #: without hybrid sharding), and properties of plan and workload.
@@ -110,3 +111,42 @@ def _joined(is_or: bool, values: list[Any]) -> Any:
     if any(value is not None and bool(value) == is_or for value in values):
         return is_or
     return None if any(value is None for value in values) else not is_or
+
+
+class LayoutRule(Spec):
+    """A condition on layouts.
+
+    require, when: conditions (:mod:`trine.software.conditions`); ``require`` must hold if ``when`` does. reason: the
+    demand of the software, for the error. effect: other layouts are refused, or run with a note. source: file and line
+    of the software's code.
+    """
+
+    require: str
+    reason: str
+    source: str
+    when: str = "True"
+    effect: Literal["refuse", "note"] = "refuse"
+
+    def _check(self) -> None:
+        for text in (self.require, self.when):
+            parse(text)
+
+
+class LayoutDefault(Spec):
+    """A field that the software sets if ``when`` holds and the plan leaves it open."""
+
+    field: Literal["sequence_parallel", "etp"]
+    value: bool | int
+    reason: str
+    source: str
+    when: str = "True"
+
+    def _check(self) -> None:
+        parse(self.when)
+
+
+class LayoutConstraints(Spec):
+    """All rules and defaults of a profile; without rules every layout runs."""
+
+    defaults: list[LayoutDefault] = Field(default_factory=list)
+    rules: list[LayoutRule] = Field(default_factory=list)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from trine.errors import InputError, SpecError, nearest
 from trine.inputs import PRESETS, preset_names
 from trine.schema import Field, Spec
-from trine.software.constraints import LayoutConstraints
+from trine.software.conditions import LayoutConstraints
 from trine.spec import read_spec
 
 #: Families of operators of a transformer that a profile may say launches and passes of.
@@ -344,3 +344,31 @@ def _read(path: Path) -> Software:
                 "a factor other than 1 says on which rows it was fitted", file=path, field=f"factors.{name}"
             )
     return profile
+
+
+class UsualRule(Spec):
+    """The profile of one kind of workload on the GPUs of one vendor."""
+
+    workload: Literal["transformer", "other"]
+    vendor: Literal["nvidia", "amd"]
+    software: str
+    reason: str
+    source: str
+
+
+class UsualSoftware(Spec):
+    """rules: the first that fits counts. proposals: profiles to name in an error, in this order."""
+
+    rules: list[UsualRule]
+    proposals: list[str]
+
+    def rule_for(self, workload: str, vendor: str) -> UsualRule:
+        """Return the rule for a kind of workload and a vendor; of another vendor the first for the workload."""
+        rules = [rule for rule in self.rules if rule.workload == workload]
+        return next((rule for rule in rules if rule.vendor == vendor), rules[0])
+
+
+@cache
+def usual_software() -> UsualSoftware:
+    """Return the rules that come with trine."""
+    return read_spec(PRESETS / "usual_software.yaml", UsualSoftware)

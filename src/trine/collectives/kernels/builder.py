@@ -20,30 +20,9 @@ from trine.collectives.kernels.bookkeeping import (
 )
 from trine.collectives.kernels.options import MAX_OPERANDS, KernelOptions
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    COPY,
-    DATA_OPS,
-    DELAY,
-    DMA,
-    FENCE,
-    LOAD,
-    READ,
-    READ_FLAGGED,
-    READ_MEMBER,
-    READ_SUM,
-    REDUCE,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_ALL,
-    WRITE_FLAGGED,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 
 #: Bytes of a piece of a slice, where one piece is sent while the next is worked on. 32 workgroups with a piece each
 #: keep a NIC of 50 GB/s busy for 10 us, about what a put takes to be seen at the other node; so later pieces wait for
@@ -184,7 +163,7 @@ class Workgroup:
 
     def add(self, kind: int, amount: int, operands: Iterable[Operand], label: str) -> None:
         """One operation; data operations have as many requests in flight as the options say."""
-        unroll = self.builder.options.unroll if kind in DATA_OPS else 0
+        unroll = self.builder.options.unroll if kind in isa.DATA_OPS else 0
         self.builder.add(kind, amount, operands, label, unroll)
 
     def pieces(self) -> list[Workgroup]:
@@ -201,19 +180,19 @@ class Workgroup:
 
     def read(self, region: Region, distance: int = 0, chunk: int = 0) -> Operand:
         """The slice of a chunk in the memory of rank + distance, as a source."""
-        return region.operand((READ, READ_FLAGGED), distance, chunk, self.first)
+        return region.operand((isa.READ, isa.READ_FLAGGED), distance, chunk, self.first)
 
     def write(self, region: Region, distance: int = 0, chunk: int = 0) -> Operand:
         """The slice of a chunk in the memory of rank + distance, as a target."""
-        return region.operand((WRITE, WRITE_FLAGGED), distance, chunk, self.first)
+        return region.operand((isa.WRITE, isa.WRITE_FLAGGED), distance, chunk, self.first)
 
     def read_sum(self, region: Region, chunk: int = 0) -> list[Operand]:
         """The slice of a chunk of this rank (``chunk`` further) in the memories of all, which the switch adds up."""
-        return self._multimem((READ_SUM, READ_MEMBER), region, chunk)
+        return self._multimem((isa.READ_SUM, isa.READ_MEMBER), region, chunk)
 
     def write_all(self, region: Region, chunk: int = 0) -> list[Operand]:
         """The same slice in the memories of all, as a target that the switch multicasts to."""
-        return self._multimem((WRITE_ALL, WRITE_MEMBER), region, chunk)
+        return self._multimem((isa.WRITE_ALL, isa.WRITE_MEMBER), region, chunk)
 
     def _multimem(self, roles: tuple[int, int], region: Region, chunk: int) -> list[Operand]:
         """As rows of a multimem operand: the own rank first, then the others by distance."""
@@ -224,60 +203,60 @@ class Workgroup:
     def copy(self, source: Operand | Sequence[Operand], *targets: Operand, label: str) -> None:
         """``source``: one operand, or the rows of a multimem one."""
         rows = (source,) if isinstance(source, Operand) else source
-        self.add(COPY, self.lines, (*rows, *targets), label)
+        self.add(isa.COPY, self.lines, (*rows, *targets), label)
 
     def reduce(self, sources: Iterable[Operand], *targets: Operand, label: str) -> None:
-        self.add(REDUCE, self.lines, (*sources, *targets), label)
+        self.add(isa.REDUCE, self.lines, (*sources, *targets), label)
 
     def put(self, source: Operand, target: Operand, semaphore: int = -1) -> None:
         """The slice, by a NIC; ``semaphore``: signalled behind it."""
         ends = source._replace(step=0), target._replace(step=0, semaphore=semaphore)
-        self.add(DMA, self.lines * self.builder.line_bytes, ends, "rail put")
+        self.add(isa.DMA, self.lines * self.builder.line_bytes, ends, "rail put")
 
     def finish(self, label: str) -> None:
         """Until what all wavefronts have read and written so far is done."""
-        self.add(WAITCNT, 0, (), label)
-        self.add(BARRIER, 0, (), label)
+        self.add(isa.WAITCNT, 0, (), label)
+        self.add(isa.BARRIER, 0, (), label)
 
     def enter(self, words: Region | None) -> None:
         """As a library's kernel, before the first access to data; ``words``: a line of each workgroup; or nothing."""
         if words is None:
             return
         for cycles, label in ((FLAG_CYCLES, "flag"), (CHANNEL_CYCLES, "channels")):
-            self.add(DELAY, cycles, (), label)
-            self.add(LOAD, 1, [words.operand((READ, READ), 0, self.number, 0)], label)
-            self.add(WAITCNT, 0, (), label)
-        self.add(DELAY, DATA_CYCLES, (), "channels")
+            self.add(isa.DELAY, cycles, (), label)
+            self.add(isa.LOAD, 1, [words.operand((isa.READ, isa.READ), 0, self.number, 0)], label)
+            self.add(isa.WAITCNT, 0, (), label)
+        self.add(isa.DELAY, DATA_CYCLES, (), "channels")
 
     def leave(self, words: Region | None) -> None:
         """As a library's kernel: the threads meet, and one counts the flag up for the next launch."""
         if words is not None:
             self.barrier("next flag")
-            self.add(STORE, 1, [words.operand((WRITE, WRITE), 0, self.number, 0)], "next flag")
+            self.add(isa.STORE, 1, [words.operand((isa.WRITE, isa.WRITE), 0, self.number, 0)], "next flag")
 
     def count(self, label: str) -> None:
         """As a library's kernel: the number of signals to wait for is counted up in memory."""
         if self.builder.options.bookkeeping:
-            self.add(DELAY, COUNT_CYCLES, (), label)
+            self.add(isa.DELAY, COUNT_CYCLES, (), label)
 
     def seen(self, label: str) -> None:
         """As a library's kernel: the signals are there."""
         if self.builder.options.bookkeeping:
-            self.add(DELAY, SEEN_CYCLES, (), label)
+            self.add(isa.DELAY, SEEN_CYCLES, (), label)
 
     def settle(self, label: str = "settle") -> None:
         """What this workgroup has written so far is there for all, NICs too; a library's kernel fences for that."""
         self.finish(label)
         if self.builder.options.bookkeeping:
-            self.add(FENCE, 0, (), label)
+            self.add(isa.FENCE, 0, (), label)
 
     def signal(self, signals: SignalTable, peers: Iterable[tuple[int, int]], label: str) -> None:
         """Release a semaphore at each (distance, which)."""
-        self.add(RELEASE, 1, [signals.operand(WRITE, d, self.number, which) for d, which in peers], label)
+        self.add(isa.RELEASE, 1, [signals.operand(isa.WRITE, d, self.number, which) for d, which in peers], label)
 
     def wait(self, signals: SignalTable, which: int, amount: int, label: str) -> None:
         """Acquire ``amount`` of a semaphore; the other wavefronts do not wait with wavefront 0."""
-        self.add(ACQUIRE, amount, (signals.operand(READ, 0, self.number, which),), label)
+        self.add(isa.ACQUIRE, amount, (signals.operand(isa.READ, 0, self.number, which),), label)
 
     def barrier(self, label: str) -> None:
-        self.add(BARRIER, 0, (), label)
+        self.add(isa.BARRIER, 0, (), label)

@@ -27,21 +27,9 @@ from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, Workgroup
 from trine.collectives.kernels.options import JOINT, KernelOptions
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.program import (
-    DELAY,
-    LOAD,
-    READ,
-    READ_MEMBER,
-    READ_SUM,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_ALL,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 
 #: Channels on Hopper (NVLS_NCHANNELS_SM90); Blackwell has 24 and more.
 CHANNELS = 16
@@ -149,19 +137,19 @@ class _Kernel:
     def _enter(self, group: Workgroup, name: str) -> None:
         """From the start of the kernel to the first step; code that nobody has fetched: of the second meeting, of the
         function, whose address is loaded, of the group, and behind the connections."""
-        group.add(DELAY, _START, (), "start")
+        group.add(isa.DELAY, _START, (), "start")
         group.barrier("start")
-        group.add(DELAY, _WORK + FETCH_CYCLES, (), "work")
+        group.add(isa.DELAY, _WORK + FETCH_CYCLES, (), "work")
         group.barrier("work")
         self._word(group, "function")
-        group.add(DELAY, _RUN + 2 * FETCH_CYCLES, (), "connect")
+        group.add(isa.DELAY, _RUN + 2 * FETCH_CYCLES, (), "connect")
         loads = {"scatter": (_SEND, 3), "gather": (_RECEIVE, 4), "reduce": (_RECEIVE + _SEND, 7)}
         cycles, words = loads[name]
         for _ in range(words):
             self._word(group, "connect")
-        group.add(DELAY, cycles, (), "connect")
+        group.add(isa.DELAY, cycles, (), "connect")
         self._step(group, name)
-        group.add(DELAY, _CHECKS + FETCH_CYCLES, (), "connect")
+        group.add(isa.DELAY, _CHECKS + FETCH_CYCLES, (), "connect")
         group.barrier("connect")
 
     def _step(self, group: Workgroup, name: str) -> None:
@@ -171,27 +159,28 @@ class _Kernel:
             self._word(group, "step")
             return
         rows = [
-            self.words.operand(((READ_SUM, READ_MEMBER)[d > 0],) * 2, d, group.number, 0) for d in range(self.ranks)
+            self.words.operand(((isa.READ_SUM, isa.READ_MEMBER)[d > 0],) * 2, d, group.number, 0)
+            for d in range(self.ranks)
         ]
         for has in (self.scatters, self.gathers):
             if has:
-                group.add(LOAD, 1, rows, "step")
-                group.add(WAITCNT, 0, (), "step")
+                group.add(isa.LOAD, 1, rows, "step")
+                group.add(isa.WAITCNT, 0, (), "step")
 
     def _word(self, group: Workgroup, label: str) -> None:
         """A word in memory that what follows waits for."""
-        group.add(LOAD, 1, [self.words.operand((READ, READ), 0, group.number, 0)], label)
-        group.add(WAITCNT, 0, (), label)
+        group.add(isa.LOAD, 1, [self.words.operand((isa.READ, isa.READ), 0, group.number, 0)], label)
+        group.add(isa.WAITCNT, 0, (), label)
 
     def _scatter(self, step: int, part: Workgroup) -> None:
         """A chunk for each rank goes to the own staging buffer."""
         if step >= STEPS:
             self._wait(part, _FREE + step % STEPS)
         self._begin(step, part, _SCATTERS)
-        part.add(DELAY, _SEEN["scatter"], (), "wait")
+        part.add(isa.DELAY, _SEEN["scatter"], (), "wait")
         for d in range(self.ranks):
             for at, piece in self._pieces(part, _SCATTER):
-                target = self.up.operand((WRITE, WRITE), 0, self._slot(step, part, d), at)
+                target = self.up.operand((isa.WRITE, isa.WRITE), 0, self._slot(step, part, d), at)
                 self._copy(piece, [piece.read(self.source, chunk=d)], [target], _SCATTERED, 0 if at else 1 + (not step))
         self._end(step, part, _SCATTERS)
         part.settle("staged")
@@ -204,13 +193,13 @@ class _Kernel:
         if self.gathers and step >= STEPS:
             self._wait(part, _TAKEN + step % STEPS)
         self._begin(step, part, _REDUCES)
-        part.add(DELAY, _SEEN["reduce"], (), "wait")
+        part.add(isa.DELAY, _SEEN["reduce"], (), "wait")
         for at, piece in self._pieces(part, _REDUCE):
             reads, writes = [piece.read(self.source)], [piece.write(self.result)]
             if self.scatters:
-                reads = self._of_all((READ_SUM, READ_MEMBER), self.up, step, part, at)
+                reads = self._of_all((isa.READ_SUM, isa.READ_MEMBER), self.up, step, part, at)
             if self.gathers:
-                writes = self._of_all((WRITE_ALL, WRITE_MEMBER), self.down, step, part, at)
+                writes = self._of_all((isa.WRITE_ALL, isa.WRITE_MEMBER), self.down, step, part, at)
             self._copy(piece, reads, writes, _REDUCED, 0 if at else 1 + (not step))
         self._end(step, part, _REDUCES)
         part.settle("reduced")
@@ -222,10 +211,10 @@ class _Kernel:
     def _gather(self, step: int, part: Workgroup) -> None:
         """The chunks of all ranks go to the output."""
         self._wait(part, _SENT + step % STEPS)
-        part.add(DELAY, _SEEN["gather"], (), "wait")
+        part.add(isa.DELAY, _SEEN["gather"], (), "wait")
         for d in range(self.ranks):
             for at, piece in self._pieces(part, _GATHER):
-                source = self.down.operand((READ, READ), 0, self._slot(step, part, d), at)
+                source = self.down.operand((isa.READ, isa.READ), 0, self._slot(step, part, d), at)
                 self._copy(piece, [source], [piece.write(self.result, chunk=d)], _GATHERED, 0 if at else 1 + (not step))
         if step + STEPS < self.rounds:
             part.finish("gathered")
@@ -256,12 +245,12 @@ class _Kernel:
         """Loads, and when they are back, stores. ``begins``: 1 at a rank's first piece, 2 if that is the first ever."""
         before, between = cost.whole if piece.lines >= _LINES else cost.small
         if begins:
-            piece.add(DELAY, before + (begins - 1) * FETCH_CYCLES, (), "copy")
+            piece.add(isa.DELAY, before + (begins - 1) * FETCH_CYCLES, (), "copy")
         unroll = -(-piece.lines // self.options.wavefronts)
-        self.builder.add(LOAD, piece.lines, reads, "copy", unroll)
-        piece.add(WAITCNT, 0, (), "copy")
-        piece.add(DELAY, between, (), "copy")
-        self.builder.add(STORE, piece.lines, writes, "copy", unroll)
+        self.builder.add(isa.LOAD, piece.lines, reads, "copy", unroll)
+        piece.add(isa.WAITCNT, 0, (), "copy")
+        piece.add(isa.DELAY, between, (), "copy")
+        self.builder.add(isa.STORE, piece.lines, writes, "copy", unroll)
 
     def _begin(self, step: int, part: Workgroup, which: int) -> None:
         """The stores of the step before are issued."""
@@ -275,7 +264,7 @@ class _Kernel:
         if step + 1 < self.rounds:
             part.signal(self.signals, [(0, which + (step + 1) % 2)], "turn")
         if step == 0:
-            part.add(DELAY, FETCH_CYCLES, (), "signal")
+            part.add(isa.DELAY, FETCH_CYCLES, (), "signal")
 
     def _signal(self, part: Workgroup, which: int) -> None:
         """To each rank, by the threads that serve it."""
@@ -284,9 +273,10 @@ class _Kernel:
     def _multicast(self, part: Workgroup, which: int) -> None:
         """To all ranks at once."""
         rows = [
-            self.signals.operand((WRITE_ALL, WRITE_MEMBER)[d > 0], d, part.number, which) for d in range(self.ranks)
+            self.signals.operand((isa.WRITE_ALL, isa.WRITE_MEMBER)[d > 0], d, part.number, which)
+            for d in range(self.ranks)
         ]
-        part.add(RELEASE, 1, rows, "signal")
+        part.add(isa.RELEASE, 1, rows, "signal")
 
     def _wait(self, part: Workgroup, which: int) -> None:
         """For all ranks."""

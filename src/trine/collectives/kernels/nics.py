@@ -9,24 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import ALIGN_BYTES, Operand, Operation, ProgramBuilder, operations_of
-from trine.gpu.program import (
-    BARRIER,
-    COPY,
-    DATA_OPS,
-    DMA,
-    FENCE,
-    READ,
-    READ_ROLES,
-    READ_SUM,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_FLAGGED,
-    Buffer,
-    GpuProgram,
-)
+from trine.gpu.program import Buffer, GpuProgram
 
 #: Whether a message from one rank to another leaves its scale-up domain.
 Crosses = Callable[[int, int], bool]
@@ -79,16 +64,16 @@ class _NicRewriter:
         operations = self._operations[first:end]
         has_lines = False
         for place, operation in enumerate(operations):
-            if operation.kind == WAITCNT and not has_lines and self._signals_by_nic(rank, operations[place + 1 :]):
+            if operation.kind == isa.WAITCNT and not has_lines and self._signals_by_nic(rank, operations[place + 1 :]):
                 continue
             for made in self._rewritten(rank, operation):
-                has_lines = made.kind in DATA_OPS or (has_lines and made.kind != WAITCNT)
+                has_lines = made.kind in isa.DATA_OPS or (has_lines and made.kind != isa.WAITCNT)
                 yield made
 
     def _signals_by_nic(self, rank: int, following: Sequence[Operation]) -> bool:
         """Whether the next thing behind barriers is a release whose targets are all behind NICs."""
-        after = next((operation for operation in following if operation.kind not in (BARRIER, FENCE)), None)
-        if after is None or after.kind != RELEASE:
+        after = next((operation for operation in following if operation.kind not in (isa.BARRIER, isa.FENCE)), None)
+        if after is None or after.kind != isa.RELEASE:
             return False
         return all(self._leaves(rank, operand) for operand in after.operands)
 
@@ -96,20 +81,20 @@ class _NicRewriter:
         return operand.rank != rank and self._crosses(rank, operand.rank)
 
     def _rewritten(self, rank: int, operation: Operation) -> Iterator[Operation]:
-        reads = tuple(operand for operand in operation.operands if operand.role in READ_ROLES)
+        reads = tuple(operand for operand in operation.operands if operand.role in isa.READ_ROLES)
         writes = operation.operands[len(reads) :]
         away = tuple(operand for operand in writes if self._leaves(rank, operand))
-        if any(operand.role >= READ_SUM and self._leaves(rank, operand) for operand in operation.operands):
+        if any(operand.role >= isa.READ_SUM and self._leaves(rank, operand) for operand in operation.operands):
             raise self._refused("has multimem operations with ranks behind a NIC, and no switch adds up over one")
         if any(self._leaves(rank, operand) for operand in reads):
             raise self._refused("reads from behind a NIC, and loads do not cross one: take an algorithm that puts")
-        if not away or operation.kind == DMA:
+        if not away or operation.kind == isa.DMA:
             yield operation
             return
-        if any(operand.role == WRITE_FLAGGED for operand in away):
+        if any(operand.role == isa.WRITE_FLAGGED for operand in away):
             raise self._refused("has flags in lines that cross a NIC: take protocol 'simple'")
         inside = tuple(operand for operand in writes if operand not in away)
-        if operation.kind == RELEASE:
+        if operation.kind == isa.RELEASE:
             yield from self._release(operation, inside, away)
         else:
             yield from self._data(rank, operation, (reads, inside, away))
@@ -122,23 +107,23 @@ class _NicRewriter:
         if inside:
             yield operation._replace(operands=inside)
         for target in away:
-            yield operation._replace(kind=DMA, amount=0, operands=(target,))
+            yield operation._replace(kind=isa.DMA, amount=0, operands=(target,))
 
     def _data(self, rank: int, operation: Operation, parts: tuple[tuple[Operand, ...], ...]) -> Iterator[Operation]:
         """A copy from own memory is sent from there; any other, and sums, from where they are put first."""
         reads, inside, away = parts
-        if operation.kind == STORE:
+        if operation.kind == isa.STORE:
             raise self._refused("stores to behind a NIC what is in no memory")
-        if operation.kind == COPY and reads[0].rank == rank and reads[0].role == READ:
+        if operation.kind == isa.COPY and reads[0].rank == rank and reads[0].role == isa.READ:
             source = reads[0]
             if inside:
                 yield operation._replace(operands=(source, *inside))
         else:
-            own = next((operand for operand in inside if operand.rank == rank and operand.role == WRITE), None)
+            own = next((operand for operand in inside if operand.rank == rank and operand.role == isa.WRITE), None)
             source = own or self._staging(rank, operation.amount)
             yield operation._replace(operands=(*reads, *inside, *(() if own else (source,))))
-            yield operation._replace(kind=WAITCNT, amount=0, unroll=0, operands=())
-            yield operation._replace(kind=BARRIER, amount=0, unroll=0, operands=())
+            yield operation._replace(kind=isa.WAITCNT, amount=0, unroll=0, operands=())
+            yield operation._replace(kind=isa.BARRIER, amount=0, unroll=0, operands=())
         for target in away:
             yield self._dma(operation, source, target)
 
@@ -146,14 +131,14 @@ class _NicRewriter:
         line_bytes = self._program.line_bytes
         address = self._base + self._staged[rank]
         self._staged[rank] += lines * line_bytes
-        return Operand(WRITE, rank, address, line_bytes)
+        return Operand(isa.WRITE, rank, address, line_bytes)
 
     def _dma(self, operation: Operation, source: Operand, target: Operand) -> Operation:
         line_bytes = self._program.line_bytes
         if source.step != line_bytes or target.step != line_bytes:
             raise self._refused("moves lines that do not lie behind each other")
-        ends = (source._replace(role=READ, step=0), target._replace(step=0))
-        return operation._replace(kind=DMA, amount=operation.amount * line_bytes, unroll=0, operands=ends)
+        ends = (source._replace(role=isa.READ, step=0), target._replace(step=0))
+        return operation._replace(kind=isa.DMA, amount=operation.amount * line_bytes, unroll=0, operands=ends)
 
     def _refused(self, why: str) -> InputError:
         return InputError(f"GPU program {self._program.name!r} {why}")

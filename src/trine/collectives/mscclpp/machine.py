@@ -11,25 +11,10 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.cells import PACKETS, PlanMemory
 from trine.collectives.mscclpp.layout import ChunkLayout
-from trine.collectives.mscclpp.plan import (
-    ACQUIRE,
-    BARRIER,
-    FIFO,
-    FLUSH,
-    PAIRS,
-    PIPELINE,
-    REDUCE,
-    RELEASE,
-    SIGNAL,
-    SYNC,
-    WAIT,
-    KernelGpu,
-    KernelOp,
-    KernelOperand,
-    KernelPlan,
-)
+from trine.collectives.mscclpp.plan import KernelGpu, KernelOp, KernelOperand, KernelPlan
 from trine.errors import DeadlockError, InputError
 
 #: cells of one operand: a range for each rank that owns it
@@ -153,7 +138,7 @@ class PlanMachine:
         return blocks
 
     def _steps(self, op: KernelOp, number: int) -> list[PlanStep]:
-        if op.action != PIPELINE:
+        if op.action != ir.PIPELINE:
             return [PlanStep(op, f"op {number}", number)]
         return [
             PlanStep(body, f"op {number}.{inner}", number, turn, op)
@@ -211,9 +196,9 @@ class PlanMachine:
         if any((block.gpu.rank, *d) not in self.ended for d in op.dependencies if d[0] != block.id):
             return None
         queues: list[deque[object]] = []
-        if op.action == WAIT:
+        if op.action == ir.WAIT:
             queues = [self.signals[self._inbox(block, c)] for c in op.connections]
-        elif op.action == ACQUIRE:
+        elif op.action == ir.ACQUIRE:
             queues = [self.semaphores[block.gpu.rank, number] for number in op.semaphores]
         elif not self._may_go_on(block, step):
             return None
@@ -221,9 +206,9 @@ class PlanMachine:
         return queues if all(len(queue) >= wanted[id(queue)] for queue in queues) else None
 
     def _may_go_on(self, block: RunningBlock, step: PlanStep) -> bool:
-        if step.op.action == BARRIER:
+        if step.op.action == ir.BARRIER:
             return self._met(block, step.op)
-        return step.op.action not in (PAIRS, REDUCE) or self._data_is_there(block, step)
+        return step.op.action not in (ir.PAIRS, ir.REDUCE) or self._data_is_there(block, step)
 
     def _inbox(self, block: RunningBlock, connection: int) -> tuple[int, str, int, int]:
         end = block.gpu.connections[connection]
@@ -243,7 +228,7 @@ class PlanMachine:
 
     def _data_is_there(self, block: RunningBlock, step: PlanStep) -> bool:
         for operand in step.op.sources:
-            if operand.buffer == FIFO:
+            if operand.buffer == ir.FIFO:
                 if not self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)]:
                     return False
             elif operand.polls and not all(cell in self.written for r in self.cells(step, operand) for cell in r):
@@ -256,16 +241,16 @@ class PlanMachine:
 
     def _perform(self, block: RunningBlock, step: PlanStep) -> None:
         op = step.op
-        if op.action == SYNC:
+        if op.action == ir.SYNC:
             self.watcher.sync(block)
-        elif op.action == SIGNAL:
+        elif op.action == ir.SIGNAL:
             self._signal(block, step)
-        elif op.action == RELEASE:
+        elif op.action == ir.RELEASE:
             for number in op.semaphores:
                 self.semaphores[block.gpu.rank, number].append(self.watcher.release(block, step, None))
-        elif op.action == FLUSH:
+        elif op.action == ir.FLUSH:
             self.watcher.flush(block, op.connections)
-        elif op.action in (PAIRS, REDUCE):
+        elif op.action in (ir.PAIRS, ir.REDUCE):
             self._move(block, step)
 
     def _signal(self, block: RunningBlock, step: PlanStep) -> None:
@@ -278,7 +263,7 @@ class PlanMachine:
         op = step.op
         move = DataMove([self.cells(step, o) for o in op.sources], [self.cells(step, o) for o in op.targets])
         for operand in op.sources:
-            if operand.buffer == FIFO:
+            if operand.buffer == ir.FIFO:
                 count, payload = self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)].popleft()
                 if count != operand.count:
                     raise InputError(
@@ -288,7 +273,7 @@ class PlanMachine:
                 move.received.append(payload)
         payload = self.watcher.move(block, step, move)
         for operand, cells in zip(op.targets, move.targets, strict=True):
-            if operand.buffer == FIFO:
+            if operand.buffer == ir.FIFO:
                 key = self._fifo(block.gpu.rank, operand.rank, block, operand)
                 self.fifos[key].append((operand.count, payload))
             elif operand.packet:
@@ -300,7 +285,7 @@ class PlanMachine:
 
     def cells(self, step: PlanStep, operand: KernelOperand) -> Cells:
         """The cells of an operand in this round, for each rank that owns them; none for a FIFO."""
-        if operand.buffer == FIFO:
+        if operand.buffer == ir.FIFO:
             return ()
         offset, unit = 0, None
         if step.pipeline is not None and not self.still:
@@ -320,21 +305,21 @@ class PlanMachine:
 
     def _reason(self, block: RunningBlock) -> str:
         op, rank = block.step.op, block.gpu.rank
-        if op.action == WAIT:
+        if op.action == ir.WAIT:
             lacking = [c for c in op.connections if not self.signals[self._inbox(block, c)]]
             ends = [block.gpu.connections[c] for c in lacking]
             return "a signal of " + ", ".join(f"rank {end.peer} ({end.kind} {end.pair})" for end in ends)
-        if op.action == ACQUIRE:
+        if op.action == ir.ACQUIRE:
             lacking = [n for n in op.semaphores if not self.semaphores[rank, n]]
             return "a release of semaphore " + ", ".join(map(str, lacking))
-        if op.action == BARRIER:
+        if op.action == ir.BARRIER:
             there = len(self.arrivals[rank, op.barrier])
             return f"thread blocks at barrier {op.barrier}: {there} of {op.num_blocks} are there"
         for dependency in op.dependencies:
             if dependency[0] != block.id and (rank, *dependency) not in self.ended:
                 return f"op {dependency[1]} of thread block {dependency[0]}"
         for operand in op.sources:
-            if operand.buffer == FIFO:
+            if operand.buffer == ir.FIFO:
                 if not self.fifos[self._fifo(operand.rank, rank, block, operand)]:
                     return f"data of rank {operand.rank}"
             elif operand.polls:

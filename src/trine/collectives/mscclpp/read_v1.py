@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from trine.collectives.mscclpp.plan import (
-    BARRIER,
-    FLUSH,
-    MEMORY,
-    PAIRS,
-    PORT,
-    REDUCE,
-    SCRATCH,
-    SIGNAL,
-    SWITCH,
-    SYNC,
-    WAIT,
-    Connection,
-    KernelGpu,
-    KernelOp,
-    KernelOperand,
-    KernelPlan,
-    MulticastGroup,
-    ThreadBlock,
-)
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.reading import (
     BUFFER_LETTERS,
-    COLLECTIVES,
-    MAX_BYTES,
     MAX_CHUNKS,
-    MAX_RANKS,
+    BlockReader,
+    GpuReader,
     PlanFields,
-    chunks_of_size,
-    group_number,
-    make_connections,
+    PlanWords,
     pick,
-    rank_group,
+    read_plan,
 )
 
 #: v0.5 and v0.6 say sm, proxy and nvls for what is memory, port and switch today
-KINDS = {"memory": MEMORY, "port": PORT, "nvls": SWITCH, "sm": MEMORY, "proxy": PORT}
+KINDS = {"memory": ir.MEMORY, "port": ir.PORT, "nvls": ir.SWITCH, "sm": ir.MEMORY, "proxy": ir.PORT}
 NO_CHANNEL = "none"
 
 
@@ -58,118 +38,40 @@ class MoveFormV1:
 
 
 MOVES = {
-    "put": MoveFormV1(action=PAIRS, sources="S", targets="o"),
-    "pws": MoveFormV1(action=PAIRS, sources="S", targets="o"),
-    "pwsf": MoveFormV1(action=PAIRS, sources="S", targets="o"),
-    "get": MoveFormV1(action=PAIRS, sources="i", targets="D"),
-    "copy": MoveFormV1(action=PAIRS, sources="s", targets="d"),
-    "re": MoveFormV1(action=REDUCE, sources="sS", targets="d"),
-    "rs": MoveFormV1(action=REDUCE, sources="sS", targets="do"),
-    "rrc": MoveFormV1(action=REDUCE, sources="si", targets="d"),
-    "rrcs": MoveFormV1(action=REDUCE, sources="si", targets="do"),
-    "ppkt": MoveFormV1(action=PAIRS, sources="S", targets="k"),
-    "rspkt": MoveFormV1(action=REDUCE, sources="sp", targets="dk"),
-    "rpkt": MoveFormV1(action=REDUCE, sources="sp", targets="d"),
-    "cpkt": MoveFormV1(action=PAIRS, sources="P", targets="d"),
-    "tpkt": MoveFormV1(action=PAIRS, sources="s", targets="q"),
+    "put": MoveFormV1(action=ir.PAIRS, sources="S", targets="o"),
+    "pws": MoveFormV1(action=ir.PAIRS, sources="S", targets="o"),
+    "pwsf": MoveFormV1(action=ir.PAIRS, sources="S", targets="o"),
+    "get": MoveFormV1(action=ir.PAIRS, sources="i", targets="D"),
+    "copy": MoveFormV1(action=ir.PAIRS, sources="s", targets="d"),
+    "re": MoveFormV1(action=ir.REDUCE, sources="sS", targets="d"),
+    "rs": MoveFormV1(action=ir.REDUCE, sources="sS", targets="do"),
+    "rrc": MoveFormV1(action=ir.REDUCE, sources="si", targets="d"),
+    "rrcs": MoveFormV1(action=ir.REDUCE, sources="si", targets="do"),
+    "ppkt": MoveFormV1(action=ir.PAIRS, sources="S", targets="k"),
+    "rspkt": MoveFormV1(action=ir.REDUCE, sources="sp", targets="dk"),
+    "rpkt": MoveFormV1(action=ir.REDUCE, sources="sp", targets="d"),
+    "cpkt": MoveFormV1(action=ir.PAIRS, sources="P", targets="d"),
+    "tpkt": MoveFormV1(action=ir.PAIRS, sources="s", targets="q"),
 }
 NAMES = (*MOVES, "glres", "signal", "wait", "flush", "nop", "barrier")
 
 
-def read_v1(data: object, file: str) -> KernelPlan:
-    """Read the plain data of a file.
-
-    Raises
-    ------
-    SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
-    """
-    top = PlanFields(data, file, "")
-    gpus = top.mappings("gpus")
-    if not 1 <= len(gpus) <= MAX_RANKS:
-        raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
-    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
-    protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
-    groups: list[MulticastGroup] = []
-    read = tuple(_Gpu(gpu, rank, len(gpus), groups).read() for rank, gpu in enumerate(gpus))
-    plan = KernelPlan(
-        name=top.text("name"),
-        collective=collective,
-        format="mscclpp-1",
-        protocol=protocol,
-        in_place=in_place,
-        gpus=read,
-        groups=tuple(groups),
-        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
-        double_scratch=top.boolean("use_double_scratch_buffer", False),
-        alignment=16,
-        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
-        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, read),
-        file=file,
-    )
-    top.done()
-    return plan
+def read_v1(data: object, file: str) -> ir.KernelPlan:
+    """Read the plain data of a file. Raises SpecError as :func:`trine.collectives.mscclpp.reading.read_plan`."""
+    return read_plan(data, file, _Gpu)
 
 
 #: source buffer, destination buffer and kind: by these a thread block finds its channels
 Key = tuple[str, str, str]
 
 
-class _Gpu:
-    """One GPU: its connections by key, and its thread blocks."""
+class _BlockV1(BlockReader):
+    """One thread block: its channels by key."""
 
-    def __init__(self, gpu: PlanFields, rank: int, num_ranks: int, groups: list[MulticastGroup]) -> None:
-        self.gpu, self.rank, self.num_ranks, self.groups = gpu, rank, num_ranks, groups
-        if gpu.integer("id", 0, num_ranks - 1) != rank:
-            raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
-        self.own_groups: list[int] = []
-        self.connections = self._connections()
-
-    def read(self) -> KernelGpu:
-        gpu = self.gpu
-        result = KernelGpu(
-            rank=self.rank,
-            input_chunks=gpu.integer("inputChunks", 0, MAX_CHUNKS),
-            output_chunks=gpu.integer("outputChunks", 0, MAX_CHUNKS),
-            scratch_chunks=gpu.integer("scratchChunks", 0, MAX_CHUNKS),
-            chunk_groups=gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1),
-            blocks=tuple(_BlockV1(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
-            connections=self.connections,
-            groups=tuple(self.own_groups),
-        )
-        gpu.done()
-        return result
-
-    def _connections(self) -> tuple[Connection, ...]:
-        ends: dict[str, list[tuple[int, str | None, str | None]]] = {MEMORY: [], PORT: []}
-        for channel in self.gpu.mappings("channels"):
-            kind = KINDS[channel.text("type", KINDS)]
-            if kind == SWITCH:
-                self._switch(channel)
-            else:
-                source = BUFFER_LETTERS[channel.text("srcbuff", BUFFER_LETTERS)]
-                target = BUFFER_LETTERS[channel.text("dstbuff", BUFFER_LETTERS)]
-                peers = channel.integers("connectedTo", 0, self.num_ranks - 1)
-                if self.rank in peers:
-                    raise channel.fail(f"GPU {self.rank} is connected to itself", "connectedTo")
-                ends[kind] += [(peer, source, target) for peer in peers]
-            channel.done()
-        return (*make_connections(MEMORY, ends[MEMORY]), *make_connections(PORT, ends[PORT]))
-
-    def _switch(self, channel: PlanFields) -> None:
-        buffer = BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
-        for item in channel.mappings("rankGroups"):
-            group = rank_group(item, self.rank, self.num_ranks, buffer)
-            self.own_groups.append(group_number(group, self.groups, self.own_groups))
-
-
-class _BlockV1:
-    """One thread block: its channels by key, and the operations that index them."""
+    gpu: _Gpu
 
     def __init__(self, gpu: _Gpu, block: PlanFields, number: int) -> None:
-        self.gpu, self.block, self.number = gpu, block, number
-        if block.integer("id", 0, MAX_CHUNKS) != number:
-            raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
+        super().__init__(gpu, block, number)
         self.channels: dict[Key, list[int]] = {}
         for item in block.mappings("channels"):
             key = self._key(item, "ctype", item)
@@ -178,16 +80,9 @@ class _BlockV1:
             self.channels.setdefault(key, []).extend(pick(item, known, i, f"{key[2]} channel", "cids") for i in ids)
             item.done()
 
-    def read(self) -> ThreadBlock:
-        operations = tuple(self._operation(op) for op in self.block.mappings("ops"))
-        self.block.done()
-        listed = [(key[2], number) for key, numbers in self.channels.items() for number in numbers]
-        return ThreadBlock(
-            id=self.number,
-            operations=operations,
-            connections=tuple(number for kind, number in listed if kind != SWITCH),
-            groups=tuple(number for kind, number in listed if kind == SWITCH),
-        )
+    def listed(self) -> Iterator[tuple[str, int]]:
+        for key, numbers in self.channels.items():
+            yield from ((key[2], number) for number in numbers)
 
     def _key(self, ends: PlanFields, kind: str, kind_from: PlanFields) -> Key:
         source = BUFFER_LETTERS[ends.text("src", BUFFER_LETTERS)]
@@ -197,7 +92,7 @@ class _BlockV1:
     def _known(self, key: Key) -> tuple[int, ...]:
         """The GPU's channels of this key, in order."""
         source, target, kind = key
-        if kind == SWITCH:
+        if kind == ir.SWITCH:
             return tuple(n for n in self.gpu.own_groups if self.gpu.groups[n].buffer == source == target)
         return tuple(
             number
@@ -207,18 +102,18 @@ class _BlockV1:
 
     # -- operations ----------------------------------------------------------------------------------------------
 
-    def _operation(self, op: PlanFields) -> KernelOp:
+    def operation(self, op: PlanFields) -> ir.KernelOp:
         name = op.text("name", NAMES)
         if name == "nop":
-            result = KernelOp(action=SYNC, name=name, dependencies=self._dependencies(op))
+            result = ir.KernelOp(action=ir.SYNC, name=name, dependencies=self._dependencies(op))
         elif name == "barrier":
             number, count = op.integer("barrier_id", 0, MAX_CHUNKS), op.integer("nthread_blocks", 1, MAX_CHUNKS)
-            result = KernelOp(action=BARRIER, name=name, barrier=number, num_blocks=count)
+            result = ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         elif name in ("signal", "flush"):
-            action = SIGNAL if name == "signal" else FLUSH
-            result = KernelOp(action=action, name=name, connections=self._ids(op, "o"))
+            action = ir.SIGNAL if name == "signal" else ir.FLUSH
+            result = ir.KernelOp(action=action, name=name, connections=self._ids(op, "o"))
         elif name == "wait":
-            result = KernelOp(action=WAIT, name=name, connections=self._ids(op, "i"))
+            result = ir.KernelOp(action=ir.WAIT, name=name, connections=self._ids(op, "i"))
         elif name == "glres":
             result = self._load_reduce_store(op)
         else:
@@ -252,7 +147,7 @@ class _BlockV1:
             raise op.fail("names no channel", f"{side}_cids")
         return result
 
-    def _load_reduce_store(self, op: PlanFields) -> KernelOp:
+    def _load_reduce_store(self, op: PlanFields) -> ir.KernelOp:
         count = op.integer("cnt", 1, MAX_CHUNKS)
         op.text("ctype", ("nvls",))
         operands = []
@@ -262,32 +157,34 @@ class _BlockV1:
             items = op.mappings(f"{side}_cids")
             if len(items) != 1:
                 raise op.fail("must name one channel", f"{side}_cids")
-            channels = tuple(self.channels.get((buffer, buffer, SWITCH), ()))
+            channels = tuple(self.channels.get((buffer, buffer, ir.SWITCH), ()))
             index = items[0].integer("id", 0, MAX_CHUNKS)
             group = pick(items[0], channels, index, f"nvls channel on the {buffer}", "id")
             items[0].done()
             chunk = op.integer(f"{end}off", 0, MAX_CHUNKS)
-            operands.append(KernelOperand(rank=-1, buffer=buffer, index=chunk, count=count, via=SWITCH, group=group))
+            operands.append(
+                ir.KernelOperand(rank=-1, buffer=buffer, index=chunk, count=count, via=ir.SWITCH, group=group)
+            )
         sources, targets = (operands[0],), (operands[1],)
-        return KernelOp(action=REDUCE, name="glres", sources=sources, targets=targets, reduce_op="sum")
+        return ir.KernelOp(action=ir.REDUCE, name="glres", sources=sources, targets=targets, reduce_op="sum")
 
-    def _move(self, op: PlanFields, name: str, form: MoveFormV1) -> KernelOp:
+    def _move(self, op: PlanFields, name: str, form: MoveFormV1) -> ir.KernelOp:
         count = op.integer("cnt", 1, MAX_CHUNKS)
         kind = op.text("ctype", (*KINDS, NO_CHANNEL))
         via = None if kind == NO_CHANNEL else KINDS[kind]
-        if name in ("pws", "pwsf") and via != PORT:
+        if name in ("pws", "pwsf") and via != ir.PORT:
             raise op.fail(f"{name} goes through ports, not {kind!r}", "ctype")
-        sources, _ = self._operands(op, form.sources, count, via == PORT and name == "ppkt")
+        sources, _ = self._operands(op, form.sources, count, via == ir.PORT and name == "ppkt")
         targets, connections = self._operands(op, form.targets, count, False)
-        if form.action == PAIRS and len(sources) != len(targets):
+        if form.action == ir.PAIRS and len(sources) != len(targets):
             raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
-        adds = form.action == REDUCE
-        return KernelOp(
+        adds = form.action == ir.REDUCE
+        return ir.KernelOp(
             action=form.action,
             name=name,
             sources=sources,
             targets=targets,
-            connections=connections if via == PORT else (),
+            connections=connections if via == ir.PORT else (),
             signals=name in ("pws", "pwsf"),
             flushes=name == "pwsf",
             reduce_op="sum" if adds else None,
@@ -295,8 +192,8 @@ class _BlockV1:
 
     def _operands(
         self, op: PlanFields, form: str, count: int, raw: bool
-    ) -> tuple[tuple[KernelOperand, ...], tuple[int, ...]]:
-        result: list[KernelOperand] = []
+    ) -> tuple[tuple[ir.KernelOperand, ...], tuple[int, ...]]:
+        result: list[ir.KernelOperand] = []
         connections: list[int] = []
         for letter in form:
             if letter in "iok":
@@ -309,11 +206,11 @@ class _BlockV1:
                 result.append(self._local(op, letter, count))
         return tuple(result), tuple(connections)
 
-    def _remote(self, op: PlanFields, number: int, chunk: int, count: int, packet: bool) -> KernelOperand:
+    def _remote(self, op: PlanFields, number: int, chunk: int, count: int, packet: bool) -> ir.KernelOperand:
         connection = self.gpu.connections[number]
         assert connection.remote_buffer is not None
         self._scratch(op, connection.remote_buffer, packet)
-        return KernelOperand(
+        return ir.KernelOperand(
             rank=connection.peer,
             buffer=connection.remote_buffer,
             index=chunk,
@@ -323,7 +220,7 @@ class _BlockV1:
             connection=number,
         )
 
-    def _locals(self, op: PlanFields, name: str, count: int, polls: bool, raw: bool) -> list[KernelOperand]:
+    def _locals(self, op: PlanFields, name: str, count: int, polls: bool, raw: bool) -> list[ir.KernelOperand]:
         result = []
         for item in op.mappings(name):
             buffer = BUFFER_LETTERS[item.text("buff", BUFFER_LETTERS)]
@@ -331,20 +228,20 @@ class _BlockV1:
             index = item.integer("off", 0, MAX_CHUNKS)
             item.done()
             result.append(
-                KernelOperand(
+                ir.KernelOperand(
                     rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=polls or raw, polls=polls
                 )
             )
         return result
 
-    def _local(self, op: PlanFields, letter: str, count: int) -> KernelOperand:
+    def _local(self, op: PlanFields, letter: str, count: int) -> ir.KernelOperand:
         end = "src" if letter in "sP" else "dst"
         packet = letter in "Pq"
         self._own(op, end)
         buffer = BUFFER_LETTERS[op.text(f"{end}buff", BUFFER_LETTERS)]
         self._scratch(op, buffer, packet)
         index = op.integer(f"{end}off", 0, MAX_CHUNKS)
-        return KernelOperand(
+        return ir.KernelOperand(
             rank=self.gpu.rank, buffer=buffer, index=index, count=count, packet=packet, polls=letter == "P"
         )
 
@@ -353,5 +250,24 @@ class _BlockV1:
             raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
 
     def _scratch(self, op: PlanFields, buffer: str, packet: bool) -> None:
-        if packet and buffer != SCRATCH:
+        if packet and buffer != ir.SCRATCH:
             raise op.fail(f"packets lie in scratch, not in the {buffer}")
+
+
+class _Gpu(GpuReader):
+    """One GPU: its connections by key, and its thread blocks."""
+
+    format = "mscclpp-1"
+    block = _BlockV1
+    words = PlanWords(KINDS, "type", "connectedTo", "rankGroups", ("inputChunks", "outputChunks", "scratchChunks"))
+
+    @classmethod
+    def of_plan(cls, top: PlanFields) -> dict[str, Any]:
+        return {"alignment": 16}
+
+    def more(self) -> dict[str, Any]:
+        return {"chunk_groups": self.gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1)}
+
+    def ends_of(self, channel: PlanFields) -> tuple[str, str]:
+        source = BUFFER_LETTERS[channel.text("srcbuff", BUFFER_LETTERS)]
+        return source, BUFFER_LETTERS[channel.text("dstbuff", BUFFER_LETTERS)]

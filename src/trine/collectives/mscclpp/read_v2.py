@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from trine.collectives.mscclpp.plan import (
-    ACQUIRE,
-    BARRIER,
-    FLUSH,
-    MEMORY,
-    PAIRS,
-    PIPELINE,
-    PORT,
-    REDUCE,
-    RELEASE,
-    SIGNAL,
-    SWITCH,
-    SYNC,
-    WAIT,
-    Connection,
-    KernelGpu,
-    KernelOp,
-    KernelOperand,
-    KernelPlan,
-    MulticastGroup,
-    RemoteBuffer,
-    ThreadBlock,
-)
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.reading import (
     BUFFER_LETTERS,
-    COLLECTIVES,
-    MAX_BYTES,
     MAX_CHUNKS,
-    MAX_RANKS,
+    BlockReader,
+    GpuReader,
     PlanFields,
-    chunks_of_size,
-    group_number,
-    make_connections,
+    PlanWords,
     pick,
-    rank_group,
+    read_plan,
 )
 from trine.errors import nearest
 
-CHANNEL_TYPES = (MEMORY, PORT, SWITCH)
+KINDS = {kind: kind for kind in (ir.MEMORY, ir.PORT, ir.SWITCH)}
 REDUCE_OPS = ("sum", "min", "max")
 
 
@@ -61,178 +38,70 @@ class MoveFormV2:
 
 
 MOVES = {
-    "put": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(MEMORY, PORT)),
-    "pws": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
-    "pwsf": MoveFormV2(action=PAIRS, sources="l+", targets="r+", channels=(PORT,)),
-    "get": MoveFormV2(action=PAIRS, sources="r+", targets="l+", channels=(MEMORY,)),
-    "copy": MoveFormV2(action=PAIRS, sources="l", targets="l"),
-    "re": MoveFormV2(action=REDUCE, sources="ll+", targets="l"),
-    "res": MoveFormV2(action=REDUCE, sources="ll+", targets="lr+", channels=(MEMORY,)),
-    "rre": MoveFormV2(action=REDUCE, sources="lr+", targets="l", channels=(MEMORY,)),
-    "rres": MoveFormV2(action=REDUCE, sources="lr+", targets="lr+", channels=(MEMORY,)),
-    "ppkt": MoveFormV2(action=PAIRS, sources="l+", targets="k+", channels=(MEMORY, PORT)),
-    "rppkt": MoveFormV2(action=REDUCE, sources="p", targets="k+", channels=(MEMORY, PORT)),
-    "respkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lk+", channels=(MEMORY,)),
-    "repkt": MoveFormV2(action=REDUCE, sources="lp+", targets="l"),
-    "recpkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lq"),
-    "recspkt": MoveFormV2(action=REDUCE, sources="lp+", targets="lqk+", channels=(MEMORY,)),
-    "cpkt": MoveFormV2(action=PAIRS, sources="l", targets="q"),
-    "upkt": MoveFormV2(action=PAIRS, sources="p", targets="l"),
-    "glres": MoveFormV2(action=REDUCE, sources="m", targets="m", channels=(SWITCH,)),
-    "gstore": MoveFormV2(action=REDUCE, sources="l", targets="m", channels=(SWITCH,)),
-    "gstorepkt": MoveFormV2(action=REDUCE, sources="l", targets="n", channels=(SWITCH,)),
+    "put": MoveFormV2(action=ir.PAIRS, sources="l+", targets="r+", channels=(ir.MEMORY, ir.PORT)),
+    "pws": MoveFormV2(action=ir.PAIRS, sources="l+", targets="r+", channels=(ir.PORT,)),
+    "pwsf": MoveFormV2(action=ir.PAIRS, sources="l+", targets="r+", channels=(ir.PORT,)),
+    "get": MoveFormV2(action=ir.PAIRS, sources="r+", targets="l+", channels=(ir.MEMORY,)),
+    "copy": MoveFormV2(action=ir.PAIRS, sources="l", targets="l"),
+    "re": MoveFormV2(action=ir.REDUCE, sources="ll+", targets="l"),
+    "res": MoveFormV2(action=ir.REDUCE, sources="ll+", targets="lr+", channels=(ir.MEMORY,)),
+    "rre": MoveFormV2(action=ir.REDUCE, sources="lr+", targets="l", channels=(ir.MEMORY,)),
+    "rres": MoveFormV2(action=ir.REDUCE, sources="lr+", targets="lr+", channels=(ir.MEMORY,)),
+    "ppkt": MoveFormV2(action=ir.PAIRS, sources="l+", targets="k+", channels=(ir.MEMORY, ir.PORT)),
+    "rppkt": MoveFormV2(action=ir.REDUCE, sources="p", targets="k+", channels=(ir.MEMORY, ir.PORT)),
+    "respkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="lk+", channels=(ir.MEMORY,)),
+    "repkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="l"),
+    "recpkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="lq"),
+    "recspkt": MoveFormV2(action=ir.REDUCE, sources="lp+", targets="lqk+", channels=(ir.MEMORY,)),
+    "cpkt": MoveFormV2(action=ir.PAIRS, sources="l", targets="q"),
+    "upkt": MoveFormV2(action=ir.PAIRS, sources="p", targets="l"),
+    "glres": MoveFormV2(action=ir.REDUCE, sources="m", targets="m", channels=(ir.SWITCH,)),
+    "gstore": MoveFormV2(action=ir.REDUCE, sources="l", targets="m", channels=(ir.SWITCH,)),
+    "gstorepkt": MoveFormV2(action=ir.REDUCE, sources="l", targets="n", channels=(ir.SWITCH,)),
 }
-SIGNALS = {"signal": (SIGNAL, False), "rlxsignal": (SIGNAL, True), "wait": (WAIT, False), "rlxwait": (WAIT, True)}
+SIGNALS = {
+    "signal": (ir.SIGNAL, False),
+    "rlxsignal": (ir.SIGNAL, True),
+    "wait": (ir.WAIT, False),
+    "rlxwait": (ir.WAIT, True),
+}
 OTHERS = ("nop", "barrier", "flush", "sem_acquire", "sem_release", "pipeline")
 NAMES = (*MOVES, *SIGNALS, *OTHERS)
 
 
-def read_v2(data: object, file: str) -> KernelPlan:
-    """Read the plain data of a file.
-
-    Raises
-    ------
-    SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
-    """
-    top = PlanFields(data, file, "")
-    gpus = top.mappings("gpus")
-    if not 1 <= len(gpus) <= MAX_RANKS:
-        raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
-    reader = _PlanReader(len(gpus))
-    read = tuple(reader.gpu(gpu, rank) for rank, gpu in enumerate(gpus))
-    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
-    plan = KernelPlan(
-        name=top.text("name"),
-        collective=collective,
-        format="mscclpp-2",
-        protocol=top.text("protocol", ("Simple", "LL")),
-        in_place=top.boolean("inplace"),
-        gpus=read,
-        groups=tuple(reader.groups),
-        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
-        reuse_scratch=top.boolean("reuse_resources", False),
-        double_scratch=top.boolean("use_double_scratch_buffer", False),
-        alignment=top.integer("buffer_alignment", 1, 2**20, 16),
-        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
-        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, read),
-        notes=tuple(reader.notes),
-        file=file,
-    )
-    top.done()
-    return plan
+def read_v2(data: object, file: str) -> ir.KernelPlan:
+    """Read the plain data of a file. Raises SpecError as :func:`trine.collectives.mscclpp.reading.read_plan`."""
+    return read_plan(data, file, _Gpu)
 
 
-class _PlanReader:
-    """The GPUs of one plan."""
+class _BlockV2(BlockReader):
+    """One thread block: its lists of channels and buffers."""
 
-    def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
-        self.groups: list[MulticastGroup] = []
-        self.notes: dict[str, None] = {}
+    gpu: _Gpu
 
-    def gpu(self, gpu: PlanFields, rank: int) -> KernelGpu:
-        if gpu.integer("id", 0, self.num_ranks - 1) != rank:
-            raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
-        connections, groups = self._channels(gpu, rank)
-        self.rank, self.connections, self.gpu_groups = rank, connections, groups
-        self.remote = tuple(self._remote_buffer(item, rank) for item in gpu.mappings("remote_buffers", []))
-        semaphores = [self._semaphore(item) for item in gpu.mappings("semaphores", [])]
-        self.num_semaphores = len(semaphores)
-        result = KernelGpu(
-            rank=rank,
-            input_chunks=gpu.integer("input_chunks", 0, MAX_CHUNKS),
-            output_chunks=gpu.integer("output_chunks", 0, MAX_CHUNKS),
-            scratch_chunks=gpu.integer("scratch_chunks", 0, MAX_CHUNKS),
-            blocks=tuple(_BlockV2(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
-            connections=connections,
-            groups=groups,
-            semaphores=tuple(semaphores),
-        )
-        gpu.done()
-        return result
-
-    def _semaphore(self, item: PlanFields) -> int:
-        value = item.integer("init_value", 0, 2**20)
-        item.done()
-        return value
-
-    def _channels(self, gpu: PlanFields, rank: int) -> tuple[tuple[Connection, ...], tuple[int, ...]]:
-        peers: dict[str, list[tuple[int, str | None, str | None]]] = {MEMORY: [], PORT: []}
-        groups: list[int] = []
-        for channel in gpu.mappings("channels"):
-            kind = channel.text("channel_type", CHANNEL_TYPES)
-            if kind == SWITCH:
-                groups += self._switch(channel, rank, groups)
-            else:
-                ends = channel.integers("connected_to", 0, self.num_ranks - 1)
-                if rank in ends:
-                    raise channel.fail(f"GPU {rank} is connected to itself", "connected_to")
-                peers[kind] += [(peer, None, None) for peer in ends]
-            channel.done()
-        return (*make_connections(MEMORY, peers[MEMORY]), *make_connections(PORT, peers[PORT])), tuple(groups)
-
-    def _switch(self, channel: PlanFields, rank: int, before: list[int]) -> list[int]:
-        spelling = "buffer_type"
-        if channel.has("buff"):
-            # Plans written between PR #579 and v0.8.0; today's MSCCL++ refuses them.
-            spelling = "buff"
-            self.notes["switch channels say 'buff', which MSCCL++ from v0.8.0 on calls 'buffer_type'"] = None
-        buffer = BUFFER_LETTERS[channel.text(spelling, BUFFER_LETTERS)]
-        result: list[int] = []
-        for item in channel.mappings("rank_groups"):
-            group = rank_group(item, rank, self.num_ranks, buffer)
-            result.append(group_number(group, self.groups, before + result))
-        return result
-
-    def _remote_buffer(self, item: PlanFields, rank: int) -> RemoteBuffer:
-        peer = item.integer("rank", 0, self.num_ranks - 1)
-        if peer == rank:
-            raise item.fail(f"a remote buffer of GPU {rank} must be another's", "rank")
-        buffer = BUFFER_LETTERS[item.text("type", BUFFER_LETTERS)]
-        access = item.get("access_channel_types")
-        if not isinstance(access, list) or not access:
-            raise item.fail("must be a list of channel types", "access_channel_types")
-        for kind in access:
-            if kind not in (MEMORY, PORT):
-                hint = nearest(str(kind)[:80], (MEMORY, PORT))
-                raise item.fail(f"unknown channel type {str(kind)[:80]!r}{hint}", "access_channel_types")
-        item.done()
-        return RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
-
-
-class _BlockV2:
-    """One thread block: its lists, and the operations that index them."""
-
-    def __init__(self, gpu: _PlanReader, block: PlanFields, number: int) -> None:
-        self.gpu, self.block = gpu, block
-        if block.integer("id", 0, MAX_CHUNKS) != number:
-            raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
-        self.number = number
-        self.channels: dict[str, list[int]] = {MEMORY: [], PORT: [], SWITCH: []}
-        self.buffers: dict[str, list[int]] = {MEMORY: [], PORT: []}
+    def __init__(self, gpu: _Gpu, block: PlanFields, number: int) -> None:
+        super().__init__(gpu, block, number)
+        self.channels: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: [], ir.SWITCH: []}
+        self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
         self._read_channels()
         self._read_buffers()
 
-    def read(self) -> ThreadBlock:
-        operations = tuple(self._operation(op, inside=False) for op in self.block.mappings("ops"))
-        self.block.done()
-        return ThreadBlock(
-            id=self.number,
-            operations=operations,
-            connections=(*self.channels[MEMORY], *self.channels[PORT]),
-            groups=tuple(self.channels[SWITCH]),
-        )
+    def listed(self) -> Iterator[tuple[str, int]]:
+        for kind, numbers in self.channels.items():
+            yield from ((kind, number) for number in numbers)
+
+    def operation(self, op: PlanFields) -> ir.KernelOp:
+        return self._operation(op, inside=False)
 
     def _read_channels(self) -> None:
         all_of = {
             kind: tuple(i for i, connection in enumerate(self.gpu.connections) if connection.kind == kind)
-            for kind in (MEMORY, PORT)
+            for kind in (ir.MEMORY, ir.PORT)
         }
-        all_of[SWITCH] = self.gpu.gpu_groups
+        all_of[ir.SWITCH] = tuple(self.gpu.own_groups)
         for item in self.block.mappings("channels"):
-            kind = item.text("channel_type", CHANNEL_TYPES)
-            if kind == SWITCH and item.has("buff"):
+            kind = item.text("channel_type", KINDS)
+            if kind == ir.SWITCH and item.has("buff"):
                 item.text("buff", BUFFER_LETTERS)
             for index in item.integers("channel_ids", 0, MAX_CHUNKS):
                 self.channels[kind].append(pick(item, all_of[kind], index, f"{kind} channel", "channel_ids"))
@@ -240,7 +109,7 @@ class _BlockV2:
 
     def _read_buffers(self) -> None:
         for item in self.block.mappings("remote_buffer_refs", []):
-            kind = item.text("access_channel_type", (MEMORY, PORT))
+            kind = item.text("access_channel_type", (ir.MEMORY, ir.PORT))
             for index in item.integers("remote_buffer_ids", 0, MAX_CHUNKS):
                 number = pick(item, tuple(range(len(self.gpu.remote))), index, "remote buffer", "remote_buffer_ids")
                 if kind not in self.gpu.remote[number].access:
@@ -250,65 +119,65 @@ class _BlockV2:
 
     # -- operations ----------------------------------------------------------------------------------------------
 
-    def _operation(self, op: PlanFields, inside: bool) -> KernelOp:
+    def _operation(self, op: PlanFields, inside: bool) -> ir.KernelOp:
         name = op.text("name", NAMES)
         if name in MOVES:
             result = self._move(op, name, MOVES[name])
         elif name in SIGNALS:
             action, relaxed = SIGNALS[name]
-            result = KernelOp(action=action, name=name, relaxed=relaxed, connections=self._connections(op))
+            result = ir.KernelOp(action=action, name=name, relaxed=relaxed, connections=self._connections(op))
         else:
             result = self._other(op, name, inside)
         op.done()
         return result
 
-    def _other(self, op: PlanFields, name: str, inside: bool) -> KernelOp:
+    def _other(self, op: PlanFields, name: str, inside: bool) -> ir.KernelOp:
         if name == "nop":
-            return KernelOp(action=SYNC, name=name)
+            return ir.KernelOp(action=ir.SYNC, name=name)
         if name == "flush":
-            return KernelOp(action=FLUSH, name=name, connections=self._connections(op, (PORT,)))
+            return ir.KernelOp(action=ir.FLUSH, name=name, connections=self._connections(op, (ir.PORT,)))
         if name == "barrier":
             number, count = op.integer("barrier_id", 0, MAX_CHUNKS), op.integer("num_threadblocks", 1, MAX_CHUNKS)
-            return KernelOp(action=BARRIER, name=name, barrier=number, num_blocks=count)
+            return ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         if name == "pipeline":
             return self._pipeline(op, inside)
         numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
         for number in numbers:
             pick(op, tuple(range(self.gpu.num_semaphores)), number, "semaphore", "semaphore_ids")
-        return KernelOp(action=ACQUIRE if name == "sem_acquire" else RELEASE, name=name, semaphores=numbers)
+        return ir.KernelOp(action=ir.ACQUIRE if name == "sem_acquire" else ir.RELEASE, name=name, semaphores=numbers)
 
-    def _pipeline(self, op: PlanFields, inside: bool) -> KernelOp:
+    def _pipeline(self, op: PlanFields, inside: bool) -> ir.KernelOp:
         if inside:
             raise op.fail("a pipeline inside a pipeline")
         context = op.mapping("iter_context")
         unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
         context.done()
         body = tuple(self._operation(item, inside=True) for item in op.mappings("ops"))
-        return KernelOp(action=PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
+        return ir.KernelOp(action=ir.PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
 
-    def _connections(self, op: PlanFields, kinds: tuple[str, ...] = (MEMORY, PORT)) -> tuple[int, ...]:
+    def _connections(self, op: PlanFields, kinds: tuple[str, ...] = (ir.MEMORY, ir.PORT)) -> tuple[int, ...]:
         kind = op.text("channel_type", kinds)
         ids = op.integers("channel_ids", 0, MAX_CHUNKS)
         if not ids:
             raise op.fail("names no channel", "channel_ids")
         return tuple(pick(op, tuple(self.channels[kind]), i, f"{kind} channel", "channel_ids") for i in ids)
 
-    def _move(self, op: PlanFields, name: str, form: MoveFormV2) -> KernelOp:
+    def _move(self, op: PlanFields, name: str, form: MoveFormV2) -> ir.KernelOp:
         via = op.text("channel_type", form.channels) if form.channels else None
-        if via == PORT and name == "ppkt":
-            form = MoveFormV2(action=PAIRS, sources="w+", targets="k+")
+        if via == ir.PORT and name == "ppkt":
+            form = MoveFormV2(action=ir.PAIRS, sources="w+", targets="k+")
         sources = self._operands(op, "src_buff", form.sources, via)
         targets = self._operands(op, "dst_buff", form.targets, via)
-        if form.action == PAIRS and len(sources) != len(targets):
+        if form.action == ir.PAIRS and len(sources) != len(targets):
             raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
-        if len({operand.count for operand in (*sources, *targets)}) > 1 and form.action == REDUCE:
+        if len({operand.count for operand in (*sources, *targets)}) > 1 and form.action == ir.REDUCE:
             raise op.fail("its buffers differ in size")
         for source, target in zip(sources, targets, strict=False):
             if source.count != target.count:
                 raise op.fail("a source and its target differ in size")
         connections: tuple[int, ...] = ()
-        if via == PORT:
-            connections = self._connections(op, (PORT,))
+        if via == ir.PORT:
+            connections = self._connections(op, (ir.PORT,))
             if len(connections) != len(targets):
                 raise op.fail(f"{len(connections)} channels for {len(targets)} targets", "channel_ids")
             for number, target in zip(connections, targets, strict=True):
@@ -317,7 +186,7 @@ class _BlockV2:
         elif op.has("channel_ids"):  # plans repeat the channel here, which follows from the buffers
             self._check_ids(op, via)
         part, num_parts = self._part(op)
-        return KernelOp(
+        return ir.KernelOp(
             action=form.action,
             name=name,
             sources=sources,
@@ -345,7 +214,7 @@ class _BlockV2:
         info.done()
         return part, size
 
-    def _operands(self, op: PlanFields, name: str, form: str, via: str | None) -> tuple[KernelOperand, ...]:
+    def _operands(self, op: PlanFields, name: str, form: str, via: str | None) -> tuple[ir.KernelOperand, ...]:
         items = op.mappings(name)
         fixed = form.replace("+", "")
         if len(items) < len(fixed) - (1 if form in ("lqk+", "lr+", "lk+") else 0) or (
@@ -355,13 +224,13 @@ class _BlockV2:
         letters = fixed + fixed[-1] * (len(items) - len(fixed))
         return tuple(self._operand(item, letter, via) for item, letter in zip(items, letters, strict=False))
 
-    def _operand(self, item: PlanFields, letter: str, via: str | None) -> KernelOperand:
+    def _operand(self, item: PlanFields, letter: str, via: str | None) -> ir.KernelOperand:
         index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
         packet, polls = letter in "pqknw", letter == "p"
         if letter in "mn":
-            number = pick(item, tuple(self.channels[SWITCH]), item.integer("switch_channel_id", 0, MAX_CHUNKS),
+            number = pick(item, tuple(self.channels[ir.SWITCH]), item.integer("switch_channel_id", 0, MAX_CHUNKS),
                           "switch channel", "switch_channel_id")  # fmt: skip
-            buffer, rank, group, path = self.gpu.groups[number].buffer, -1, number, SWITCH
+            buffer, rank, group, path = self.gpu.groups[number].buffer, -1, number, ir.SWITCH
         elif letter in "rk":
             assert via is not None
             remote = self.gpu.remote[
@@ -376,10 +245,61 @@ class _BlockV2:
         if packet and buffer != "scratch":
             raise item.fail(f"packets lie in scratch, not in the {buffer}")
         item.done()
-        return KernelOperand(
+        return ir.KernelOperand(
             rank=rank, buffer=buffer, index=index, count=count, via=path, packet=packet, polls=polls, group=group
         )
 
 
+class _Gpu(GpuReader):
+    """One GPU: what it can reach of others, its semaphores, and its thread blocks."""
+
+    format = "mscclpp-2"
+    block = _BlockV2
+    words = PlanWords(
+        KINDS, "channel_type", "connected_to", "rank_groups", ("input_chunks", "output_chunks", "scratch_chunks")
+    )
+
+    @classmethod
+    def of_plan(cls, top: PlanFields) -> dict[str, Any]:
+        return {
+            "reuse_scratch": top.boolean("reuse_resources", False),
+            "alignment": top.integer("buffer_alignment", 1, 2**20, 16),
+        }
+
+    def more(self) -> dict[str, Any]:
+        self.remote = tuple(self._remote_buffer(item, self.rank) for item in self.gpu.mappings("remote_buffers", []))
+        semaphores = tuple(self._semaphore(item) for item in self.gpu.mappings("semaphores", []))
+        self.num_semaphores = len(semaphores)
+        return {"semaphores": semaphores}
+
+    def _semaphore(self, item: PlanFields) -> int:
+        value = item.integer("init_value", 0, 2**20)
+        item.done()
+        return value
+
+    def switch_buffer(self, channel: PlanFields) -> str:
+        spelling = "buffer_type"
+        if channel.has("buff"):
+            # Plans written between PR #579 and v0.8.0; today's MSCCL++ refuses them.
+            spelling = "buff"
+            self.notes["switch channels say 'buff', which MSCCL++ from v0.8.0 on calls 'buffer_type'"] = None
+        return BUFFER_LETTERS[channel.text(spelling, BUFFER_LETTERS)]
+
+    def _remote_buffer(self, item: PlanFields, rank: int) -> ir.RemoteBuffer:
+        peer = item.integer("rank", 0, self.num_ranks - 1)
+        if peer == rank:
+            raise item.fail(f"a remote buffer of GPU {rank} must be another's", "rank")
+        buffer = BUFFER_LETTERS[item.text("type", BUFFER_LETTERS)]
+        access = item.get("access_channel_types")
+        if not isinstance(access, list) or not access:
+            raise item.fail("must be a list of channel types", "access_channel_types")
+        for kind in access:
+            if kind not in (ir.MEMORY, ir.PORT):
+                hint = nearest(str(kind)[:80], (ir.MEMORY, ir.PORT))
+                raise item.fail(f"unknown channel type {str(kind)[:80]!r}{hint}", "access_channel_types")
+        item.done()
+        return ir.RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
+
+
 def _adds(form: MoveFormV2) -> bool:
-    return form.action == REDUCE and (len(form.sources) > 1 or form.sources == "m")
+    return form.action == ir.REDUCE and (len(form.sources) > 1 or form.sources == "m")

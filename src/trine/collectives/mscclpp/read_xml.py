@@ -5,19 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from trine.collectives.mscclpp.plan import (
-    FIFO,
-    LOCAL,
-    PAIRS,
-    REDUCE,
-    SYNC,
-    Connection,
-    KernelGpu,
-    KernelOp,
-    KernelOperand,
-    KernelPlan,
-    ThreadBlock,
-)
+from trine.collectives.mscclpp import plan as ir
+from trine.collectives.mscclpp.plan import Connection, KernelGpu, KernelOp, KernelOperand, KernelPlan, ThreadBlock
 from trine.collectives.mscclpp.reading import (
     BUFFER_LETTERS,
     COLLECTIVES,
@@ -43,15 +32,15 @@ ATTRIBUTES = {
 OPTIONAL = {"minBytes": "0", "maxBytes": "0", "outofplace": "1", "inplace": "1", "nchannels": "1"}
 #: sources and targets: f FIFO, s the src range, d the dst range
 STEPS = {
-    "s": (PAIRS, "s", "f"),
-    "r": (PAIRS, "f", "d"),
-    "rcs": (REDUCE, "f", "df"),
-    "rrc": (REDUCE, "fs", "d"),
-    "rrs": (REDUCE, "fs", "f"),
-    "rrcs": (REDUCE, "fs", "df"),
-    "cpy": (PAIRS, "s", "d"),
-    "re": (REDUCE, "sd", "d"),
-    "nop": (SYNC, "", ""),
+    "s": (ir.PAIRS, "s", "f"),
+    "r": (ir.PAIRS, "f", "d"),
+    "rcs": (ir.REDUCE, "f", "df"),
+    "rrc": (ir.REDUCE, "fs", "d"),
+    "rrs": (ir.REDUCE, "fs", "f"),
+    "rrcs": (ir.REDUCE, "fs", "df"),
+    "cpy": (ir.PAIRS, "s", "d"),
+    "re": (ir.REDUCE, "sd", "d"),
+    "nop": (ir.SYNC, "", ""),
 }
 
 
@@ -184,7 +173,7 @@ class _XmlReader:
         self.rank = rank
         self.connections: dict[tuple[int, int], int] = {}
         blocks = tuple(self._block(block, number) for number, block in enumerate(gpu.children))
-        ends = [Connection(kind=FIFO, peer=peer, pair=channel) for peer, channel in self.connections]
+        ends = [Connection(kind=ir.FIFO, peer=peer, pair=channel) for peer, channel in self.connections]
         return KernelGpu(
             rank=rank,
             input_chunks=self.integer(gpu, "i_chunks", 0, MAX_CHUNKS),
@@ -236,5 +225,5 @@ class _XmlReader:
         if connection is None:
             raise self.fail(step, "type", f"{step.attributes['type']!r} in a thread block without {end} peer")
         peer = next(peer for (peer, _), number in self.connections.items() if number == connection)
-        return KernelOperand(rank=peer, buffer=FIFO, index=index, count=count, via=LOCAL, polls=end == "recv",
+        return KernelOperand(rank=peer, buffer=ir.FIFO, index=index, count=count, via=ir.LOCAL, polls=end == "recv",
                        connection=connection)  # fmt: skip

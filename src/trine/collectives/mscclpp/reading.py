@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
-from trine.collectives.mscclpp.plan import (
-    BARRIER,
-    BUFFERS,
-    FIFO,
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Connection,
-    KernelGpu,
-    KernelOp,
-    KernelOperand,
-    KernelPlan,
-    MulticastGroup,
-    ThreadBlock,
-)
+from trine.collectives.mscclpp import plan as ir
 from trine.errors import SpecError, nearest
 from trine.schema import show
 
@@ -125,7 +112,7 @@ def pick(here: PlanFields, items: tuple[int, ...], index: int, what: str, name: 
     return items[index]
 
 
-BUFFER_LETTERS = {"i": INPUT, "o": OUTPUT, "s": SCRATCH}
+BUFFER_LETTERS = {"i": ir.INPUT, "o": ir.OUTPUT, "s": ir.SCRATCH}
 
 #: the file's name of a collective -> trine's
 COLLECTIVES = {
@@ -144,26 +131,7 @@ COLLECTIVES = {
 }
 
 
-def number_pairs(kinds_and_peers: list[tuple[str, int]]) -> list[int]:
-    """For each connection of one GPU, how many of its kind to the same peer come before it."""
-    seen: Counter[tuple[str, int]] = Counter()
-    numbers = []
-    for key in kinds_and_peers:
-        numbers.append(seen[key])
-        seen[key] += 1
-    return numbers
-
-
-def make_connections(kind: str, peers: list[tuple[int, str | None, str | None]]) -> list[Connection]:
-    """Connections of one kind in the order of the file, with the numbers by which both ends know them."""
-    numbers = number_pairs([(kind, peer) for peer, _, _ in peers])
-    return [
-        Connection(kind=kind, peer=peer, pair=number, local_buffer=local, remote_buffer=remote)
-        for (peer, local, remote), number in zip(peers, numbers, strict=True)
-    ]
-
-
-def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> MulticastGroup:
+def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> ir.MulticastGroup:
     """One entry of the rank groups that a GPU's switch channel lists."""
     ranks = item.integers("ranks", 0, num_ranks - 1)
     if item.integer("size", 1, num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
@@ -171,10 +139,10 @@ def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> Mult
     if rank not in ranks:
         raise item.fail(f"GPU {rank} is not in its own group", "ranks")
     item.done()
-    return MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
+    return ir.MulticastGroup(ranks=tuple(sorted(ranks)), buffer=buffer)
 
 
-def group_number(group: MulticastGroup, groups: list[MulticastGroup], own: list[int]) -> int:
+def group_number(group: ir.MulticastGroup, groups: list[ir.MulticastGroup], own: list[int]) -> int:
     """The number of a GPU's group among ``groups`` of the plan, to which a new one is added; ``own``: those before it.
 
     The n-th group that a GPU lists with these ranks is the n-th of every other member.
@@ -187,7 +155,164 @@ def group_number(group: MulticastGroup, groups: list[MulticastGroup], own: list[
     return known[ordinal]
 
 
-def chunks_of_size(collective: str, gpus: tuple[KernelGpu, ...]) -> int:
+class PlanWords(NamedTuple):
+    """Keys of the common fields in one generation of MSCCL++ plans. kinds: channel kinds by their names in the file.
+
+    kind, peers, groups: keys of a channel. chunks: keys of a GPU, of its input, output and scratch.
+    """
+
+    kinds: Mapping[str, str]
+    kind: str
+    peers: str
+    groups: str
+    chunks: tuple[str, str, str]
+
+
+class GpuReader:
+    """One GPU of a plan of MSCCL++: its connections and multicast groups, then its thread blocks.
+
+    groups, notes: multicast groups and notes of the plan; each GPU appends its own.
+    """
+
+    words: ClassVar[PlanWords]
+    format: ClassVar[str]
+    block: ClassVar[type[BlockReader]]
+
+    def __init__(
+        self, gpu: PlanFields, rank: int, num_ranks: int, groups: list[ir.MulticastGroup], notes: dict[str, None]
+    ) -> None:
+        self.gpu, self.rank, self.num_ranks, self.groups, self.notes = gpu, rank, num_ranks, groups, notes
+        if gpu.integer("id", 0, num_ranks - 1) != rank:
+            raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
+        self.own_groups: list[int] = []
+        self.connections = self._connections()
+
+    def more(self) -> dict[str, Any]:
+        """Return the fields of a KernelGpu that this generation alone has."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_plan(cls, top: PlanFields) -> dict[str, Any]:
+        """Return the fields of a KernelPlan that this generation alone has."""
+        raise NotImplementedError
+
+    def ends_of(self, channel: PlanFields) -> tuple[str | None, str | None]:
+        """Return the buffers that a channel is bound to at both ends."""
+        return None, None
+
+    def switch_buffer(self, channel: PlanFields) -> str:
+        """Return the buffer of a switch channel."""
+        return BUFFER_LETTERS[channel.text("buff", BUFFER_LETTERS)]
+
+    def read(self) -> ir.KernelGpu:
+        """Return the GPU. Raises SpecError for unknown keys and values out of range."""
+        more = self.more()
+        sizes = [self.gpu.integer(name, 0, MAX_CHUNKS) for name in self.words.chunks]
+        blocks = tuple(self.block(self, item, n).read() for n, item in enumerate(self.gpu.mappings("threadblocks")))
+        result = ir.KernelGpu(
+            rank=self.rank, input_chunks=sizes[0], output_chunks=sizes[1], scratch_chunks=sizes[2],
+            blocks=blocks, connections=self.connections, groups=tuple(self.own_groups), **more,
+        )  # fmt: skip
+        self.gpu.done()
+        return result
+
+    def _connections(self) -> tuple[ir.Connection, ...]:
+        """Return memory connections, then port connections, numbered alike at both ends; collect the groups."""
+        words = self.words
+        found: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
+        seen: Counter[tuple[str, int]] = Counter()
+        for channel in self.gpu.mappings("channels"):
+            kind = words.kinds[channel.text(words.kind, words.kinds)]
+            if kind == ir.SWITCH:
+                self._switch(channel)
+            else:
+                local, remote = self.ends_of(channel)
+                peers = channel.integers(words.peers, 0, self.num_ranks - 1)
+                if self.rank in peers:
+                    raise channel.fail(f"GPU {self.rank} is connected to itself", words.peers)
+                for peer in peers:
+                    pair = seen[kind, peer]
+                    found[kind].append(
+                        ir.Connection(kind=kind, peer=peer, pair=pair, local_buffer=local, remote_buffer=remote)
+                    )
+                    seen[kind, peer] += 1
+            channel.done()
+        return (*found[ir.MEMORY], *found[ir.PORT])
+
+    def _switch(self, channel: PlanFields) -> None:
+        buffer = self.switch_buffer(channel)
+        for item in channel.mappings(self.words.groups):
+            group = rank_group(item, self.rank, self.num_ranks, buffer)
+            self.own_groups.append(group_number(group, self.groups, self.own_groups))
+
+
+class BlockReader:
+    """A thread block of an MSCCL++ plan; its operations index the channels that the block lists."""
+
+    def __init__(self, gpu: Any, block: PlanFields, number: int) -> None:
+        self.gpu, self.block, self.number = gpu, block, number
+        if block.integer("id", 0, MAX_CHUNKS) != number:
+            raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
+
+    def operation(self, op: PlanFields) -> ir.KernelOp:
+        """Return one operation."""
+        raise NotImplementedError
+
+    def listed(self) -> Iterator[tuple[str, int]]:
+        """Yield the kind and the number of each connection and group that the block lists."""
+        raise NotImplementedError
+
+    def read(self) -> ir.ThreadBlock:
+        """Return the thread block."""
+        operations = tuple(self.operation(op) for op in self.block.mappings("ops"))
+        self.block.done()
+        listed = list(self.listed())
+        return ir.ThreadBlock(
+            id=self.number,
+            operations=operations,
+            connections=tuple(number for kind, number in listed if kind != ir.SWITCH),
+            groups=tuple(number for kind, number in listed if kind == ir.SWITCH),
+        )
+
+
+def read_plan(data: object, file: str, reader: type[GpuReader]) -> ir.KernelPlan:
+    """Read the plain data of a file of MSCCL++; ``reader``: of the file's generation.
+
+    Raises
+    ------
+    SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
+    """
+    top = PlanFields(data, file, "")
+    gpus = top.mappings("gpus")
+    if not 1 <= len(gpus) <= MAX_RANKS:
+        raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
+    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
+    protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
+    groups: list[ir.MulticastGroup] = []
+    notes: dict[str, None] = {}
+    read = tuple(reader(gpu, rank, len(gpus), groups, notes).read() for rank, gpu in enumerate(gpus))
+    plan = ir.KernelPlan(
+        name=top.text("name"),
+        collective=collective,
+        format=reader.format,
+        protocol=protocol,
+        in_place=in_place,
+        gpus=read,
+        groups=tuple(groups),
+        threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
+        double_scratch=top.boolean("use_double_scratch_buffer", False),
+        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
+        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
+        chunks_of_size=chunks_of_size(collective, read),
+        notes=tuple(notes),
+        file=file,
+        **reader.of_plan(top),
+    )
+    top.done()
+    return plan
+
+
+def chunks_of_size(collective: str, gpus: tuple[ir.KernelGpu, ...]) -> int:
     """How many chunks the message has whose size nccl-tests prints: the output of an all-gather, else the input."""
     first = gpus[0]
     if collective in ("all_gather", "gather"):
@@ -195,7 +320,7 @@ def chunks_of_size(collective: str, gpus: tuple[KernelGpu, ...]) -> int:
     return first.input_chunks or first.output_chunks
 
 
-def walk(block: ThreadBlock) -> Iterator[tuple[str, KernelOp]]:
+def walk(block: ir.ThreadBlock) -> Iterator[tuple[str, ir.KernelOp]]:
     """Every operation of a block with its place, the bodies of pipelines included."""
     for number, op in enumerate(block.operations):
         yield f"ops[{number}]", op
@@ -203,7 +328,7 @@ def walk(block: ThreadBlock) -> Iterator[tuple[str, KernelOp]]:
             yield f"ops[{number}].ops[{inner}]", body
 
 
-def check_plan_shape(plan: KernelPlan) -> None:
+def check_plan_shape(plan: ir.KernelPlan) -> None:
     """What can only be seen when all GPUs are there.
 
     Raises
@@ -224,7 +349,7 @@ def check_plan_shape(plan: KernelPlan) -> None:
                 _check_op(plan, gpu, op, blocks, where)
 
 
-def _check_groups(plan: KernelPlan, gpu: KernelGpu) -> None:
+def _check_groups(plan: ir.KernelPlan, gpu: ir.KernelGpu) -> None:
     for number in gpu.groups:
         for rank in plan.groups[number].ranks:
             if number not in plan.gpus[rank].groups:
@@ -235,10 +360,10 @@ def _check_groups(plan: KernelPlan, gpu: KernelGpu) -> None:
                 )
 
 
-def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], where: str) -> None:
+def _check_op(plan: ir.KernelPlan, gpu: ir.KernelGpu, op: ir.KernelOp, blocks: set[int], where: str) -> None:
     for operand in (*op.sources, *op.targets):
         _check_operand(plan, operand, where)
-    if op.action == BARRIER and not 1 <= op.num_blocks <= len(blocks):
+    if op.action == ir.BARRIER and not 1 <= op.num_blocks <= len(blocks):
         raise SpecError(
             f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
         )
@@ -249,8 +374,8 @@ def _check_op(plan: KernelPlan, gpu: KernelGpu, op: KernelOp, blocks: set[int], 
             raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)
 
 
-def _check_operand(plan: KernelPlan, operand: KernelOperand, where: str) -> None:
-    if operand.buffer == FIFO:
+def _check_operand(plan: ir.KernelPlan, operand: ir.KernelOperand, where: str) -> None:
+    if operand.buffer == ir.FIFO:
         return
     ranks = plan.groups[operand.group].ranks if operand.group is not None else (operand.rank,)
     for rank in ranks:
@@ -264,14 +389,14 @@ def _check_operand(plan: KernelPlan, operand: KernelOperand, where: str) -> None
             )
 
 
-def buffer_chunks(plan: KernelPlan, rank: int, buffer: str) -> int:
+def buffer_chunks(plan: ir.KernelPlan, rank: int, buffer: str) -> int:
     """Chunks in one buffer; in place, input and output may lie in the larger of the two."""
-    assert buffer in BUFFERS
+    assert buffer in ir.BUFFERS
     gpu = plan.gpus[rank]
-    if buffer == SCRATCH:
+    if buffer == ir.SCRATCH:
         return gpu.scratch_chunks
     own, other = gpu.input_chunks, gpu.output_chunks
-    if buffer == OUTPUT:
+    if buffer == ir.OUTPUT:
         own, other = other, own
     if not plan.in_place:
         return own

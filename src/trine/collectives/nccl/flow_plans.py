@@ -3,7 +3,7 @@
 The flows of a collective are those of its algorithm, all channels together: rings and trees inside a domain go to the
 next GPU over switches, or over all direct links in proportion to their rates, and between domains from each GPU to the
 one of its number in the next domain; NVLS loads each GPU's links as a ring would with its own bytes; direct messages go
-where they go. So the bytes on every link are those that the algorithm moves (:func:`trine.collectives.nccl.load`).
+where they go. The bytes on every link are those of the algorithm (:func:`trine.collectives.query.link_load`).
 
 Alone, the collective takes the time of the library's formula: launch, set-up and steps pass before the bytes, which
 then take the rest at a rate that is the limit of each flow. Where that would be more than a link carries, less passes

@@ -20,7 +20,7 @@ from trine.arrays import Float64, Int64
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.tables.fp32_rows import DEEPBENCH, TRACES, measured
 from trine.compute.tables.fp32_surface import KERNEL_US
-from trine.compute.tables.nearby import Nearby
+from trine.compute.tables.kriging import Nearby
 from trine.errors import InputError
 
 #: What is computed: the result, the gradient of the input or the weight, or both gradients.

@@ -17,18 +17,7 @@ import numpy as np
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.cost import Work
 from trine.compute.data_sheet import least_time_s, peak
-from trine.compute.tables.convolutions import (
-    BOTH,
-    FEW_CHANNELS,
-    FORWARD,
-    HALVES,
-    INPUT,
-    WEIGHT,
-    Convolution,
-    bench,
-    bench_gpus,
-    bench_rows,
-)
+from trine.compute.tables import convolutions as conv
 from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
 from trine.compute.tables.fp32_surface import KERNEL_US, surface
 from trine.compute.tables.machine import generation_of
@@ -109,7 +98,9 @@ def _by_table(gpu: GpuSpec, table: str, shape: tuple[int, ...], amount: Work) ->
     return KernelTime(KERNEL_US + (us - KERNEL_US) * ratio, TRANSFERRED)
 
 
-def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direction: int = FORWARD) -> KernelTime:
+def convolution(
+    gpu: GpuSpec, layer: conv.Convolution, dtype: str = "float32", direction: int = conv.FORWARD
+) -> KernelTime:
     """Time of a convolution on ``gpu`` in one direction: FORWARD, INPUT or WEIGHT (its gradients).
 
     dtype: of the arithmetic: 'float32', 'tfloat32', 'float16' or 'bfloat16' (amp, with float32 sums). Measured are
@@ -121,7 +112,7 @@ def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direct
     ------
     InputError: a dtype that the GPU has no peak for, or no such direction.
     """
-    if direction not in (FORWARD, INPUT, WEIGHT):
+    if direction not in (conv.FORWARD, conv.INPUT, conv.WEIGHT):
         raise InputError(f"must be 0 (forward), 1 (input) or 2 (weight), got {direction!r}", field="direction")
     peak(gpu, dtype)
     if dtype == "tfloat32" and "tfloat32" not in gpu.flop_per_s:
@@ -132,7 +123,7 @@ def convolution(gpu: GpuSpec, layer: Convolution, dtype: str = "float32", direct
         if found is not None:
             return found
     us = _traced_us(layer, direction) if kept == "tfloat32" else _bench_us(whose, kept, direction, layer)
-    if whose == gpu.name and kept == ("float16" if dtype in HALVES else dtype):
+    if whose == gpu.name and kept == ("float16" if dtype in conv.HALVES else dtype):
         return KernelTime(us, INTERPOLATED if layer.groups == 1 else MODELLED)
     ratio = _roofline_s(gpu, layer, dtype) / _roofline_s(load_gpu(whose), layer, kept)
     word = TRANSFERRED if layer.groups == 1 else ASSUMED
@@ -143,20 +134,20 @@ def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
     """Whose measured convolutions a GPU takes, and in which precision."""
     if dtype != "float32" and "tfloat32" in gpu.flop_per_s:
         return _TRACED, "tfloat32"
-    whose = gpu.name if gpu.name in bench_gpus() else _BENCH_SIBLINGS.get(gpu.name, "v100")
-    has_halves = bool(bench_rows(whose, "float16", FORWARD)[0])
-    return whose, "float16" if dtype in HALVES and has_halves else "float32"
+    whose = gpu.name if gpu.name in conv.bench_gpus() else _BENCH_SIBLINGS.get(gpu.name, "v100")
+    has_halves = bool(conv.bench_rows(whose, "float16", conv.FORWARD)[0])
+    return whose, "float16" if dtype in conv.HALVES and has_halves else "float32"
 
 
-def _traced_us(layer: Convolution, direction: int) -> float:
+def _traced_us(layer: conv.Convolution, direction: int) -> float:
     """The H100 in TF32. Its gradients were measured together; V100's in float16 say which part is which."""
-    if direction == FORWARD or (direction == WEIGHT and layer.channels // layer.groups < FEW_CHANNELS):
+    if direction == conv.FORWARD or (direction == conv.WEIGHT and layer.channels // layer.groups < conv.FEW_CHANNELS):
         return _bench_us(_TRACED, "tfloat32", direction, layer)
-    parts = {part: _bench_us("v100", "float16", part, layer) for part in (INPUT, WEIGHT)}
-    return _bench_us(_TRACED, "tfloat32", BOTH, layer) * parts[direction] / sum(parts.values())
+    parts = {part: _bench_us("v100", "float16", part, layer) for part in (conv.INPUT, conv.WEIGHT)}
+    return _bench_us(_TRACED, "tfloat32", conv.BOTH, layer) * parts[direction] / sum(parts.values())
 
 
-def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> KernelTime | None:
+def _by_both_tables(gpu: GpuSpec, layer: conv.Convolution, direction: int) -> KernelTime | None:
     """The V100's time by DeepBench times the ratio of NeuSight's: what the layer takes here over there."""
     shape = (layer.batch, layer.channels, layer.out, layer.filter[0], layer.size[0], layer.stride[0], layer.padding[0])
     amount = Work(*(int(x) for x in layer.work(4)))
@@ -167,12 +158,12 @@ def _by_both_tables(gpu: GpuSpec, layer: Convolution, direction: int) -> KernelT
 
 
 @lru_cache(maxsize=65536)
-def _bench_us(gpu: str, dtype: str, direction: int, layer: Convolution) -> float:
-    return float(bench(gpu, dtype, direction).us([layer])[0])
+def _bench_us(gpu: str, dtype: str, direction: int, layer: conv.Convolution) -> float:
+    return float(conv.bench(gpu, dtype, direction).us([layer])[0])
 
 
-def _roofline_s(gpu: GpuSpec, layer: Convolution, dtype: str) -> float:
-    flops, num_bytes = layer.work(2 if dtype in HALVES else 4)
+def _roofline_s(gpu: GpuSpec, layer: conv.Convolution, dtype: str) -> float:
+    flops, num_bytes = layer.work(2 if dtype in conv.HALVES else 4)
     return max(flops / peak(gpu, dtype), num_bytes / gpu.memory_bytes_per_s)
 
 

@@ -18,7 +18,7 @@ from trine.arrays import Float64, Int64
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.tables.fp32_rows import NEUSIGHT, folds, measured
 from trine.compute.tables.fp32_shapes import Asked, asked
-from trine.compute.tables.nearby import Nearby
+from trine.compute.tables.kriging import Nearby
 
 #: Part of the bandwidth of a data sheet that large operators reach; of measured rates, which one counts as the highest.
 _BANDWIDTH, _FASTEST, _SHORTEST = 0.8, 0.98, 0.002

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,29 +82,22 @@ class Attributes(Mapping[str, Any]):
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of texts; empty where there is none."""
-        if name not in self._found:
-            return ()
-        kind, value = self._found[name]
-        if kind != "string_list":
-            self.fail(name, f"must be a list of texts, is {kind}")
-        return tuple(value.values)
+        return self._list(name, ("string_list",), "texts")
 
     def numbers(self, name: str) -> tuple[int, ...]:
         """A list of whole numbers; empty where there is none."""
-        if name not in self._found:
-            return ()
-        kind, value = self._found[name]
-        if kind not in _LISTS:
-            self.fail(name, f"must be a list of whole numbers, is {kind}")
-        return tuple(value.values)
+        return self._list(name, _LISTS, "whole numbers")
 
     def flags(self, name: str) -> tuple[bool, ...]:
         """A list of truth values; empty where there is none."""
+        return self._list(name, ("bool_list",), "truth values")
+
+    def _list(self, name: str, kinds: Collection[str], words: str) -> tuple[Any, ...]:
         if name not in self._found:
             return ()
         kind, value = self._found[name]
-        if kind != "bool_list":
-            self.fail(name, f"must be a list of truth values, is {kind}")
+        if kind not in kinds:
+            self.fail(name, f"must be a list of {words}, is {kind}")
         return tuple(value.values)
 
 

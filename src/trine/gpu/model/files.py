@@ -8,16 +8,35 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from trine.cluster.presets import load_gpu
 from trine.cluster.serialize import exact_bandwidth, exact_time
 from trine.errors import PlanError, SpecError, nearest
 from trine.evidence import ASSUMED, MEASURED, MODELLED
-from trine.gpu.model import GROUPS, PATHS, GpuModel, ModelField, values
-from trine.gpu.model.check import check_model
+from trine.gpu.model import (
+    BY_GPU,
+    FIELDS,
+    FIFO,
+    GROUPS,
+    INTERLEAVED,
+    L2,
+    OPTIONAL,
+    PATHS,
+    GpuModel,
+    MemorySystem,
+    ModelField,
+    Monitor,
+    Nic,
+    Noc,
+    Ports,
+    values,
+)
+from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS, check_model
 from trine.inputs import PRESETS, is_file, preset_names
-from trine.units import PS_PER_S
+from trine.schema import BeforeValidator, Field, Spec, make_spec
+from trine.spec import Bandwidth, Duration, Size
+from trine.units import PS_PER_S, parse_cycle, parse_time
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
@@ -105,7 +124,6 @@ def _preset(name: str) -> GpuModel:
 
 
 def _read(path: Path) -> GpuModel:
-    from trine.gpu.model.schema import file_schema, to_model
     from trine.spec import check
 
     data, origins = layered(path, _base)
@@ -252,3 +270,97 @@ def _exact(field: ModelField, value: int | str | bool | None) -> int | str | boo
     if field.unit == "bytes":
         return f"{value} B"
     return exact_bandwidth(value) if field.unit == "rate" else exact_time(value)
+
+
+_Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+_UNITS: dict[str, Any] = {
+    "": _Count,
+    "time": Duration,
+    "bytes": Size,
+    "rate": Bandwidth,
+    "clock": Annotated[int, BeforeValidator(lambda value: parse_cycle(value))],
+}
+#: Fields that are no plain counts or quantities.
+_KINDS: dict[str, Any] = {
+    **{path: Literal[words] for path, words in WORDS.items()},
+    "noc.rows": _Count | None,  # of a mesh only
+    "noc.cols": _Count | None,
+    "cus.posted_stores": bool,
+    "cus.issue_seed": Annotated[int, Field(ge=0, le=MAX_COUNT)] | None,
+    "kernels.poll": Annotated[int | None, BeforeValidator(lambda value: _poll(value))],
+    "monitor.capacity": Annotated[int, Field(ge=0, le=MAX_SLEEPERS)],
+}
+_DEFAULTS = {
+    "noc.rows": None, "noc.cols": None, "kernels.poll": None, "kernels.fence": 0,
+    "kernels.poll_turn": 0, "cus.issue_seed": None, "l2.far": 0,
+    "ports.choice": INTERLEAVED, "ports.arbitration": FIFO, "nic.initiator": BY_GPU,
+}  # fmt: skip
+
+
+class GpuModelFile(Spec):
+    """A whole file, after what it inherits from its ``base`` has been filled in, but for its fields."""
+
+    name: str | None = None
+    base: str | None = None
+    notes: str = ""
+    sources: dict[str, str] = Field(default_factory=dict)
+    evidence: dict[str, Literal["measured", "modelled", "assumed"]] = Field(default_factory=dict)
+
+
+def _poll(value: Any) -> int | None:
+    return None if value in (None, "none") else parse_time(value)
+
+
+@cache
+def file_schema() -> type[GpuModelFile]:
+    """:class:`GpuModelFile` with all fields, in their groups."""
+    groups: dict[str, dict[str, Any]] = {}
+    for field in FIELDS:
+        group, _, name = field.path.rpartition(".")
+        groups.setdefault(group, {})[name] = (_kind(field), _DEFAULTS.get(field.path, ...))
+    entries = groups.pop("")
+    for group, fields in groups.items():
+        section: Any = make_spec(f"{group.title()}Spec", Spec, fields)
+        if group in OPTIONAL:  # ``none`` in a file takes away what its base has
+            absent = BeforeValidator(lambda value: None if value == "none" else value)
+            entries[group] = (Annotated[section | None, absent], None)
+        else:
+            entries[group] = (section, ...)
+    return make_spec("GpuModelFile", GpuModelFile, entries)
+
+
+def _kind(field: ModelField) -> Any:
+    return _KINDS.get(field.path, _UNITS[field.unit])
+
+
+def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: dict[str, str]) -> GpuModel:
+    """The model that a file describes; ``evidence`` and ``sources`` by path, worked out by the caller."""
+    groups: dict[str, dict[str, Any]] = {
+        "": {},
+        "noc": {},
+        "memory": {},
+        "ports": {},
+        "l2": {},
+        "monitor": {},
+        "nic": {},
+    }
+    for field in FIELDS:
+        section, _, key = field.path.rpartition(".")
+        holder = getattr(spec, section) if section else spec
+        value = None if holder is None else getattr(holder, key)
+        if value is not None:
+            group, _, attribute = field.attribute.rpartition(".")
+            groups[group][attribute] = value
+    return GpuModel(
+        name=name,
+        noc=Noc(**groups["noc"]),
+        memory=MemorySystem(**groups["memory"]),
+        ports=Ports(**groups["ports"]),
+        l2=L2(**groups["l2"]) if groups["l2"] else None,
+        monitor=Monitor(**groups["monitor"]) if groups["monitor"] else None,
+        nic=Nic(**groups["nic"]) if groups["nic"] else None,
+        evidence=evidence,
+        sources=sources,
+        notes=spec.notes,
+        **groups[""],
+    )

@@ -11,21 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from trine.gpu import program as isa
 from trine.gpu.draws import MODULUS, MULTIPLIER, first_draw
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    COMPUTE,
-    DATA_OPS,
-    DELAY,
-    DMA,
-    FENCE,
-    LOAD,
-    REDUCE,
-    RELEASE,
-    STORE,
-    WAITCNT,
-)
 from trine.gpu.records import BARRIER as AT_BARRIER
 from trine.gpu.records import COMPUTING, ISSUE, MEMORY, SEMAPHORE
 from trine.gpu.reference.events import CUS, WAVEFRONTS, Agenda
@@ -34,7 +21,7 @@ from trine.gpu.reference.requests import NUMBERS, OwnRequest
 from trine.gpu.reference.shared import SharedState, TwinOperand, TwinOperation
 from trine.gpu.reference.switches import send_to_members
 
-CONTROL_OPS = (ACQUIRE, RELEASE, DMA)
+CONTROL_OPS = (isa.ACQUIRE, isa.RELEASE, isa.DMA)
 
 
 # The wavefront and its workgroup
@@ -97,22 +84,22 @@ class WavefrontRun:
     def _is_through(self, operation: TwinOperation) -> bool:
         """Whether the operation is over at once; else what it takes has begun."""
         kind = operation.kind
-        if kind in DATA_OPS or kind in CONTROL_OPS:
+        if kind in isa.DATA_OPS or kind in CONTROL_OPS:
             return self._queue_to_issue(operation)
-        if kind in (WAITCNT, FENCE) and self.unfinished > operation.amount:
+        if kind in (isa.WAITCNT, isa.FENCE) and self.unfinished > operation.amount:
             self._enter(MEMORY)
             return False
-        if kind in (FENCE, DELAY):
+        if kind in (isa.FENCE, isa.DELAY):
             self._enter(MEMORY)
             model = self.shared.model
-            pause_ps = model.fence_ps if kind == FENCE else operation.amount * model.cycle_ps
+            pause_ps = model.fence_ps if kind == isa.FENCE else operation.amount * model.cycle_ps
             self.later(self.agenda.now + pause_ps, self._next)
             return False
-        if kind == BARRIER:
+        if kind == isa.BARRIER:
             self._enter(AT_BARRIER)
             self.workgroup.arrive(self)
             return False
-        if kind == COMPUTE:
+        if kind == isa.COMPUTE:
             self._enter(COMPUTING)
             self.later(self.cu.occupy_alu(operation.amount), self._next)
             return False
@@ -124,7 +111,7 @@ class WavefrontRun:
 
     def _queue_to_issue(self, operation: TwinOperation) -> bool:
         if self.issued == self._num_requests(operation):
-            return operation.kind != ACQUIRE
+            return operation.kind != isa.ACQUIRE
         if self.held < operation.unroll:
             self._enter(ISSUE)
             self.cu.queue(self)
@@ -134,7 +121,7 @@ class WavefrontRun:
         return False
 
     def _num_requests(self, operation: TwinOperation) -> int:
-        if operation.kind == DMA:
+        if operation.kind == isa.DMA:
             return 1
         per_line = len(operation.issued_by_wavefronts)
         if operation.kind in CONTROL_OPS:
@@ -154,11 +141,11 @@ class WavefrontRun:
         self.issued += 1
         self.held += 1
         self.cu.take_slot()
-        if operation.kind == DMA:
+        if operation.kind == isa.DMA:
             self._hand_over(operation)
         else:
             self.cu.send(self.line, operands[which])
-        if operation.kind == ACQUIRE:
+        if operation.kind == isa.ACQUIRE:
             self._enter(SEMAPHORE)
         else:
             self.go_on()
@@ -166,9 +153,9 @@ class WavefrontRun:
     def _begin_line(self, operation: TwinOperation, number: int) -> None:
         self.unfinished += 1
         self.line = LineInFlight(self, operation, number, to_read=len(operation.reads))
-        if operation.reads and operation.kind != DMA:
+        if operation.reads and operation.kind != isa.DMA:
             self.line.to_write.extend(operation.writes)
-        elif operation.kind in (STORE, RELEASE):
+        elif operation.kind in (isa.STORE, isa.RELEASE):
             self.line.unposted = self.line.unanswered = len(operation.writes)
 
     def _hand_over(self, operation: TwinOperation) -> None:
@@ -215,7 +202,7 @@ class WavefrontRun:
         if operation is None:
             if self.unfinished == 0:
                 self.go_on()
-        elif operation.kind in (WAITCNT, FENCE) and self.is_begun and self.unfinished <= operation.amount:
+        elif operation.kind in (isa.WAITCNT, isa.FENCE) and self.is_begun and self.unfinished <= operation.amount:
             self.go_on()
 
     def acquired(self) -> None:
@@ -359,8 +346,8 @@ class ComputeUnit:
         """The request of an operand: a line's, or the whole operation's."""
         operation, wavefront = line.operation, line.wavefront
         kind, address, semaphore, amount = operation.kind, operand.address, operand.semaphore, operation.amount
-        if kind in DATA_OPS:
-            kind = LOAD if any(operand is read for read in operation.reads) else STORE
+        if kind in isa.DATA_OPS:
+            kind = isa.LOAD if any(operand is read for read in operation.reads) else isa.STORE
             address += line.number * operand.step
             semaphore = semaphore + line.number if operand.is_flagged else -1
             amount = 1
@@ -459,7 +446,7 @@ class LineInFlight:
             wavefront.free_slot()
             return
         model, reads = wavefront.shared.model, len(self.operation.reads)
-        if self.operation.kind == REDUCE and reads > 1:
+        if self.operation.kind == isa.REDUCE and reads > 1:
             cycles = -(-(reads - 1) * model.line_bytes // model.reduce_bytes_per_cycle)
             wavefront.later(wavefront.cu.occupy_alu(cycles), self._reduced)
         else:
@@ -492,15 +479,15 @@ class WavefrontRequest(OwnRequest):
 
     def answered(self) -> None:
         shared = self.wavefront.shared
-        if self.kind == LOAD:
+        if self.kind == isa.LOAD:
             shared.counters[self.gpu].load_latency_ps += shared.agenda.now - self.issued_ps
         if not self.was_enough:
             self._ask_again()
             return
         self.wavefront.cu.asking.pop(self, None)
-        if self.kind == ACQUIRE:
+        if self.kind == isa.ACQUIRE:
             self.wavefront.acquired()
-        elif self.kind == LOAD:
+        elif self.kind == isa.LOAD:
             self.line.read_back()
         else:
             self.line.unanswered -= 1

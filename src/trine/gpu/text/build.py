@@ -14,16 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
+from trine.gpu import program as isa
 from trine.gpu.builder import Operations, ProgramBuilder
-from trine.gpu.program import (
-    DATA_OPS,
-    OP_COLUMNS,
-    OPERAND_COLUMNS,
-    READ_MEMBER,
-    READ_SUM,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 from trine.gpu.text.line import (
     MAX_VALUE,
     BinaryExpression,
@@ -135,9 +128,9 @@ class TextCompiler:
         self._num_operands += shape[0] * shape[1] * int(counts.sum())
         if self._num_operands > MAX_OPERANDS:
             raise block.line.fail(f"the program has more than {MAX_OPERANDS} operands")
-        ops = {name: np.zeros((*shape, size), np.int64) for name in (*OP_COLUMNS, _COUNT, _LINE)}
+        ops = {name: np.zeros((*shape, size), np.int64) for name in (*isa.OP_COLUMNS, _COUNT, _LINE)}
         ops[_COUNT][...] = counts
-        operands = {name: np.zeros((*shape, int(counts.sum())), np.int64) for name in OPERAND_COLUMNS}
+        operands = {name: np.zeros((*shape, int(counts.sum())), np.int64) for name in isa.OPERAND_COLUMNS}
         starts = np.cumsum(counts) - counts
         for each in placed:
             self._fill(each, names, ops, operands, starts)
@@ -190,7 +183,7 @@ class TextCompiler:
             rows.append(operand)
             for distance in range(1, self._head.num_ranks) if operand.everyone else ():
                 rank = BinaryExpression("+", Name("rank"), Number(distance))
-                role = READ_MEMBER if operand.role == READ_SUM else WRITE_MEMBER
+                role = isa.READ_MEMBER if operand.role == isa.READ_SUM else isa.WRITE_MEMBER
                 rows.append(replace(operand, role=role, rank=rank, relative=True, everyone=False))
         return replace(operation, operands=tuple(rows))
 
@@ -235,7 +228,7 @@ class TextCompiler:
         address = head.semaphore_base + head.semaphore_step * semaphore
         if operand.address is not None:
             address = work_out(operand.address, names, line)
-        step: Value = head.line_bytes if operation.kind in DATA_OPS else 0
+        step: Value = head.line_bytes if operation.kind in isa.DATA_OPS else 0
         if operand.step is not None:
             step = _within(work_out(operand.step, names, line), -MAX_INT32, MAX_INT32, "the step", line)
         found: dict[str, Value] = {"role": operand.role, "rank": rank, "step": step, "semaphore": semaphore}

@@ -15,25 +15,8 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.errors import InputError
-from trine.gpu.program import (
-    ACQUIRE,
-    ADD_ALL,
-    BARRIER,
-    COMPUTE,
-    DATA_OPS,
-    DELAY,
-    DMA,
-    FENCE,
-    MEMBER_ROLES,
-    NOP,
-    OP_NAMES,
-    READ_ROLES,
-    RELEASE,
-    WAITCNT,
-    Buffer,
-    GpuProgram,
-    is_flagged,
-)
+from trine.gpu import program as isa
+from trine.gpu.program import Buffer, GpuProgram, is_flagged
 from trine.gpu.text.line import in_quotes, quoted
 from trine.gpu.text.parse import RESERVED, aligned
 
@@ -198,7 +181,9 @@ def _semaphore_layout(program: GpuProgram) -> tuple[int, int]:
     default = aligned(end), program.line_bytes
     kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
     alone = np.repeat(np.diff(program.operand_ptr), np.diff(program.operand_ptr)) == 1
-    which = ((kind == ACQUIRE) | (kind == RELEASE) | ((kind == DMA) & alone)) & (program.operand_semaphore >= 0)
+    which = ((kind == isa.ACQUIRE) | (kind == isa.RELEASE) | ((kind == isa.DMA) & alone)) & (
+        program.operand_semaphore >= 0
+    )
     numbers = program.operand_semaphore[which].astype(np.int64)
     addresses = program.operand_address[which]
     if not len(numbers) or (addresses == default[0] + default[1] * numbers).all():
@@ -398,19 +383,19 @@ class _TextPrinter:
         kind, amount = int(program.op_kind[op]), int(program.op_amount[op])
         at = [number - first for number in range(*program.operand_ptr[op : op + 2].tolist())]
         roles = program.operand_role[first:]
-        words = [OP_NAMES[kind]]
-        if kind in DATA_OPS:
+        words = [isa.OP_NAMES[kind]]
+        if kind in isa.DATA_OPS:
             words.append(f"{amount} lines")
             words.append(self._sides(at, roles, rule, lambda i: self._line_operand(i, rule, first)))
-        elif kind == DMA:
+        elif kind == isa.DMA:
             words += [size_text(amount)] if len(at) > 1 else []
             words.append(self._sides(at, roles, rule, lambda i: self._dma_operand(i, rule, len(at) > 1)))
-        elif kind in (ACQUIRE, RELEASE):
-            words.append(self._list(at, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == RELEASE)))
+        elif kind in (isa.ACQUIRE, isa.RELEASE):
+            words.append(self._list(at, roles, rule, lambda i: self._semaphore_operand(i, rule, kind == isa.RELEASE)))
             words += [f"by {amount}"] if amount != 1 else []
-        elif kind in (WAITCNT, COMPUTE, DELAY):
-            words.append(f"{amount}" if kind == WAITCNT else f"{amount} cycles")
-        elif kind not in (BARRIER, FENCE, NOP):
+        elif kind in (isa.WAITCNT, isa.COMPUTE, isa.DELAY):
+            words.append(f"{amount}" if kind == isa.WAITCNT else f"{amount} cycles")
+        elif kind not in (isa.BARRIER, isa.FENCE, isa.NOP):
             raise AssertionError(f"kind {kind}")
         words += [f"unroll {program.op_unroll[op]}"] if program.op_unroll[op] else []
         words += [f"label {in_quotes(program.labels[program.op_label[op]])}"] if program.op_label[op] >= 0 else []
@@ -419,8 +404,8 @@ class _TextPrinter:
     def _sides(
         self, at: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        sources = self._list([i for i in at if roles[i] in READ_ROLES], roles, rule, say)
-        targets = self._list([i for i in at if roles[i] not in READ_ROLES], roles, rule, say)
+        sources = self._list([i for i in at if roles[i] in isa.READ_ROLES], roles, rule, say)
+        targets = self._list([i for i in at if roles[i] not in isa.READ_ROLES], roles, rule, say)
         return " ".join([*([sources] if sources else []), *(["->", targets] if targets else [])])
 
     def _list(
@@ -429,7 +414,7 @@ class _TextPrinter:
         """Operands, of which multimem ones have a row for each member."""
         rows: list[list[int]] = []
         for i in at:
-            if roles[i] in MEMBER_ROLES:
+            if roles[i] in isa.MEMBER_ROLES:
                 rows[-1].append(i)
             else:
                 rows.append([i])
@@ -438,7 +423,7 @@ class _TextPrinter:
     def _members(
         self, own: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        word = "multimem add" if roles[own[0]] == ADD_ALL else "multimem"
+        word = "multimem add" if roles[own[0]] == isa.ADD_ALL else "multimem"
         peers = [peer_text(rule.peers, i) for i in own]
         places = {say(i)[len(peer) :] for i, peer in zip(own, peers, strict=True)}
         everyone = ["own", *(f"rank+{distance}" for distance in range(1, self._program.num_gpus))]

@@ -7,32 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trine.errors import nearest
-from trine.gpu.program import (
-    ACQUIRE,
-    ADD_ALL,
-    BARRIER,
-    COMPUTE,
-    COPY,
-    DELAY,
-    DMA,
-    FENCE,
-    LOAD,
-    MEMBER_ROLES,
-    MULTIMEM_ROLES,
-    NOP,
-    READ,
-    READ_FLAGGED,
-    READ_MEMBER,
-    READ_SUM,
-    REDUCE,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_ALL,
-    WRITE_FLAGGED,
-    WRITE_MEMBER,
-)
+from trine.gpu import program as isa
 from trine.gpu.text.line import NAME, NUMBER, WORD, Expression, Number, SourceLine, has_unit, read_factor, read_value
 from trine.schema import show
 
@@ -82,12 +57,12 @@ class _DataForm(NamedTuple):
 
 _MANY = 4096
 _DATA: Mapping[str, _DataForm] = {
-    "load": _DataForm(LOAD, (1, _MANY)),
-    "store": _DataForm(STORE, (0, 0), (1, _MANY)),
-    "copy": _DataForm(COPY, (1, 1), (1, _MANY)),
-    "put": _DataForm(COPY, (1, 1), (1, _MANY), WRITE),
-    "get": _DataForm(COPY, (1, 1), (1, _MANY), READ),
-    "reduce": _DataForm(REDUCE, (1, _MANY), (0, _MANY)),
+    "load": _DataForm(isa.LOAD, (1, _MANY)),
+    "store": _DataForm(isa.STORE, (0, 0), (1, _MANY)),
+    "copy": _DataForm(isa.COPY, (1, 1), (1, _MANY)),
+    "put": _DataForm(isa.COPY, (1, 1), (1, _MANY), isa.WRITE),
+    "get": _DataForm(isa.COPY, (1, 1), (1, _MANY), isa.READ),
+    "reduce": _DataForm(isa.REDUCE, (1, _MANY), (0, _MANY)),
 }
 _CONTROL = ("dma", "acquire", "release", "waitcnt", "fence", "barrier", "compute", "delay", "nop")
 #: Other words for the same: of CUDA, of AMD's instruction set, of MSCCL++.
@@ -122,10 +97,10 @@ def _data(line: SourceLine, form: _DataForm) -> OperationText:
     in_lines = line.accept("lines", "line")
     if not in_lines and not has_unit(amount):
         raise line.unexpected("'lines', or a size with a unit,")
-    sources = [] if line.peek().text == "->" else _operands(line, READ)
-    targets = _operands(line, WRITE) if line.accept("->") else []
+    sources = [] if line.peek().text == "->" else _operands(line, isa.READ)
+    targets = _operands(line, isa.WRITE) if line.accept("->") else []
     for found, (least, most), side in ((sources, form.sources, "before"), (targets, form.targets, "after")):
-        count = sum(operand.role not in MEMBER_ROLES for operand in found)
+        count = sum(operand.role not in isa.MEMBER_ROLES for operand in found)
         if not least <= count <= most:
             needed = f"{least}" if least == most else f"at least {least}"
             raise line.fail(f"has {count} operands {side} '->', and needs {needed}")
@@ -149,24 +124,24 @@ def _operands(line: SourceLine, role: int) -> list[OperandText]:
 
 def _members(line: SourceLine, role: int, read: Callable[[SourceLine, int], OperandText]) -> list[OperandText]:
     """The rows of ``multimem all:out`` or ``multimem own:out & rank+1:out``; ``add``: to what is there."""
-    first = READ_SUM if role == READ else ADD_ALL if line.accept("add") else WRITE_ALL
+    first = isa.READ_SUM if role == isa.READ else isa.ADD_ALL if line.accept("add") else isa.WRITE_ALL
     if line.peek().text == "all":
         return [replace(read(line, first), everyone=True)]
     found = [read(line, first)]
     while line.accept("&"):
-        found.append(read(line, READ_MEMBER if role == READ else WRITE_MEMBER))
+        found.append(read(line, isa.READ_MEMBER if role == isa.READ else isa.WRITE_MEMBER))
     return found
 
 
 def _operand(line: SourceLine, role: int) -> OperandText:
-    rank, relative = _rank(line, role in MULTIMEM_ROLES)
+    rank, relative = _rank(line, role in isa.MULTIMEM_ROLES)
     line.expect(":", "':' and an address")
     address = read_value(line, "an address")
     step = read_value(line, "a step in bytes") if line.accept("step") else None
     semaphore = None
-    if role in (READ, WRITE, WRITE_ALL, WRITE_MEMBER) and line.accept("flagged"):
+    if role in (isa.READ, isa.WRITE, isa.WRITE_ALL, isa.WRITE_MEMBER) and line.accept("flagged"):
         semaphore = _semaphore(line)
-        role = {READ: READ_FLAGGED, WRITE: WRITE_FLAGGED}.get(role, role)
+        role = {isa.READ: isa.READ_FLAGGED, isa.WRITE: isa.WRITE_FLAGGED}.get(role, role)
     return OperandText(role=role, rank=rank, relative=relative, address=address, step=step, semaphore=semaphore)
 
 
@@ -193,13 +168,13 @@ def _semaphore(line: SourceLine) -> Expression:
 def _dma(line: SourceLine) -> dict[str, Any]:
     """``dma 4 KiB own:a -> rank+1:b sem 3``, or ``dma -> rank+1 sem 3``."""
     if line.accept("->"):
-        return {"kind": DMA, "amount": Number(0), "operands": (_target(line),)}
+        return {"kind": isa.DMA, "amount": Number(0), "operands": (_target(line),)}
     amount = read_value(line, "a size")
     if not has_unit(amount) and amount != Number(0):
         raise line.fail("the size of a dma needs a unit, such as 4 KiB")
-    source = _dma_operand(line, READ)
+    source = _dma_operand(line, isa.READ)
     line.expect("->", "'->' and a target")
-    return {"kind": DMA, "amount": amount, "operands": (source, _dma_operand(line, WRITE))}
+    return {"kind": isa.DMA, "amount": amount, "operands": (source, _dma_operand(line, isa.WRITE))}
 
 
 def _dma_operand(line: SourceLine, role: int) -> OperandText:
@@ -210,9 +185,9 @@ def _dma_operand(line: SourceLine, role: int) -> OperandText:
     return OperandText(role=role, rank=rank, relative=relative, address=address, semaphore=semaphore)
 
 
-def _target(line: SourceLine, role: int = WRITE) -> OperandText:
+def _target(line: SourceLine, role: int = isa.WRITE) -> OperandText:
     """``rank+1 sem 3 at 0x1000``: a semaphore of a rank, in the memory at an address."""
-    rank, relative = _rank(line, role in MULTIMEM_ROLES)
+    rank, relative = _rank(line, role in isa.MULTIMEM_ROLES)
     semaphore = _semaphore(line)
     return OperandText(role=role, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
 
@@ -223,21 +198,21 @@ def _at(line: SourceLine) -> Expression | None:
 
 def _control(line: SourceLine, word: str) -> dict[str, Any]:
     if word == "acquire":
-        operand = OperandText(role=READ, rank=None, semaphore=_semaphore(line), address=_at(line))
-        return {"kind": ACQUIRE, "amount": _by(line), "operands": (operand,)}
+        operand = OperandText(role=isa.READ, rank=None, semaphore=_semaphore(line), address=_at(line))
+        return {"kind": isa.ACQUIRE, "amount": _by(line), "operands": (operand,)}
     if word == "release":
         targets: list[OperandText] = []
         while not targets or line.accept(","):
-            targets += _members(line, WRITE, _target) if line.accept("multimem") else [_target(line)]
-        return {"kind": RELEASE, "amount": _by(line), "operands": tuple(targets)}
+            targets += _members(line, isa.WRITE, _target) if line.accept("multimem") else [_target(line)]
+        return {"kind": isa.RELEASE, "amount": _by(line), "operands": tuple(targets)}
     if word == "waitcnt":
-        return {"kind": WAITCNT, "amount": read_value(line, "how many may be unfinished, such as 0,")}
+        return {"kind": isa.WAITCNT, "amount": read_value(line, "how many may be unfinished, such as 0,")}
     if word in ("compute", "delay"):
         amount = read_value(line, "a number of cycles")
         if not line.accept("cycles", "cycle"):
             raise line.unexpected("'cycles'", ("cycles",))
-        return {"kind": COMPUTE if word == "compute" else DELAY, "amount": amount}
-    return {"kind": {"fence": FENCE, "barrier": BARRIER, "nop": NOP}[word], "amount": Number(0)}
+        return {"kind": isa.COMPUTE if word == "compute" else isa.DELAY, "amount": amount}
+    return {"kind": {"fence": isa.FENCE, "barrier": isa.BARRIER, "nop": isa.NOP}[word], "amount": Number(0)}
 
 
 def _by(line: SourceLine) -> Expression:

@@ -6,23 +6,8 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 
-from trine.gpu.program import (
-    ADD_ALL,
-    COMPUTE,
-    DATA_OPS,
-    DMA,
-    OP_NAMES,
-    READ,
-    READ_FLAGGED,
-    READ_SUM,
-    WRITE,
-    WRITE_ALL,
-    WRITE_FLAGGED,
-    GpuProgram,
-    has_multimem,
-    is_flagged,
-    is_member,
-)
+from trine.gpu import program as isa
+from trine.gpu.program import GpuProgram, has_multimem, is_flagged, is_member
 from trine.units import format_bytes
 
 
@@ -60,9 +45,9 @@ def count_program(program: GpuProgram) -> Counts:
     """Count what a well-formed program does."""
     groups = np.diff(program.kernel_ptr)
     op_of = program.operand_op
-    lines = np.where(np.isin(program.op_kind, DATA_OPS), program.op_amount, 0)[op_of]
+    lines = np.where(np.isin(program.op_kind, isa.DATA_OPS), program.op_amount, 0)[op_of]
     role = program.operand_role
-    loads, stores = np.isin(role, (READ, READ_FLAGGED)), np.isin(role, (WRITE, WRITE_FLAGGED))
+    loads, stores = np.isin(role, (isa.READ, isa.READ_FLAGGED)), np.isin(role, (isa.WRITE, isa.WRITE_FLAGGED))
     stays = program.operand_rank == program.op_rank[op_of]
     size = program.line_bytes
     counts: Counts = {
@@ -75,15 +60,15 @@ def count_program(program: GpuProgram) -> Counts:
         "wavefronts": int((groups * program.kernel_wavefronts).sum()),
         "operations": {
             name: int(count)
-            for name, count in zip(OP_NAMES, np.bincount(program.op_kind, minlength=len(OP_NAMES)), strict=True)
+            for name, count in zip(isa.OP_NAMES, np.bincount(program.op_kind, minlength=len(isa.OP_NAMES)), strict=True)
             if count
         },
         "own_load_bytes": int(lines[loads & stays].sum()) * size,
         "own_store_bytes": int(lines[stores & stays].sum()) * size,
         "remote_load_bytes": int(lines[loads & ~stays].sum()) * size,
         "remote_store_bytes": int(lines[stores & ~stays].sum()) * size,
-        "dma_bytes": int(program.op_amount[program.op_kind == DMA].sum()),
-        "compute_cycles": int(program.op_amount[program.op_kind == COMPUTE].sum()),
+        "dma_bytes": int(program.op_amount[program.op_kind == isa.DMA].sum()),
+        "compute_cycles": int(program.op_amount[program.op_kind == isa.COMPUTE].sum()),
         "semaphores": program.semaphores.shape[1],
         "flagged_lines": int(lines[is_flagged(program) & ~is_member(program)].sum()),
         "buffers": {buffer.name: buffer.size_bytes for buffer in program.buffers},
@@ -93,8 +78,8 @@ def count_program(program: GpuProgram) -> Counts:
     if program.num_hosts:
         counts["hosts"] = program.num_hosts
     if has_multimem(program):
-        counts["multimem_load_bytes"] = int(lines[role == READ_SUM].sum()) * size
-        counts["multimem_store_bytes"] = int(lines[np.isin(role, (WRITE_ALL, ADD_ALL))].sum()) * size
+        counts["multimem_load_bytes"] = int(lines[role == isa.READ_SUM].sum()) * size
+        counts["multimem_store_bytes"] = int(lines[np.isin(role, (isa.WRITE_ALL, isa.ADD_ALL))].sum()) * size
     return counts
 
 

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from trine.errors import PlanError
-from trine.parallel.schedules.base import (
-    BACKWARD_PASS,
-    FORWARD_PASS,
-    INPUT_PASS,
-    WEIGHT_PASS,
-    Pipeline,
-    PipelineAction,
-    PipelineSchedule,
-)
+from trine.parallel.schedules import base
+from trine.parallel.schedules.base import Pipeline, PipelineAction, PipelineSchedule
 
 
 class DualPipe(PipelineSchedule):
@@ -98,13 +91,13 @@ class _ActionWriter:
         return self._passes
 
     def _take(self, word: str) -> PipelineAction:
-        kind = {"F": FORWARD_PASS, "B": BACKWARD_PASS, "I": INPUT_PASS}[word[0]]
+        kind = {"F": base.FORWARD_PASS, "B": base.BACKWARD_PASS, "I": base.INPUT_PASS}[word[0]]
         direction = self._turn[int(word[1])]
-        key = (kind == FORWARD_PASS, direction)
+        key = (kind == base.FORWARD_PASS, direction)
         number, self._next[key] = self._next[key], self._next[key] + 1
         one = PipelineAction(kind, self._chunk[direction], self._first[direction] + number)
-        if kind == INPUT_PASS:
-            self._late.append(one._replace(kind=WEIGHT_PASS))
+        if kind == base.INPUT_PASS:
+            self._late.append(one._replace(kind=base.WEIGHT_PASS))
         return one
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from trine.parallel.schedules.base import (
-    BACKWARD_PASS,
-    INPUT_PASS,
-    WEIGHT_PASS,
-    Pipeline,
-    PipelineAction,
-    PipelineSchedule,
-)
+from trine.parallel.schedules import base
+from trine.parallel.schedules.base import Pipeline, PipelineAction, PipelineSchedule
 from trine.parallel.schedules.flush import ONE_F_ONE_B
 
 
@@ -28,16 +22,16 @@ class ZeroBubbleH1(PipelineSchedule):
         found: list[PipelineAction] = []
         late = min(rank, pipeline.num_microbatches)
         for one in ONE_F_ONE_B.passes(rank, pipeline):
-            if one.kind != BACKWARD_PASS:
+            if one.kind != base.BACKWARD_PASS:
                 found.append(one)
                 continue
-            found.append(one._replace(kind=INPUT_PASS))
+            found.append(one._replace(kind=base.INPUT_PASS))
             if one.microbatch >= late:
-                found.append(PipelineAction(WEIGHT_PASS, rank, one.microbatch - late))
+                found.append(PipelineAction(base.WEIGHT_PASS, rank, one.microbatch - late))
         if not pipeline.backward:
             return found
         count = pipeline.num_microbatches
-        return found + [PipelineAction(WEIGHT_PASS, rank, m) for m in range(count - late, count)]
+        return found + [PipelineAction(base.WEIGHT_PASS, rank, m) for m in range(count - late, count)]
 
 
 ZB_H1 = ZeroBubbleH1()

@@ -7,19 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand, operations_of
-from trine.gpu.program import (
-    ADD_ALL,
-    DATA_OPS,
-    DMA,
-    MEMBER_ROLES,
-    READ_FLAGGED,
-    READ_ROLES,
-    WRITE_ALL,
-    WRITE_FLAGGED,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 from trine.testing.proofs.memory import Clock, Values, line_widths
 
 
@@ -60,12 +50,12 @@ class DecodedOp:
         """Of each row that is written, whether what is written is added to what is there."""
         found: list[bool] = []
         for row in self.writes:
-            found.append(found[-1] if row.role in MEMBER_ROLES else row.role == ADD_ALL)
+            found.append(found[-1] if row.role in isa.MEMBER_ROLES else row.role == isa.ADD_ALL)
         return tuple(found)
 
     @property
     def flagged_reads(self) -> tuple[Operand, ...]:
-        return tuple(operand for operand in self.reads if operand.role == READ_FLAGGED)
+        return tuple(operand for operand in self.reads if operand.role == isa.READ_FLAGGED)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +130,7 @@ def wavefronts_of(program: GpuProgram) -> list[tuple[int, int, int, int]]:
 def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
     """(rank, peer) of all copies by copy engines."""
     ranks, found = program.op_rank, {}
-    for op in np.flatnonzero(program.op_kind == DMA).tolist():
+    for op in np.flatnonzero(program.op_kind == isa.DMA).tolist():
         first, last = (int(i) for i in program.operand_ptr[op : op + 2])
         found[int(ranks[op]), int(program.operand_rank[last - 1 if last > first else first])] = True
     return list(found)
@@ -150,21 +140,23 @@ def decode(program: GpuProgram) -> list[DecodedOp]:
     """The operations as objects."""
     ops = []
     for (kind, amount, operands, *_), width in zip(operations_of(program), line_widths(program).tolist(), strict=True):
-        reads = tuple(operand for operand in operands if operand.role in READ_ROLES)
-        writes = tuple(operand for operand in operands if operand.role not in READ_ROLES)
+        reads = tuple(operand for operand in operands if operand.role in isa.READ_ROLES)
+        writes = tuple(operand for operand in operands if operand.role not in isa.READ_ROLES)
         ops.append(DecodedOp(kind, amount, width, reads, writes))
     return ops
 
 
 def is_flagged_write(operand: Operand) -> bool:
     """Of a data operation, whether the lines that it writes carry flags."""
-    return operand.role == WRITE_FLAGGED or (operand.role in (WRITE_ALL, WRITE_MEMBER) and operand.semaphore >= 0)
+    return operand.role == isa.WRITE_FLAGGED or (
+        operand.role in (isa.WRITE_ALL, isa.WRITE_MEMBER) and operand.semaphore >= 0
+    )
 
 
 def releases(op: DecodedOp, rank: int, number: int) -> bool:
     """Whether an operation releases a semaphore, or stores a line with that flag."""
-    for operand in (*op.writes, *(op.reads if op.kind == DMA else ())):
-        count = op.amount if op.kind in DATA_OPS and is_flagged_write(operand) else 1
+    for operand in (*op.writes, *(op.reads if op.kind == isa.DMA else ())):
+        count = op.amount if op.kind in isa.DATA_OPS and is_flagged_write(operand) else 1
         if operand.rank == rank and operand.semaphore >= 0 and 0 <= number - operand.semaphore < count:
             return True
     return False

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from trine.errors import DeadlockError, InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    DATA_OPS,
-    DMA,
-    FENCE,
-    LOAD,
-    READ_FLAGGED,
-    READ_MEMBER,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 from trine.testing.proofs.actors import (
     DecodedOp,
     ProofSemaphore,
@@ -35,10 +23,10 @@ from trine.testing.proofs.actors import (
     ReleaseToken,
     is_flagged_write,
     ports_of,
+    releases,
     wavefronts_of,
 )
-from trine.testing.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, combine
-from trine.testing.proofs.words import ProofWords
+from trine.testing.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, buffer_of, combine
 
 
 class ProofRun:
@@ -121,21 +109,21 @@ class ProofRun:
     def _advance(self, wave: ProofWavefront) -> bool:
         """ProofRun the next operation of a wavefront (of a flagged load: the next line), unless it must wait."""
         op = self.ops[wave.next]
-        if op.kind == BARRIER:
+        if op.kind == isa.BARRIER:
             return self._barrier(wave)
-        if op.kind in (WAITCNT, FENCE) and op.amount == 0:
+        if op.kind in (isa.WAITCNT, isa.FENCE) and op.amount == 0:
             self._finish(wave)
-        elif op.kind in DATA_OPS:
+        elif op.kind in isa.DATA_OPS:
             if op.flagged_reads:
                 return self._flagged(wave, op)
             self._move(wave, op, np.arange(wave.number, op.amount, wave.of), wave.knows, ())
         elif wave.number == 0:
-            if op.kind == ACQUIRE and not self._acquire(wave, op):
+            if op.kind == isa.ACQUIRE and not self._acquire(wave, op):
                 return False
-            if op.kind == RELEASE:
+            if op.kind == isa.RELEASE:
                 for target in op.writes:
                     self.semaphore(target.rank, target.semaphore).release(ReleaseToken(wave.knows.copy()), op.amount)
-            if op.kind == DMA:
+            if op.kind == isa.DMA:
                 self._dma(wave, op)
         self._step(wave)
         return True
@@ -226,10 +214,10 @@ class ProofRun:
         reads = [self._cells(operand, op.width, lines) for operand in op.reads]
         writes = [self._cells(operand, op.width, lines) for operand in op.writes]
         flags = iter(tokens)
-        clocks = [next(flags).added_to(knows) if o.role == READ_FLAGGED else knows for o in op.reads]
+        clocks = [next(flags).added_to(knows) if o.role == isa.READ_FLAGGED else knows for o in op.reads]
         self._touch(wave, list(zip(reads, clocks, strict=True)), knows, writes, wave.actor, wave.epoch, op)
         for operand, cells in zip(op.reads, reads, strict=True):
-            if operand.role == READ_FLAGGED:
+            if operand.role == isa.READ_FLAGGED:
                 self.memory.take(cells, wave.actor, wave.epoch)
         for operand in op.writes:
             if is_flagged_write(operand):
@@ -263,9 +251,9 @@ class ProofRun:
 
     def _values(self, wave: ProofWavefront, op: DecodedOp, parts: list[Values]) -> Values | np.uint64:
         """What is written; reads without writes stay in registers, from which a store of as many lines takes them."""
-        if op.kind == DMA:
+        if op.kind == isa.DMA:
             return parts[0] if parts else np.uint64(NOTHING)
-        if op.kind == STORE:
+        if op.kind == isa.STORE:
             if wave.registers is None or wave.registers[1] != op.amount:
                 return np.uint64(NOTHING)
             if wave.registers[0] > wave.knows[wave.actor]:
@@ -273,7 +261,7 @@ class ProofRun:
             return wave.registers[2]
         values = combine(op.kind, parts)
         if not op.writes:
-            values = parts[0] if op.kind == LOAD and len(parts) == 1 else values
+            values = parts[0] if op.kind == isa.LOAD and len(parts) == 1 else values
             wave.registers = (wave.epoch, op.amount, values)
         return values
 
@@ -313,17 +301,17 @@ class ProofRun:
     def _deadlock(self, waiting: list[ProofWavefront]) -> DeadlockError:
         """The error that names wavefronts, those first that the others of their workgroup wait for."""
         stuck = [wave for wave in waiting if not wave.done]
-        stuck.sort(key=lambda wave: (self.ops[wave.next].kind == BARRIER, wave.number, wave.actor))
+        stuck.sort(key=lambda wave: (self.ops[wave.next].kind == isa.BARRIER, wave.number, wave.actor))
         shown = [self._waits_for(wave) for wave in stuck[:8]]
         more = f"; and {len(stuck) - 8} more wavefronts" if len(stuck) > 8 else ""
         return DeadlockError(f"{self.program.name}: wavefronts wait for ever: {'; '.join(shown)}{more}")
 
     def _waits_for(self, wave: ProofWavefront) -> str:
         op, place = self.ops[wave.next], self.words.at(wave)
-        if op.kind == BARRIER:
+        if op.kind == isa.BARRIER:
             late = [other.number for other in self.groups[wave.workgroup] if not other.arrived]
             return f"{place} waits for wavefronts {', '.join(str(n) for n in late)} of its workgroup"
-        if op.kind == ACQUIRE:
+        if op.kind == isa.ACQUIRE:
             needs, semaphores = op.amount, [(wave.rank, op.reads[0].semaphore)]
         else:
             line = wave.number + wave.line * wave.of
@@ -340,8 +328,87 @@ def _operands_read(op: DecodedOp, rows: list[Values]) -> list[Values]:
     """What each operand has brought: of a multimem one, the sum of its members."""
     found: list[Values] = []
     for operand, values in zip(op.reads, rows, strict=True):
-        if operand.role == READ_MEMBER:
+        if operand.role == isa.READ_MEMBER:
             found[-1] = found[-1] + values
         else:
             found.append(values)
     return found
+
+
+class ProofWords:
+    """Names for actors and places.
+
+    actors: (rank, workgroup, wavefront, of) of wavefronts; ports: actor -> (rank, peer).
+    """
+
+    def __init__(
+        self,
+        program: GpuProgram,
+        cells: Cells,
+        actors: Sequence[tuple[int, int, int, int]],
+        ports: Mapping[int, tuple[int, int]],
+        first_entry: int,
+    ) -> None:
+        self.program, self.cells, self.actors, self.ports, self.first_entry = program, cells, actors, ports, first_entry
+
+    def at(self, wave: ProofWavefront) -> str:
+        """A wavefront where it is."""
+        return self.actor(wave.actor, wave.epoch)
+
+    def actor(self, actor: int, epoch: int) -> str:
+        """Who did what: operation ``epoch`` (from 1) of an actor."""
+        if actor >= self.first_entry:
+            return f"rank {actor - self.first_entry}, as it enters with its input,"
+        if actor in self.ports:
+            rank, peer = self.ports[actor]
+            return f"copy {epoch} of the copy engine of rank {rank} to rank {peer}"
+        rank, workgroup, number, _ = self.actors[actor]
+        op = int(self.program.workgroup_ptr[workgroup]) + epoch - 1
+        return f"rank {rank} {self.workgroup(workgroup)} wavefront {number} {self.operation(op, epoch - 1)}"
+
+    def workgroup(self, workgroup: int) -> str:
+        """A workgroup by its number in its kernel."""
+        kernel = int((self.program.kernel_ptr[1:] <= workgroup).sum())
+        number = workgroup - int(self.program.kernel_ptr[kernel])
+        rank = self.program.kernel_rank[kernel]
+        if int((self.program.kernel_rank == rank).sum()) == 1:
+            return f"workgroup {number}"
+        name = self.program.kernel_names[kernel] if kernel < len(self.program.kernel_names) else str(kernel)
+        return f"kernel {name!r} workgroup {number}"
+
+    def operation(self, op: int, number: int) -> str:
+        kind, label = isa.OP_NAMES[self.program.op_kind[op]], int(self.program.op_label[op])
+        return f"operation {number} ({kind}{f', {self.program.labels[label]!r}' if label >= 0 else ''})"
+
+    def place(self, cell: int) -> str:
+        """A cell for people."""
+        rank, address = self.cells.place(cell)
+        buffer = buffer_of(self.program, address)
+        where = f"address {address}" if buffer is None else f"byte {address - buffer.base} of the {buffer.name}"
+        return f"{where} of rank {rank}"
+
+    def race(self, wave: ProofWavefront, race: Race) -> str:
+        place = self.place(race.cell)
+        start = f"{self.program.name}: {self.at(wave)} {race.does} {place}"
+        if race.actor < 0:
+            return f"{start}, where nobody has written"
+        if race.actor >= self.first_entry:
+            return f"{start} before it knows that rank {race.actor - self.first_entry} is there with its input"
+        done = "written" if race.what == "write" else "read"
+        own = self.actors[race.actor][1] == wave.workgroup if race.actor < len(self.actors) else False
+        hint = " (waitcnt 0, and a barrier between wavefronts)" if own else ""
+        return f"{start}, but nothing says that {self.actor(race.actor, race.epoch)} has {done} it{hint}"
+
+    def releaser(
+        self, rank: int, number: int, ops: Sequence[DecodedOp], pending: Mapping[int, int] | None = None
+    ) -> str:
+        """Who releases a semaphore: at all, or of what is to come (``pending``: workgroup -> its next operation)."""
+        for actor, (_, workgroup, wavefront, _) in enumerate(self.actors):
+            first, last = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])
+            now = first if pending is None else pending[workgroup]
+            for op in range(now, last) if wavefront == 0 else ():
+                if releases(ops[op], rank, number):
+                    who = self.actor(actor, op - first + 1)
+                    at = f", but is at {self.operation(now, now - first)}" if pending is not None and op > now else ""
+                    return f"{who} {'releases' if pending is None else 'would release'} it{at}"
+        return "nobody releases it" if pending is None else "nobody is left to release it"

@@ -9,18 +9,8 @@ from dataclasses import dataclass
 
 from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, RecordedCollective
+from trine.workload.pytorch import communication
 from trine.workload.pytorch.calls import NO_KERNEL
-from trine.workload.pytorch.communication import (
-    UNNAMED,
-    from_parents,
-    is_communication,
-    is_exchange,
-    is_layout,
-    layout_copies,
-    message_bytes,
-    operation,
-    total,
-)
 from trine.workload.pytorch.kineto import CpuOp, KernelEvent, Kineto, parent_name
 from trine.workload.raw_trace import AUTOGRAD, call_kind
 
@@ -56,7 +46,7 @@ def outermost(ops: list[CpuOp]) -> list[int | None]:
     def value(index: int, above: int | None) -> int | None:
         return above if above is not None or ops[index].annotation else index
 
-    return from_parents([op.parent for op in ops], None, value)
+    return communication.from_parents([op.parent for op in ops], None, value)
 
 
 def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedStep:
@@ -125,7 +115,7 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     if not kineto.kernels and not kineto.communication:
         why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
         notes.append(f"{why}: what was recorded of an operator is the CPU time of its outermost call")
-        calls = [i for i in step.tops if not is_exchange(kineto.ops[i].name)]
+        calls = [i for i in step.tops if not communication.is_exchange(kineto.ops[i].name)]
         launches = _launches(kineto.ops)
         return [
             OperatorRow(i, [], phases[i], kineto.ops[i].start_ps, None if launches[i] == 1 else launches[i])
@@ -164,7 +154,11 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
     An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or makes a view.
     """
     tops, outer = outermost(ops), set[int | None]()
-    computing = [i for i, op in enumerate(ops) if _computes(op.name) and not is_layout(op.name, parent_name(ops, i))]
+    computing = [
+        i
+        for i, op in enumerate(ops)
+        if _computes(op.name) and not communication.is_layout(op.name, parent_name(ops, i))
+    ]
     for i in computing:
         above = ops[i].parent
         while above is not None and above not in outer:
@@ -203,9 +197,13 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
     ops, tops = kineto.ops, outermost(kineto.ops)
 
     def value(index: int, above: int | None) -> int | None:
-        return above if above is not None or not is_layout(ops[index].name, parent_name(ops, index)) else index
+        return (
+            above
+            if above is not None or not communication.is_layout(ops[index].name, parent_name(ops, index))
+            else index
+        )
 
-    around = from_parents([op.parent for op in ops], None, value)
+    around = communication.from_parents([op.parent for op in ops], None, value)
     inner: dict[int, list[int]] = {}
     for i, call in enumerate(around):
         if call is not None and (tops[call] in step.phases or ops[call].annotation):
@@ -223,16 +221,16 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
         mine = kernels.get(call, [])
         if not step.start_ps <= ops[call].start_ps < step.end_ps:
             continue
-        whose = layout_copies(ops[call].name, parent_name(ops, call))
-        if whose is not None and not any(is_communication(ops[i].name) for i in inside):
+        whose = communication.layout_copies(ops[call].name, parent_name(ops, call))
+        if whose is not None and not any(communication.is_communication(ops[i].name) for i in inside):
             rows += [(whose, None, kernel.end_ps - kernel.start_ps) for kernel in mine]
             continue
-        names = [ops[i].name for i in inside if is_communication(ops[i].name)]
+        names = [ops[i].name for i in inside if communication.is_communication(ops[i].name)]
         args = [*(kernel.args for kernel in mine), *(ops[i].args for i in inside)]
         row = _collective(names, args, mine, 0 if has_kernels else ops[call].end_ps - ops[call].start_ps)
-        if mine or row[0] != UNNAMED:
+        if mine or row[0] != communication.UNNAMED:
             rows.append(row)
-    return total(rows)
+    return communication.total(rows)
 
 
 def _collective(
@@ -240,10 +238,14 @@ def _collective(
 ) -> tuple[str, int | None, int]:
     """Return the operation, the bytes and the time of one collective."""
     said = [str(each["Collective name"]) for each in args if "Collective name" in each]
-    named = (each for name in (*said, *names, *(k.name for k in kernels)) if (each := operation(name)) != UNNAMED)
-    sizes = (size for each in args if (size := message_bytes(each)) is not None)
+    named = (
+        each
+        for name in (*said, *names, *(k.name for k in kernels))
+        if (each := communication.operation(name)) != communication.UNNAMED
+    )
+    sizes = (size for each in args if (size := communication.message_bytes(each)) is not None)
     time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
-    return next(named, UNNAMED), next(sizes, None), time or cpu_ps
+    return next(named, communication.UNNAMED), next(sizes, None), time or cpu_ps
 
 
 def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
@@ -278,4 +280,4 @@ def _inside_optimizer(ops: list[CpuOp]) -> list[bool]:
     def value(index: int, above: bool) -> bool:
         return above or (ops[index].annotation and ops[index].name.startswith("Optimizer.step"))
 
-    return from_parents([op.parent for op in ops], False, value)
+    return communication.from_parents([op.parent for op in ops], False, value)

@@ -20,10 +20,10 @@ from trine.software.profile import Software
 from trine.workload.raw_trace import AUTOGRAD
 from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
-from trine.workload.synthesis.spec import DENSENET, RESNET, ConvNet
+from trine.workload.synthesis.spec import Convolutional, Densenet, Resnet, Vgg
 
 
-def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
+def convnet(spec: Convolutional, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
     """Forward, backward and Adam step on ``batch`` images, as software writes it.
 
     precision: '': float32, of which PyTorch computes convolutions alone in TF32. float32: nothing in TF32. tfloat32:
@@ -35,8 +35,7 @@ def convnet(spec: ConvNet, *, batch: int, precision: str = "", software: Softwar
     graph = Graph(dtype, accumulates=False, weight_dtype="float32", product_attributes=attributes, software=software)
     x = graph.tensor((batch, 3, spec.image, spec.image), role="input", dtype="float32")
     targets = graph.tensor((batch,), role="input", dtype="int64")
-    family = {RESNET: _resnet, DENSENET: _densenet}.get(spec.family, _vgg)
-    _loss(graph, family(graph, spec, _input(graph, x)), targets)
+    _loss(graph, _logits(graph, spec, _input(graph, x)), targets)
     graph.run_backward()
     if mixed:
         graph.optimizer("aten::_amp_foreach_non_finite_check_and_unscale_", list(graph.gradients.values()))
@@ -58,7 +57,13 @@ def _input(graph: Graph, x: Tensor) -> Tensor:
 # -- families ----------------------------------------------------------------------------------------------------
 
 
-def _vgg(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+def _logits(graph: Graph, spec: Convolutional, x: Tensor) -> Tensor:
+    if isinstance(spec, Vgg):
+        return _vgg(graph, spec, x)
+    return _resnet(graph, spec, x) if isinstance(spec, Resnet) else _densenet(graph, spec, x)
+
+
+def _vgg(graph: Graph, spec: Vgg, x: Tensor) -> Tensor:
     for stage in spec.stages:
         for channels in stage:
             x = _relu(graph, _conv(graph, x, channels, 3, padding=1, biased=True))
@@ -69,7 +74,7 @@ def _vgg(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
     return _linear(graph, x, spec.classes)
 
 
-def _resnet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+def _resnet(graph: Graph, spec: Resnet, x: Tensor) -> Tensor:
     x = _relu(graph, _norm(graph, _conv(graph, x, 64, 7, stride=2, padding=3)))
     x = _max_pool(graph, x, 3, 2, padding=1)
     for stage, count in enumerate(spec.blocks):
@@ -79,7 +84,7 @@ def _resnet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
     return _linear(graph, _flat(graph, _average(graph, x, 1)), spec.classes)
 
 
-def _residual_block(graph: Graph, spec: ConvNet, x: Tensor, width: int, stride: int) -> Tensor:
+def _residual_block(graph: Graph, spec: Resnet, x: Tensor, width: int, stride: int) -> Tensor:
     out_channels = width * (4 if spec.bottleneck else 1)
     if spec.bottleneck:
         inner = width * spec.width // 64 * spec.groups
@@ -116,7 +121,7 @@ def _excited(graph: Graph, x: Tensor, narrow: int) -> Tensor:
     return out
 
 
-def _densenet(graph: Graph, spec: ConvNet, x: Tensor) -> Tensor:
+def _densenet(graph: Graph, spec: Densenet, x: Tensor) -> Tensor:
     x = _relu(graph, _norm(graph, _conv(graph, x, spec.initial, 7, stride=2, padding=3)))
     x = _max_pool(graph, x, 3, 2, padding=1)
     for number, count in enumerate(spec.blocks):
@@ -222,19 +227,12 @@ def _norm(graph: Graph, x: Tensor) -> Tensor:
 
 def _relu(graph: Graph, x: Tensor) -> Tensor:
     op = graph.forward("aten::relu_", (x,), (x,))
-    _simple(graph, x, x, op, "ReluBackward0", x)
-    return x
+    return _simple(graph, x, x, op, "ReluBackward0", x)
 
 
-def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Tensor) -> None:
+def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Tensor) -> Tensor:
     """The backward operator of an operator without weights: reads the gradient and what was saved."""
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{AUTOGRAD}{name}", (dy, *saved), (dx,), op)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
+    return graph.gives_back(op, x, out, f"{AUTOGRAD}{name}", saved)
 
 
 def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
@@ -242,15 +240,13 @@ def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 
     out = graph.tensor((*x.shape[:2], size, size))
     op = graph.forward("aten::max_pool2d", (x,), (out,))
     places = graph.tensor(out.shape, dtype="int64")
-    _simple(graph, x, out, op, "MaxPool2DWithIndicesBackward0", x, places)
-    return out
+    return _simple(graph, x, out, op, "MaxPool2DWithIndicesBackward0", x, places)
 
 
 def _average_pool(graph: Graph, x: Tensor) -> Tensor:
     out = graph.tensor((*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2))
     op = graph.forward("aten::avg_pool2d", (x,), (out,))
-    _simple(graph, x, out, op, "AvgPool2DBackward0", x)
-    return out
+    return _simple(graph, x, out, op, "AvgPool2DBackward0", x)
 
 
 def _average(graph: Graph, x: Tensor, size: int) -> Tensor:
@@ -258,10 +254,8 @@ def _average(graph: Graph, x: Tensor, size: int) -> Tensor:
     out = graph.tensor((*x.shape[:2], size, size))
     op = graph.forward("aten::adaptive_avg_pool2d", (x,), (out,))
     if size == 1:
-        _simple(graph, x, out, op, "MeanBackward1")
-    else:
-        _simple(graph, x, out, op, "AdaptiveAvgPool2DBackward0", x)
-    return out
+        return _simple(graph, x, out, op, "MeanBackward1")
+    return _simple(graph, x, out, op, "AdaptiveAvgPool2DBackward0", x)
 
 
 def _flat(graph: Graph, x: Tensor) -> Tensor:
@@ -290,8 +284,7 @@ def _linear(graph: Graph, x: Tensor, features: int) -> Tensor:
 def _dropout(graph: Graph, x: Tensor) -> Tensor:
     out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
     op = graph.forward("aten::dropout", (x,), (out,))
-    _simple(graph, x, out, op, "NativeDropoutBackward0", mask)
-    return out
+    return _simple(graph, x, out, op, "NativeDropoutBackward0", mask)
 
 
 def _add(graph: Graph, x: Tensor, other: Tensor) -> Tensor:
@@ -346,8 +339,7 @@ def _in_full(graph: Graph, x: Tensor) -> Tensor:
         return x
     out = graph.tensor(x.shape, dtype="float32")
     op = graph.forward("aten::_to_copy", (x,), (out,))
-    _simple(graph, x, out, op, "ToCopyBackward0")
-    return out
+    return _simple(graph, x, out, op, "ToCopyBackward0")
 
 
 def _adam(graph: Graph) -> None:

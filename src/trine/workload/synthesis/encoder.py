@@ -12,8 +12,6 @@ decoder, as Hugging Face's T5 does, and read by all of their layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
 from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
@@ -22,14 +20,16 @@ from trine.workload.synthesis.transformer import (
     adam,
     add,
     add_positions,
+    attend,
     cross_entropy,
     elementwise,
     embedding,
     linear,
     norm,
+    projected,
     residual,
 )
-from trine.workload.synthesis.unfused import dropped, unfused_parts
+from trine.workload.synthesis.unfused import dropped
 
 REPLICATED: Attributes = {"replicated": True}
 
@@ -64,13 +64,13 @@ def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str, soft
 
 def _bert_layer(graph: Graph, spec: Bert, x: Tensor, name: str) -> Tensor:
     size = spec.hidden // spec.heads
-    qkv = _product(graph, x, 3 * spec.hidden, True, f"{name}.attention.qkv")
+    qkv = projected(graph, x, 3 * spec.hidden, True, f"{name}.attention.qkv")
     parts = [graph.view(qkv, (*x.shape[:1], spec.heads, x.shape[1], size)) for _ in range(3)]
     h = attend(graph, (qkv,), parts, f"{name}.attention.core")
-    h = _product(graph, h, spec.hidden, True, f"{name}.attention.out")
+    h = projected(graph, h, spec.hidden, True, f"{name}.attention.out")
     x = norm(graph, residual(graph, x, h, f"{name}.attention.add"), "layer", f"{name}.attention.norm")
-    h = _product(graph, x, spec.ffn, True, f"{name}.mlp.up")
-    h = _product(graph, elementwise(graph, h, spec.ffn, "aten::gelu", f"{name}.mlp.act"), spec.hidden, True,
+    h = projected(graph, x, spec.ffn, True, f"{name}.mlp.up")
+    h = projected(graph, elementwise(graph, h, spec.ffn, "aten::gelu", f"{name}.mlp.act"), spec.hidden, True,
                  f"{name}.mlp.down")  # fmt: skip
     return norm(graph, residual(graph, x, h, f"{name}.mlp.add"), "layer", f"{name}.mlp.norm")
 
@@ -79,14 +79,14 @@ def _next_sentence(graph: Graph, spec: Bert, x: Tensor) -> Tensor:
     """The loss of two classes from each sample's first token."""
     hidden = spec.hidden
     h = _first_token(graph, x, "pooler.first")
-    h = _product(graph, h, hidden, True, "pooler", REPLICATED)
+    h = projected(graph, h, hidden, True, "pooler", REPLICATED)
     h = elementwise(graph, h, hidden, "aten::tanh", "pooler.act")
     targets = graph.tensor((x.shape[0], 1), role="input", dtype="int64")
-    return _loss(graph, _product(graph, h, 2, True, "next_sentence", REPLICATED), targets, "next_sentence.loss")
+    return _loss(graph, projected(graph, h, 2, True, "next_sentence", REPLICATED), targets, "next_sentence.loss")
 
 
 def _masked_tokens(graph: Graph, spec: Bert, x: Tensor, table: Tensor, targets: Tensor) -> Tensor:
-    h = _product(graph, x, spec.hidden, True, "head.transform", REPLICATED)
+    h = projected(graph, x, spec.hidden, True, "head.transform", REPLICATED)
     h = norm(graph, elementwise(graph, h, spec.hidden, "aten::gelu", "head.act"), "layer", "head.norm")
     return _loss(graph, linear(graph, h, table, graph.weight(spec.vocab), "head"), targets, "loss")
 
@@ -151,26 +151,26 @@ def _stack(graph: Graph, spec: EncoderDecoder, x: Tensor, memory: Tensor | None,
 
 
 def _self_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, bias: Tensor, name: str) -> Tensor:
-    qkv = _product(graph, h, 3 * spec.attended, False, f"{name}.qkv")
+    qkv = projected(graph, h, 3 * spec.attended, False, f"{name}.qkv")
     parts = [graph.view(qkv, (h.shape[0], spec.heads, h.shape[1], spec.head_size)) for _ in range(3)]
     h = attend(graph, (qkv,), parts, f"{name}.core", bias)
-    return _product(graph, h, spec.hidden, False, f"{name}.out")
+    return projected(graph, h, spec.hidden, False, f"{name}.out")
 
 
 def _cross_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, memory: Tensor, name: str) -> Tensor:
     """Queries of the decoder's tokens, keys and values of the encoder's; no bias and no mask."""
-    q = _product(graph, h, spec.attended, False, f"{name}.q")
-    kv = _product(graph, memory, 2 * spec.attended, False, f"{name}.kv")
+    q = projected(graph, h, spec.attended, False, f"{name}.q")
+    kv = projected(graph, memory, 2 * spec.attended, False, f"{name}.kv")
     parts = [graph.view(part, (h.shape[0], spec.heads, part.shape[1], spec.head_size)) for part in (q, kv, kv)]
-    return _product(graph, attend(graph, (q, kv), parts, f"{name}.core"), spec.hidden, False, f"{name}.out")
+    return projected(graph, attend(graph, (q, kv), parts, f"{name}.core"), spec.hidden, False, f"{name}.out")
 
 
 def _mlp(graph: Graph, spec: EncoderDecoder, x: Tensor, name: str) -> Tensor:
     gated = spec.activation == "geglu"
     h = norm(graph, x, "rms", f"{name}.norm")
-    h = _product(graph, h, spec.ffn * (2 if gated else 1), False, f"{name}.gate_up" if gated else f"{name}.up")
+    h = projected(graph, h, spec.ffn * (2 if gated else 1), False, f"{name}.gate_up" if gated else f"{name}.up")
     h = elementwise(graph, h, spec.ffn, "geglu" if gated else "aten::relu", f"{name}.act")
-    return residual(graph, x, _product(graph, h, spec.hidden, False, f"{name}.down"), f"{name}.add")
+    return residual(graph, x, projected(graph, h, spec.hidden, False, f"{name}.down"), f"{name}.add")
 
 
 def relative_bias(graph: Graph, spec: EncoderDecoder, length: int, layer: str) -> Tensor:
@@ -192,46 +192,3 @@ def _scaled(graph: Graph, x: Tensor, layer: str) -> Tensor:
     """x times a number, as T5 does before a head that is the table of the tokens."""
     out = graph.like(x)
     return graph.gives_back(graph.forward("aten::mul", (x,), (out,), layer), x, out, "mul_backward")
-
-
-# -- both --------------------------------------------------------------------------------------------------------------
-
-
-def attend(
-    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
-) -> Tensor:
-    """Attention of every token to all tokens: parts q, k, v (B, heads, S or T, size) -> (B, S, heads size).
-
-    sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
-    added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
-    kept; or all, as a profile says.
-    """
-    if graph.writes.attention == "unfused":
-        return unfused_parts(graph, sources, parts, layer, bias)
-    batch, heads, length, size = parts[0].shape
-    out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
-    name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
-    kept: Attributes = {"num_heads": heads, "num_kv_heads": heads, "causal": False}
-    read = (*parts,) if bias is None else (*parts, bias)
-    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, kept)
-
-    def backward() -> None:
-        dy, whole = graph.gradient(out), [graph.like(source) for source in sources]
-        made = [graph.view(whole[0 if part is parts[0] else -1], part.shape) for part in parts]
-        if bias is not None:
-            made.append(graph.like(bias))
-        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), made, op, kept)
-        for source, gradient in zip(sources, whole, strict=True):
-            graph.give(source, gradient, op)
-        if bias is not None:
-            graph.give(bias, made[-1], op)
-
-    graph.on_backward(op, backward)
-    return graph.view(out, (batch, length, heads * size))
-
-
-def _product(
-    graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes | None = None
-) -> Tensor:
-    weight = graph.weight(features, x.shape[-1])
-    return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)

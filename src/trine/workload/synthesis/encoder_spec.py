@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from trine.schema import Field, Spec
-
-BERT, T5 = "bert", "t5"
+from trine.schema import Field, OrNone
 
 # Bounds that no published model comes near: a slip of the pen must not make gigabytes of operators.
 Size = Annotated[int, Field(ge=1, le=10_000_000)]
 Count = Annotated[int, Field(ge=1, le=10_000)]
+#: A size or count that follows from other fields where it is not given (0).
+DerivedSize = Annotated[Size, OrNone()]
+DerivedCount = Annotated[Count, OrNone()]
 Parameters = Annotated[int | None, Field(ge=1)]
+
+
+def fill(model: object, **derived: int) -> None:
+    """Set those fields of a frozen dataclass that are not given (0 or None)."""
+    for name, value in derived.items():
+        object.__setattr__(model, name, getattr(model, name) or value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,18 +31,24 @@ class Bert:
     """
 
     name: str
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    vocab: int
-    sequence: int
-    max_positions: int
-    token_types: int = 2
+    layers: Count
+    hidden: Size
+    heads: Count
+    ffn: Size
+    vocab: Size
+    sequence: Size
+    max_positions: Size
+    token_types: Count = 2
     next_sentence: bool = True
-    parameters: int | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    parameters: Parameters = None
+    sources: dict[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}")
+        if self.sequence > self.max_positions:
+            raise ValueError(f"sequence {self.sequence} is above max_positions {self.max_positions}")
 
     @property
     def num_parameters(self) -> int:
@@ -58,28 +70,32 @@ class Bert:
 class EncoderDecoder:
     """T5 (Raffel et al., 2020): an encoder, and a decoder whose layers attend to what the encoder makes, too.
 
-    layers, decoder_layers: of each. head_size: features of a head, which need not make up ``hidden``. sequence, target:
-    tokens that encoder and decoder read of a sample unless asked otherwise. activation: ``relu``, or ``geglu`` with
-    gate and up in one product. buckets: rows of the table of relative positions, one for the encoder and one for the
-    decoder. tied_embeddings: whether the head is the table of the tokens.
+    layers, decoder_layers: of each; equal unless given. head_size: features of a head, which need not make up
+    ``hidden``. sequence, target: tokens that encoder and decoder read of a sample unless asked otherwise; equal unless
+    given. activation: ``relu``, or ``geglu`` with gate and up in one product. buckets: rows of the table of relative
+    positions, one for the encoder and one for the decoder. tied_embeddings: the head is the table of the
+    tokens.
     """
 
     name: str
-    layers: int
-    decoder_layers: int
-    hidden: int
-    heads: int
-    head_size: int
-    ffn: int
-    vocab: int
-    sequence: int
-    target: int
-    activation: str = "relu"
-    buckets: int = 32
+    layers: Count
+    decoder_layers: DerivedCount = 0
+    hidden: Size
+    heads: Count
+    head_size: Count = 64
+    ffn: Size
+    vocab: Size
+    sequence: Size
+    target: DerivedSize = 0
+    activation: Literal["relu", "geglu"] = "relu"
+    buckets: Count = 32
     tied_embeddings: bool = True
-    parameters: int | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    parameters: Parameters = None
+    sources: dict[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        fill(self, decoder_layers=self.layers, target=self.sequence)
 
     @property
     def attended(self) -> int:
@@ -99,55 +115,3 @@ class EncoderDecoder:
     def shapes(self) -> str:
         """The shapes in words."""
         return f"{self.layers} + {self.decoder_layers} layers, hidden {self.hidden}, {self.heads} heads"
-
-
-class BertFile(Spec):
-    """An encoder that is pre-trained as BERT."""
-
-    family: Literal["bert"]
-    layers: Count
-    hidden: Size
-    heads: Count
-    ffn: Size
-    vocab: Size
-    sequence: Size
-    max_positions: Size
-    token_types: Count = 2
-    next_sentence: bool = True
-    parameters: Parameters = None
-    sources: dict[str, str] = Field(default_factory=dict)
-
-    def spec(self, name: str) -> Bert:
-        """The frozen form. Raises ValueError where heads or positions do not fit."""
-        if self.hidden % self.heads:
-            raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}")
-        if self.sequence > self.max_positions:
-            raise ValueError(f"sequence {self.sequence} is above max_positions {self.max_positions}")
-        return Bert(name=name, **self.model_dump(exclude={"family"}))
-
-
-class T5File(Spec):
-    """An encoder-decoder of the family of T5."""
-
-    family: Literal["t5"]
-    layers: Count
-    decoder_layers: Count | None = None
-    hidden: Size
-    heads: Count
-    head_size: Count = 64
-    ffn: Size
-    vocab: Size
-    sequence: Size
-    target: Size | None = None
-    activation: Literal["relu", "geglu"] = "relu"
-    buckets: Count = 32
-    tied_embeddings: bool = True
-    parameters: Parameters = None
-    sources: dict[str, str] = Field(default_factory=dict)
-
-    def spec(self, name: str) -> EncoderDecoder:
-        """The frozen form, with what follows from other fields filled in."""
-        fields = self.model_dump(exclude={"family", "decoder_layers", "target"})
-        return EncoderDecoder(
-            name=name, decoder_layers=self.decoder_layers or self.layers, target=self.target or self.sequence, **fields
-        )

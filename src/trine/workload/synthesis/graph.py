@@ -152,13 +152,20 @@ class Graph:
         """Leave the rule that adds the backward operators of operator ``forward``."""
         self._tape.append((forward, rule))
 
-    def gives_back(self, forward: int, x: Tensor, out: Tensor, name: str) -> Tensor:
-        """``out`` of operator ``forward``; the backward operator ``name`` makes x's gradient of its gradient alone."""
+    def gives_back(
+        self, forward: int, x: Tensor, out: Tensor, name: str, saved: Names = (), weights: Names = (),
+        attributes: Attributes = NONE,
+    ) -> Tensor:  # fmt: skip
+        """Return ``out`` of operator ``forward``, whose backward operator ``name`` makes the gradient of ``x``.
+
+        It reads the gradient of ``out`` and the tensors ``saved``, and adds to the gradients of ``weights``.
+        """
 
         def backward() -> None:
-            made = self.like(x)
-            self.backward(name, (self.gradient(out),), (made,), forward)
-            self.give(x, made, forward)
+            dy, dx = self.gradient(out), self.like(x)
+            gradients = [self.weight_gradient(weight) for weight in weights]
+            self.made(self.backward(name, (dy, *saved), (dx, *gradients), forward, attributes), *weights)
+            self.give(x, dx, forward)
 
         self.on_backward(forward, backward)
         return out

@@ -17,7 +17,14 @@ from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder
 from trine.workload.synthesis.graph import Graph
-from trine.workload.synthesis.spec import ConvNet, ModelSpec, Transformer, check_transformer, load_model
+from trine.workload.synthesis.spec import (
+    ConvNet,
+    Convolutional,
+    ModelSpec,
+    Transformer,
+    check_transformer,
+    load_model,
+)
 from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
@@ -243,7 +250,7 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
     found = replace(
         spec,
         tied_embeddings=spec.tied_embeddings if asked.tied is None else asked.tied == "yes",
-        biases=asked.biases or spec.biases,
+        biases=asked.biases or spec.biases,  # type: ignore[arg-type]
         max_positions=spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None,
         parameters=None,
     )
@@ -322,7 +329,7 @@ def _transformer_assumptions(
     return tuple(found)
 
 
-def _convnet_workload(spec: ConvNet, asked: Synthesis, software: Software | None) -> Workload:
+def _convnet_workload(spec: Convolutional, asked: Synthesis, software: Software | None) -> Workload:
     _refuse(spec, asked, ("sequence", "target", "layers", "dropout"))
     if asked.dtype is not None and asked.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")

@@ -7,37 +7,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from trine.errors import SpecError, nearest
 from trine.inputs import PRESETS, preset_names
-from trine.schema import Field, Spec
+from trine.schema import Field
 from trine.workload.synthesis.encoder_spec import (
-    BERT,
-    T5,
     Bert,
-    BertFile,
     Count,
+    DerivedCount,
+    DerivedSize,
     EncoderDecoder,
     Parameters,
     Size,
-    T5File,
+    fill,
 )
-
-TRANSFORMER, VGG, RESNET, DENSENET = "transformer", "vgg", "resnet", "densenet"
-FAMILIES = (TRANSFORMER, BERT, T5, VGG, RESNET, DENSENET)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experts:
     """The experts of one mixture-of-experts layer: ``count`` feed-forward networks, ``top_k`` of them for a token."""
 
-    count: int
-    top_k: int
-    ffn: int
+    count: Count
+    top_k: Count
+    ffn: Size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,24 +45,31 @@ class Transformer:
     """
 
     name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    ffn: int
-    vocab: int
-    sequence: int
-    norm: str = "rms"
-    activation: str = "swiglu"
-    biases: str = "none"
-    max_positions: int | None = None
+    layers: Count
+    hidden: Size
+    heads: Count
+    kv_heads: DerivedCount = 0
+    head_size: DerivedCount = 0
+    ffn: DerivedSize = 0
+    experts: Experts | None = None
+    vocab: Size
+    sequence: Size
+    norm: Literal["rms", "layer"] = "rms"
+    activation: Literal["swiglu", "gelu"] = "swiglu"
+    biases: Literal["none", "qkv", "all"] = "none"
+    max_positions: Size | None = None
     tied_embeddings: bool = False
     qk_norm: bool = False
-    experts: Experts | None = None
-    parameters: int | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    parameters: Parameters = None
+    sources: dict[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if (not self.ffn) == (self.experts is None):
+            raise ValueError("give either ffn, or experts with an ffn of their own")
+        if not self.head_size and self.hidden % self.heads:
+            raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}: give head_size")
+        fill(self, kv_heads=self.heads, head_size=self.hidden // self.heads, ffn=0)
 
     @property
     def qkv(self) -> int:
@@ -91,32 +94,81 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvNet:
-    """A convolutional network as torchvision defines its family, for images of 3 x ``image`` x ``image``.
-
-    vgg: ``stages`` are output channels of the convolutions between poolings. resnet: ``blocks`` a stage, of two
-    convolutions or (``bottleneck``) three, of which the middle one has ``groups`` of ``width`` channels each in the
-    first stage (ResNeXt); ``squeeze``: by how much squeeze-and-excitation narrows the channels, 0 without. densenet:
-    layers a dense block in ``blocks``, ``growth``, ``initial``.
-    """
+    """A convolutional network as torchvision defines its family, for images of 3 x ``image`` x ``image``."""
 
     name: str
-    family: str
-    image: int = 224
-    classes: int = 1000
-    stages: tuple[tuple[int, ...], ...] = ()
-    blocks: tuple[int, ...] = ()
-    bottleneck: bool = False
-    groups: int = 1
-    width: int = 64
-    squeeze: int = 0
-    growth: int = 0
-    initial: int = 64
-    parameters: int | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    image: Annotated[int, Field(ge=32, le=4096)] = 224
+    classes: Size = 1000
+    parameters: Parameters = None
+    sources: dict[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
 
 
-ModelSpec = Transformer | Bert | EncoderDecoder | ConvNet
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vgg(ConvNet):
+    """Simonyan and Zisserman's networks, without batch normalisation.
+
+    stages: output channels of the convolutions between poolings.
+    """
+
+    stages: Annotated[tuple[Annotated[tuple[Size, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=5)]
+
+    @property
+    def shapes(self) -> str:
+        """The shapes in words."""
+        return f"{sum(map(len, self.stages))} convolutions"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resnet(ConvNet):
+    """He et al.'s networks; the stride of a bottleneck is in its 3x3 convolution, as in torchvision.
+
+    blocks: of each stage, of two convolutions or (``bottleneck``) three, of which the middle one has ``groups`` of
+    ``width`` channels each in the first stage (ResNeXt). squeeze: by how much squeeze-and-excitation narrows the
+    channels, 0 without.
+    """
+
+    blocks: Annotated[tuple[Count, ...], Field(min_length=4, max_length=4)]
+    bottleneck: bool
+    groups: Count = 1
+    width: Count = 64
+    squeeze: Annotated[int, Field(ge=0, le=10_000)] = 0
+
+    def __post_init__(self) -> None:
+        if not self.bottleneck and (self.groups, self.width, self.squeeze) != (1, 64, 0):
+            raise ValueError("groups, width and squeeze need blocks with a bottleneck")
+        if self.squeeze > 256:
+            raise ValueError(f"squeeze {self.squeeze} leaves nothing of the 256 channels of the first stage")
+
+    @property
+    def shapes(self) -> str:
+        """The shapes in words."""
+        grouped = f", {self.groups} groups of {self.width}" if self.groups > 1 else ""
+        squeezed = f", squeeze and excitation 1/{self.squeeze}" if self.squeeze else ""
+        return f"blocks {'-'.join(map(str, self.blocks))}{grouped}{squeezed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Densenet(ConvNet):
+    """Huang et al.'s networks. blocks: layers of each dense block."""
+
+    # Each layer reads all before it in its block; more than four blocks leave nothing of an image of 32 pixels.
+    blocks: Annotated[tuple[Annotated[int, Field(ge=1, le=500)], ...], Field(min_length=1, max_length=4)]
+    growth: Count
+    initial: Count
+
+    @property
+    def shapes(self) -> str:
+        """The shapes in words."""
+        return f"blocks {'-'.join(map(str, self.blocks))}"
+
+
+Convolutional = Vgg | Resnet | Densenet
+ModelSpec = Transformer | Bert | EncoderDecoder | Convolutional
+#: What ``family`` in a file means.
+FAMILIES: dict[str, type[ModelSpec]] = {
+    "transformer": Transformer, "bert": Bert, "t5": EncoderDecoder, "vgg": Vgg, "resnet": Resnet, "densenet": Densenet,
+}  # fmt: skip
 
 
 def check_transformer(spec: Transformer, file: str) -> None:
@@ -148,116 +200,6 @@ def check_family(family: object, file: str) -> str:
         raise SpecError(f"must be one of {', '.join(FAMILIES)}; got {str(family)[:40]!r}"
                         f"{nearest(str(family)[:80], FAMILIES)}", file=file, field="family")  # fmt: skip
     return str(family)
-
-
-class ExpertsFile(Spec):
-    """Experts of a mixture-of-experts layer."""
-
-    count: Count
-    top_k: Count
-    ffn: Size
-
-
-class TransformerFile(Spec):
-    """A decoder-only transformer."""
-
-    family: Literal["transformer"]
-    layers: Count
-    hidden: Size
-    heads: Count
-    kv_heads: Count | None = None
-    head_size: Count | None = None
-    ffn: Size | None = None
-    experts: ExpertsFile | None = None
-    vocab: Size
-    sequence: Size
-    norm: Literal["rms", "layer"] = "rms"
-    activation: Literal["swiglu", "gelu"] = "swiglu"
-    biases: Literal["none", "qkv", "all"] = "none"
-    max_positions: Size | None = None
-    tied_embeddings: bool = False
-    qk_norm: bool = False
-    parameters: Parameters = None
-    sources: dict[str, str] = Field(default_factory=dict)
-
-    def spec(self, name: str) -> Transformer:
-        """The frozen form, with what follows from other fields filled in. Raises ValueError where nothing follows."""
-        if (self.ffn is None) == (self.experts is None):
-            raise ValueError("give either ffn, or experts with an ffn of their own")
-        if self.head_size is None and self.hidden % self.heads:
-            raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}: give head_size")
-        fields = self.model_dump(exclude={"family", "experts", "kv_heads", "head_size", "ffn"})
-        experts = None if self.experts is None else Experts(**self.experts.model_dump())
-        return Transformer(
-            name=name,
-            kv_heads=self.kv_heads or self.heads,
-            head_size=self.head_size or self.hidden // self.heads,
-            ffn=self.ffn or 0,
-            experts=experts,
-            **fields,
-        )
-
-
-class _ConvNetFile(Spec):
-    image: Annotated[int, Field(ge=32, le=4096)] = 224
-    classes: Size = 1000
-    parameters: Parameters = None
-    sources: dict[str, str] = Field(default_factory=dict)
-
-    def spec(self, name: str) -> ConvNet:
-        """The frozen form."""
-        fields: dict[str, Any] = {key: _frozen(value) for key, value in self.model_dump().items()}
-        return ConvNet(name=name, **fields)
-
-
-class VggFile(_ConvNetFile):
-    """Simonyan and Zisserman's networks, without batch normalisation."""
-
-    family: Literal["vgg"]
-    stages: Annotated[list[Annotated[list[Size], Field(min_length=1)]], Field(min_length=1, max_length=5)]
-
-
-class ResnetFile(_ConvNetFile):
-    """He et al.'s networks; the stride of a bottleneck is in its 3x3 convolution, as in torchvision."""
-
-    family: Literal["resnet"]
-    blocks: Annotated[list[Count], Field(min_length=4, max_length=4)]
-    bottleneck: bool
-    groups: Count = 1
-    width: Count = 64
-    squeeze: Annotated[int, Field(ge=0, le=10_000)] = 0
-
-    def spec(self, name: str) -> ConvNet:
-        """The frozen form. Raises ValueError for groups without bottlenecks, and a squeeze that leaves no channel."""
-        if not self.bottleneck and (self.groups, self.width, self.squeeze) != (1, 64, 0):
-            raise ValueError("groups, width and squeeze need blocks with a bottleneck")
-        if self.squeeze > 256:
-            raise ValueError(f"squeeze {self.squeeze} leaves nothing of the 256 channels of the first stage")
-        return _ConvNetFile.spec(self, name)
-
-
-class DensenetFile(_ConvNetFile):
-    """Huang et al.'s networks."""
-
-    family: Literal["densenet"]
-    # Each layer reads all before it in its block; more than four blocks leave nothing of an image of 32 pixels.
-    blocks: Annotated[list[Annotated[int, Field(ge=1, le=500)]], Field(min_length=1, max_length=4)]
-    growth: Count
-    initial: Count
-
-
-FILES: dict[str, type[TransformerFile | BertFile | T5File | VggFile | ResnetFile | DensenetFile]] = {
-    "transformer": TransformerFile,
-    "bert": BertFile,
-    "t5": T5File,
-    "vgg": VggFile,
-    "resnet": ResnetFile,
-    "densenet": DensenetFile,
-}
-
-
-def _frozen(value: object) -> object:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 _FOLDER = PRESETS / "models"
@@ -294,12 +236,9 @@ def _read(path: Path) -> ModelSpec:
     from trine.spec import check, load_mapping
 
     data = load_mapping(path)
-    family = data.get("family") if isinstance(data, Mapping) else None
-    model = check(FILES[check_family(family, str(path))], data, path)
-    try:
-        spec = replace(model.spec(path.stem), file=str(path))
-    except ValueError as error:
-        raise SpecError(str(error), file=path) from None
+    shapes = dict(data) if isinstance(data, Mapping) else {}
+    family = check_family(shapes.pop("family", None), str(path))
+    spec = check(FAMILIES[family], shapes, path, {"name": path.stem, "file": str(path)})
     if isinstance(spec, Transformer):
         check_transformer(spec, str(path))
     if not isinstance(spec, ConvNet):
@@ -315,16 +254,8 @@ def summary(spec: ModelSpec) -> dict[str, object]:
             parts += f" ({spec.kv_heads} of keys and values)"
         if spec.experts is not None:
             parts += f", {spec.experts.top_k} of {spec.experts.count} experts"
-        return {"name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": parts}
-    if isinstance(spec, Bert | EncoderDecoder):
-        return {
-            "name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": spec.shapes,
-        }  # fmt: skip
-    shapes = (
-        f"blocks {'-'.join(map(str, spec.blocks))}" if spec.blocks else f"{sum(map(len, spec.stages))} convolutions"
-    )
-    if spec.groups > 1:
-        shapes += f", {spec.groups} groups of {spec.width}"
-    if spec.squeeze:
-        shapes += f", squeeze and excitation 1/{spec.squeeze}"
-    return {"name": spec.name, "parameters": spec.parameters, "sequence": None, "shapes": shapes}
+    else:
+        parts = spec.shapes
+    if isinstance(spec, ConvNet):
+        return {"name": spec.name, "parameters": spec.parameters, "sequence": None, "shapes": parts}
+    return {"name": spec.name, "parameters": spec.num_parameters, "sequence": spec.sequence, "shapes": parts}

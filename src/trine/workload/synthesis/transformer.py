@@ -16,12 +16,14 @@ autograd would have saved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
 from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
-from trine.workload.synthesis.unfused import add_dropped, dropped, unfused_attention, unfused_cross_entropy
+from trine.workload.synthesis.unfused import add_dropped, dropped, unfused_cross_entropy, unfused_parts
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:
@@ -56,40 +58,45 @@ def add_positions(graph: Graph, x: Tensor, table: Tensor, layer: str) -> Tensor:
 
 
 def linear(
-    graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes | None = None
+    graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
     """x (B, S, in) times weight (out, in), plus bias (out,) -> (B, S, out)."""
-    out, said = graph.tensor((*x.shape[:-1], weight.shape[0])), attributes or {}
+    out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     used = (weight,) if bias is None else (weight, bias)
-    op = graph.forward("aten::linear", (x, *used), (out,), layer, said)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward("linear_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input", **said})
-        made = [graph.weight_gradient(w) for w in used]
-        kept = {"gradient_of": "weight", **said}
-        graph.made(graph.backward("linear_backward_weight", (dy, x), made, op, kept), *used)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    op = graph.forward("aten::linear", (x, *used), (out,), layer, attributes)
+    return _product_gradients(graph, op, x, out, "linear", used, attributes)
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
     """x (B, T, in) times weight (in, out), or, of grouped experts, weight (experts, in, out): -> (B, T, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
     op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
+    return _product_gradients(graph, op, x, out, name, (weight,), attributes)
+
+
+def _product_gradients(
+    graph: Graph, op: int, x: Tensor, out: Tensor, name: str, used: tuple[Tensor, ...], attributes: Attributes
+) -> Tensor:
+    """Return ``out`` of a product, whose gradients two operators make: that of x, then those of weight and bias."""
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
-        graph.backward(f"{name}_backward_input", (dy, weight), (dx,), op, {"gradient_of": "input", **attributes})
-        gradient = graph.weight_gradient(weight)
+        graph.backward(f"{name}_backward_input", (dy, used[0]), (dx,), op, {"gradient_of": "input", **attributes})
+        made = [graph.weight_gradient(w) for w in used]
         kept = {"gradient_of": "weight", **attributes}
-        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), (gradient,), op, kept), weight)
+        graph.made(graph.backward(f"{name}_backward_weight", (dy, x), made, op, kept), *used)
         graph.give(x, dx, op)
 
     graph.on_backward(op, backward)
     return out
+
+
+def projected(
+    graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes = NONE
+) -> Tensor:
+    """x (B, S, in) times a new weight, plus a new bias where ``biased`` -> (B, S, features)."""
+    weight = graph.weight(features, x.shape[-1])
+    return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)
 
 
 def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
@@ -99,31 +106,14 @@ def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
     out = graph.like(x)
     statistics = [graph.tensor((*x.shape[:-1], 1), dtype="float32") for _ in used]
     op = graph.forward(f"aten::{kind}_norm", (x, *used), (out, *statistics), layer)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        gradients = [graph.weight_gradient(w) for w in used]
-        inputs = (dy, x, used[0], *statistics)
-        graph.made(graph.backward(f"{kind}_norm_backward", inputs, (dx, *gradients), op), *used)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, f"{kind}_norm_backward", (x, used[0], *statistics), used)
 
 
 def elementwise(graph: Graph, x: Tensor, features: int, name: str, layer: str, attributes: Attributes = NONE) -> Tensor:
     """An operator on each element of x, with ``features`` results, whose gradient needs x."""
     out = graph.tensor((*x.shape[:-1], features))
     op = graph.forward(name, (x,), (out,), layer, attributes)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(x)
-        base = name.rsplit("::", 1)[-1]
-        graph.backward(f"{base}_backward", (dy, x), (dx,), op, attributes)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, f"{name.rsplit('::', 1)[-1]}_backward", (x,), (), attributes)
 
 
 def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()) -> Tensor:
@@ -131,37 +121,45 @@ def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()
     out = graph.like(qkv)
     name = "qk_norm_rotary" if norms else "apply_rotary"
     op = graph.forward(name, (qkv, *norms), (out,), layer)
-
-    def backward() -> None:
-        dy, dx = graph.gradient(out), graph.like(qkv)
-        gradients = [graph.weight_gradient(w) for w in norms]
-        inputs = (dy, qkv, *norms) if norms else (dy,)
-        graph.made(graph.backward(f"{name}_backward", inputs, (dx, *gradients), op), *norms)
-        graph.give(qkv, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, qkv, out, f"{name}_backward", (qkv, *norms) if norms else (), norms)
 
 
 def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, layer: str) -> Tensor:
-    """Causal attention of queries, keys and values that lie side by side in qkv (B, S, (heads + 2 kv_heads) size).
-
-    As FlashAttention does it: of the scores, their logarithmic sums alone are kept. Or, as a profile says, unfused.
-    """
-    if graph.writes.attention == "unfused":
-        return unfused_attention(graph, qkv, (heads, kv_heads, size), layer)
+    """Causal attention of queries, keys and values that lie side by side in qkv (B, S, (heads + 2 kv_heads) size)."""
     batch, length = qkv.shape[:2]
     parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
-    out = graph.tensor((batch, heads, length, size))
-    sums = graph.tensor((batch, heads, length, 1), dtype="float32")
-    name, kept = "scaled_dot_product_flash_attention", {"num_heads": heads, "num_kv_heads": kv_heads, "causal": True}
-    op = graph.forward(f"aten::_{name}", parts, (out, sums), layer, kept)
+    return attend(graph, (qkv,), parts, layer, causal=True)
+
+
+def attend(
+    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None,
+    *, causal: bool = False,
+) -> Tensor:  # fmt: skip
+    """Attention of tokens to all tokens, or those before them: q, k, v (B, heads, S or T, size) -> (B, S, heads size).
+
+    sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
+    added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
+    kept; or all, as a profile says.
+    """
+    if graph.writes.attention == "unfused":
+        return unfused_parts(graph, sources, parts, layer, bias)
+    batch, heads, length, size = parts[0].shape
+    out, sums = graph.tensor(parts[0].shape), graph.tensor((batch, heads, length, 1), dtype="float32")
+    name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
+    kept: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal}
+    read = (*parts,) if bias is None else (*parts, bias)
+    op = graph.forward(f"aten::_{name}", read, (out, sums), layer, kept)
 
     def backward() -> None:
-        dy, whole = graph.gradient(out), graph.like(qkv)
-        made = [graph.view(whole, part.shape) for part in parts]
-        graph.backward(f"aten::_{name}_backward", (dy, *parts, out, sums), made, op, kept)
-        graph.give(qkv, whole, op)
+        dy, whole = graph.gradient(out), [graph.like(source) for source in sources]
+        made = [graph.view(whole[0 if part is parts[0] else -1], part.shape) for part in parts]
+        if bias is not None:
+            made.append(graph.like(bias))
+        graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), made, op, kept)
+        for source, gradient in zip(sources, whole, strict=True):
+            graph.give(source, gradient, op)
+        if bias is not None:
+            graph.give(bias, made[-1], op)
 
     graph.on_backward(op, backward)
     return graph.view(out, (batch, length, heads * size))
@@ -256,46 +254,34 @@ def transformer(
     return graph
 
 
-def _linear(graph: Graph, x: Tensor, features: int, biased: bool, layer: str) -> Tensor:
-    weight = graph.weight(features, x.shape[-1])
-    return linear(graph, x, weight, graph.weight(features) if biased else None, layer)
-
-
 def _add_bias_kernel(graph: Graph, x: Tensor, is_biased: bool, layer: str) -> Tensor:
     """Add a kernel for the bias of x if the profile does not fuse it; the product before it has the bias as weight."""
     if not is_biased or graph.writes.biases == "fused":
         return x
     out = graph.like(x)
     op = graph.forward("aten::add", (x,), (out,), layer)
-
-    def backward() -> None:
-        dx = graph.like(x)
-        graph.backward("add_backward", (graph.gradient(out),), (dx,), op, {"passes": 0.5})  # reads it for the bias
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, "add_backward", (), (), {"passes": 0.5})  # reads it for the bias
 
 
 def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     h = norm(graph, x, spec.norm, f"{name}.norm")
-    h = _linear(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
+    h = projected(graph, h, spec.qkv, spec.biases != "none", f"{name}.qkv")
     h = _add_bias_kernel(graph, h, spec.biases != "none", f"{name}.qkv_bias")
     if spec.max_positions is None:
         norms = (graph.weight(spec.head_size), graph.weight(spec.head_size)) if spec.qk_norm else ()
         h = rotary(graph, h, f"{name}.rotary", norms)
     h = attention(graph, h, spec.heads, spec.kv_heads, spec.head_size, f"{name}.core")
-    h = _linear(graph, h, spec.hidden, spec.biases == "all", f"{name}.out")
+    h = projected(graph, h, spec.hidden, spec.biases == "all", f"{name}.out")
     return residual(graph, x, h, f"{name}.add")
 
 
 def _mlp_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     biased, gated = spec.biases == "all", spec.activation == "swiglu"
     h = norm(graph, x, spec.norm, f"{name}.norm")
-    h = _linear(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
+    h = projected(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
     h = _add_bias_kernel(graph, h, biased, f"{name}.up_bias")
     h = elementwise(graph, h, spec.ffn, "swiglu" if gated else "aten::gelu", f"{name}.act")
-    h = _linear(graph, h, spec.hidden, biased, f"{name}.down")
+    h = projected(graph, h, spec.hidden, biased, f"{name}.down")
     return residual(graph, x, h, f"{name}.add")
 
 
@@ -320,14 +306,7 @@ def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes)
     shares = graph.tensor((*chances.shape[:-1], k))
     chosen = graph.tensor(shares.shape, dtype="int64")
     op = graph.forward("aten::topk", (chances,), (shares, chosen), layer, shape)
-
-    def backward() -> None:
-        made = graph.like(chances)
-        graph.backward("topk_backward", (graph.gradient(shares), chosen), (made,), op, shape)
-        graph.give(chances, made, op)
-
-    graph.on_backward(op, backward)
-    return shares, chosen
+    return graph.gives_back(op, chances, shares, "topk_backward", (chosen,), (), shape), chosen
 
 
 def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:
@@ -336,14 +315,7 @@ def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attrib
     kept = {"moe": "dispatch", **shape}
     out = graph.tensor((batch, length * chosen.shape[-1], features))
     op = graph.forward("aten::index_select", (x, chosen), (out,), layer, kept)
-
-    def backward() -> None:
-        made = graph.like(x)
-        graph.backward("index_select_backward", (graph.gradient(out), chosen), (made,), op, kept)
-        graph.give(x, made, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, "index_select_backward", (chosen,), (), kept)
 
 
 def _combine(graph: Graph, x: Tensor, shares: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:

@@ -18,14 +18,7 @@ def dropped(graph: Graph, x: Tensor, layer: str) -> Tensor:
     """Dropout of x, whose mask of one byte an element is kept."""
     out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
     op = graph.forward("aten::native_dropout", (x,), (out, mask), layer)
-
-    def backward() -> None:
-        dx = graph.like(x)
-        graph.backward("native_dropout_backward", (graph.gradient(out), mask), (dx,), op)
-        graph.give(x, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
+    return graph.gives_back(op, x, out, "native_dropout_backward", (mask,))
 
 
 def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
@@ -66,23 +59,13 @@ class _Projected:
             self.graph.give(self.sources[source], whole, op)
 
 
-def unfused_attention(graph: Graph, qkv: Tensor, shape: tuple[int, int, int], layer: str) -> Tensor:
-    """Causal attention of qkv (B, S, (heads + 2 kv_heads) size) with scores (B, heads, S, S) in memory.
-
-    shape: heads, heads of keys and values, size. Fewer heads of keys and values are copied for all heads.
-    """
-    heads, kv_heads, size = shape
-    batch, length = qkv.shape[:2]
-    parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
-    return unfused_parts(graph, (qkv,), parts, layer)
-
-
 def unfused_parts(
     graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
 ) -> Tensor:
     """Attention of parts q (B, heads, S, size), k and v (B, kv_heads, T, size), which lie in one or two ``sources``.
 
-    bias: (1, heads, S, T), added to the scores. Returns (B, S, heads size).
+    bias: (1, heads, S, T), added to the scores. Fewer heads of keys and values are copied for all heads. Returns (B, S,
+    heads size).
     """
     projected, (q, k, v) = _Projected(graph, sources, parts), parts
     batch, heads, length, size = q.shape

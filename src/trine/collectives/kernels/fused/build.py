@@ -15,7 +15,7 @@ from trine.arrays import Int32, pointers
 from trine.collectives.kernels.build import build_kernel
 from trine.collectives.kernels.fused.compute import FusedBuilder, FusedPlan, TileTarget, compute, num_steps
 from trine.collectives.kernels.fused.exchange import exchange
-from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedChoices, FusedOptions
+from trine.collectives.kernels.fused.options import FUSED, TWOSHOT, FusedOptions
 from trine.collectives.kernels.fused.tiles import TileGrid, make_grid, make_tiles, refuse_large
 from trine.gpu.builder import ProgramBuilder
 from trine.gpu.join import PlacedProgram, join_programs
@@ -41,14 +41,14 @@ def build_fused(name: str, num_ranks: int, **choices: Any) -> FusedProgram:
     """Build a fused kernel of all ranks, or (``fused=False``) its two kernels a rank.
 
     What they do: docs/background/fused-kernels.md. name: one of :func:`known_fused`. choices: fields of
-    :class:`trine.collectives.kernels.fused.options.FusedChoices`; ``rows`` and ``cols`` are needed.
+    :class:`trine.collectives.kernels.fused.options.FusedOptions`; ``rows`` and ``cols`` are needed.
 
     Raises
     ------
     InputError: an unknown name, numbers out of range or that do not go together, options that make no difference, a
         program with more than 2^25 operands.
     """
-    return build(FusedChoices(name=name, num_ranks=num_ranks, **choices).resolved())
+    return build(FusedOptions(name=name, num_ranks=num_ranks, **choices))
 
 
 def build(options: FusedOptions) -> FusedProgram:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from trine.arguments import check_whole
+from trine.arguments import check_whole, option
 from trine.collectives.kernels.options import JOINT, SINGLE, WAITS
 from trine.errors import InputError, nearest
 
@@ -47,37 +47,53 @@ _OWN_LINES = "the collective of the unfused form has semaphores on lines of thei
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FusedOptions:
-    """One fused kernel, or its unfused counterpart, with all that :class:`FusedChoices` left open filled in.
+    """One fused kernel, or its unfused counterpart. What is None is filled in, in its usual way.
 
-    rows, cols, inner: docs/background/fused-kernels.md. tile: as TILE_WORDS says. workgroups: None: one a tile.
-    algorithm: of an all-reduce, else "". only_rank: None: kernels of all ranks.
+    name: one of FUSED.
+    rows, cols, inner: of each rank's own matrices. GEMV: rows x cols times a vector. GEMM: rows x inner times inner x
+        cols. Embedding: ``rows`` sums of ``inner`` rows of a table, ``cols`` wide. But for an all-reduce in one step
+        ``rows`` must be a multiple of the ranks.
+    dtype_bytes: of all elements: 1, 2, 4 or 8.
+    tile: of the result, and of what is loaded at once; GEMV (rows, cols), GEMM (rows, cols, inner), embedding (rows,).
+        What lies side by side must be whole lines.
+    workgroups: None: one for each tile; fewer take several each.
+    wavefronts: of a workgroup. line_bytes: of the GPU model. fused: False: its two kernels a rank.
+    algorithm: of all-reduces: ``oneshot`` (GEMV unless told otherwise) or ``twoshot`` (GEMM).
+    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``:
+        the peers' flags add up on one.
+    flag_spacing: bytes between flags (8): with less than a line several share one.
+    macs_per_cycle: multiply-adds of a CU a cycle; None: AMD CDNA 2's by dtype_bytes (MACS_PER_CYCLE).
+    table_rows, seed: of embeddings: size of the table (2^20), and of the draw of what is looked up (0).
+    collective_workgroups: of the collective of the unfused form (32).
+    only_rank: kernels of this rank alone, in a program of ``num_ranks`` ranks.
 
     Raises
     ------
-    InputError: a number out of range, sizes that do not go together, an unknown name.
+    InputError: a number out of range, sizes that do not go together, an unknown name, options that make no difference.
     """
 
     name: str
     num_ranks: int
     rows: int
     cols: int
-    inner: int
-    dtype_bytes: int
-    tile: tuple[int, ...]
-    workgroups: int | None
-    wavefronts: int
-    line_bytes: int
-    fused: bool
-    algorithm: str
-    waits: str
-    flag_spacing: int
-    macs_per_cycle: int
-    table_rows: int
-    seed: int
-    collective_workgroups: int
-    only_rank: int | None
+    inner: int = 1
+    dtype_bytes: int = 4
+    tile: tuple[int, ...] = option(None)
+    workgroups: int | None = None
+    wavefronts: int = 4
+    line_bytes: int = 64
+    fused: bool = True
+    algorithm: str = option(None)
+    waits: str = option(None)
+    flag_spacing: int = option(None)
+    macs_per_cycle: int = option(None)
+    table_rows: int = option(None)
+    seed: int = option(None)
+    collective_workgroups: int = option(None)
+    only_rank: int | None = None
 
     def __post_init__(self) -> None:
+        self._fill()
         for field, least, most in (
             ("num_ranks", 2, 4096),
             ("rows", 1, _MAX_SIDE),
@@ -123,6 +139,48 @@ class FusedOptions:
                     field=f"tile.{words.split(', ')[i]}",
                 )
 
+    def _fill(self) -> None:
+        """Fill in what is None. Raises InputError as the class does."""
+        if self.name not in FUSED:
+            raise InputError(f"no fused kernel {self.name!r}{nearest(self.name, FUSED)}", field="name")
+        if self.dtype_bytes not in MACS_PER_CYCLE:
+            raise InputError(f"must be one of 1, 2, 4 and 8, got {self.dtype_bytes!r}", field="dtype_bytes")
+        kind, algorithm = FUSED[self.name], self.algorithm
+        self._refuse_idle(kind)
+        if algorithm is not None and algorithm not in ALGORITHMS:
+            raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
+        check_whole("line_bytes", self.line_bytes, 16, 4096)
+        usual: dict[str, Any] = {
+            "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
+            "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
+            "waits": SINGLE if self.fused else JOINT,
+            "flag_spacing": FLAG_SPACING,
+            "macs_per_cycle": MACS_PER_CYCLE[self.dtype_bytes],
+            "table_rows": TABLE_ROWS,
+            "seed": 0,
+            "collective_workgroups": COLLECTIVE_WORKGROUPS,
+        }
+        for name, value in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "tile", tuple(self.tile))
+
+    def _refuse_idle(self, kind: FusedKind) -> None:
+        """Raise InputError for options that make no difference."""
+        in_tables = kind.compute == EMBEDDING
+        usual = {field.name: field.default for field in fields(self)}
+        for field, matters, why in (
+            ("algorithm", kind.op == ALL_REDUCE, f"{self.name} has one algorithm"),
+            ("flag_spacing", self.fused, _OWN_LINES),
+            ("collective_workgroups", not self.fused, "a fused kernel has workgroups alone"),
+            ("table_rows", in_tables, f"{self.name} has no table"),
+            ("seed", in_tables, f"nothing is random in {self.name}"),
+            ("macs_per_cycle", not in_tables, "rows of a table are added up as they arrive"),
+            ("inner", kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
+        ):
+            if getattr(self, field) != usual[field] and not matters:
+                raise InputError(f"cannot matter here: {why}", field=field)
+
     @property
     def kind(self) -> FusedKind:
         return FUSED[self.name]
@@ -145,106 +203,6 @@ class FusedOptions:
     def lines(self, elements: int) -> int:
         """Lines of ``elements`` elements side by side; a partial line costs a line."""
         return -(-elements // self.line_elements)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FusedChoices:
-    """What is asked of a fused kernel; None, and what is not named, is filled in by :meth:`resolved`.
-
-    name: one of FUSED.
-    rows, cols, inner: of each rank's own matrices. GEMV: rows x cols times a vector. GEMM: rows x inner times inner x
-        cols. Embedding: ``rows`` sums of ``inner`` rows of a table, ``cols`` wide. But for an all-reduce in one step
-        ``rows`` must be a multiple of the ranks.
-    dtype_bytes: of all elements: 1, 2, 4 or 8.
-    tile: of the result, and of what is loaded at once; GEMV (rows, cols), GEMM (rows, cols, inner), embedding (rows,).
-        What lies side by side must be whole lines.
-    workgroups: None: one for each tile; fewer take several each.
-    wavefronts: of a workgroup. line_bytes: of the GPU model. fused: False: its two kernels a rank.
-    algorithm: of all-reduces: ``oneshot`` (GEMV unless told otherwise) or ``twoshot`` (GEMM).
-    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``:
-        the peers' flags add up on one.
-    flag_spacing: bytes between flags (8): with less than a line several share one.
-    macs_per_cycle: multiply-adds of a CU a cycle; None: AMD CDNA 2's by dtype_bytes (MACS_PER_CYCLE).
-    table_rows, seed: of embeddings: size of the table (2^20), and of the draw of what is looked up (0).
-    collective_workgroups: of the collective of the unfused form (32).
-    only_rank: kernels of this rank alone, in a program of ``num_ranks`` ranks.
-    """
-
-    name: str
-    num_ranks: int
-    rows: int
-    cols: int
-    inner: int = 1
-    dtype_bytes: int = 4
-    tile: tuple[int, ...] | None = None
-    workgroups: int | None = None
-    wavefronts: int = 4
-    line_bytes: int = 64
-    fused: bool = True
-    algorithm: str | None = None
-    waits: str | None = None
-    flag_spacing: int | None = None
-    macs_per_cycle: int | None = None
-    table_rows: int | None = None
-    seed: int | None = None
-    collective_workgroups: int | None = None
-    only_rank: int | None = None
-
-    def resolved(self) -> FusedOptions:
-        """With everything that was left open filled in.
-
-        Raises
-        ------
-        InputError: wrong values, and options that make no difference.
-        """
-        if self.name not in FUSED:
-            raise InputError(f"no fused kernel {self.name!r}{nearest(self.name, FUSED)}", field="name")
-        if self.dtype_bytes not in MACS_PER_CYCLE:
-            raise InputError(f"must be one of 1, 2, 4 and 8, got {self.dtype_bytes!r}", field="dtype_bytes")
-        kind, algorithm = FUSED[self.name], self.algorithm
-        self._refuse_idle(kind)
-        if algorithm is not None and algorithm not in ALGORITHMS:
-            raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
-        check_whole("line_bytes", self.line_bytes, 16, 4096)
-        usual: dict[str, Any] = {
-            "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
-            "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
-            "waits": SINGLE if self.fused else JOINT,
-            "flag_spacing": FLAG_SPACING,
-            "macs_per_cycle": MACS_PER_CYCLE[self.dtype_bytes],
-            "table_rows": TABLE_ROWS,
-            "seed": 0,
-            "collective_workgroups": COLLECTIVE_WORKGROUPS,
-        }
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given["tile"] = None if self.tile is None else tuple(self.tile)
-        settled: dict[str, Any] = {name: usual.get(name) if v is None else v for name, v in given.items()}
-        return FusedOptions(**settled)
-
-    def _refuse_idle(self, kind: FusedKind) -> None:
-        """Raise InputError for options that make no difference."""
-        in_tables = kind.compute == EMBEDDING
-        for field, is_given, matters, why in (
-            ("algorithm", self.algorithm is not None, kind.op == ALL_REDUCE, f"{self.name} has one algorithm"),
-            ("flag_spacing", self.flag_spacing is not None, self.fused, _OWN_LINES),
-            (
-                "collective_workgroups",
-                self.collective_workgroups is not None,
-                not self.fused,
-                "a fused kernel has workgroups alone",
-            ),
-            ("table_rows", self.table_rows is not None, in_tables, f"{self.name} has no table"),
-            ("seed", self.seed is not None, in_tables, f"nothing is random in {self.name}"),
-            (
-                "macs_per_cycle",
-                self.macs_per_cycle is not None,
-                not in_tables,
-                "rows of a table are added up as they arrive",
-            ),
-            ("inner", self.inner != 1, kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
-        ):
-            if is_given and not matters:
-                raise InputError(f"cannot matter here: {why}", field=field)
 
 
 def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:

@@ -16,22 +16,8 @@ from collections.abc import Iterable, Sequence
 from trine.collectives.kernels.lower.memory import Addresses
 from trine.collectives.kernels.lower.semaphores import Take
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    COPY,
-    DMA,
-    LOAD,
-    MEMBER_ROLES,
-    READ,
-    READ_FLAGGED,
-    READ_ROLES,
-    REDUCE,
-    RELEASE,
-    WAITCNT,
-    WRITE,
-)
 
 MAX_OPERATIONS = 2_000_000
 
@@ -63,39 +49,39 @@ class Emitter:
         if self._pending:
             self._wait()
             self._pending.clear()
-        self._add(BARRIER)
+        self._add(isa.BARRIER)
         self._taken = False
 
     def _wait(self) -> None:
         self.waits_early |= self._dmas > 0
-        self._add(WAITCNT)
+        self._add(isa.WAITCNT)
         self._dmas = 0
 
     def meet(self) -> None:
         """The other wavefronts wait for what wavefront 0 has taken."""
         if self._taken:
-            self._add(BARRIER)
+            self._add(isa.BARRIER)
             self._taken = False
 
     # -- control -------------------------------------------------------------------------------------------------
 
     def acquire(self, take: Take) -> None:
-        operand = Operand(READ, self.rank, self.addresses.semaphore(take.semaphore), semaphore=take.semaphore)
-        self._add(ACQUIRE, take.amount, [operand])
+        operand = Operand(isa.READ, self.rank, self.addresses.semaphore(take.semaphore), semaphore=take.semaphore)
+        self._add(isa.ACQUIRE, take.amount, [operand])
         self._taken = True
 
     def release(self, targets: Iterable[tuple[int, int]]) -> None:
         """Give one to each of these (rank, semaphore)."""
         operands = [
-            Operand(WRITE, rank, self.addresses.semaphore(number), semaphore=number) for rank, number in targets
+            Operand(isa.WRITE, rank, self.addresses.semaphore(number), semaphore=number) for rank, number in targets
         ]
         if operands:
-            self._add(RELEASE, 1, operands)
+            self._add(isa.RELEASE, 1, operands)
 
     def flush(self) -> None:
         """Wait for all that went to the copy engine."""
         if self._dmas:
-            self._add(WAITCNT)
+            self._add(isa.WAITCNT)
             self._dmas, self._taken = 0, True
 
     # -- data ----------------------------------------------------------------------------------------------------
@@ -104,19 +90,19 @@ class Emitter:
         """A copy, or a sum of several sources; a load where there are no targets. Multimem ones have several rows."""
         self._before(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
-        several = sum(operand.role not in MEMBER_ROLES for operand in sources) > 1
-        kind = REDUCE if several else COPY if targets else LOAD
+        several = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
+        kind = isa.REDUCE if several else isa.COPY if targets else isa.LOAD
         self._add(kind, lines, (*sources, *targets))
 
     def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:
         """A lane waits for the packet of one source before it asks for the next's (MSCCL++, execution_kernel.hpp). The
         sum then reads once more what is in registers in truth, beside the last packet; returns what it reads."""
-        flagged = [number for number, operand in enumerate(sources) if operand.role == READ_FLAGGED]
+        flagged = [number for number, operand in enumerate(sources) if operand.role == isa.READ_FLAGGED]
         seen = list(sources)
         for number in flagged[:-1]:
-            self._add(LOAD, lines, [sources[number]])
+            self._add(isa.LOAD, lines, [sources[number]])
             self._wait()
-            seen[number] = sources[number]._replace(role=READ, semaphore=-1)
+            seen[number] = sources[number]._replace(role=isa.READ, semaphore=-1)
         return seen
 
     def dma(self, size_bytes: int, source: Operand, target: Operand) -> None:
@@ -124,18 +110,18 @@ class Emitter:
         accesses = [(source.rank, source.address, source.address + size_bytes, False)]
         if self._conflict(accesses):
             self.settle()
-        self._add(DMA, size_bytes, [source, target])
+        self._add(isa.DMA, size_bytes, [source, target])
         self._dmas += 1
 
     def dma_signal(self, rank: int, semaphore: int) -> None:
         """A semaphore behind all that the copy engine has for that rank."""
-        operand = Operand(WRITE, rank, self.addresses.semaphore(semaphore), semaphore=semaphore)
-        self._add(DMA, 0, [operand])
+        operand = Operand(isa.WRITE, rank, self.addresses.semaphore(semaphore), semaphore=semaphore)
+        self._add(isa.DMA, 0, [operand])
         self._dmas += 1
 
     def _before(self, lines: int, operands: Iterable[Operand]) -> None:
         """Operations before this one may still be under way, where they do not touch the same bytes."""
-        accesses = [(p.rank, p.address, p.address + lines * p.step, p.role not in READ_ROLES) for p in operands]
+        accesses = [(p.rank, p.address, p.address + lines * p.step, p.role not in isa.READ_ROLES) for p in operands]
         if self._conflict(accesses):
             self.settle()
         self.meet()

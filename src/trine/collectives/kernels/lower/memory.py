@@ -7,20 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trine.collectives.mscclpp import plan as ir
 from trine.collectives.mscclpp.cells import PACKETS, in_place
 from trine.collectives.mscclpp.layout import ChunkLayout, message_layout, operations
-from trine.collectives.mscclpp.plan import (
-    FIFO,
-    INPUT,
-    OUTPUT,
-    PIPELINE,
-    SCRATCH,
-    KernelGpu,
-    KernelOp,
-    KernelOperand,
-    KernelPlan,
-    ThreadBlock,
-)
+from trine.collectives.mscclpp.plan import KernelGpu, KernelOp, KernelOperand, KernelPlan, ThreadBlock
 from trine.collectives.mscclpp.reading import buffer_chunks
 from trine.errors import InputError
 from trine.gpu.program import Buffer
@@ -71,7 +61,7 @@ def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> ChunkLayout:
     if window is not None:
         window = _round_up(window, payload)
         for op in operations(plan):
-            if op.action == PIPELINE and window % _round_up(op.unit_bytes, payload):
+            if op.action == ir.PIPELINE and window % _round_up(op.unit_bytes, payload):
                 raise InputError(
                     f"rounds of {op.unit_bytes} bytes run over the end of the {window} bytes of scratch that a chunk "
                     "reuses",
@@ -92,7 +82,7 @@ def _round_up(value: int, unit: int) -> int:
 def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: ChunkLayout, payload: int) -> Iterator[LoweredStep]:
     """What one thread block does."""
     for number, op in enumerate(block.operations):
-        if op.action != PIPELINE:
+        if op.action != ir.PIPELINE:
             yield LoweredStep(op, gpu, block, number, f"op {number}")
             continue
         unit = _round_up(op.unit_bytes, payload)
@@ -149,18 +139,20 @@ class Addresses:
     def _plan_buffers(self) -> dict[str, int]:
         """Buffer -> bytes, on the rank that needs most."""
         plan, layout = self.plan, self.layout
-        sizes = dict.fromkeys((INPUT, OUTPUT, SCRATCH, PACKETS), 0)
+        sizes = dict.fromkeys((ir.INPUT, ir.OUTPUT, ir.SCRATCH, PACKETS), 0)
         for gpu in plan.gpus:
-            for name in (INPUT, OUTPUT):
+            for name in (ir.INPUT, ir.OUTPUT):
                 chunks = buffer_chunks(plan, gpu.rank, name)
                 buffer, start = in_place(plan, layout, gpu.rank, name, 0)
-                own = gpu.input_chunks if name == INPUT else gpu.output_chunks
+                own = gpu.input_chunks if name == ir.INPUT else gpu.output_chunks
                 length = layout.at(chunks if buffer == name else own)
                 sizes[buffer] = max(sizes[buffer], start + length)
-        used = [(o.packet, o.buffer) for op in operations(plan) for o in (*op.sources, *op.targets) if o.buffer != FIFO]
+        used = [
+            (o.packet, o.buffer) for op in operations(plan) for o in (*op.sources, *op.targets) if o.buffer != ir.FIFO
+        ]
         scratch = max(self._scratch(gpu.scratch_chunks) for gpu in plan.gpus)
-        if (False, SCRATCH) in used:
-            sizes[SCRATCH] = scratch
+        if (False, ir.SCRATCH) in used:
+            sizes[ir.SCRATCH] = scratch
         if any(packet for packet, _ in used):
             self.num_packet_lines = -(-scratch // self.payload)
             sizes[PACKETS] = self.num_packet_lines * self.line_bytes

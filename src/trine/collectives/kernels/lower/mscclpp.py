@@ -8,31 +8,11 @@ from dataclasses import dataclass
 from trine.collectives.kernels.lower.emit import Emitter
 from trine.collectives.kernels.lower.memory import Addresses, AddressSpan, LoweredStep
 from trine.collectives.kernels.lower.semaphores import Barriers, Dependencies, Packets, Signals, Take, Turn
-from trine.collectives.mscclpp.plan import (
-    ACQUIRE,
-    BARRIER,
-    FLUSH,
-    PAIRS,
-    PORT,
-    REDUCE,
-    RELEASE,
-    SIGNAL,
-    SYNC,
-    WAIT,
-    KernelOperand,
-)
+from trine.collectives.mscclpp import plan as ir
+from trine.collectives.mscclpp.plan import KernelOperand
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.program import (
-    READ,
-    READ_FLAGGED,
-    READ_MEMBER,
-    READ_SUM,
-    WRITE,
-    WRITE_ALL,
-    WRITE_FLAGGED,
-    WRITE_MEMBER,
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,19 +46,19 @@ class BlockLowering:
         op, out, rank = step.op, self.out, step.gpu.rank
         if turn in self.wiring.dependencies.takes:
             out.acquire(self.wiring.dependencies.takes[turn])
-        if op.action == SYNC:
+        if op.action == ir.SYNC:
             out.sync()
-        elif op.action == BARRIER:
+        elif op.action == ir.BARRIER:
             self._barrier(step)
-        elif op.action == SIGNAL:
+        elif op.action == ir.SIGNAL:
             self._signal(turn, step)
-        elif op.action == WAIT:
+        elif op.action == ir.WAIT:
             self._acquire(self.wiring.signals.takes[turn])
-        elif op.action == FLUSH:
+        elif op.action == ir.FLUSH:
             out.flush()
-        elif op.action == ACQUIRE:
+        elif op.action == ir.ACQUIRE:
             self._acquire([Take(self.wiring.plan_semaphores[rank][number], 1) for number in op.semaphores])
-        elif op.action == RELEASE:
+        elif op.action == ir.RELEASE:
             out.settle()
             out.release((rank, self.wiring.plan_semaphores[rank][number]) for number in op.semaphores)
         else:
@@ -116,9 +96,9 @@ class BlockLowering:
             (step.gpu.connections[connection], self.wiring.signals.gives[turn, number])
             for number, connection in enumerate(step.op.connections)
         ]
-        self.out.release((end.peer, semaphore) for end, semaphore in gives if end.kind != PORT)
+        self.out.release((end.peer, semaphore) for end, semaphore in gives if end.kind != ir.PORT)
         for end, semaphore in gives:
-            if end.kind == PORT:
+            if end.kind == ir.PORT:
                 self.out.dma_signal(end.peer, semaphore)
 
     # -- data ----------------------------------------------------------------------------------------------------
@@ -128,9 +108,9 @@ class BlockLowering:
         for number in range(len(op.sources)):
             if (turn, number) in packets.takes:
                 self.out.acquire(packets.takes[turn, number])
-        if any(operand.via == PORT for operand in op.targets):
+        if any(operand.via == ir.PORT for operand in op.targets):
             self._put_through_ports(turn, step)
-        elif op.action == PAIRS:
+        elif op.action == ir.PAIRS:
             for number in range(len(op.sources)):
                 self._data(turn, step, [number], [number])
         else:
@@ -138,7 +118,7 @@ class BlockLowering:
         waiting = [
             (operand.rank, semaphore)
             for number, operand in enumerate(op.targets)
-            if operand.via != PORT
+            if operand.via != ir.PORT
             for semaphore in packets.gives.get((turn, number), ())
         ]
         if waiting:
@@ -160,14 +140,14 @@ class BlockLowering:
             row
             for n, each in zip(sources, spans, strict=False)
             for row in self._rows(
-                READ_FLAGGED if (turn, n) in packets.flagged_reads else READ, op.sources[n], each, step_bytes
+                isa.READ_FLAGGED if (turn, n) in packets.flagged_reads else isa.READ, op.sources[n], each, step_bytes
             )
         ]
         writes = [
             row
             for n, each in zip(targets, spans[len(sources) :], strict=True)
             for row in self._rows(
-                WRITE_FLAGGED if (turn, n) in packets.flagged_writes else WRITE, op.targets[n], each, step_bytes
+                isa.WRITE_FLAGGED if (turn, n) in packets.flagged_writes else isa.WRITE, op.targets[n], each, step_bytes
             )
         ]
         self.out.data(length // step_bytes, reads, writes)
@@ -186,7 +166,7 @@ class BlockLowering:
         """An operand; one of a multicast group has a row for each member."""
         if operand.group is None:
             return [self._place(role, operand, spans[0], step_bytes)]
-        roles = (READ_SUM, READ_MEMBER) if role == READ else (WRITE_ALL, WRITE_MEMBER)
+        roles = (isa.READ_SUM, isa.READ_MEMBER) if role == isa.READ else (isa.WRITE_ALL, isa.WRITE_MEMBER)
         return [
             Operand(roles[min(number, 1)], span.rank, span.address, step_bytes) for number, span in enumerate(spans)
         ]
@@ -197,14 +177,14 @@ class BlockLowering:
             return Operand(role, span.rank, span.address, step_bytes)
         line = self.addresses.line_bytes
         semaphore = -1
-        if role in (READ_FLAGGED, WRITE_FLAGGED):
+        if role in (isa.READ_FLAGGED, isa.WRITE_FLAGGED):
             semaphore = self.wiring.first_flag + self.addresses.packet_line(span.address)
         return Operand(role, span.rank, span.address, line, semaphore)
 
     def _put_through_ports(self, turn: Turn, step: LoweredStep) -> None:
         """Packets that are polled are waited for; then the copy engine (or NIC) reads memory by itself."""
         op, wiring = step.op, self.wiring
-        if op.action == REDUCE and len(op.sources) > 1:
+        if op.action == ir.REDUCE and len(op.sources) > 1:
             raise InputError("a sum cannot go through a port", file=self.addresses.plan.file, field=where(step))
         polled = [number for number in range(len(op.sources)) if (turn, number) in wiring.packets.flagged_reads]
         if polled:
@@ -212,7 +192,7 @@ class BlockLowering:
         if any(operand.polls for operand in op.sources):
             self.out.settle()
         for number, target in enumerate(op.targets):
-            source = op.sources[number if op.action == PAIRS else 0]
+            source = op.sources[number if op.action == ir.PAIRS else 0]
             if source.packet != target.packet:
                 raise InputError(
                     "a port moves bytes as they are: source and target must both be packets, or neither",
@@ -232,8 +212,8 @@ class BlockLowering:
         length = self._length(step, [here, there])
         if length:
             size = length // self.addresses.payload * self.addresses.line_bytes if source.packet else length
-            write = Operand(WRITE, there.rank, there.address, semaphore=given[0] if given else -1)
-            self.out.dma(size, Operand(READ, here.rank, here.address), write)
+            write = Operand(isa.WRITE, there.rank, there.address, semaphore=given[0] if given else -1)
+            self.out.dma(size, Operand(isa.READ, here.rank, here.address), write)
             given = given[1:]
         for semaphore in given:
             self.out.dma_signal(target.rank, semaphore)

@@ -9,22 +9,9 @@ from trine.collectives.kernels.moe.options import ROTATED, MoeOptions
 from trine.collectives.kernels.moe.routing import NodeGrid, Routes, draw_routes
 from trine.collectives.kernels.options import MAX_OPERANDS, KernelOptions
 from trine.errors import InputError
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    COPY,
-    DMA,
-    FENCE,
-    LOAD,
-    READ,
-    REDUCE,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 
 #: A warp that accesses 16 bytes a lane has so many lines of 128 bytes in one access.
 LINES_PER_ACCESS = 4
@@ -92,52 +79,52 @@ class MoeBuilder(ProgramBuilder):
     def copy(self, lines: int, source: tuple[int, int], target: tuple[int, int], label: str, unroll: int) -> None:
         """``lines`` lines that lie behind each other."""
         step = self.line_bytes
-        self.add(COPY, lines, (Operand(READ, *source, step), Operand(WRITE, *target, step)), label, unroll)
+        self.add(isa.COPY, lines, (Operand(isa.READ, *source, step), Operand(isa.WRITE, *target, step)), label, unroll)
 
     def load(self, lines: int, source: tuple[int, int], label: str, unroll: int) -> None:
-        self.add(LOAD, lines, (Operand(READ, *source, self.line_bytes),), label, unroll)
+        self.add(isa.LOAD, lines, (Operand(isa.READ, *source, self.line_bytes),), label, unroll)
 
     def store(self, lines: int, target: tuple[int, int], label: str) -> None:
-        self.add(STORE, lines, (Operand(WRITE, *target, self.line_bytes),), label)
+        self.add(isa.STORE, lines, (Operand(isa.WRITE, *target, self.line_bytes),), label)
 
     def reduce(
         self, lines: int, sources: Iterable[tuple[int, int]], target: tuple[int, int], label: str, unroll: int
     ) -> None:
         """The sum of rows."""
         step = self.line_bytes
-        operands = (*(Operand(READ, *source, step) for source in sources), Operand(WRITE, *target, step))
-        self.add(REDUCE, lines, operands, label, unroll)
+        operands = (*(Operand(isa.READ, *source, step) for source in sources), Operand(isa.WRITE, *target, step))
+        self.add(isa.REDUCE, lines, operands, label, unroll)
 
     def put(self, lines: int, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
         """By the NIC, to behind it."""
-        self.add(DMA, lines * self.line_bytes, (Operand(READ, *source), Operand(WRITE, *target)), label)
+        self.add(isa.DMA, lines * self.line_bytes, (Operand(isa.READ, *source), Operand(isa.WRITE, *target)), label)
 
     def settle(self, label: str) -> None:
         """What all wavefronts have asked for so far is done."""
-        self.add(WAITCNT, 0, (), label)
-        self.add(BARRIER, 0, (), label)
+        self.add(isa.WAITCNT, 0, (), label)
+        self.add(isa.BARRIER, 0, (), label)
 
     def fence(self, label: str) -> None:
-        self.add(FENCE, 0, (), label)
+        self.add(isa.FENCE, 0, (), label)
 
     def release(self, flags: FlagTable, targets: Sequence[tuple[int, int]], label: str, amount: int = 1) -> None:
         """Add ``amount`` to flags (rank, which)."""
-        self.add(RELEASE, amount, [flags.operand(WRITE, *target) for target in targets], label)
+        self.add(isa.RELEASE, amount, [flags.operand(isa.WRITE, *target) for target in targets], label)
 
     def notify(self, flags: FlagTable, target: tuple[int, int], distance: int, label: str) -> None:
         """Add 1 to a flag of the rank at ``distance``, behind all that was written or put there."""
         if self.crosses(distance):
-            self.add(DMA, 0, (flags.operand(WRITE, *target),), label)
+            self.add(isa.DMA, 0, (flags.operand(isa.WRITE, *target),), label)
         else:
             self.fence(label)
             self.release(flags, [target], label)
 
     def acquire(self, flags: FlagTable, rank: int, which: int, amount: int, label: str) -> None:
         """Wavefront 0 alone waits; ``barrier`` lets the others wait for it."""
-        self.add(ACQUIRE, amount, (flags.operand(READ, rank, which),), label)
+        self.add(isa.ACQUIRE, amount, (flags.operand(isa.READ, rank, which),), label)
 
     def barrier(self, label: str) -> None:
-        self.add(BARRIER, 0, (), label)
+        self.add(isa.BARRIER, 0, (), label)
 
     def meet(self, flags: FlagTable, rank: int, number: int, of: int, label: str) -> None:
         """One of ``of`` workgroups of a rank that go on when all are here: the first counts, and lets them go."""

@@ -1,0 +1,215 @@
+"""The checks of collective algorithms, compute models and trace readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trine.collectives import expand
+from trine.collectives.registry import ROOTED, Algorithm
+from trine.collectives.schedule import Schedule, Sends
+from trine.compute.law import FitReport
+from trine.compute.models import ComputeModel
+from trine.compute.resize import Split
+from trine.compute.roofline import Duration
+from trine.errors import PlanError, TrineError
+from trine.evidence import EVIDENCE, MEASURED
+from trine.graph.workload import Operator, Workload
+from trine.testing import schedule_proof
+from trine.testing.require import require
+from trine.workload.native import check_workload, load_native, save
+from trine.workload.readers import TraceReader
+
+SIZES = (0, 1, 10, 4096, 1_000_003, 64 * 2**20)
+
+
+def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None = None) -> None:
+    """Prove that ``make`` implements the collective ``kind``, by running its schedules on symbols.
+
+    For 1 to 9 ranks (send_recv: 2; ``ranks`` names others, where an algorithm needs a power of two, say), every root
+    and several sizes: every rank ends with the right data, each contribution once, in any order that the dependencies
+    allow; the chunks make up the payload and no more; the schedule says what it was asked for; it is the same each
+    time; and ``shift_symmetric`` and ``symmetry`` are claimed only where they hold.
+    """
+    require(kind in schedule_proof.KINDS, f"the collective {kind!r} is not one of {', '.join(schedule_proof.KINDS)}")
+    for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):
+        proven: set[tuple[int, int]] = set()
+        for size, root in [(s, r) for s in SIZES for r in (range(num_ranks) if kind in ROOTED else (-1,))]:
+            where = f"{kind} of {num_ranks} ranks, {size} bytes" + ("" if root < 0 else f", root {root}")
+            try:
+                schedule = make(num_ranks, size, root)
+                _require_as_asked(schedule, kind, num_ranks, size, root, where)
+                if (schedule.num_chunks, root) not in proven:
+                    _require_sends(schedule, where)
+                    schedule_proof.check_schedule(schedule)
+                    proven.add((schedule.num_chunks, root))
+                moved = expand(schedule).size_bytes.sum()
+            except TrineError as error:
+                raise AssertionError(f"{where}: {error}") from error
+            require(num_ranks == 1 or size == 0 or moved > 0, f"{where}: moves no bytes")
+
+
+def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, root: int, where: str) -> None:
+    """The schedule's own account of itself, and its chunks."""
+    asked = {"kind": kind, "num_ranks": num_ranks, "size_bytes": size} | ({"root": root} if root >= 0 else {})
+    for name, value in asked.items():
+        require(getattr(schedule, name) == value, f"{where}: the schedule says {name} {getattr(schedule, name)!r}")
+    chunks, chunk_bytes = schedule.num_chunks, schedule.chunk_bytes
+    require(chunks >= 1 and chunk_bytes >= 0, f"{where}: {chunks} chunks of {chunk_bytes} bytes")
+    # Of the blocks of all pairs of ranks, those that one rank sends are its payload; of a shift, its own buffer.
+    own = num_ranks if kind in schedule_proof.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
+    require(
+        size <= own * chunk_bytes < size + own,
+        f"{where}: {own} chunks of {chunk_bytes} bytes are {own * chunk_bytes}; equal chunks, rounded up, would "
+        f"have {-(-size // own)} bytes each",
+    )
+    if kind in schedule_proof.PARTED:
+        require(chunks % num_ranks == 0, f"{where}: {chunks} chunks; this collective has as many of them for each rank")
+
+
+def _require_sends(schedule: Schedule, where: str) -> None:
+    """The sends of each rank and switch: well formed, repeatable, and symmetric if the schedule says so."""
+    shape = schedule.num_ranks, schedule.num_chunks, schedule.root
+    first = schedule.sends_of(0, *shape)
+    for position in range(schedule.num_ranks + schedule.num_switches):
+        sends = schedule.sends_of(position, *shape)
+        columns = {field.name: getattr(sends, field.name) for field in fields(Sends)}
+        lengths = {name: len(column) for name, column in columns.items() if column is not None}
+        require(len(set(lengths.values())) == 1, f"{where}: columns of rank {position} have the lengths {lengths}")
+        require(
+            schedule_proof.equal_sends(sends, schedule.sends_of(position, *shape)),
+            f"{where}: the sends of rank {position} differ from call to call",
+        )
+        if schedule.shift_symmetric and position < schedule.num_ranks:
+            require(
+                schedule_proof.equal_sends(sends, schedule_proof.shifted_sends(schedule, first, position)),
+                f"{where}: says that it is shift_symmetric, but the sends of rank {position} are not those of rank 0 "
+                "shifted",
+            )
+
+
+def check_compute_model(model: ComputeModel, workload: Workload, *, anchored: bool = True, slack: float = 0.0) -> None:
+    """Check ``model``, made for ``workload``, on each of its operators at batches around and far from the trace's.
+
+    At the trace's own sizes it must answer, and with the recorded time; elsewhere it may refuse with PlanError. Times
+    are whole picoseconds, not negative, and do not fall as the batch grows; the evidence is a word that trine knows;
+    asked again in another order it says the same. ``anchored`` False is for a model that predicts the trace's own sizes
+    too: then only what it calls 'measured' must be the recorded time. ``slack``: by which share of its time a larger
+    batch may be faster, in a model that follows measurements: it may fill a GPU better.
+    """
+    require(isinstance(model.name, str) and model.name != "", f"a compute model has a name, {model!r} has not")
+    where = f"compute model {model.name!r}"
+    recorded = workload.batch
+    batches = sorted({1, 2, 3, max(1, recorded // 2), recorded, recorded + 1, 2 * recorded, 10 * recorded})
+    asked = [(operator, batch) for operator in workload.operators for batch in batches]
+    answers = {(op.id, batch): _duration(model, op, batch, recorded, where) for op, batch in asked}
+    for op in workload.operators:
+        _require_recorded(op, answers[op.id, recorded], anchored, f"{where}, operator {op.id} ({op.name})")
+        longest, at = 0, 0
+        for batch in batches:
+            answer = answers[op.id, batch]
+            if answer is not None:
+                require(
+                    answer.ps >= longest * (1 - slack),
+                    f"{where}, operator {op.id} ({op.name}): {answer.ps} ps at batch {batch}, but {longest} ps at "
+                    f"batch {at}",
+                )
+                longest, at = answer.ps, batch
+    for op, batch in reversed(asked):
+        again = _duration(model, op, batch, recorded, where)
+        require(
+            again == answers[op.id, batch],
+            f"{where}, operator {op.id} ({op.name}), batch {batch}: {answers[op.id, batch]} at first, {again} when "
+            "asked again",
+        )
+    report, notes = model.fit_report(), model.notes
+    require(report is None or isinstance(report, FitReport), f"{where}: fit_report() returns {report!r}")
+    require(
+        isinstance(notes, tuple) and all(isinstance(note, str) for note in notes),
+        f"{where}: notes are a tuple of sentences, not {notes!r}",
+    )
+
+
+def _duration(model: ComputeModel, operator: Operator, batch: int, recorded: int, where: str) -> Duration | None:
+    """The model's answer, of the right form; None where it refuses."""
+    where = f"{where}, operator {operator.id} ({operator.name}), batch {batch}"
+    try:
+        answer = model.duration(operator, Split(batch))
+    except PlanError as error:
+        require(batch != recorded, f"{where}: refuses the trace's own sizes: {error}")
+        return None
+    is_number = isinstance(answer, Duration) and isinstance(answer.ps, int) and not isinstance(answer.ps, bool)
+    require(is_number, f"{where}: a duration is a Duration of whole picoseconds, not {answer!r}")
+    require(answer.ps >= 0, f"{where}: takes {answer.ps} ps")
+    require(
+        answer.evidence in EVIDENCE, f"{where}: the evidence is {answer.evidence!r}, not one of {', '.join(EVIDENCE)}"
+    )
+    return answer
+
+
+def _require_recorded(operator: Operator, answer: Duration | None, anchored: bool, where: str) -> None:
+    """The answer at the trace's own sizes."""
+    if answer is not None and (anchored or answer.evidence == MEASURED):
+        require(
+            answer.ps == operator.gpu_time_ps,
+            f"{where}: {answer.ps} ps ({answer.evidence}) at the trace's own sizes, recorded were "
+            f"{operator.gpu_time_ps} ps",
+        )
+
+
+def check_reader(reader: TraceReader, path: str | Path) -> None:
+    """Check that ``reader`` finds and reads the trace at ``path``, and leaves alone what is not its own.
+
+    What it reads is not empty, does not contradict itself, is the same each time and survives trine's own format
+    unchanged. An empty folder is not its own: ``find`` returns None there, so that the next reader is asked.
+    """
+    where = f"trace reader {reader.name!r}"
+    require(bool(reader.name) and bool(reader.looks_for), f"{where}: needs a name and a text looks_for")
+    with TemporaryDirectory() as folder:
+        _require_finds_nothing(reader, Path(folder), where)
+    try:
+        found = reader.find(Path(path))
+        if not found:
+            raise AssertionError(f"{where}: finds nothing at {path}; it looks for {reader.looks_for}")
+        for role, file in found.items():
+            require(isinstance(file, Path) and file.exists(), f"{where}: found {file!r} as {role!r}, which is no file")
+        workload, again = reader.read(found, None), reader.read(found, None)
+        require(isinstance(workload, Workload), f"{where}: reads {workload!r}, which is no Workload")
+        require(workload == again, f"{where}: another workload when {path} is read again")
+        check_workload(workload, Path(path))
+        given = reader.read(found, workload.batch).batch
+        require(given == workload.batch, f"{where}: batch {workload.batch} was given, the workload has {given}")
+    except TrineError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    require(len(workload.operators) > 0, f"{where}: read no operator from {path}")
+    for op in workload.operators:
+        require(op.gpu_time_ps >= 0, f"{where}: operator {op.id} ({op.name}) takes {op.gpu_time_ps} ps")
+    _require_round_trip(workload, where)
+
+
+def _require_finds_nothing(reader: TraceReader, folder: Path, where: str) -> None:
+    try:
+        found = reader.find(folder)
+    except TrineError as error:
+        raise AssertionError(f"{where}: find() must return None for an empty folder, not raise: {error}") from error
+    require(found is None, f"{where}: finds {found!r} in an empty folder; find() must return None there")
+
+
+def _require_round_trip(workload: Workload, where: str) -> None:
+    """Write the workload in trine's own format and read it back."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "a.trine.json"
+        try:
+            save(workload, file)
+            back = load_native(file)
+        except TrineError as error:
+            raise AssertionError(f"{where}: the workload does not survive trine's own format: {error}") from error
+    for field in fields(Workload):
+        before, after = getattr(workload, field.name), getattr(back, field.name)
+        require(
+            before == after,
+            f"{where}: {field.name} of the workload comes back different from trine's own format: {before!r:.200} "
+            f"became {after!r:.200}",
+        )
