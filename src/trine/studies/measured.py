@@ -16,7 +16,7 @@ from trine.cluster.parts import LIBRARIES
 from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
 from trine.inputs import PRESETS
-from trine.studies.unread import ROW_ERRORS, why_unread
+from trine.studies.validation import ROW_ERRORS, why_unread
 
 FOLDER = PRESETS / "measured"
 FIT, HELD_OUT = "fit", "held-out"
