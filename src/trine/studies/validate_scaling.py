@@ -4,7 +4,7 @@ Rows of NVIDIA/DeepLearningExamples in pairs: one GPU and several, of the same m
 one-GPU row gives the time of all operators together (the shapes divide it among them); trine adds what several GPUs
 cost: the all-reduces of the buckets where they are exposed, the SMs and bandwidth that they take from the backward
 pass (``overlap="modelled"``), the slowest GPU, Horovod's cycles, and what the processes lose to each other on the
-CPUs. The last is fitted on EfficientNet's rows, none of which is judged (:func:`fit_host`):
+CPUs. The last is fitted on EfficientNet's rows, none of which is judged (benchmarks/fit_host.py):
 docs/background/data-parallel.md.
 """
 
@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -29,7 +28,6 @@ from trine.parallel.plan import Plan
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.schema import Field, Spec
-from trine.studies.factor_fit import folds
 from trine.studies.validation import Errors, UnreadRow, Validation, blocks, grouped, read_each, read_table
 
 Positive = Annotated[float, Field(gt=0)]
@@ -290,7 +288,15 @@ def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | 
             if unread is None:
                 raise
             unread.append(UnreadRow(source=pair.model, name=pair.source, why=str(error)))
-    return judged + [_without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
+    return judged + [without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
+
+
+def without_collectives(pair: Pair, host: HostFile) -> Scaled:
+    """Return what slower GPUs and the CPUs add: trine does not have EfficientNet's shapes."""
+    return Scaled(
+        pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, GPU_SPREAD),
+        software_s=_host_s(host, pair),
+    )  # fmt: skip
 
 
 def pairs_not_asked(pairs: Iterable[Pair] | None = None) -> dict[str, list[Pair]]:
@@ -304,54 +310,6 @@ def scaling_errors(rows: Sequence[Scaled]) -> tuple[Errors, Errors]:
     """Return the errors of ``rows``, and those of a constant efficiency, their own mean."""
     measured = np.array([row.pair.measured for row in rows])
     return Errors.interpolated([row.error for row in rows]), Errors.interpolated(measured.mean() / measured - 1)
-
-
-# -- what is fitted ----------------------------------------------------------------------------------------------------
-
-
-def host_rows(pairs: Iterable[Pair] | None = None) -> list[Pair]:
-    """The rows that the host's time is fitted on."""
-    return [pair for pair in (load_pairs() if pairs is None else pairs) if pair.is_fitted_on]
-
-
-def _without_collectives(pair: Pair, host: HostFile) -> Scaled:
-    return Scaled(
-        pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, GPU_SPREAD),
-        software_s=_host_s(host, pair),
-    )  # fmt: skip
-
-
-def fit_host(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> HostFile:
-    """The three numbers of the host time with the least mean absolute error on ``pairs``, by a search that narrows."""
-    numbers = numbers or scaling_numbers()
-    best: tuple[float, ...] = (math.log(10.0), math.log(0.5), math.log(2.0))
-    step = 0.8
-    while step > 0.005:
-        around = product(*((log - step, log, log + step) for log in best))
-        nearer = min(around, key=lambda logs: (_error(pairs, _host(numbers.host, logs)), logs != best))
-        best, step = nearer, step if nearer != best else step / 2
-    return _host(numbers.host, best)
-
-
-def _host(known: HostFile, logs: tuple[float, ...]) -> HostFile:
-    """Numbers from the logarithms of the time on the first machine and of the factors of the second and of amp."""
-    first, second = known.machines
-    ms, machine, amp = (math.exp(log) for log in logs)
-    return known.model_copy(update={"step_ms": ms, "machines": {first: 1.0, second: machine}, "amp": amp})
-
-
-def _error(pairs: Sequence[Pair], host: HostFile) -> float:
-    return sum(abs(_without_collectives(pair, host).error) for pair in pairs)
-
-
-def left_out_error(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> float:
-    """Mean absolute error of each machine's and model's rows with numbers fitted on all others."""
-    numbers = numbers or scaling_numbers()
-    errors: list[float] = []
-    for mine, others in folds([(pair.machine, pair.variant) for pair in pairs]):
-        host = fit_host([pairs[place] for place in others], numbers)
-        errors += [abs(_without_collectives(pairs[place], host).error) for place in mine]
-    return float(np.mean(errors))
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------
