@@ -29,25 +29,9 @@ from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.program import (
-    ACQUIRE,
-    COPY,
-    DELAY,
-    FENCE,
-    LOAD,
-    READ,
-    READ_MEMBER,
-    READ_SUM,
-    REDUCE,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_ALL,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 
 WARP = 32
 PACKET_LANES = 8
@@ -134,7 +118,7 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
             block.grid_barrier(grids[1])
             if block.number == 0:
                 block.word("signal")
-                builder.add(FENCE, 0, (), "signal")
+                builder.add(isa.FENCE, 0, (), "signal")
                 block.meet(sent, [1], (11, 38, 71, 33))
     return builder.finished()
 
@@ -171,7 +155,7 @@ def nvls_packets(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int =
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     slots = builder.slots("scratch", ranks, lines)
     words = builder.scratch("words", blocks, 1)
-    roles = [WRITE_ALL, *[WRITE_MEMBER] * (ranks - 1)]
+    roles = [isa.WRITE_ALL, *[isa.WRITE_MEMBER] * (ranks - 1)]
     for block in _blocks(builder, words):
         block.word("flag", 139)
         block.word("channel", 8)
@@ -238,7 +222,7 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
     peers = list(range(1, ranks))
     for block in _blocks(builder, words):
         block.delay(196, "plan")
-        block.add(LOAD, PLAN_LINES, [plan.operand((READ, READ), 0, block.number, 0)], "plan")
+        block.add(isa.LOAD, PLAN_LINES, [plan.operand((isa.READ, isa.READ), 0, block.number, 0)], "plan")
         block.finish("plan")
         block.delay(234, "plan")
         block.meet(before, peers, _EXECUTOR_FETCHED)
@@ -260,10 +244,10 @@ def nvls_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
     which multicasts the one store."""
     program = twoshot_between_meetings(size_bytes, ranks)
     kind, role = program.op_kind.copy(), program.operand_role.copy()
-    for op in np.flatnonzero(kind == REDUCE).tolist():
+    for op in np.flatnonzero(kind == isa.REDUCE).tolist():
         rows = np.arange(*program.operand_ptr[op : op + 2])
-        kind[op], role[rows[:ranks]], role[rows[ranks:]] = COPY, READ_MEMBER, WRITE_MEMBER
-        role[rows[0]], role[rows[ranks]] = READ_SUM, WRITE_ALL
+        kind[op], role[rows[:ranks]], role[rows[ranks:]] = isa.COPY, isa.READ_MEMBER, isa.WRITE_MEMBER
+        role[rows[0]], role[rows[ranks]] = isa.READ_SUM, isa.WRITE_ALL
     return replace(program, op_kind=kind, operand_role=role)
 
 
@@ -368,7 +352,7 @@ def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
             part.reduce([part.read(source, d) for d in range(ranks)], part.write(sums), label="reduce")
         block.finish("reduce")
         block.delay(25 + 21 + L1_CYCLES, "count")
-        block.add(FENCE, 0, (), "reduce")
+        block.add(isa.FENCE, 0, (), "reduce")
         block.meet_at_once(after, ranks)
         block.delay(60, "gather")
         for d in range(ranks):
@@ -399,7 +383,7 @@ def twoshot_zero_copy(size_bytes: int, ranks: int, *, blocks: int = 32, threads:
         block.grid_barrier(grid)
         if block.number == 0:
             block.word("signal")
-            block.add(FENCE, 0, (), "signal")
+            block.add(isa.FENCE, 0, (), "signal")
             block.meet(after, peers, (11, 38, 71, 33))
     return builder.finished()
 
@@ -415,17 +399,17 @@ class _Block(Workgroup):
         """A word in global memory that what follows depends on; ``cycles`` of instructions before it."""
         if cycles:
             self.delay(cycles, label)
-        self.add(LOAD, 1, [self._word(READ)], label)
-        self.add(WAITCNT, 0, (), label)
+        self.add(isa.LOAD, 1, [self._word(isa.READ)], label)
+        self.add(isa.WAITCNT, 0, (), label)
 
     def next_flag(self) -> None:
         """The threads meet, and the first counts the block's flag up for the next launch."""
         self.finish("next flag")
-        self.add(STORE, 1, [self._word(WRITE)], "next flag")
+        self.add(isa.STORE, 1, [self._word(isa.WRITE)], "next flag")
 
     def delay(self, cycles: int, label: str) -> None:
         """Instructions that the next access waits for."""
-        self.add(DELAY, cycles, (), label)
+        self.add(isa.DELAY, cycles, (), label)
 
     def handle(self) -> None:
         """The two parts of a channel's handle that a copy needs lie in different sectors of a line."""
@@ -447,7 +431,7 @@ class _Block(Workgroup):
         """A copy of 16 bytes a lane, which the next one waits for: no load passes the store before it."""
         wavefronts = self.builder.options.wavefronts
         unroll = max(1, min(4, -(-part.lines // wavefronts)))
-        self.builder.add(COPY, part.lines, (source, target), label, unroll)
+        self.builder.add(isa.COPY, part.lines, (source, target), label, unroll)
 
     def meet_at_once(self, signals: SignalTable, ranks: int) -> None:
         """A signal to each peer with the count of meetings, which is there, and a wait for theirs."""
@@ -462,7 +446,7 @@ class _Block(Workgroup):
         """What has been written is there for the blocks of the same number, and theirs for this one."""
         self.finish("copied")
         self.delay(101, "copied")
-        self.add(FENCE, 0, (), "copied")
+        self.add(isa.FENCE, 0, (), "copied")
         self.signal(signals, [(d, 0) for d in peers], "copied")
         self.wait(signals, 0, len(peers), "wait")
         self.delay(76, "wait")
@@ -478,24 +462,24 @@ class _Block(Workgroup):
         """
         seen, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
         if last:
-            self.add(LOAD, share.lines, [share.read(slots, chunk=slot) for slot in range(last)], "reduce")
-            self.add(WAITCNT, 0, (), "reduce")
+            self.add(isa.LOAD, share.lines, [share.read(slots, chunk=slot) for slot in range(last)], "reduce")
+            self.add(isa.WAITCNT, 0, (), "reduce")
         self.delay((last + 1) * cycles[0] + cycles[1], "reduce")
         known = [share.read(seen, chunk=slot) for slot in range(last)]
         reads = [own, *known, share.read(slots, chunk=last)]
         unroll = len(reads) * self.builder.options.unroll
-        self.builder.add(REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
+        self.builder.add(isa.REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
 
     def grid_barrier(self, signals: SignalTable) -> None:
         """All blocks of the GPU meet: each adds to a counter that all poll; here, one for each."""
         blocks = self.builder.options.workgroups
-        self.add(WAITCNT, 0, (), "grid")
+        self.add(isa.WAITCNT, 0, (), "grid")
         self.barrier("grid")
         self.word("grid", 78)
         self.delay(52, "grid")
-        self.add(FENCE, 0, (), "grid")
-        self.add(RELEASE, 1, [_at(signals, number, WRITE) for number in range(blocks)], "grid")
-        self.add(ACQUIRE, blocks, [_at(signals, self.number, READ)], "grid")
+        self.add(isa.FENCE, 0, (), "grid")
+        self.add(isa.RELEASE, 1, [_at(signals, number, isa.WRITE) for number in range(blocks)], "grid")
+        self.add(isa.ACQUIRE, blocks, [_at(signals, self.number, isa.READ)], "grid")
         self.delay(48, "grid")
         self.barrier("grid")
 

@@ -30,21 +30,8 @@ from trine.inputs import PRESETS
 from trine.results.report import Row, Table
 from trine.schema import Spec
 from trine.spec import check, load_mapping
+from trine.studies import gpu_kernels as kernels
 from trine.studies.expert_kernels import EXPERT_PROGRAMS, expert_time_ps
-from trine.studies.gpu_kernels import (
-    ALLREDUCE_6,
-    copy_kernel,
-    nvls_between_meetings,
-    nvls_packets,
-    oneshot_copied,
-    oneshot_packets,
-    reads_between_meetings,
-    reads_in_two_stages,
-    twoshot_between_meetings,
-    twoshot_copied,
-    twoshot_packets,
-    twoshot_zero_copy,
-)
 from trine.studies.host_loops import HostCall, host_times_ps
 from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
 from trine.studies.validation import Errors, UnreadRow, Validation, grouped, read_each, read_table
@@ -75,33 +62,34 @@ def _loads(algorithm: str) -> Build:
 def _vllm(size_bytes: int, ranks: int) -> GpuProgram:
     """One stage or two, as CustomAllreduce::allreduce in vLLM's csrc/custom_all_reduce.cuh says."""
     one_stage_below = {2: size_bytes + 1, 4: 512 << 10}.get(ranks, 256 << 10)
-    return (reads_between_meetings if size_bytes < one_stage_below else reads_in_two_stages)(size_bytes, ranks)
+    chosen = kernels.reads_between_meetings if size_bytes < one_stage_below else kernels.reads_in_two_stages
+    return chosen(size_bytes, ranks)
 
 
 def _tensorrt_llm(size_bytes: int, ranks: int) -> GpuProgram:
     """One step or two, as SelectImplementation in sglang's trt_reduce_internal.cuh says."""
     oneshot_below = {2: size_bytes + 1, 4: 1 << 20}.get(ranks, 512 << 10)
-    return (oneshot_copied if size_bytes < oneshot_below else twoshot_copied)(size_bytes, ranks)
+    return (kernels.oneshot_copied if size_bytes < oneshot_below else kernels.twoshot_copied)(size_bytes, ranks)
 
 
 #: What the rows of a series ran, by name: (payload, ranks) -> program. Of several, the library takes the fastest.
 PROGRAMS: Mapping[str, Build] = {
-    "put": lambda size, ranks: copy_kernel("put", size),
-    "get": lambda size, ranks: copy_kernel("get", size),
-    "packets": lambda size, ranks: copy_kernel("packets", size),
-    "one-shot packets": lambda size, ranks: oneshot_packets(size, ranks),
-    "allreduce6": lambda size, ranks: twoshot_packets(size, ranks, blocks=21, code=ALLREDUCE_6),
-    "NVLS packets, 8 blocks": lambda size, ranks: nvls_packets(size, ranks, blocks=8),
-    "NVLS packets, 16 blocks": lambda size, ranks: nvls_packets(size, ranks, blocks=16),
-    "two-shot packets, 28 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=28),
-    "two-shot packets, 56 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=56),
-    "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
-    "NVLS between meetings": lambda size, ranks: nvls_between_meetings(size, ranks),
+    "put": lambda size, ranks: kernels.copy_kernel("put", size),
+    "get": lambda size, ranks: kernels.copy_kernel("get", size),
+    "packets": lambda size, ranks: kernels.copy_kernel("packets", size),
+    "one-shot packets": lambda size, ranks: kernels.oneshot_packets(size, ranks),
+    "allreduce6": lambda size, ranks: kernels.twoshot_packets(size, ranks, blocks=21, code=kernels.ALLREDUCE_6),
+    "NVLS packets, 8 blocks": lambda size, ranks: kernels.nvls_packets(size, ranks, blocks=8),
+    "NVLS packets, 16 blocks": lambda size, ranks: kernels.nvls_packets(size, ranks, blocks=16),
+    "two-shot packets, 28 blocks": lambda size, ranks: kernels.twoshot_packets(size, ranks, blocks=28),
+    "two-shot packets, 56 blocks": lambda size, ranks: kernels.twoshot_packets(size, ranks, blocks=56),
+    "two-shot between meetings": lambda size, ranks: kernels.twoshot_between_meetings(size, ranks),
+    "NVLS between meetings": lambda size, ranks: kernels.nvls_between_meetings(size, ranks),
     "copied": lambda size, ranks: _tensorrt_llm(size, ranks),
-    "two-shot zero copy, 32 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=32),
-    "two-shot zero copy, 64 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=64),
-    "one-stage reads": lambda size, ranks: reads_between_meetings(size, ranks),
-    "two-stage reads": lambda size, ranks: reads_in_two_stages(size, ranks),
+    "two-shot zero copy, 32 blocks": lambda size, ranks: kernels.twoshot_zero_copy(size, ranks, blocks=32),
+    "two-shot zero copy, 64 blocks": lambda size, ranks: kernels.twoshot_zero_copy(size, ranks, blocks=64),
+    "one-stage reads": lambda size, ranks: kernels.reads_between_meetings(size, ranks),
+    "two-stage reads": lambda size, ranks: kernels.reads_in_two_stages(size, ranks),
     "one step of loads": _loads("oneshot-get"),
     "two steps of loads": _loads("twoshot-get"),
     "reads": lambda size, ranks: _vllm(size, ranks),

@@ -17,18 +17,10 @@ import numpy as np
 
 from trine.arrays import Float64
 from trine.cluster.presets import load_gpu
+from trine.compute.tables import left_out
 from trine.compute.tables.convolutions import BENCH_DTYPES, bench_gpus
 from trine.compute.tables.files import known_tables, read_arrays
 from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, measured
-from trine.compute.tables.left_out import (
-    GPUS_LEFT_OUT,
-    attention_shapes_left_out,
-    bench_left_out_us,
-    from_another_us,
-    gemm_gpu_left_out,
-    gemm_shapes_left_out,
-    left_out_us,
-)
 from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
 from trine.results.report import Row, Table
@@ -136,7 +128,7 @@ def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
     found += [partial(_bench, gpu) for gpu in bench_gpus() if gpu in chosen]
     pairs = [(a, b) for a, b in permutations(MOVED, 2) if a in chosen or b in chosen]
     found += [partial(_pair, source, gpu, every) for source, gpu in pairs]
-    found += [partial(_gpu_left_out, *names, every) for names in GPUS_LEFT_OUT if names[0] in chosen]
+    found += [partial(_gpu_left_out, *names, every) for names in left_out.GPUS_LEFT_OUT if names[0] in chosen]
     found += [partial(_bench_products, gpu) for gpu in _HALVES_BENCHED if gpu in chosen]
     found += [partial(_instead, gpu, table, every) for gpu, table in _tables(chosen) if table in _has(_INSTEAD[gpu])]
     return found
@@ -171,16 +163,16 @@ def _products(gpu: str, every: int) -> list[OperatorErrors]:
     names, found = read_arrays(gpu), []
     for dtype in _DTYPES:
         if f"gemm_{dtype}" in names:
-            found += errors("gemm", dtype, gemm_shapes_left_out(gpu, dtype, every=every))
+            found += errors("gemm", dtype, left_out.gemm_shapes_left_out(gpu, dtype, every=every))
     if "attention" in names:
-        found += errors("attention", "bfloat16", attention_shapes_left_out(gpu, every=every))
+        found += errors("attention", "bfloat16", left_out.attention_shapes_left_out(gpu, every=every))
     return found
 
 
 def _gpu_left_out(gpu: str, source: str, what: str, every: int) -> list[OperatorErrors]:
     """Large products of a GPU from another's table."""
     about = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
-    return errors_of(*gemm_gpu_left_out(gpu, source, what, every=every), about, _GPU_TARGETS[what])
+    return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), about, _GPU_TARGETS[what])
 
 
 def _bench_products(gpu: str) -> list[OperatorErrors]:
@@ -200,14 +192,14 @@ def _bench_products(gpu: str) -> list[OperatorErrors]:
 
 
 def _shapes(gpu: str, table: str, every: int) -> list[OperatorErrors]:
-    return errors_of(*left_out_us(gpu, table, every), OperatorQuestion(SHAPES, table, gpu, gpu))
+    return errors_of(*left_out.left_out_us(gpu, table, every), OperatorQuestion(SHAPES, table, gpu, gpu))
 
 
 def _bench(gpu: str) -> list[OperatorErrors]:
     found: list[OperatorErrors] = []
     for dtype in BENCH_DTYPES:
         for direction, name in enumerate(_PASSES):
-            predicted, actual = bench_left_out_us(gpu, dtype, direction)
+            predicted, actual = left_out.bench_left_out_us(gpu, dtype, direction)
             if len(actual) >= _ENOUGH:
                 found += errors_of(predicted, actual, OperatorQuestion(SHAPES, name, gpu, gpu, dtype))
     return found
@@ -217,7 +209,7 @@ def _pair(source: str, gpu: str, every: int) -> list[OperatorErrors]:
     """All tables, and each."""
     moved, actual = [], []
     for table in TABLES:
-        here, there = left_out_us(gpu, table, every), left_out_us(source, table, every)
+        here, there = left_out.left_out_us(gpu, table, every), left_out.left_out_us(source, table, every)
         moved.append(there[1] * here[0] / there[0])
         actual.append(here[1])
     found = errors_of(np.concatenate(moved), np.concatenate(actual), _about(ALL, source, gpu), MOVED_TARGET)
@@ -232,7 +224,7 @@ def _about(table: str, source: str, gpu: str) -> OperatorQuestion:
 
 def _instead(gpu: str, table: str, every: int) -> list[OperatorErrors]:
     source = _INSTEAD[gpu]
-    return errors_of(*from_another_us(gpu, source, table, every), OperatorQuestion(GPU, table, gpu, source))
+    return errors_of(*left_out.from_another_us(gpu, source, table, every), OperatorQuestion(GPU, table, gpu, source))
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ whose source leaves decisive facts open, or whose times are doubtful, are shown 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar, cast
 
@@ -20,7 +21,7 @@ from trine.studies.compared_steps import ComparedStep, StepValidation, compared,
 from trine.studies.replay_rows import Answers, Ask, cost, replay
 from trine.studies.step_factors import calibrated
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
-from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped, shuffled
+from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
 #: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
 SAMPLE_ROWS, SAMPLE_COST = 5, 200
@@ -193,6 +194,11 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
     check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
     rows = [row for row in rows if not sources or row.source.key in sources]
     return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key) if sample else rows
+
+
+def shuffled(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
+    """Return rows in the order of the hashes of their names: the first few are a fair sample."""
+    return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())
 
 
 def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRow], Hashable]) -> list[TrainingRow]:

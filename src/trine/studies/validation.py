@@ -1,15 +1,14 @@
-"""The harness for predictions beside measurements: tables of rows, groups, errors, what was not predicted, pages."""
+"""The harness for predictions beside measurements: tables of rows, groups, errors, rows without a prediction, pages."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import io
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -79,21 +78,6 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-class Named(Protocol):
-    """Anything with a name, such as a row."""
-
-    @property
-    def name(self) -> str: ...
-
-
-NamedItem = TypeVar("NamedItem", bound=Named)
-
-
-def shuffled(rows: Iterable[NamedItem]) -> list[NamedItem]:
-    """Return rows in the order of the hashes of their names: the first few are a fair sample."""
-    return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -216,7 +200,7 @@ def page_text(name: str, **parts: object) -> str:
 def write_with_pictures(
     folder: str | Path, name: str, text: str, pictures: Mapping[str, Callable[[Path], None]]
 ) -> list[Path]:
-    """Write a page and its pictures, each by its function; needs the extra ``plot``. Returns what was written."""
+    """Write a page and its pictures, each by its function; needs the extra ``plot``. Return the paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for picture, draw in pictures.items():
