@@ -137,7 +137,7 @@ def _series(row: Mapping[str, str], points: Sequence[Mapping[str, str]]) -> Seri
     )
     series = Series(
         number=int(row["series"]), machine=machine, num_gpus=int(row["gpus"]), num_nodes=int(row["nodes"]),
-        options=options, **{name: row[name] for name in ("op", "version", "observed", "source")},
+        options=options, op=row["op"], version=row["version"], observed=row["observed"], source=row["source"],
     )  # fmt: skip
     return replace(series, points=tuple(_point(series, point) for point in points))
 

@@ -9,19 +9,8 @@ from __future__ import annotations
 
 import math
 
+from trine.workload.analysis import aten_schema as aten
 from trine.workload.analysis import shape_rules
-from trine.workload.analysis.aten_schema import (
-    ATTENTION,
-    BATCH_NORMS,
-    CONVOLUTIONS,
-    LOSSES,
-    MATMULS,
-    NORMS,
-    POOLS,
-    RECURRENT,
-    REDUCTIONS,
-    VIEWS,
-)
 from trine.workload.analysis.layout import (
     Dimension,
     OperatorCall,
@@ -247,16 +236,16 @@ def _recurrent(call: OperatorCall) -> Result:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(MATMULS, _matmul),
-    **dict.fromkeys(BATCH_NORMS, _statistics_plain),
-    **dict.fromkeys(NORMS, _norm),
-    **dict.fromkeys(ATTENTION, _attention),
-    **dict.fromkeys((f"{name}_backward" for name in ATTENTION), _attention_backward),
-    **dict.fromkeys(POOLS, _pool),
-    **dict.fromkeys(LOSSES, _loss),
-    **dict.fromkeys(REDUCTIONS, shape_rules.reduction),
-    **dict.fromkeys(VIEWS, shape_rules.view),
+    **dict.fromkeys(aten.CONVOLUTIONS, _convolution),
+    **dict.fromkeys(aten.MATMULS, _matmul),
+    **dict.fromkeys(aten.BATCH_NORMS, _statistics_plain),
+    **dict.fromkeys(aten.NORMS, _norm),
+    **dict.fromkeys(aten.ATTENTION, _attention),
+    **dict.fromkeys((f"{name}_backward" for name in aten.ATTENTION), _attention_backward),
+    **dict.fromkeys(aten.POOLS, _pool),
+    **dict.fromkeys(aten.LOSSES, _loss),
+    **dict.fromkeys(aten.REDUCTIONS, shape_rules.reduction),
+    **dict.fromkeys(aten.VIEWS, shape_rules.view),
     **dict.fromkeys(("slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split"), shape_rules.part),
     **dict.fromkeys(("select", "unbind"), shape_rules.select),
     **dict.fromkeys(("transpose", "t", "swapaxes"), shape_rules.transpose),
@@ -271,7 +260,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution_backward", "cudnn_convolution_backward", "Convolution'"), _convolution_backward),
     "linear": _linear,
     "embedding": _embedding,
-    **dict.fromkeys(RECURRENT, _recurrent),
+    **dict.fromkeys(aten.RECURRENT, _recurrent),
     "expand": shape_rules.expand,
     "copy": shape_rules.copy,
     "permute": shape_rules.permute_dims,
