@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
-from trine.studies.gpu_latencies import LATENCIES, LINK, latency_shares
 
 
-def test_a_put_launches_once_crosses_and_is_told_so():
+def test_a_put_launches_once_crosses_and_is_told_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    from gpu_latency_shares import LATENCIES, LINK, latency_shares
+
     cluster, model = load_cluster("dgx-h100"), load_gpu_model("h100-sxm")
     program = build_kernel("all_gather", 2, 256, algorithm="put", workgroups=1, wavefronts=1, bookkeeping=True)
     whole_ps, shares = latency_shares(program, cluster, range(2), model)

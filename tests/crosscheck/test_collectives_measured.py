@@ -13,15 +13,15 @@ from trine.cluster import load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
 from trine.studies.measured import load_measurements
-from trine.studies.validate import BELOW, FROM, Validation, left_out, validate_collectives
+from trine.studies.validate import BELOW, FROM, CollectiveValidation, left_out, validate_collectives
 
 
 @pytest.fixture(scope="module")
-def validation() -> Validation:
+def validation() -> CollectiveValidation:
     return validate_collectives()
 
 
-def test_every_point_is_compared_or_its_series_skipped_with_a_reason(validation: Validation) -> None:
+def test_every_point_is_compared_or_its_series_skipped_with_a_reason(validation: CollectiveValidation) -> None:
     everything = load_measurements()
     assert len(validation.compared) + sum(len(s.points) for s, _ in validation.skipped) == sum(
         len(s.points) for s in everything
@@ -32,7 +32,7 @@ def test_every_point_is_compared_or_its_series_skipped_with_a_reason(validation:
     }
 
 
-def test_all_machines_meet_the_targets(validation: Validation) -> None:
+def test_all_machines_meet_the_targets(validation: CollectiveValidation) -> None:
     for name, band, stats in validation.totals():
         print(f"{name}, {band}: median {stats.median:.3f} p90 {stats.p90:.3f} inside {stats.inside:.2f}")
         if name in ("all machines", "held-out machines", "machines used for fitting"):
@@ -42,7 +42,7 @@ def test_all_machines_meet_the_targets(validation: Validation) -> None:
 
 
 @pytest.mark.xfail(strict=True, reason="benchmarks/fit_collectives.py --leave (hours) was not run for 0.10.0's choices")
-def test_machines_that_had_no_part_in_the_fit_meet_the_targets(validation: Validation) -> None:
+def test_machines_that_had_no_part_in_the_fit_meet_the_targets(validation: CollectiveValidation) -> None:
     without, stale = left_out(validation)
     assert without is not None
     assert not stale
@@ -58,7 +58,7 @@ def test_machines_that_had_no_part_in_the_fit_meet_the_targets(validation: Valid
     assert np.quantile(everything, 0.9) <= 0.40
 
 
-def test_small_messages_of_a_machine_never_seen_are_a_known_gap(validation: Validation) -> None:
+def test_small_messages_of_a_machine_never_seen_are_a_known_gap(validation: CollectiveValidation) -> None:
     """By machine instead of by point the 90th percentile misses 40 %: the same GPUs launch in 14 to 45 us (RCCL)."""
     without, _ = left_out(validation)
     assert without is not None

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from trine.studies import gpu_measured, measured, memory_rows, scaling_pairs, training_rows
+from trine.studies import gpu_measured, measured, memory_rows, training_rows, validate_scaling
 from trine.studies.gpu_measured import FILE, compared_or_unread, read_fine_grained
 from trine.studies.measured import load_measurements
 from trine.studies.memory_rows import GOLDEN, SIMUMAX, read_memory_rows
-from trine.studies.scaling_pairs import ROWS, read_pairs
 from trine.studies.training_rows import FOLDER
-from trine.studies.unread import UnreadRow
 from trine.studies.validate import validate_collectives
 from trine.studies.validate_layouts import validate_layouts
 from trine.studies.validate_memory import validate_memory
+from trine.studies.validate_scaling import ROWS, read_pairs
 from trine.studies.validate_training import validate_training
+from trine.studies.validation import UnreadRow
 
 #: Changed cells of a copy of a sound row -> a part of the reason that is given.
 FAULTY_STEPS: Mapping[str, tuple[Mapping[str, str], str]] = {
@@ -153,5 +153,5 @@ def test_scaling_lists_rows_that_cannot_be_read(tmp_path: Path) -> None:
     assert [row.name for row in unread] == [f"{rows[0]['source']}:{rows[0]['line']}"]
     judged = next(pair for pair in pairs if pair.is_judged)
     lost: list[UnreadRow] = []
-    assert scaling_pairs.scaling_rows([scaling_pairs.replace(judged, cluster="nowhere")], lost) == []
+    assert validate_scaling.scaling_rows([validate_scaling.replace(judged, cluster="nowhere")], lost) == []
     assert "not of nowhere" in lost[0].why

@@ -15,7 +15,7 @@ import trine
 from trine.cluster import load_cluster
 from trine.cluster.presets import known_gpus
 from trine.compute.spread import GPU_SPREAD, slowest_of
-from trine.compute.tables.fp32_errors import from_another_us, left_out_us
+from trine.compute.tables.left_out import from_another_us, left_out_us
 from trine.parallel.stragglers import Jitter, Stragglers
 from trine.results import headline
 from trine.results.headline import RUN_TO_RUN, SCALES, StepBand, nearest_band, scale_of
@@ -23,7 +23,7 @@ from trine.simulation.headline import MOVED_BY_SHEETS, MOVED_BY_TABLES
 from trine.simulation.options import SimulateOptions
 from trine.software.profile import known_software
 from trine.studies.ensemble import step_ensemble
-from trine.studies.operator_errors import _INSTEAD, MOVED, SAMPLED, TABLES, _has
+from trine.studies.validate_operators import _INSTEAD, MOVED, SAMPLED, TABLES, _has
 from trine.workload.synthesis.spec import Transformer, load_model
 
 TRACE = Path(trine.__file__).parent / "presets" / "traces" / "resnet50-h100-b128"

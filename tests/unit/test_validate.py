@@ -21,13 +21,13 @@ from trine.studies.report import summary_text, verdicts, write_report
 from trine.studies.validate import (
     BELOW,
     FROM,
+    CollectiveValidation,
     Predictor,
-    Validation,
     left_out,
-    quantile,
     select,
     validate_collectives,
 )
+from trine.studies.validation import quantile
 
 
 def answer(series: Series, point: MeasuredPoint, factor: float, width: float = 1.5) -> CollectiveTime:
@@ -66,8 +66,8 @@ def test_errors_are_signed_and_bands_counted() -> None:
 def test_only_qualities_that_count_are_in_the_totals() -> None:
     found = validate_collectives(predictor=off_by(1.0))
     points = sum(point.quality in COUNTED for series in load_measurements() for point in series.points)
-    assert sum(stats.num_points for name, _, stats in found.totals() if name == "all machines") == points
-    assert sum(stats.num_points for *_, stats in found.groups()) == points
+    assert sum(stats.count for name, _, stats in found.totals() if name == "all machines") == points
+    assert sum(stats.count for *_, stats in found.groups()) == points
 
 
 def test_versions_of_a_library_together_weigh_as_one_run() -> None:
@@ -148,13 +148,13 @@ def test_left_out_predictions_replace_the_time_and_keep_the_band(tmp_path: Path)
 
 
 @pytest.fixture(scope="module")
-def small() -> Validation:
+def small() -> CollectiveValidation:
     return validate_collectives(
         [s for s in load_measurements() if s.machine.name in ("aic-h100", "h100-2x8", "aic-b60")]
     )
 
 
-def test_json_holds_every_point_and_serialises(small: Validation) -> None:
+def test_json_holds_every_point_and_serialises(small: CollectiveValidation) -> None:
     data = json.loads(json.dumps(small.document(), allow_nan=False))
     assert len(data["points"]) == len(small.compared)
     assert data["skipped"][0]["why"] == "oneccl is not modelled"
@@ -162,7 +162,7 @@ def test_json_holds_every_point_and_serialises(small: Validation) -> None:
     assert medians == sorted(medians, reverse=True)
 
 
-def test_the_page_and_its_pictures(small: Validation, tmp_path: Path) -> None:
+def test_the_page_and_its_pictures(small: CollectiveValidation, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     written = write_report(replace(small, left_out=replace(small, skipped=())), tmp_path / "new")
     text = written[0].read_text()

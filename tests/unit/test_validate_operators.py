@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from trine.cli.main import app
-from trine.compute.tables.fp32_errors import asked_rows, from_another_us, left_out_us
 from trine.compute.tables.fp32_rows import NEUSIGHT, folds, measured
 from trine.compute.tables.fp32_surface import surface
+from trine.compute.tables.left_out import asked_rows, from_another_us, left_out_us
 from trine.errors import InputError
-from trine.studies.operator_errors import (
+from trine.studies.validate_operators import (
     ALL,
     ANOTHER,
     GPU,
@@ -23,14 +23,15 @@ from trine.studies.operator_errors import (
     SHAPES,
     TABLES,
     OperatorQuestion,
+    OperatorValidation,
     Target,
     _bench,
     _bench_products,
     answers,
     errors_of,
     steps,
+    validate_operators,
 )
-from trine.studies.validate_operators import OperatorValidation, validate_operators
 
 
 def check_pairs(found: OperatorValidation) -> None:

@@ -20,12 +20,11 @@ from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import SpecError
-from trine.studies import operator_errors, replay_rows, scaling_report, validate_layouts, validate_training
-from trine.studies.operator_errors import SHAPES, OperatorErrors, OperatorQuestion
+from trine.studies import replay_rows, validate_layouts, validate_operators, validate_scaling, validate_training
 from trine.studies.replay_rows import Ask, Predicted
-from trine.studies.scaling_pairs import Pair, Scaled
-from trine.studies.scaling_report import ScalingValidation
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
+from trine.studies.validate_operators import SHAPES, OperatorErrors, OperatorQuestion
+from trine.studies.validate_scaling import Pair, Scaled, ScalingValidation
 
 RUNNER = CliRunner()
 #: Most rows that a test takes of a source, model and number of GPUs: fits of the factors are what takes time here.
@@ -217,8 +216,8 @@ def scaled() -> ScalingValidation:
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of operators and of pairs that nobody has to compute."""
-    monkeypatch.setattr(operator_errors, "steps", operator_steps)
-    monkeypatch.setattr(scaling_report, "validate_scaling", scaled)
+    monkeypatch.setattr(validate_operators, "steps", operator_steps)
+    monkeypatch.setattr(validate_scaling, "validate_scaling", scaled)
 
 
 @pytest.mark.usefixtures("tables")

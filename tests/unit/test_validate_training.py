@@ -10,7 +10,7 @@ import pytest
 import trine
 from trine.errors import InputError
 from trine.studies.band_levels import band_document, share_inside, share_left_out
-from trine.studies.compared_steps import ComparedStep, Errors
+from trine.studies.compared_steps import ComparedStep
 from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
 from trine.studies.step_factors import AskedStep, calibrated, fit
@@ -18,6 +18,7 @@ from trine.studies.training_page import write_page
 from trine.studies.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 from trine.studies.validate_layouts import LayoutValidation, spearman
 from trine.studies.validate_training import TrainingValidation, chosen_rows, thinned, validate_training
+from trine.studies.validation import Errors
 
 
 def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trine.cli.options import OUTPUT, Brief, Json, Option, software_profiles
 from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes, written
 from trine.cli.progress import RowsLine
+
+if TYPE_CHECKING:
+    from trine.studies.validation import Validation
 
 Found = TypeVar("Found")
 SHOWN = 25
@@ -61,7 +64,7 @@ def loadstore(
     from trine.collectives.sizes import parse_size
     from trine.errors import InputError
     from trine.studies.gpu_measured import KernelValidation, chosen, compared_or_unread, read_fine_grained
-    from trine.studies.unread import UnreadRow
+    from trine.studies.validation import UnreadRow
 
     points = chosen(series, parse_size(largest, "--largest"))
     if not points:
@@ -72,9 +75,7 @@ def loadstore(
         compared=tuple(row for row in rows if not isinstance(row, UnreadRow)), finished=finished,
         unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
     )  # fmt: skip
-    show_answer(found, json, brief)
-    write_json(found, json, "validate loadstore")
-    end(finished)
+    _answer(found, json, brief)
 
 
 Sample = Annotated[bool, Option("Some cheap rows of each source, in about a minute.")]
@@ -115,8 +116,7 @@ def training(
         raise InputError("the report is about all sources: leave out --source", field="report")
     asked: dict[str, Any] = {"software": software, "blind": blind, "jobs": jobs}
     found = _replayed(validate_training, again, sample=sample, sources=sources, most_rows=most_rows, **asked)
-    show_answer(found, json, brief)
-    write_json(found, json, "validate training")
+    _answer(found, json, brief)
     if report is not None:
         from trine.studies.training_page import write_page
         from trine.studies.validate_layouts import validate_layouts
@@ -143,8 +143,7 @@ def layouts(
     from trine.studies.validate_layouts import validate_layouts
 
     found = _replayed(validate_layouts, again, sample=sample, software=software, blind=blind, jobs=jobs)
-    show_answer(found, json, brief)
-    write_json(found, json, "validate layouts")
+    _answer(found, json, brief)
 
 
 def _replayed(validate: Callable[..., Found], again: bool, **asked: Any) -> Found:
@@ -169,8 +168,7 @@ def memory(
 
     with RowsLine() as progress:
         found = validate_memory(sample=sample, sources=sources, progress=progress.rows)
-    show_answer(found, json, brief)
-    write_json(found, json, "validate memory")
+    _answer(found, json, brief)
 
 
 def operators(
@@ -183,15 +181,12 @@ def operators(
 
     Example: trine validate operators --sample --gpu t4
     """
-    from trine.studies.operator_errors import SAMPLED, answers, steps
-    from trine.studies.validate_operators import OperatorValidation
+    from trine.studies.validate_operators import SAMPLED, OperatorValidation, answers, steps
 
     every = SAMPLED if sample else 1
     errors, finished = until_stopped(answers(steps(gpu or (), every=every)))
     found = OperatorValidation(errors=tuple(errors), every=every, finished=finished)
-    show_answer(found, json, brief)
-    write_json(found, json, "validate operators")
-    end(finished)
+    _answer(found, json, brief)
 
 
 def scaling(brief: Brief = False, json: Json = None) -> None:
@@ -199,8 +194,13 @@ def scaling(brief: Brief = False, json: Json = None) -> None:
 
     Example: trine validate scaling
     """
-    from trine.studies.scaling_report import validate_scaling
+    from trine.studies.validate_scaling import validate_scaling
 
-    found = validate_scaling()
+    _answer(validate_scaling(), json, brief)
+
+
+def _answer(found: Validation, json: str | None, brief: bool) -> None:
+    """Show an answer and write its JSON; leave with the exit code of a run that was stopped, if it was."""
     show_answer(found, json, brief)
-    write_json(found, json, "validate scaling")
+    write_json(found, json, found.SCHEMA.replace("-", " "))
+    end(found.finished)

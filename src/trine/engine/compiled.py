@@ -17,26 +17,11 @@ import numpy.typing as npt
 from trine._jit import is_cold
 from trine._records import Record, RecordArray, for_kernel, new_records, one_for_kernel
 from trine.arrays import Bool, Int32, Int64
+from trine.engine import _state
 from trine.engine._flows import restore_flows
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
 from trine.engine._loop import advance
 from trine.engine._state import (
-    CLOCK,
-    COMPUTE,
-    ENTRY,
-    FINISHED,
-    FIRST_QUEUE,
-    FLOWS_FULL,
-    HEAP_FULL,
-    HELD,
-    HELD_BACK,
-    MODELS,
-    OVERFLOW,
-    ROUTE,
-    STREAM,
-    SWITCH,
-    TASK,
-    TOO_FAST,
     CircuitTables,
     NetworkTables,
     TaskTables,
@@ -135,18 +120,18 @@ def drive(state: EngineState, graph: TaskGraph, progress: Progress | None) -> No
     clock = state.clock
     reported = monotonic()
     status = -1
-    while status not in (FINISHED, HELD_BACK):
+    while status not in (_state.FINISHED, _state.HELD_BACK):
         circuits = None if state.circuits is None else for_kernel(state.circuits)
         bundles = for_kernel(state.work), for_kernel(state.network), circuits
         status = int(advance(state.model, *bundles, *_events(state), BUDGET))
-        if status == FLOWS_FULL:
+        if status == _state.FLOWS_FULL:
             _grow_flows(state)
-        elif status == HEAP_FULL:
+        elif status == _state.HEAP_FULL:
             _grow_heap(state)
-        elif status == OVERFLOW:
+        elif status == _state.OVERFLOW:
             task = describe_task(graph, int(clock.late_task))
             raise SimulationError(f"simulated time passes {MAX_PS // 10**12} s at {task}")
-        elif status == TOO_FAST:
+        elif status == _state.TOO_FAST:
             raise faster_than_full(graph, int(clock.fast_stream), int(clock.now))
         if progress is not None and monotonic() - reported > PROGRESS_S:
             progress(int(clock.num_done), graph.num_tasks, int(clock.now))
@@ -162,13 +147,13 @@ def _events(state: EngineState) -> tuple[RecordArray, Record]:
 
 def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> EngineState:
     """The state at 0, before anything has happened; the tasks of ``hold``, bool[tasks], do not begin."""
-    code = MODELS[model.name]
+    code = _state.MODELS[model.name]
     num_transfers = int((graph.kind == TRANSFER).sum())
-    work, num_ready = new_work(graph, num_transfers if code >= FIRST_QUEUE else 0)
+    work, num_ready = new_work(graph, num_transfers if code >= _state.FIRST_QUEUE else 0)
     if hold is not None:
-        work.tasks["kind"][hold] = HELD
+        work.tasks["kind"][hold] = _state.HELD
     network = with_slots(_new_network(graph), min(num_transfers + 1, FIRST_SLOTS))
-    clocks = new_records(1, CLOCK)
+    clocks = new_records(1, _state.CLOCK)
     clocks["num_ready"] = num_ready
     clocks["num_free"] = len(network.flows)
     circuits = _new_circuits(graph, model)
@@ -178,22 +163,22 @@ def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> Eng
         work=_with_streams(work, graph),
         network=network,
         circuits=circuits,
-        heap=new_records(first_heap, ENTRY),
+        heap=new_records(first_heap, _state.ENTRY),
         clocks=clocks,
     )
 
 
 def new_work(graph: TaskGraph, num_arrivals: int) -> tuple[TaskTables, int]:
     """All tasks, with room for ``num_arrivals`` messages at one instant, and no streams; and how many are ready."""
-    raw = np.empty((graph.num_tasks + 1) * TASK.itemsize, np.uint8)
-    first = -raw.ctypes.data % TASK.itemsize  # a record is one cache line
+    raw = np.empty((graph.num_tasks + 1) * _state.TASK.itemsize, np.uint8)
+    first = -raw.ctypes.data % _state.TASK.itemsize  # a record is one cache line
     nothing = np.zeros(0, np.int32)
     work = TaskTables(
-        tasks=raw[first : first + graph.num_tasks * TASK.itemsize].view(TASK),
+        tasks=raw[first : first + graph.num_tasks * _state.TASK.itemsize].view(_state.TASK),
         successors=np.empty(len(graph.predecessor_idx), np.int32),
         ready=np.empty(graph.num_tasks, np.int32),
         arrived=np.empty(num_arrivals, np.int32),
-        streams=new_records(0, STREAM),
+        streams=new_records(0, _state.STREAM),
         slowdown_ppm=nothing,
         slowdown_stream=nothing,
         changed_streams=nothing,
@@ -220,7 +205,7 @@ def _with_streams(work: TaskTables, graph: TaskGraph) -> TaskTables:
     """All streams idle and at full speed; without any where nothing slows them down."""
     if graph.pressure_ppm is None or graph.pressure_stream is None:
         return work
-    streams = new_records(len(graph.stream_names), STREAM)
+    streams = new_records(len(graph.stream_names), _state.STREAM)
     streams["speed_ppm"] = FULL_PPM
     streams["running"] = -1
     return work._replace(
@@ -233,7 +218,7 @@ def _with_streams(work: TaskTables, graph: TaskGraph) -> TaskTables:
 
 def _new_network(graph: TaskGraph) -> NetworkTables:
     """Routes and links, without slots for flows."""
-    routes = new_records(len(graph.route_latency_ps), ROUTE)
+    routes = new_records(len(graph.route_latency_ps), _state.ROUTE)
     routes["first"], routes["last"] = graph.route_ptr[:-1], graph.route_ptr[1:]
     routes["latency_ps"] = graph.route_latency_ps
     routes["software_latency_ps"] = software_latency_ps(graph)
@@ -266,7 +251,7 @@ def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
     """No circuit yet; None where the network has none."""
     if not isinstance(model, CircuitModel):
         return None
-    given, switch = model.circuits, new_records(1, SWITCH)
+    given, switch = model.circuits, new_records(1, _state.SWITCH)
     for field in ("setup_ps", "bytes_per_s", "latency_ps", "ports"):
         switch[field] = getattr(given, field)
     switch["buffer_bytes"] = given.buffer_bytes or 0
@@ -301,7 +286,7 @@ def _grow_heap(state: EngineState) -> None:
 
 def _set_heap(state: EngineState, entries: RecordArray, room: int) -> None:
     """Entries in order are a heap."""
-    state.heap = new_records(room, ENTRY)
+    state.heap = new_records(room, _state.ENTRY)
     state.heap[: len(entries)] = entries[np.argsort(entries["time_ps"], kind="stable")]
     state.clock.num_queued = len(entries)
 
@@ -315,7 +300,7 @@ def live_entries(state: EngineState) -> RecordArray:
     if len(state.work.streams):
         number = np.where(payload >= 0, payload, 0)
         tasks = state.work.tasks[number]
-        is_paced = (payload >= 0) & (tasks["kind"] == COMPUTE) & (tasks["stream"] >= 0) & (tasks["amount"] > 0)
+        is_paced = (payload >= 0) & (tasks["kind"] == _state.COMPUTE) & (tasks["stream"] >= 0) & (tasks["amount"] > 0)
         streams = state.work.streams[np.where(is_paced, tasks["stream"], 0)]
         valid &= ~is_paced | ((streams["running"] == number) & (streams["due_ps"] == entries["time_ps"]))
     return entries[valid]
@@ -334,7 +319,7 @@ def instants(state: EngineState) -> tuple[Int64, Int64, Int64]:
     gather(one_for_kernel(tasks), tasks.view(np.int64))
     raw = tasks.base
     first = tasks.ctypes.data - raw.ctypes.data
-    state.work = state.work._replace(tasks=new_records(0, TASK))
+    state.work = state.work._replace(tasks=new_records(0, _state.TASK))
     del tasks
     with suppress(ValueError):  # somebody else looks at it: a debugger, say
         raw.resize(first + 8 * num_words)
@@ -356,10 +341,10 @@ def _restore(state: EngineState, graph: TaskGraph, resume: Snapshot) -> None:
     _restore_flows(state, resume, is_flow)
     is_due = ~is_flow
     if resume.speed_ppm is not None and resume.stream_left_as is not None:
-        is_paced = is_due & (graph.kind[resume.active] == COMPUTE) & (graph.stream[resume.active] >= 0)
+        is_paced = is_due & (graph.kind[resume.active] == _state.COMPUTE) & (graph.stream[resume.active] >= 0)
         _restore_streams(state, graph, resume, resume.active[is_paced])
         is_due &= ~is_paced
-    entries = np.zeros(int(is_due.sum()), ENTRY)
+    entries = np.zeros(int(is_due.sum()), _state.ENTRY)
     entries["time_ps"], entries["payload"] = resume.due_ps[is_due], resume.active[is_due]
     _set_heap(state, entries, max(FIRST_HEAP, 2 * len(entries)))
 

@@ -13,36 +13,15 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.gpu.peers import LOAD, MODELLED, STORE, Arrivals, PeerWrites
-from trine.results.packets import (
-    ANNOTATION,
-    COUNT,
-    COUNTER,
-    COUNTER_VALUE,
-    EVENT_NAME,
-    INSTANT,
-    KEY_NAME,
-    PS_PER_NS,
-    SUFFIX,
-    TIMESTAMP,
-    TRACK,
-    TRACK_EVENT,
-    TYPE,
-    UINT,
-    UNIT,
-    UNIT_BYTES,
-    descriptor,
-    integer,
-    message,
-    packet,
-    text,
-)
+from trine.results import packets as pb
+from trine.results.packets import descriptor, integer, message, packet, text
 from trine.results.report import Timeline
 
 #: Instants of one timeline, beside the slices of the target.
 MAX_WRITES = 200_000
 #: Numbers of tracks begin here: the target's own are fewer.
 _FIRST = 1 << 40
-_NOTHING = message(COUNTER, b"")
+_NOTHING = message(pb.COUNTER, b"")
 
 
 class Writes(NamedTuple):
@@ -86,7 +65,7 @@ def _packets(own: Iterator[bytes], found: Writes, where: str) -> Iterator[bytes]
     yield descriptor(_FIRST, f"writes of peers, {where}", 0, 1)
     flags = found.value > 0
     for uuid, name, extra, added in (
-        (_FIRST + 1, "data so far", message(COUNTER, integer(UNIT, UNIT_BYTES)), found.size_bytes),
+        (_FIRST + 1, "data so far", message(pb.COUNTER, integer(pb.UNIT, pb.UNIT_BYTES)), found.size_bytes),
         (_FIRST + 2, "flags so far", _NOTHING, flags.astype(np.int64)),
     ):
         yield descriptor(uuid, name, _FIRST, uuid - _FIRST, extra)
@@ -103,10 +82,10 @@ def _counter(uuid: int, time_ps: Int64, added: Int64) -> Iterator[bytes]:
     changes = added > 0
     times, last = np.unique(time_ps[changes][::-1], return_index=True)
     totals = np.cumsum(added[changes])[::-1][last]
-    head = integer(TYPE, COUNT) + integer(TRACK, uuid)
+    head = integer(pb.TYPE, pb.COUNT) + integer(pb.TRACK, uuid)
     for at_ps, total in zip(times.tolist(), totals.tolist(), strict=True):
-        event = message(TRACK_EVENT, head + integer(COUNTER_VALUE, total))
-        yield packet(integer(TIMESTAMP, at_ps // PS_PER_NS) + event + SUFFIX)
+        event = message(pb.TRACK_EVENT, head + integer(pb.COUNTER_VALUE, total))
+        yield packet(integer(pb.TIMESTAMP, at_ps // pb.PS_PER_NS) + event + pb.SUFFIX)
 
 
 def _instant(uuid: int, time_ps: int, address: int, size_bytes: int, value: int) -> bytes:
@@ -115,7 +94,9 @@ def _instant(uuid: int, time_ps: int, address: int, size_bytes: int, value: int)
         said["bytes"] = size_bytes
     if value:
         said["value"] = value
-    content = [integer(TYPE, INSTANT), integer(TRACK, uuid), text(EVENT_NAME, "flag" if value else "data")]
-    content += [message(ANNOTATION, text(KEY_NAME, key) + integer(UINT, number)) for key, number in said.items()]
-    event = message(TRACK_EVENT, b"".join(content))
-    return packet(integer(TIMESTAMP, time_ps // PS_PER_NS) + event + SUFFIX)
+    content = [integer(pb.TYPE, pb.INSTANT), integer(pb.TRACK, uuid), text(pb.EVENT_NAME, "flag" if value else "data")]
+    content += [
+        message(pb.ANNOTATION, text(pb.KEY_NAME, key) + integer(pb.UINT, number)) for key, number in said.items()
+    ]
+    event = message(pb.TRACK_EVENT, b"".join(content))
+    return packet(integer(pb.TIMESTAMP, time_ps // pb.PS_PER_NS) + event + pb.SUFFIX)

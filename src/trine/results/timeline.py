@@ -16,44 +16,9 @@ import numpy as np
 
 from trine.arrays import Int64
 from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
+from trine.results import packets as pb
 from trine.results.memory import MemoryTimeline
-from trine.results.packets import (
-    ANNOTATION,
-    BEGIN,
-    COUNT,
-    COUNTER,
-    COUNTER_VALUE,
-    END,
-    FLOW,
-    FLOW_END,
-    KEY_IID,
-    LENGTH,
-    NAME_IID,
-    PACKET,
-    PADDED,
-    PS_PER_NS,
-    STAMP,
-    STRING_IID,
-    SUFFIX,
-    TIMESTAMP,
-    TRACK,
-    TRACK_EVENT,
-    TYPE,
-    UINT,
-    UNIT,
-    UNIT_BYTES,
-    VARINT,
-    descriptor,
-    fixed64,
-    integer,
-    interned,
-    lanes,
-    message,
-    packet,
-    padded,
-    split,
-    varint,
-)
+from trine.results.packets import descriptor, fixed64, integer, interned, lanes, message, packet, padded, split, varint
 from trine.results.records import RecordTable
 
 _ROOT = 1
@@ -130,7 +95,7 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
             what = ("send" if sends else "receive") if rank >= 0 else ("host send" if sends else "host receive")
             name = f"{what} {number + 1}" if number else what
             order_rank = 10**6 * (1 if sends else 2) + number
-            yield _Track(rank, name, order_rank, mine[lane == number], FLOW if sends else FLOW_END)
+            yield _Track(rank, name, order_rank, mine[lane == number], pb.FLOW if sends else pb.FLOW_END)
 
 
 def _strings(table: RecordTable) -> dict[str, int]:
@@ -153,13 +118,13 @@ def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
     encoded = []
     for row in zip(*columns, strict=True):
         if row not in known:
-            parts = [integer(NAME_IID, row[0] + 1)]
+            parts = [integer(pb.NAME_IID, row[0] + 1)]
             for position, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)):
                 value = row[position + 1]
                 if value >= 0:
                     is_text = position < len(_TEXT_ARGUMENTS)
-                    content = integer(STRING_IID, words[position][value]) if is_text else integer(UINT, value)
-                    parts.append(message(ANNOTATION, integer(KEY_IID, _ARGUMENTS[name]) + content))
+                    content = integer(pb.STRING_IID, words[position][value]) if is_text else integer(pb.UINT, value)
+                    parts.append(message(pb.ANNOTATION, integer(pb.KEY_IID, _ARGUMENTS[name]) + content))
             known[row] = b"".join(parts)
         encoded.append(known[row])
     return encoded
@@ -171,46 +136,46 @@ def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]
     All numbers that differ from slice to slice have a fixed width, so that the length of a packet depends on the length
     of its arguments alone, and the bytes around the numbers are made once for each such length.
     """
-    size_key, duration_key = (integer(KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
+    size_key, duration_key = (integer(pb.KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
     rows = [table.columns[name][track.tasks].astype(np.int64) for name in ("start_ps", "end_ps", "size_bytes")]
     start, end, size = rows
     duration_head = _annotation_head(duration_key)
     parts = [[duration_head] * len(start), padded(end - start)]
-    own = len(duration_head) + PADDED
+    own = len(duration_head) + pb.PADDED
     if track.flow:
         size_head, flow_head = _annotation_head(size_key), fixed64(track.flow, 0)[:-8]
         ids = (track.tasks + 1).astype("<u8").tobytes()
         parts += [[size_head] * len(start), padded(size), [flow_head] * len(start), split(ids, 8)]
-        own += len(size_head) + PADDED + len(flow_head) + 8
-    begin = integer(TYPE, BEGIN) + integer(TRACK, uuid)
-    finish = message(TRACK_EVENT, integer(TYPE, END) + integer(TRACK, uuid)) + SUFFIX
-    finish_head = varint(PACKET << 3 | LENGTH) + varint(len(STAMP) + PADDED + len(finish)) + STAMP
+        own += len(size_head) + pb.PADDED + len(flow_head) + 8
+    begin = integer(pb.TYPE, pb.BEGIN) + integer(pb.TRACK, uuid)
+    finish = message(pb.TRACK_EVENT, integer(pb.TYPE, pb.END) + integer(pb.TRACK, uuid)) + pb.SUFFIX
+    finish_head = varint(pb.PACKET << 3 | pb.LENGTH) + varint(len(pb.STAMP) + pb.PADDED + len(finish)) + pb.STAMP
     known: dict[int, tuple[bytes, bytes]] = {}
-    stamps = padded(start // PS_PER_NS), padded(end // PS_PER_NS)
+    stamps = padded(start // pb.PS_PER_NS), padded(end // pb.PS_PER_NS)
     for task, from_ns, to_ns, *numbers in zip(track.tasks.tolist(), *stamps, *parts, strict=True):
         labels = arguments[task]
         if len(labels) not in known:
-            event = varint(TRACK_EVENT << 3 | LENGTH) + varint(len(begin) + len(labels) + own) + begin
-            content = len(STAMP) + PADDED + len(SUFFIX) + len(event) + len(labels) + own
-            known[len(labels)] = (varint(PACKET << 3 | LENGTH) + varint(content) + STAMP, SUFFIX + event)
+            event = varint(pb.TRACK_EVENT << 3 | pb.LENGTH) + varint(len(begin) + len(labels) + own) + begin
+            content = len(pb.STAMP) + pb.PADDED + len(pb.SUFFIX) + len(event) + len(labels) + own
+            known[len(labels)] = (varint(pb.PACKET << 3 | pb.LENGTH) + varint(content) + pb.STAMP, pb.SUFFIX + event)
         head, event = known[len(labels)]
         yield b"".join((head, from_ns, event, labels, *numbers, finish_head, to_ns, finish))
 
 
 def _annotation_head(key: bytes) -> bytes:
     """Return what precedes the number in an argument of fixed width."""
-    value = varint(UINT << 3 | VARINT)
-    return varint(ANNOTATION << 3 | LENGTH) + varint(len(key) + len(value) + PADDED) + key + value
+    value = varint(pb.UINT << 3 | pb.VARINT)
+    return varint(pb.ANNOTATION << 3 | pb.LENGTH) + varint(len(key) + len(value) + pb.PADDED) + key + value
 
 
 def _memory_counters(memory: MemoryTimeline, first: int) -> Iterator[bytes]:
     """Yield a counter track of the memory of each rank."""
-    counter = message(COUNTER, integer(UNIT, UNIT_BYTES))
+    counter = message(pb.COUNTER, integer(pb.UNIT, pb.UNIT_BYTES))
     for rank in range(memory.num_ranks):
         uuid = first + rank
         yield descriptor(uuid, "memory", _rank_track(rank), 3 * 10**6, counter)
-        head = integer(TYPE, COUNT) + integer(TRACK, uuid)
+        head = integer(pb.TYPE, pb.COUNT) + integer(pb.TRACK, uuid)
         times, totals = memory.of_rank(rank)
         for time, total in zip(times.tolist(), totals.tolist(), strict=True):
-            event = message(TRACK_EVENT, head + integer(COUNTER_VALUE, total))
-            yield packet(integer(TIMESTAMP, time // PS_PER_NS) + event + SUFFIX)
+            event = message(pb.TRACK_EVENT, head + integer(pb.COUNTER_VALUE, total))
+            yield packet(integer(pb.TIMESTAMP, time // pb.PS_PER_NS) + event + pb.SUFFIX)

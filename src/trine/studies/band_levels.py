@@ -12,7 +12,6 @@ two of ten cases. :func:`share_left_out` counts these: LOW and HIGH are such tha
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,8 +21,9 @@ import numpy as np
 from trine._version import __version__
 from trine.compute.tables import machine
 from trine.results.headline import nearest_in
-from trine.studies.compared_steps import ComparedStep, quantile
+from trine.studies.compared_steps import ComparedStep, source_weights
 from trine.studies.validate_training import TrainingValidation
+from trine.studies.validation import grouped, quantile
 
 LOW, HIGH = 0.08, 0.92
 #: The generation of each GPU; for bands those of one architecture are one, whatever their memory.
@@ -68,12 +68,8 @@ def _levels(errors: Sequence[tuple[ComparedStep, float]]) -> list[dict[str, Any]
 
 
 def _percentiles(members: Sequence[tuple[ComparedStep, float]]) -> dict[str, float | int]:
-    sizes: dict[str, int] = {}
-    for step, _ in members:
-        sizes[step.row.source.key] = sizes.get(step.row.source.key, 0) + 1
     errors = np.array([error for _, error in members])
-    weights = np.array([1 / sizes[step.row.source.key] for step, _ in members])
-    weights /= weights.sum()
+    weights = np.array(source_weights([step for step, _ in members]))
     low, high = (math.exp(quantile(errors, weights, share)) for share in (LOW, HIGH))
     return {"rows": len(members), "low": round(min(low, 1.0), 4), "high": round(max(high, 1.0), 4)}
 
@@ -99,11 +95,8 @@ def share_inside(
 
 def share_left_out(found: TrainingValidation, is_fitted: bool = False) -> tuple[float, float]:
     """Return the same with bands that the rows of the same model in the same source have no part in."""
-    groups: dict[tuple[str, str], list[ComparedStep]] = {}
-    for step in found.counted:
-        groups.setdefault((step.row.source.key, step.row.model), []).append(step)
     rows: list[tuple[ComparedStep, Mapping[str, Any]]] = []
-    for members in groups.values():
+    for members in grouped(found.counted, lambda step: (step.row.source.key, step.row.model)).values():
         left_out = {step.row.name for step in members}
         document = band_document(replace(found, steps=tuple(s for s in found.steps if s.row.name not in left_out)))
         rows += [(step, document) for step in members]
@@ -111,17 +104,13 @@ def share_left_out(found: TrainingValidation, is_fitted: bool = False) -> tuple[
 
 
 def _share(steps: Sequence[tuple[ComparedStep, Mapping[str, Any]]], is_fitted: bool) -> tuple[float, float]:
-    sizes = Counter(step.row.source.key for step, _ in steps)
     rows = []
-    for step, document in steps:
+    for (step, document), weight in zip(steps, source_weights([step for step, _ in steps]), strict=True):
         predicted = step.calibrated_s if is_fitted else step.answer.step_s
         band = nearest_in(document, step.row.gpu, step.answer.software, step.row.num_nodes, is_fitted)
         if predicted is not None and band is not None:
-            inside = band.low <= step.measured_s / predicted <= band.high
-            rows.append((inside, band.high / band.low, 1 / sizes[step.row.source.key]))
+            rows.append((band.low <= step.measured_s / predicted <= band.high, band.high / band.low, weight))
     if not rows:
         return math.nan, math.nan
-    weights = np.array([weight for _, _, weight in rows])
-    weights /= weights.sum()
-    widths = np.array([width for _, width, _ in rows])
-    return float(weights[[inside for inside, _, _ in rows]].sum()), quantile(widths, weights, 0.5)
+    inside, widths, weights = (np.array(column) for column in zip(*rows, strict=True))
+    return float(np.average(inside, weights=weights)), quantile(widths, weights, 0.5)

@@ -19,7 +19,7 @@ How their threads become wavefronts:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,25 +29,9 @@ from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
 from trine.collectives.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.collectives.kernels.options import LL, SIMPLE, KernelOptions
 from trine.errors import InputError, nearest
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand
-from trine.gpu.program import (
-    ACQUIRE,
-    COPY,
-    DELAY,
-    FENCE,
-    LOAD,
-    READ,
-    READ_MEMBER,
-    READ_SUM,
-    REDUCE,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_ALL,
-    WRITE_MEMBER,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 
 WARP = 32
 PACKET_LANES = 8
@@ -115,15 +99,13 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
     words = builder.scratch("words", blocks, 1)
     met, sent = builder.signals(1), builder.signals(1)
     grids = builder.signals(1), builder.signals(1)
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        if number == 0:
-            block.delay(57, "handle")
-            block.word("handle")
+    for block in _blocks(builder, words):
+        if block.number == 0:
+            block.word("handle", 57)
             block.meet(met, [1], (11, 38, 71, 33))
         block.grid_barrier(grids[0])
         block.handle()
-        part = block.part(lines, blocks, number, builder.options.wavefronts * 4)
+        part = block.share(lines, builder.options.wavefronts * 4)
         if part.lines:
             if slots is not None:
                 part.copy(part.read(source), part.write(slots, 1, 0), label="put")
@@ -134,11 +116,10 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
                 part.copy(part.read(source, far[0]), part.write(result, far[1]), label=kind)
         if kind == "put":
             block.grid_barrier(grids[1])
-            if number == 0:
+            if block.number == 0:
                 block.word("signal")
-                builder.add(FENCE, 0, (), "signal")
+                builder.add(isa.FENCE, 0, (), "signal")
                 block.meet(sent, [1], (11, 38, 71, 33))
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -150,18 +131,15 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     slots = builder.slots("scratch", ranks - 1, lines)
     words = builder.scratch("words", blocks, 1)
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        block.delay(139, "flag")
-        block.word("flag")
-        block.delay(234, "channel")
-        block.word("channel")
+    for block in _blocks(builder, words):
+        block.word("flag", 139)
+        block.word("channel", 234)
         block.delay(46, "put")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
             part.copy(part.read(source), part.write(slots, distance, distance - 1), label="put")
         block.delay(99, "reduce")
-        share = block.part(lines, blocks, number)
+        share = block.share(lines)
         if share.lines:
             block.add_up(share, share.read(source), slots, [share.write(result)], (100, 20))
         block.next_flag()
@@ -177,15 +155,12 @@ def nvls_packets(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int =
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     slots = builder.slots("scratch", ranks, lines)
     words = builder.scratch("words", blocks, 1)
-    roles = [WRITE_ALL, *[WRITE_MEMBER] * (ranks - 1)]
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        block.delay(139, "flag")
-        block.word("flag")
-        block.delay(8, "channel")
-        block.word("channel")
+    roles = [isa.WRITE_ALL, *[isa.WRITE_MEMBER] * (ranks - 1)]
+    for block in _blocks(builder, words):
+        block.word("flag", 139)
+        block.word("channel", 8)
         block.delay(20, "put")
-        share = block.part(lines, blocks, number)
+        share = block.share(lines)
         if share.lines:
             # The last slot has the own packets, which the switch sends back; in truth the own input is read instead.
             rows = [slots.operand((role, role), d, (d - 1) % ranks, share.first) for d, role in enumerate(roles)]
@@ -206,17 +181,15 @@ def twoshot_packets(
     source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
     slots, sums = builder.slots("scratch", ranks - 1, lines), builder.slots("sums", ranks - 1, lines)
     words = builder.scratch("words", blocks, 1)
-    for number in range(blocks):
-        block = _Block(builder, number, words)
+    for block in _blocks(builder, words):
         for cycles, word in code.loads:
-            block.delay(cycles, word)
-            block.word(word)
+            block.word(word, cycles)
         block.delay(code.put, "put")
         distance, part = block.of_peer(lines, ranks)
         if part.lines:
             part.copy(part.read(source, chunk=distance), part.write(slots, distance, distance - 1), label="put")
         block.delay(code.reduce, "reduce")
-        share = block.part(lines, blocks, number)
+        share = block.share(lines)
         if share.lines:
             targets = [share.write(result), *(share.write(sums, d, d - 1) for d in range(1, ranks))]
             executed = code.packet, code.written[0] + code.written[1] * (ranks - 2)
@@ -224,12 +197,9 @@ def twoshot_packets(
         block.delay(code.unpack, "unpack")
         if part.lines:
             part.copy(part.read(sums, chunk=distance - 1), part.write(result, chunk=-distance), label="unpack")
-        if code.counts and number == 0:
-            block.delay(20 + 21, "next flag")
-            block.word("next flag")
-        if code.counts and number:
-            builder.end_workgroup()
-        else:
+        if code.counts and block.number == 0:
+            block.word("next flag", 20 + 21)
+        if not code.counts or block.number == 0:
             block.next_flag()
     return builder.finished()
 
@@ -250,24 +220,22 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
     plan = builder.scratch("plan", blocks, PLAN_LINES)
     before, after = builder.signals(1), builder.signals(1)
     peers = list(range(1, ranks))
-    for number in range(blocks):
-        block = _Block(builder, number, words)
+    for block in _blocks(builder, words):
         block.delay(196, "plan")
-        block.add(LOAD, PLAN_LINES, [plan.operand((READ, READ), 0, number, 0)], "plan")
+        block.add(isa.LOAD, PLAN_LINES, [plan.operand((isa.READ, isa.READ), 0, block.number, 0)], "plan")
         block.finish("plan")
         block.delay(234, "plan")
         block.meet(before, peers, _EXECUTOR_FETCHED)
         block.delay(176, "meet")
         block.barrier("meet")
         block.delay(1006 + FETCH_CYCLES, "reduce")
-        part = block.part(lines, blocks, number, 1)
+        part = block.share(lines, 1)
         if part.lines:
             targets = [part.write(memory), *(part.write(memory, d) for d in peers)]
             part.reduce([part.read(memory), *(part.read(memory, d) for d in peers)], *targets, label="reduce")
         block.delay(114 + 176, "meet")
         block.finish("meet")
         block.meet(after, peers, _EXECUTOR)
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -276,10 +244,10 @@ def nvls_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
     which multicasts the one store."""
     program = twoshot_between_meetings(size_bytes, ranks)
     kind, role = program.op_kind.copy(), program.operand_role.copy()
-    for op in np.flatnonzero(kind == REDUCE).tolist():
+    for op in np.flatnonzero(kind == isa.REDUCE).tolist():
         rows = np.arange(*program.operand_ptr[op : op + 2])
-        kind[op], role[rows[:ranks]], role[rows[ranks:]] = COPY, READ_MEMBER, WRITE_MEMBER
-        role[rows[0]], role[rows[ranks]] = READ_SUM, WRITE_ALL
+        kind[op], role[rows[:ranks]], role[rows[ranks:]] = isa.COPY, isa.READ_MEMBER, isa.WRITE_MEMBER
+        role[rows[0]], role[rows[ranks]] = isa.READ_SUM, isa.WRITE_ALL
     return replace(program, op_kind=kind, operand_role=role)
 
 
@@ -295,11 +263,9 @@ def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
     source, shared = builder.data("input", 1, lines), builder.data("shared", 1, lines)
     result, copied = builder.data("output", 1, lines), builder.signals(1)
     words = builder.scratch("words", blocks, 1)
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        part = block.part(lines, blocks, number, 1)
-        block.delay(98 + 21 + PARAMETER_LINES, "copy")
-        block.word("copy")
+    for block in _blocks(builder, words):
+        part = block.share(lines, 1)
+        block.word("copy", 98 + 21 + PARAMETER_LINES)
         if part.lines:
             block.in_turn(part, part.read(source), part.write(shared), "copy")
         block.finish("copied")
@@ -311,7 +277,6 @@ def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
         block.delay(28 + L1_CYCLES + 6, "reduce")
         if part.lines:
             part.reduce([part.read(shared, d) for d in range(ranks)], part.write(result), label="reduce")
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -329,11 +294,9 @@ def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
     result, sums = builder.data("output", ranks, lines), builder.data("sums", 1, lines)
     copied, summed, words = builder.signals(1), builder.signals(1), builder.scratch("words", blocks, 1)
     peers = list(range(1, ranks))
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        part = block.part(lines, blocks, number, 1)
-        block.delay(129 + 21 + PARAMETER_LINES, "copy")
-        block.word("copy")
+    for block in _blocks(builder, words):
+        part = block.share(lines, 1)
+        block.word("copy", 129 + 21 + PARAMETER_LINES)
         for chunk in range(ranks):
             block.in_turn(part, part.read(source, chunk=chunk), part.write(shared, chunk=chunk), "copy")
         block.finish("copied")
@@ -347,7 +310,6 @@ def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
         block.ready(summed, peers)
         for d in range(ranks):
             block.in_turn(part, part.read(sums, d), part.write(result, chunk=d), "gather")
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -359,19 +321,16 @@ def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
     lines = builder.options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     before, after, words = builder.signals(1), builder.signals(1), builder.scratch("words", blocks, 1)
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        block.delay(104 + 21 + PARAMETER_LINES, "count")
-        block.word("count")
+    for block in _blocks(builder, words):
+        block.word("count", 104 + 21 + PARAMETER_LINES)
         block.meet_at_once(before, ranks)
-        part = block.part(lines, blocks, number, READING_LINES)
+        part = block.share(lines, READING_LINES)
         block.delay(40 + 21, "reduce")
         if part.lines:
             part.reduce([part.read(source, d) for d in range(ranks)], part.write(result), label="reduce")
         block.finish("reduce")
         block.delay(32 + 21 + L1_CYCLES, "count")
         block.meet_at_once(after, ranks)
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -384,24 +343,21 @@ def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
     source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
     sums, words = builder.data("sums", 1, lines), builder.scratch("words", blocks, 1)
     before, after = builder.signals(1), builder.signals(1)
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        block.delay(205 + 21 + PARAMETER_LINES, "count")
-        block.word("count")
+    for block in _blocks(builder, words):
+        block.word("count", 205 + 21 + PARAMETER_LINES)
         block.meet_at_once(before, ranks)
-        part = block.part(lines, blocks, number, READING_LINES)
+        part = block.share(lines, READING_LINES)
         block.delay(40 + 21, "reduce")
         if part.lines:
             part.reduce([part.read(source, d) for d in range(ranks)], part.write(sums), label="reduce")
         block.finish("reduce")
         block.delay(25 + 21 + L1_CYCLES, "count")
-        block.add(FENCE, 0, (), "reduce")
+        block.add(isa.FENCE, 0, (), "reduce")
         block.meet_at_once(after, ranks)
         block.delay(60, "gather")
         for d in range(ranks):
             if part.lines:
                 block.in_turn(part, part.read(sums, d), part.write(result, chunk=d), "gather")
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -415,24 +371,20 @@ def twoshot_zero_copy(size_bytes: int, ranks: int, *, blocks: int = 32, threads:
     words = builder.scratch("words", blocks, 1)
     before, grid, after = builder.signals(1), builder.signals(1), builder.signals(1)
     peers = list(range(1, ranks))
-    for number in range(blocks):
-        block = _Block(builder, number, words)
-        block.delay(57, "handle")
-        block.word("handle")
+    for block in _blocks(builder, words):
+        block.word("handle", 57)
         block.meet(before, peers, (11, 38, 71, 33))
         block.barrier("meet")
-        part = block.part(lines, blocks, number, 1)
-        block.delay(61, "pointers")
-        block.word("pointers")
+        part = block.share(lines, 1)
+        block.word("pointers", 61)
         if part.lines:
             targets = [part.write(result), *(part.write(result, d) for d in peers)]
             part.reduce([part.read(memory), *(part.read(memory, d) for d in peers)], *targets, label="reduce")
         block.grid_barrier(grid)
-        if number == 0:
+        if block.number == 0:
             block.word("signal")
-            block.add(FENCE, 0, (), "signal")
+            block.add(isa.FENCE, 0, (), "signal")
             block.meet(after, peers, (11, 38, 71, 33))
-        builder.end_workgroup()
     return builder.finished()
 
 
@@ -443,27 +395,26 @@ class _Block(Workgroup):
         super().__init__(builder, number, 0, 0)
         self.words = words
 
-    def word(self, label: str) -> None:
-        """A word in global memory that what follows depends on."""
-        self.add(LOAD, 1, [self._word(READ)], label)
-        self.add(WAITCNT, 0, (), label)
+    def word(self, label: str, cycles: int = 0) -> None:
+        """A word in global memory that what follows depends on; ``cycles`` of instructions before it."""
+        if cycles:
+            self.delay(cycles, label)
+        self.add(isa.LOAD, 1, [self._word(isa.READ)], label)
+        self.add(isa.WAITCNT, 0, (), label)
 
     def next_flag(self) -> None:
         """The threads meet, and the first counts the block's flag up for the next launch."""
         self.finish("next flag")
-        self.add(STORE, 1, [self._word(WRITE)], "next flag")
-        self.builder.end_workgroup()
+        self.add(isa.STORE, 1, [self._word(isa.WRITE)], "next flag")
 
     def delay(self, cycles: int, label: str) -> None:
         """Instructions that the next access waits for."""
-        self.add(DELAY, cycles, (), label)
+        self.add(isa.DELAY, cycles, (), label)
 
     def handle(self) -> None:
         """The two parts of a channel's handle that a copy needs lie in different sectors of a line."""
-        self.delay(9, "handle")
-        self.word("handle")
-        self.delay(57, "handle")
-        self.word("handle")
+        self.word("handle", 9)
+        self.word("handle", 57)
 
     def meet(self, signals: SignalTable, distances: Sequence[int], cycles: tuple[int, int, int, int]) -> None:
         """A signal to each peer, and a wait for theirs, which are counted in memory. ``cycles``: to the signal, to the
@@ -480,7 +431,7 @@ class _Block(Workgroup):
         """A copy of 16 bytes a lane, which the next one waits for: no load passes the store before it."""
         wavefronts = self.builder.options.wavefronts
         unroll = max(1, min(4, -(-part.lines // wavefronts)))
-        self.builder.add(COPY, part.lines, (source, target), label, unroll)
+        self.builder.add(isa.COPY, part.lines, (source, target), label, unroll)
 
     def meet_at_once(self, signals: SignalTable, ranks: int) -> None:
         """A signal to each peer with the count of meetings, which is there, and a wait for theirs."""
@@ -495,7 +446,7 @@ class _Block(Workgroup):
         """What has been written is there for the blocks of the same number, and theirs for this one."""
         self.finish("copied")
         self.delay(101, "copied")
-        self.add(FENCE, 0, (), "copied")
+        self.add(isa.FENCE, 0, (), "copied")
         self.signal(signals, [(d, 0) for d in peers], "copied")
         self.wait(signals, 0, len(peers), "wait")
         self.delay(76, "wait")
@@ -511,25 +462,24 @@ class _Block(Workgroup):
         """
         seen, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
         if last:
-            self.add(LOAD, share.lines, [share.read(slots, chunk=slot) for slot in range(last)], "reduce")
-            self.add(WAITCNT, 0, (), "reduce")
+            self.add(isa.LOAD, share.lines, [share.read(slots, chunk=slot) for slot in range(last)], "reduce")
+            self.add(isa.WAITCNT, 0, (), "reduce")
         self.delay((last + 1) * cycles[0] + cycles[1], "reduce")
         known = [share.read(seen, chunk=slot) for slot in range(last)]
         reads = [own, *known, share.read(slots, chunk=last)]
         unroll = len(reads) * self.builder.options.unroll
-        self.builder.add(REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
+        self.builder.add(isa.REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
 
     def grid_barrier(self, signals: SignalTable) -> None:
         """All blocks of the GPU meet: each adds to a counter that all poll; here, one for each."""
         blocks = self.builder.options.workgroups
-        self.add(WAITCNT, 0, (), "grid")
+        self.add(isa.WAITCNT, 0, (), "grid")
         self.barrier("grid")
-        self.delay(78, "grid")
-        self.word("grid")
+        self.word("grid", 78)
         self.delay(52, "grid")
-        self.add(FENCE, 0, (), "grid")
-        self.add(RELEASE, 1, [_at(signals, number, WRITE) for number in range(blocks)], "grid")
-        self.add(ACQUIRE, blocks, [_at(signals, self.number, READ)], "grid")
+        self.add(isa.FENCE, 0, (), "grid")
+        self.add(isa.RELEASE, 1, [_at(signals, number, isa.WRITE) for number in range(blocks)], "grid")
+        self.add(isa.ACQUIRE, blocks, [_at(signals, self.number, isa.READ)], "grid")
         self.delay(48, "grid")
         self.barrier("grid")
 
@@ -541,6 +491,10 @@ class _Block(Workgroup):
         first = min(lines, which * each)
         return Workgroup(self.builder, self.number, first, min(lines, first + each) - first)
 
+    def share(self, lines: int, unit: int = 0) -> Workgroup:
+        """The block's part of the lines, where all blocks divide them."""
+        return self.part(lines, self.builder.options.workgroups, self.number, unit)
+
     def of_peer(self, lines: int, ranks: int) -> tuple[int, Workgroup]:
         """The peer that the block serves, and its part of the lines for it."""
         per_peer, left = divmod(self.builder.options.workgroups, ranks - 1)
@@ -551,6 +505,13 @@ class _Block(Workgroup):
 
     def _word(self, role: int) -> Operand:
         return self.words.operand((role, role), 0, self.number, 0)
+
+
+def _blocks(builder: CollectiveBuilder, words: Region) -> Iterator[_Block]:
+    """Yield the thread blocks, and end the workgroup of each behind its operations."""
+    for number in range(builder.options.workgroups):
+        yield _Block(builder, number, words)
+        builder.end_workgroup()
 
 
 def _at(signals: SignalTable, number: int, role: int) -> Operand:

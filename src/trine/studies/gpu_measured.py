@@ -7,13 +7,11 @@ them: models have the sources that ``trine gpu show NAME --sources`` prints, ker
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -28,27 +26,17 @@ from trine.gpu.program import COLUMNS, GpuProgram
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks
 from trine.graph.assembler import csr
-from trine.results.report import Report, Row, Table
+from trine.inputs import PRESETS
+from trine.results.report import Row, Table
+from trine.schema import Spec
+from trine.spec import check, load_mapping
+from trine.studies import gpu_kernels as kernels
 from trine.studies.expert_kernels import EXPERT_PROGRAMS, expert_time_ps
-from trine.studies.gpu_kernels import (
-    ALLREDUCE_6,
-    copy_kernel,
-    nvls_between_meetings,
-    nvls_packets,
-    oneshot_copied,
-    oneshot_packets,
-    reads_between_meetings,
-    reads_in_two_stages,
-    twoshot_between_meetings,
-    twoshot_copied,
-    twoshot_packets,
-    twoshot_zero_copy,
-)
 from trine.studies.host_loops import HostCall, host_times_ps
 from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
-from trine.studies.unread import ROW_ERRORS, UnreadRow, why_unread
+from trine.studies.validation import Errors, UnreadRow, Validation, grouped, read_each, read_table
 
-FILE = Path(__file__).parent.parent / "presets" / "measured" / "fine_grained.csv"
+FILE = PRESETS / "measured" / "fine_grained.csv"
 #: Issue 5 of trine: the median of |error| of the judged series.
 TARGET = 0.25
 #: Issue 15 of trine: all-reduces of up to this on H100 and H200 within 15 % (median), 30 % (90th percentile), +-5 %
@@ -74,33 +62,34 @@ def _loads(algorithm: str) -> Build:
 def _vllm(size_bytes: int, ranks: int) -> GpuProgram:
     """One stage or two, as CustomAllreduce::allreduce in vLLM's csrc/custom_all_reduce.cuh says."""
     one_stage_below = {2: size_bytes + 1, 4: 512 << 10}.get(ranks, 256 << 10)
-    return (reads_between_meetings if size_bytes < one_stage_below else reads_in_two_stages)(size_bytes, ranks)
+    chosen = kernels.reads_between_meetings if size_bytes < one_stage_below else kernels.reads_in_two_stages
+    return chosen(size_bytes, ranks)
 
 
 def _tensorrt_llm(size_bytes: int, ranks: int) -> GpuProgram:
     """One step or two, as SelectImplementation in sglang's trt_reduce_internal.cuh says."""
     oneshot_below = {2: size_bytes + 1, 4: 1 << 20}.get(ranks, 512 << 10)
-    return (oneshot_copied if size_bytes < oneshot_below else twoshot_copied)(size_bytes, ranks)
+    return (kernels.oneshot_copied if size_bytes < oneshot_below else kernels.twoshot_copied)(size_bytes, ranks)
 
 
 #: What the rows of a series ran, by name: (payload, ranks) -> program. Of several, the library takes the fastest.
 PROGRAMS: Mapping[str, Build] = {
-    "put": lambda size, ranks: copy_kernel("put", size),
-    "get": lambda size, ranks: copy_kernel("get", size),
-    "packets": lambda size, ranks: copy_kernel("packets", size),
-    "one-shot packets": lambda size, ranks: oneshot_packets(size, ranks),
-    "allreduce6": lambda size, ranks: twoshot_packets(size, ranks, blocks=21, code=ALLREDUCE_6),
-    "NVLS packets, 8 blocks": lambda size, ranks: nvls_packets(size, ranks, blocks=8),
-    "NVLS packets, 16 blocks": lambda size, ranks: nvls_packets(size, ranks, blocks=16),
-    "two-shot packets, 28 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=28),
-    "two-shot packets, 56 blocks": lambda size, ranks: twoshot_packets(size, ranks, blocks=56),
-    "two-shot between meetings": lambda size, ranks: twoshot_between_meetings(size, ranks),
-    "NVLS between meetings": lambda size, ranks: nvls_between_meetings(size, ranks),
+    "put": lambda size, ranks: kernels.copy_kernel("put", size),
+    "get": lambda size, ranks: kernels.copy_kernel("get", size),
+    "packets": lambda size, ranks: kernels.copy_kernel("packets", size),
+    "one-shot packets": lambda size, ranks: kernels.oneshot_packets(size, ranks),
+    "allreduce6": lambda size, ranks: kernels.twoshot_packets(size, ranks, blocks=21, code=kernels.ALLREDUCE_6),
+    "NVLS packets, 8 blocks": lambda size, ranks: kernels.nvls_packets(size, ranks, blocks=8),
+    "NVLS packets, 16 blocks": lambda size, ranks: kernels.nvls_packets(size, ranks, blocks=16),
+    "two-shot packets, 28 blocks": lambda size, ranks: kernels.twoshot_packets(size, ranks, blocks=28),
+    "two-shot packets, 56 blocks": lambda size, ranks: kernels.twoshot_packets(size, ranks, blocks=56),
+    "two-shot between meetings": lambda size, ranks: kernels.twoshot_between_meetings(size, ranks),
+    "NVLS between meetings": lambda size, ranks: kernels.nvls_between_meetings(size, ranks),
     "copied": lambda size, ranks: _tensorrt_llm(size, ranks),
-    "two-shot zero copy, 32 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=32),
-    "two-shot zero copy, 64 blocks": lambda size, ranks: twoshot_zero_copy(size, ranks, blocks=64),
-    "one-stage reads": lambda size, ranks: reads_between_meetings(size, ranks),
-    "two-stage reads": lambda size, ranks: reads_in_two_stages(size, ranks),
+    "two-shot zero copy, 32 blocks": lambda size, ranks: kernels.twoshot_zero_copy(size, ranks, blocks=32),
+    "two-shot zero copy, 64 blocks": lambda size, ranks: kernels.twoshot_zero_copy(size, ranks, blocks=64),
+    "one-stage reads": lambda size, ranks: kernels.reads_between_meetings(size, ranks),
+    "two-stage reads": lambda size, ranks: kernels.reads_in_two_stages(size, ranks),
     "one step of loads": _loads("oneshot-get"),
     "two steps of loads": _loads("twoshot-get"),
     "reads": lambda size, ranks: _vllm(size, ranks),
@@ -109,16 +98,12 @@ PROGRAMS: Mapping[str, Build] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stand:
-    """What stands for a series: cluster preset, programs, whether it is judged, and what the reader should know.
+class Stand(Spec):
+    """What stands for some series, as presets/measured/fine_grained.yaml explains it."""
 
-    start_ps: what each call has of the start of a measurement or of a graph, beside the kernel. loop: kernels were
-    started one by one, as loop_ps says. traced: a profiler traced each kernel, which is in start_ps.
-    """
-
+    series: list[str]
     cluster: str
-    programs: tuple[str, ...]
+    programs: list[str]
     remark: str
     judged: bool = False
     start_ps: int = 0
@@ -126,9 +111,12 @@ class Stand:
     traced: bool = False
 
 
-_NVLS_PACKETS = ("NVLS packets, 8 blocks", "NVLS packets, 16 blocks")
-_PACKETS = ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks")
-_ZERO_COPY = ("two-shot zero copy, 32 blocks", "two-shot zero copy, 64 blocks")
+#: By series.
+STANDS: Mapping[str, Stand] = {
+    name: stand
+    for stand in (check(Stand, entry, FILE) for entry in cast(list[object], load_mapping(FILE.with_suffix(".yaml"))))
+    for name in stand.series
+}
 #: Of the host for a launch, at most: the fastest stream of kernels there is, with an L40 (gpu-benches
 #: gpu-small-kernels/l40.txt: 65 536 bytes at 40 GB/s). What an H200's stream takes, 2.5 us, is the GPU's own:
 HOST_LAUNCH_PS = 1_630_000
@@ -146,87 +134,10 @@ _COPY_PS, _COPY_BYTES_PER_S = 1_000_000 + 680_000, 3_352_000_000_000 // 2
 #: copies its input; the host's clock, and nobody waits for the GPU.
 _CALLS = 5000
 _SIZES = tuple(4 * elements for elements in (512, 4096, 32_768, 262_144, 524_288, 1_048_576, 2_097_152))
-#: NCCL's all-reduces of 2 KiB to 1 MiB on 8 GPUs, us: as sglang's benchmark has them beside MSCCL++'s (pull request
-#: 22734, H200), and as MSCCL++'s plot has them (single_node_allreduce_results_1K_to_1M.png, H100; +-3 %). The library,
-#: the links and the sizes at which it changes its algorithm are the same; between them lies what the one benchmark adds
-#: to a kernel: PyTorch's profiler, which traces each of a graph (benchmark_mscclpp.py: profile = True), and a tenth of
-#: what lies between the event that starts the clock and the graph.
-_NCCL_TRACED = (16.84, 16.99, 17.23, 17.75, 19.63, 19.92, 20.13, 20.31, 20.86, 27.0)
-_NCCL_PLAIN = (15.2, 15.4, 15.6, 16.0, 17.5, 17.8, 18.2, 18.5, 19.0, 24.0)
-_TRACED_PS = _STREAM_PS // 10 + round(1e6 * median(np.subtract(_NCCL_TRACED, _NCCL_PLAIN)))
-_LOOP = "started one by one, 5000 times, by Python, which looks at its own clock and waits for nobody"
-STANDS: Mapping[str, Stand] = {
-    "mscclpp-dsl-h100": Stand(
-        cluster="dgx-h100",
-        programs=("NVLS between meetings",),
-        judged=True,
-        remark="plan allreduce_nvls_zero_copy, CUDA graphs of 10",
-        start_ps=_STREAM_PS // 10,
-    ),
-    "mscclpp-kernel6-h100": Stand(
-        cluster="dgx-h100", programs=("allreduce6",), remark="allreduce6 of mscclpp-test, CUDA graphs of 100"
-    ),
-    "mscclpp-kernel6-a100": Stand(
-        cluster="dgx-a100", programs=("allreduce6",), remark="allreduce6 of mscclpp-test, CUDA graphs of 100"
-    ),
-    "sglang-mscclpp-h200": Stand(
-        cluster="hgx-h200",
-        programs=(*_NVLS_PACKETS, *_PACKETS, *_ZERO_COPY),
-        remark="tuned over kernels and blocks; CUDA graph of 10 under a profiler, whose cost NCCL's rows beside say",
-        start_ps=_TRACED_PS,
-        traced=True,
-    ),
-    "tutorial-put": Stand(cluster="dgx-h100", programs=("put",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
-    "tutorial-get": Stand(cluster="dgx-h100", programs=("get",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"),
-    "tutorial-packets": Stand(
-        cluster="dgx-h100", programs=("packets",), remark="CUDA graph; GPU not stated, NVLink 4 by rate"
-    ),
-    "vllm-1stage-4gpu": Stand(cluster="dgx-h100", programs=("one-stage reads",), remark="CUDA graph; GPU not stated"),
-    "vllm-2stage-4gpu": Stand(cluster="dgx-h100", programs=("two-stage reads",), remark="CUDA graph; GPU not stated"),
-    **{
-        f"sglang-{library}-h100-{gpus}gpu": Stand(cluster="dgx-h100", programs=(program,), remark=_LOOP, loop=True)
-        for library, program in (("trtllm", "copied"), ("vllm", "reads"))
-        for gpus in (2, 4, 8)
-    },
-    **{
-        f"deepep-low-latency-{gpus}gpu": Stand(
-            cluster="hgx-h800",
-            programs=("low-latency dispatch", "low-latency combine"),
-            remark="kernels one by one, each rank behind an all-reduce, empty L2; each rank draws its experts",
-        )
-        for gpus in (8, 16, 32, 64, 128, 256)
-    },
-    "deepep-normal-8gpu": Stand(
-        cluster="hgx-h800",
-        programs=("normal dispatch", "normal combine"),
-        remark="24 SMs, empty L2; all ranks draw alike",
-    ),
-    **{
-        f"deepep-normal-{gpus}gpu": Stand(
-            cluster="hgx-h800",
-            programs=("normal dispatch", "normal combine"),
-            remark="24 SMs, empty L2; each rank draws its experts; a straight line through two runs with fewer tokens",
-        )
-        for gpus in (16, 32)
-    },
-    **{
-        f"npkit-{protocol.lower()}": Stand(
-            cluster="rtx3090-pcie",
-            programs=tuple(name for name in PRIMITIVE_PROGRAMS if name.startswith(protocol)),
-            judged=True,
-            remark="one primitive of a ring all-reduce through host memory, as NPKit counts it; a first run, empty L2",
-        )
-        for protocol in ("LL", "Simple")
-    },
-    "fbgemm-rocm-oneshot": Stand(
-        cluster="mi300x-node", programs=("one step of loads",), remark="GPU not stated; eager"
-    ),
-    "fbgemm-rocm-twoshot": Stand(
-        cluster="mi300x-node", programs=("two steps of loads",), remark="GPU not stated; eager"
-    ),
-}
 #: Any of these is one or two steps of an all-reduce: what the best of them takes, for the judged series.
-ONE_AND_TWO_SHOT = ("one-shot packets", *_PACKETS, "two-shot between meetings")
+ONE_AND_TWO_SHOT = (
+    "one-shot packets", "two-shot packets, 28 blocks", "two-shot packets, 56 blocks", "two-shot between meetings",
+)  # fmt: skip
 #: What `--algorithm` has of the same, with a library's bookkeeping.
 OWN = ("oneshot", "twoshot")
 
@@ -272,15 +183,9 @@ class FineCompared:
 @cache
 def read_fine_grained() -> tuple[tuple[FinePoint, ...], tuple[UnreadRow, ...]]:
     """Return the measured points, and rows that cannot be read; rows without a size are neither."""
-    with FILE.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    points, unread = [], []
-    for number, row in enumerate(rows, 2):
-        try:
-            points += [_point(row)] if row["size_bytes"] else []
-        except ROW_ERRORS as error:
-            unread.append(UnreadRow(source=str(row.get("series")), name=f"line {number}", why=why_unread(error)))
-    return tuple(points), tuple(unread)
+    rows = enumerate(read_table(FILE), 2)
+    read = [(f"line {number}", row) for number, row in rows if row["size_bytes"]]
+    return read_each(read, lambda line: _point(line[1]), lambda line: (line[1]["series"], line[0]))
 
 
 def _point(row: dict[str, str]) -> FinePoint:
@@ -316,14 +221,14 @@ def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) 
 def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> FineCompared:
     """One of :func:`compare`."""
     is_one = point.kernel in EXPERT_PROGRAMS or point.kernel in PRIMITIVE_PROGRAMS
-    names = programs or ((point.kernel,) if is_one else point.stand.programs)
+    names = programs or ([point.kernel] if is_one else point.stand.programs)
     stand = point.stand
     times = {name: predicted_ps(name, stand.cluster, point.gpus, point.size_bytes) for name in names}
     best = min(times, key=lambda name: times[name][-1])
     first_ps, time_ps = times[best][0] + stand.start_ps, times[best][-1] + stand.start_ps
     if stand.loop and programs is None:
         copied_ps, reads_ps = loop_ps(stand.cluster, point.gpus, point.size_bytes)
-        time_ps = reads_ps if names == ("reads",) else copied_ps
+        time_ps = reads_ps if names == ["reads"] else copied_ps
     return FineCompared(point=point, program=best, time_ps=time_ps, first_ps=first_ps)
 
 
@@ -369,16 +274,7 @@ def median_error(compared: Iterable[FineCompared]) -> float:
     return median(abs(each.error) for each in compared)
 
 
-class ErrorSpread(NamedTuple):
-    """Of errors: how many, the median and 90th percentile of |error|, and their mean."""
-
-    rows: int
-    median: float
-    p90: float
-    bias: float
-
-
-def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> ErrorSpread | None:
+def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> Errors | None:
     """All-reduces of up to 1 MiB on H100 and H200, ``traced`` ones, by a profiler, too or not. None: there are none."""
     errors = [
         each.error
@@ -387,21 +283,16 @@ def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) 
         and each.point.size_bytes <= SMALL_BYTES
         and (traced or not each.point.stand.traced)
     ]
-    if not errors:
-        return None
-    p90 = float(np.quantile(np.abs(errors), 0.9))
-    return ErrorSpread(len(errors), median(map(abs, errors)), p90, sum(errors) / len(errors))
+    return Errors.interpolated(errors) if errors else None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class KernelValidation(Report):
-    """Points beside their predictions. unread: rows without one. finished: False: stopped before the last point."""
+class KernelValidation(Validation):
+    """Points beside their predictions."""
 
     SCHEMA: ClassVar[str] = "validate-loadstore"
 
     compared: tuple[FineCompared, ...]
-    finished: bool = True
-    unread: tuple[UnreadRow, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -412,16 +303,18 @@ class KernelValidation(Report):
 
     def summary(self) -> str:
         """Return a line a point, by series; then medians, and the worst of all."""
-        unread = [f"not predicted: {row.source}, {row.name}: {row.why}" for row in self.unread]
-        return "\n".join([*([_table(self.compared)] if self.compared else []), *unread])
+        table = [_table(self.compared)] if self.compared else []
+        return "\n".join([*table, *self.not_predicted_lines()])
 
     def document(self) -> Row:
         """Return points with times in seconds, and medians."""
-        series = dict.fromkeys(each.point.series for each in self.compared)
         return {
             **self.tables(),
-            "median_errors": {name: median_error(_of(self.compared, name)) for name in series},
-            "small_all_reduces": {name: spread._asdict() for name, spread in _spreads(self.compared).items()},
+            "median_errors": {name: median_error(mine) for name, mine in _by_series(self.compared).items()},
+            "small_all_reduces": {
+                name: {"rows": errors.count, "median": errors.median, "p90": errors.p90, "bias": errors.bias}
+                for name, errors in _spreads(self.compared).items()
+            },
             "target": TARGET,
             "finished": self.finished,
             "not_predicted": [{"series": row.source, "row": row.name, "why": row.why} for row in self.unread],
@@ -448,29 +341,29 @@ class KernelValidation(Report):
 def _table(compared: Sequence[FineCompared]) -> str:
     """A line a point, by series; then medians, and the worst of all."""
     lines = [f"{'':24} {'size':>8} {'measured':>9} {'simulated':>9} {'error':>6}  {'cold':>7}  program"]
-    for name in dict.fromkeys(each.point.series for each in compared):
-        lines += ["", f"{name}: {STANDS[name].remark}", *map(_line, _of(compared, name))]
+    by_series = _by_series(compared)
+    for name, mine in by_series.items():
+        lines += ["", f"{name}: {STANDS[name].remark}", *map(_line, mine)]
     lines += ["", f"{'median of |error|':24}"]
-    for name in dict.fromkeys(each.point.series for each in compared):
-        lines.append(f"  {name:24} {median_error(_of(compared, name)):6.1%}{_verdict(name, compared)}")
-    for name, spread in _spreads(compared).items():
+    lines += [f"  {name:24} {median_error(mine):6.1%}{_verdict(name, mine)}" for name, mine in by_series.items()]
+    for name, errors in _spreads(compared).items():
         lines.append(
-            f"all-reduces of 1 KiB to 1 MiB on H100 and H200, {name}: {spread.rows} rows, median of |error| "
-            f"{spread.median:.1%}, 90th percentile {spread.p90:.1%}, bias {spread.bias:+.1%}"
+            f"all-reduces of 1 KiB to 1 MiB on H100 and H200, {name}: {errors.count} rows, median of |error| "
+            f"{errors.median:.1%}, 90th percentile {errors.p90:.1%}, bias {errors.bias:+.1%}"
         )
     worst = max(compared, key=lambda each: abs(each.error))
     size = format_size(worst.point.size_bytes)
     return "\n".join([*lines, f"worst of all: {worst.point.series}, {size}: {worst.error:+.0%}"])
 
 
-def _spreads(compared: Sequence[FineCompared]) -> dict[str, ErrorSpread]:
+def _spreads(compared: Sequence[FineCompared]) -> dict[str, Errors]:
     """Of small all-reduces: all, and those without a profiler, which is not simulated."""
     found = {"all": small_all_reduces(compared), "without a profiler": small_all_reduces(compared, traced=False)}
-    return {name: spread for name, spread in found.items() if spread is not None}
+    return {name: errors for name, errors in found.items() if errors is not None}
 
 
-def _of(compared: Sequence[FineCompared], series: str) -> list[FineCompared]:
-    return [each for each in compared if each.point.series == series]
+def _by_series(compared: Sequence[FineCompared]) -> dict[str, list[FineCompared]]:
+    return grouped(compared, lambda each: each.point.series)
 
 
 def _line(each: FineCompared) -> str:
@@ -479,10 +372,9 @@ def _line(each: FineCompared) -> str:
     return f"{each.point.machine[:24]:24} {size:>8} {times}  {each.first_ps / 1e6:7.2f}  {each.program}"
 
 
-def _verdict(series: str, compared: Sequence[FineCompared]) -> str:
+def _verdict(series: str, mine: Sequence[FineCompared]) -> str:
     if not STANDS[series].judged:
         return ""
-    mine = _of(compared, series)
     within, worst = sum(abs(each.error) <= TARGET for each in mine), max(mine, key=lambda each: abs(each.error))
     met = "met" if median_error(mine) <= TARGET else "missed"
     return f"  target {TARGET:.0%}: {met} by the median, by {within} of {len(mine)} sizes; worst {worst.error:+.0%}"

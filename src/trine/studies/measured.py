@@ -5,9 +5,8 @@ Numbers are those of their sources, unchanged but for the thinning that ``benchm
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ from trine.cluster.parts import LIBRARIES
 from trine.collectives.options import AUTO, CollectiveOptions
 from trine.errors import SpecError, nearest
 from trine.inputs import PRESETS
-from trine.studies.unread import ROW_ERRORS, why_unread
+from trine.studies.validation import ROW_ERRORS, grouped, read_table, why_unread
 
 FOLDER = PRESETS / "measured"
 FIT, HELD_OUT = "fit", "held-out"
@@ -47,14 +46,14 @@ class MeasuredMachine:
 
     name: str
     family: str
-    split: str
-    launch: str
-    library: str
-    cluster: str | None
-    nodes: int | None
-    gpus_per_node: int | None
-    quality: str
-    reason: str
+    split: str = FIT
+    launch: str = ""
+    library: str = ""
+    cluster: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    quality: str = "degraded"
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,13 +67,13 @@ class Series:
     number: int
     machine: MeasuredMachine
     op: str
-    num_gpus: int
-    num_nodes: int
-    version: str
-    options: CollectiveOptions
-    observed: str
+    num_gpus: int = 0
+    num_nodes: int = 0
+    version: str = ""
+    options: CollectiveOptions = field(default_factory=CollectiveOptions)
+    observed: str = ""
     source: str
-    points: tuple[MeasuredPoint, ...]
+    points: tuple[MeasuredPoint, ...] = ()
     fault: str = ""
 
     @property
@@ -112,29 +111,20 @@ def load_machines() -> Mapping[str, MeasuredMachine]:
 @cache
 def load_measurements() -> tuple[Series, ...]:
     """All bundled series, ordered by machine, op, GPUs and nodes; one that cannot be read has its ``fault``."""
-    points: dict[str, list[Mapping[str, str]]] = {}
-    for row in _rows("points.csv"):
-        points.setdefault(row["series"], []).append(row)
-    return tuple(_readable(row, points.get(row["series"], [])) for row in _rows("series.csv"))
+    points = grouped(read_table(FOLDER / "points.csv"), lambda row: row["series"])
+    return tuple(_readable(row, points.get(row["series"], [])) for row in read_table(FOLDER / "series.csv"))
 
 
-def _readable(row: Mapping[str, str], points: list[Mapping[str, str]]) -> Series:
+def _readable(row: Mapping[str, str], points: Sequence[Mapping[str, str]]) -> Series:
     """Return a series, or one without points that says why it cannot be read."""
     try:
-        return _series(row, [(int(p["size_bytes"]), float(p["time_us"]), float(p["spread"])) for p in points])
+        return _series(row, points)
     except ROW_ERRORS as error:
-        name = row.get("machine") or "?"
-        machine = MeasuredMachine(
-            name=name, family=name, split=FIT, launch="", library="", cluster=None, nodes=None, gpus_per_node=None,
-            quality="degraded", reason="",
-        )  # fmt: skip
-        return Series(
-            number=-1, machine=machine, op=row.get("op") or "?", num_gpus=0, num_nodes=0, version="", observed="",
-            options=CollectiveOptions(), source=row.get("source") or "", points=(), fault=why_unread(error),
-        )  # fmt: skip
+        machine = MeasuredMachine(name=row["machine"] or "?", family=row["machine"] or "?")
+        return Series(number=-1, machine=machine, op=row["op"] or "?", source=row["source"], fault=why_unread(error))
 
 
-def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> Series:
+def _series(row: Mapping[str, str], points: Sequence[Mapping[str, str]]) -> Series:
     if row["machine"] not in load_machines():
         raise SpecError(f"unknown machine {row['machine'][:40]!r}{nearest(row['machine'], load_machines())}")
     machine = load_machines()[row["machine"]]
@@ -145,40 +135,28 @@ def _series(row: Mapping[str, str], values: list[tuple[int, float, float]]) -> S
         launch=machine.launch,
         nvls=False if row["nvls"] == "0" else None,
     )
-    gpus, nodes = int(row["gpus"]), int(row["nodes"])
-    return Series(
-        number=int(row["series"]),
-        machine=machine,
-        op=row["op"],
-        num_gpus=gpus,
-        num_nodes=nodes,
-        version=row["version"],
-        options=options,
-        observed=row["observed"],
-        source=row["source"],
-        points=tuple(_point(machine.name, row["op"], gpus, nodes, *value) for value in values),
-    )
+    series = Series(
+        number=int(row["series"]), machine=machine, num_gpus=int(row["gpus"]), num_nodes=int(row["nodes"]),
+        options=options, op=row["op"], version=row["version"], observed=row["observed"], source=row["source"],
+    )  # fmt: skip
+    return replace(series, points=tuple(_point(series, point) for point in points))
 
 
-def _point(
-    machine: str, op: str, gpus: int, nodes: int, size_bytes: int, time_us: float, spread: float
-) -> MeasuredPoint:
-    entry = _entries()[machine]
-    quality, reason = entry["quality"], entry.get("reason", "")
-    for rule in entry.get("rows", ()):
-        if _applies(rule, op, gpus, nodes, size_bytes):
-            quality, reason = rule["quality"], rule["reason"]
-            break
+def _point(series: Series, row: Mapping[str, str]) -> MeasuredPoint:
+    entry, size_bytes = _entries()[series.machine.name], int(row["size_bytes"])
+    rules = (rule for rule in entry.get("rows", ()) if _applies(rule, series, size_bytes))
+    stated = next(rules, entry)
     return MeasuredPoint(
-        size_bytes=size_bytes, time_ps=round(time_us * 1_000_000), spread=spread, quality=quality, reason=reason
-    )
+        size_bytes=size_bytes, time_ps=round(float(row["time_us"]) * 1_000_000), spread=float(row["spread"]),
+        quality=stated["quality"], reason=stated.get("reason", ""),
+    )  # fmt: skip
 
 
-def _applies(rule: Mapping[str, Any], op: str, gpus: int, nodes: int, size_bytes: int) -> bool:
+def _applies(rule: Mapping[str, Any], series: Series, size_bytes: int) -> bool:
     return (
-        op in rule.get("ops", (op,))
-        and gpus in rule.get("gpus", (gpus,))
-        and nodes in rule.get("nodes", (nodes,))
+        series.op in rule.get("ops", (series.op,))
+        and series.num_gpus in rule.get("gpus", (series.num_gpus,))
+        and series.num_nodes in rule.get("nodes", (series.num_nodes,))
         and rule.get("min", 0) <= size_bytes <= rule.get("max", size_bytes)
     )
 
@@ -189,17 +167,10 @@ def _machine(name: str, entry: Mapping[str, Any]) -> MeasuredMachine:
         raise SpecError(f"machines.yaml: {name}: split {entry['split']!r}, quality {entry['quality']!r}{known}")
     cluster = entry["cluster"] or {}
     return MeasuredMachine(
-        name=name,
-        family=entry["family"],
-        split=entry["split"],
-        launch=entry["launch"],
-        library=entry["library"],
-        cluster=cluster.get("name"),
-        nodes=cluster.get("nodes"),
-        gpus_per_node=cluster.get("gpus_per_node"),
-        quality=entry["quality"],
-        reason=entry.get("reason", ""),
-    )
+        name=name, cluster=cluster.get("name"), nodes=cluster.get("nodes"),
+        gpus_per_node=cluster.get("gpus_per_node"), reason=entry.get("reason", ""),
+        **{key: entry[key] for key in ("family", "split", "launch", "library", "quality")},
+    )  # fmt: skip
 
 
 @cache
@@ -216,8 +187,3 @@ def _entries() -> dict[str, Any]:
 
     entries: dict[str, Any] = yaml.safe_load((FOLDER / "machines.yaml").read_text(encoding="utf-8"))
     return entries
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))

@@ -8,20 +8,16 @@ reserved), one of them of a run that went out of memory.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
-from trine.inputs import is_file, read_bytes
 from trine.parallel.plan import Plan
 from trine.software import Software, load_software
 from trine.studies.training_rows import FOLDER, ULTRASCALE, layer_cuts
-from trine.studies.unread import ROW_ERRORS, UnreadRow, why_unread
+from trine.studies.validation import UnreadRow, read_each, read_table
 from trine.workload.synthesis.spec import Transformer, load_model
 
 MIB, GIB = 2**20, 2**30
@@ -61,13 +57,6 @@ class MemoryRow:
     structural: str = ""
 
 
-def table(name: str) -> list[dict[str, str]]:
-    """Rows of a bundled table."""
-    plain = FOLDER / f"{name}.csv"
-    text = (read_bytes(plain) if is_file(plain) else gzip.decompress(read_bytes(FOLDER / f"{name}.csv.gz"))).decode()
-    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(io.StringIO(text))]
-
-
 def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
     """Return the rows of one source that can be read, in the order of its table."""
     return read_memory_rows(source)[0]
@@ -76,17 +65,13 @@ def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
 @cache
 def read_memory_rows(source: str) -> tuple[tuple[MemoryRow, ...], tuple[UnreadRow, ...]]:
     """Return the rows of one source, and those that cannot be read; rows that are about something else are neither."""
-    name, read = _TABLES[source]
-    rows, unread = [], []
-    for number, facts in enumerate(table(name)):
-        try:
-            row = read(facts, number)
-        except ROW_ERRORS as error:
-            where = facts.get("row") or facts.get("case") or facts.get("test") or f"{source}-{number}"
-            unread.append(UnreadRow(source=source, name=where, why=why_unread(error)))
-        else:
-            rows += [] if row is None else [row]
-    return tuple(rows), tuple(unread)
+    table, read = _TABLES[source]
+
+    def name(facts: Mapping[str, str]) -> tuple[str, str]:
+        return source, facts.get("row") or facts.get("case") or facts.get("test") or f"{source}-{facts['number']}"
+
+    rows = enumerate(read_table(FOLDER / f"{table}.csv"))
+    return read_each(({"number": str(number), **facts} for number, facts in rows), read, name)
 
 
 def changed(name: str, **memory: Any) -> Software:
@@ -105,7 +90,7 @@ def _llama(name: str, facts: Mapping[str, str], sequence: int, *, tied: bool = F
     )  # fmt: skip
 
 
-def _simumax(facts: Mapping[str, str], _: int) -> MemoryRow | None:
+def _simumax(facts: Mapping[str, str]) -> MemoryRow | None:
     if not facts["mem_max_allocated_GiB"]:
         return None
     dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
@@ -131,7 +116,7 @@ def _simumax(facts: Mapping[str, str], _: int) -> MemoryRow | None:
     )
 
 
-def _torchtitan(facts: Mapping[str, str], _: int) -> MemoryRow | None:
+def _torchtitan(facts: Mapping[str, str]) -> MemoryRow | None:
     if facts["precision"] != "bf16":
         return None
     is_compiled, gpus = facts["compile"] == "true", int(facts["FSDP"])
@@ -159,7 +144,7 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _public(facts: Mapping[str, str], _: int) -> MemoryRow:
+def _public(facts: Mapping[str, str]) -> MemoryRow:
     variant, sequence = facts["variant"], int(facts["sequence"])
     model = load_model(facts["model"])
     assert isinstance(model, Transformer)
@@ -194,14 +179,14 @@ def _public(facts: Mapping[str, str], _: int) -> MemoryRow:
     )
 
 
-def _ultrascale(facts: Mapping[str, str], number: int) -> MemoryRow:
+def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
     from trine.cluster import load_gpu
 
     names = {"slow": "nanotron-2024-polling"}
     measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
     return MemoryRow(
         source=ULTRASCALE,
-        name=facts.get("row") or f"ultrascale-{number}",
+        name=facts.get("row") or f"ultrascale-{facts['number']}",
         counter=RESERVED,
         model=_llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true"),
         measured_bytes=round(float(measured) * GIB) if measured else None,
@@ -234,7 +219,7 @@ def _layout(facts: Mapping[str, str]) -> Plan:
 # -- Megatron-LM's golden runs -----------------------------------------------------------------------------------------
 
 
-def _golden(facts: Mapping[str, str], _: int) -> MemoryRow | None:
+def _golden(facts: Mapping[str, str]) -> MemoryRow | None:
     arguments = json.loads(facts["model_args"])
     if not is_dense_gpt(facts, arguments):
         return None
@@ -347,7 +332,7 @@ class _Arguments:
 
 
 #: Source -> its table, and what makes a row of a line (None: the line is about something else).
-_TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str], int], MemoryRow | None]]] = {
+_TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], MemoryRow | None]]] = {
     SIMUMAX: ("memory_simumax", _simumax),
     GOLDEN: ("memory_megatron", _golden),
     ULTRASCALE: ("layouts", _ultrascale),

@@ -17,22 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.cluster import load_cluster
+from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.program import (
-    ACQUIRE,
-    BARRIER,
-    DELAY,
-    LOAD,
-    READ,
-    READ_FLAGGED,
-    RELEASE,
-    STORE,
-    WAITCNT,
-    WRITE,
-    WRITE_FLAGGED,
-    GpuProgram,
-)
+from trine.gpu.program import GpuProgram
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import host_group
 
@@ -216,7 +204,7 @@ class ChannelWriter:
     def ll(self, call: Call) -> None:
         primitive, code, left_out = call.primitive, LL_CODE[call.primitive], []
         if _sends(primitive):
-            self._add(BARRIER)
+            self._add(isa.BARRIER)
         self._npkit_event()
         begin = self._mark()
         self._delay(code.before)
@@ -226,24 +214,24 @@ class ChannelWriter:
             if at:
                 self._delay(code.trip)
             if _reads_input(primitive):
-                self._move(LOAD, lines, self.ring.input + call.place + at)
+                self._move(isa.LOAD, lines, self.ring.input + call.place + at)
                 self._delay(code.look)
             looks = self._mark() if _receives(primitive) else -1
             if _receives(primitive):
-                self._flagged(LOAD, READ_FLAGGED, self.into, call.received, at, lines)
-            self._add(WAITCNT)
+                self._flagged(isa.LOAD, isa.READ_FLAGGED, self.into, call.received, at, lines)
+            self._add(isa.WAITCNT)
             if _receives(primitive):
                 left_out.append((looks, self._mark()))
             self._delay(code.store)
             if _sends(primitive):
-                self._flagged(STORE, WRITE_FLAGGED, self.out, call.sent, at, lines)
+                self._flagged(isa.STORE, isa.WRITE_FLAGGED, self.out, call.sent, at, lines)
             if _writes_output(primitive):
-                self._move(STORE, lines, self.ring.output + call.place + at)
+                self._move(isa.STORE, lines, self.ring.output + call.place + at)
         self._delay(code.end)
         self.ring.stretches.append(Stretch(primitive, call.num_bytes, begin, self._mark(), tuple(left_out)))
         self._npkit_event()
         if _receives(primitive):
-            self._add(BARRIER)
+            self._add(isa.BARRIER)
 
     def _flagged(self, kind: int, role: int, edge: int, step: int, at: int, lines: int) -> None:
         """Twice as many lines in the buffer."""
@@ -262,21 +250,21 @@ class ChannelWriter:
             self._slice(call, number, end - num_bytes, num_bytes)
             self.ring.stretches.append(Stretch(call.primitive, num_bytes, begin, self._mark()))
             self._npkit_event()
-            self._add(WAITCNT)
-            self._add(BARRIER)
+            self._add(isa.WAITCNT)
+            self._add(isa.BARRIER)
             if _sends(call.primitive):
-                self._count(RELEASE, WRITE, self.ring.tails + self.out)
+                self._count(isa.RELEASE, isa.WRITE, self.ring.tails + self.out)
             if _receives(call.primitive):
-                self._count(RELEASE, WRITE, self.ring.heads + self.into)
+                self._count(isa.RELEASE, isa.WRITE, self.ring.heads + self.into)
 
     def _wait_for_peers(self, primitive: str) -> None:
         """For a slice that has come, and for room for one that goes."""
         if _receives(primitive):
-            self._count(LOAD, READ_FLAGGED, self.ring.tails + self.into)
+            self._count(isa.LOAD, isa.READ_FLAGGED, self.ring.tails + self.into)
         if _sends(primitive):
-            self._count(LOAD, READ_FLAGGED, self.ring.heads + self.out)
-        self._add(WAITCNT)
-        self._add(BARRIER)
+            self._count(isa.LOAD, isa.READ_FLAGGED, self.ring.heads + self.out)
+        self._add(isa.WAITCNT)
+        self._add(isa.BARRIER)
 
     def _count(self, kind: int, role: int, semaphore: int) -> None:
         address = self.ring.counts + (semaphore - self.ring.heads) * LINE
@@ -295,19 +283,19 @@ class ChannelWriter:
             warps = min(self.waves, (num_bytes - at) // hunk)
             place = call.place + first + at
             if _reads_input(call.primitive):
-                self._move(LOAD, warps * hunk // LINE, self.ring.input + place)
+                self._move(isa.LOAD, warps * hunk // LINE, self.ring.input + place)
             come = self._slot(self.into, call.received, number) + at
             for each in rounds:
-                self._move(LOAD, warps * each, come, HOST)
-                self._add(WAITCNT)
+                self._move(isa.LOAD, warps * each, come, HOST)
+                self._add(isa.WAITCNT)
                 come += warps * each * LINE
             if not rounds:
-                self._add(WAITCNT)
+                self._add(isa.WAITCNT)
             self._delay(code.store)
             if _sends(call.primitive):
-                self._move(STORE, warps * hunk // LINE, self._slot(self.out, call.sent, number) + at, HOST)
+                self._move(isa.STORE, warps * hunk // LINE, self._slot(self.out, call.sent, number) + at, HOST)
             if _writes_output(call.primitive):
-                self._move(STORE, warps * hunk // LINE, self.ring.output + place)
+                self._move(isa.STORE, warps * hunk // LINE, self.ring.output + place)
         self._delay(code.small_end if is_small else code.end)
 
     def _slot(self, edge: int, step: int, number: int) -> int:
@@ -321,29 +309,29 @@ class ChannelWriter:
 
     def _delay(self, cycles: int) -> None:
         if cycles:
-            self._add(DELAY, cycles)
+            self._add(isa.DELAY, cycles)
 
     def _move(self, kind: int, lines: int, address: int, rank: int = -1) -> None:
         """Lines of the own memory, or of another rank's."""
-        role = READ if kind == LOAD else WRITE
+        role = isa.READ if kind == isa.LOAD else isa.WRITE
         self.builder.add(kind, lines, [Operand(role, self.rank if rank < 0 else rank, address, LINE)])
 
     def _mark(self) -> int:
         """An operation that wavefront 0 takes up at this point; its number."""
         self.num_marks += 1
-        self.builder.add(RELEASE, 1, [Operand(WRITE, self.rank, self.events, semaphore=self.event)])
+        self.builder.add(isa.RELEASE, 1, [Operand(isa.WRITE, self.rank, self.events, semaphore=self.event)])
         return self.builder.num_ops - 1
 
     def end(self) -> None:
         """The semaphore of the marks is as it was."""
-        self.builder.add(ACQUIRE, self.num_marks, [Operand(READ, self.rank, self.events, semaphore=self.event)])
+        self.builder.add(isa.ACQUIRE, self.num_marks, [Operand(isa.READ, self.rank, self.events, semaphore=self.event)])
         self.builder.end_workgroup()
 
     def _npkit_event(self) -> None:
         """Thread 0 reads where its next event goes, and writes it, while the other warps go on."""
-        self._move(LOAD, 1, self.events)
-        self._add(WAITCNT)
-        self._move(STORE, 1, self.events + LINE)
+        self._move(isa.LOAD, 1, self.events)
+        self._add(isa.WAITCNT)
+        self._move(isa.STORE, 1, self.events + LINE)
 
 
 def _primitive(step: int) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from trine.collectives.plot import size_axis
 from trine.collectives.sizes import format_size
-from trine.outputs import write_text
 from trine.results.picture import save, subplots
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import Expected
 from trine.studies.measured import COUNTED, Series, load_machines
-from trine.studies.validate import MIB, TARGETS, Compared, Statistics, Validation
+from trine.studies.validate import MIB, TARGETS, CollectiveValidation, Compared, Statistics
+from trine.studies.validation import grouped, markdown, page_text, write_with_pictures
 from trine.units import format_time
 
 
-def summary_text(validation: Validation, machines: int | None = None) -> str:
+def summary_text(validation: CollectiveValidation, machines: int | None = None) -> str:
     """Totals against the targets, then machine, collective and size band, the worst first.
 
     ``machines``: how many of the latter.
@@ -31,7 +32,7 @@ def summary_text(validation: Validation, machines: int | None = None) -> str:
     groups = validation.groups()
     lines += ["", f"{'machine':20} {'collective':14} {'sizes':15} {_COLUMNS}  worst"]
     lines += [
-        f"{machine:20} {op:14} {band:15} {_numbers(stats)}  {stats.worst.error:+.0%} at {place(stats.worst)}"
+        f"{machine:20} {op:14} {band:15} {_numbers(stats)}  {stats.at.error:+.0%} at {place(stats.at)}"
         for machine, op, band, stats in groups[:machines]
     ]
     if machines is not None and len(groups) > machines:
@@ -40,31 +41,26 @@ def summary_text(validation: Validation, machines: int | None = None) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _totals_lines(validation: Validation) -> list[str]:
+def _totals_lines(validation: CollectiveValidation) -> list[str]:
     return [f"{name:40} {band:12} {_numbers(s)}  {met(s, band)}" for name, band, s in validation.totals()]
 
 
-_COLUMNS = f"{'points':>6} {'median':>6} {'p90':>6} {'bias':>6} {'inside':>6} {'width':>5}"
+_HEAD = ("points", "median", "p90", "bias", "inside", "width")
+_COLUMNS = f"{' '.join(f'{name:>6}' for name in _HEAD[:-1])} {_HEAD[-1]:>5}"
 
 
-def _numbers(s: Statistics) -> str:
-    return f"{s.num_points:>6} {s.median:>6.1%} {s.p90:>6.1%} {s.bias:>+6.1%} {s.inside:>6.0%} {s.width:>5.2f}"
+def _cells(s: Statistics) -> tuple[str, ...]:
+    return f"{s.count}", f"{s.median:.1%}", f"{s.p90:.1%}", f"{s.bias:+.1%}", f"{s.inside:.0%}", f"{s.width:.2f}"
+
+
+def _numbers(stats: Statistics) -> str:
+    *cells, width = _cells(stats)
+    return f"{' '.join(f'{cell:>6}' for cell in cells)} {width:>5}"
 
 
 def met(stats: Statistics, band: str) -> str:
     """Whether the targets are met, and which are not."""
-    return "meets the targets" if stats.meets(band) else f"misses: {', '.join(_missed(stats, band))}"
-
-
-def _missed(stats: Statistics, band: str) -> list[str]:
-    middle, tail, share, width = TARGETS[band]
-    wrong = {
-        f"median > {middle:.0%}": stats.median > middle,
-        f"p90 > {tail:.0%}": stats.p90 > tail,
-        f"inside < {share:.0%}": stats.inside < share,
-        f"width > {width}": stats.width > width,
-    }
-    return [name for name, missed in wrong.items() if missed]
+    return "meets the targets" if stats.meets(band) else f"misses: {', '.join(stats.missed(band))}"
 
 
 def place(each: Compared) -> str:
@@ -72,20 +68,21 @@ def place(each: Compared) -> str:
     return f"{format_size(each.point.size_bytes)}, {each.series.num_gpus} GPUs"
 
 
-def skipped(validation: Validation) -> list[tuple[tuple[str, str], int]]:
+def skipped(validation: CollectiveValidation) -> list[tuple[tuple[str, str], int]]:
     """((machine, why), number of series) of what was not predicted."""
     return sorted(Counter((series.machine.name, why) for series, why in validation.skipped).items())
 
 
-def verdicts(validation: Validation) -> list[tuple[str, int, int]]:
+def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
     """(quality, series that the rule of :func:`trine.studies.check.check_log` calls suspicious, all), by quality.
 
     Without the causes that are named after a part or an option: predicting those for every series takes minutes.
     """
-    found: dict[tuple[int, str], list[Compared]] = {}
-    for each in validation.compared:
-        quality = "counted" if each.point.quality in COUNTED else each.point.quality
-        found.setdefault((each.series.number, quality), []).append(each)
+
+    def quality_of(each: Compared) -> str:
+        return "counted" if each.point.quality in COUNTED else each.point.quality
+
+    found = grouped(validation.compared, lambda each: (each.series.number, quality_of(each)))
     answers: dict[str, list[bool]] = {}
     for (_, quality), points in found.items():
         expected = Expected(
@@ -101,128 +98,96 @@ ERRORS_PICTURE, CURVES_PICTURE = "collective-accuracy-errors.png", "collective-a
 NUM_WORST = 20
 
 
-def write_report(validation: Validation, folder: str | Path) -> list[Path]:
+def write_report(validation: CollectiveValidation, folder: str | Path) -> list[Path]:
     """Write the page and its pictures into ``folder``; needs the extra ``plot``. Returns what was written."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    plot_errors(validation, folder / ERRORS_PICTURE)
-    plot_curves(validation, folder / CURVES_PICTURE)
-    write_text(folder / PAGE, page(validation))  # last: it names the pictures
-    return [folder / name for name in (PAGE, ERRORS_PICTURE, CURVES_PICTURE)]
+    pictures = {
+        ERRORS_PICTURE: lambda path: plot_errors(validation, path),
+        CURVES_PICTURE: lambda path: plot_curves(validation, path),
+    }
+    return write_with_pictures(folder, PAGE, page(validation), pictures)
 
 
-def page(validation: Validation) -> str:
+def page(validation: CollectiveValidation) -> str:
     """The page in Markdown."""
-    blocks = [_INTRO, f"{validation.headline}.", "## Totals and targets", _TARGETS_TEXT, _totals_table(validation)]
+    left_out = []
     if validation.left_out is not None:
-        blocks += ["### Leave-one-machine-out", _LEFT_OUT_TEXT, _totals_table(validation.left_out)]
-    blocks += [f"Note: {note}." for note in validation.notes]
-    blocks += [
-        f"![Predicted over measured time by size]({ERRORS_PICTURE})",
-        f"![Measured bus bandwidth and the predicted band]({CURVES_PICTURE})",
-        "## By machine, collective and size, worst first", _groups_table(validation),
-        f"## The {NUM_WORST} worst series", _worst_table(validation),
-        "## What `trine check` would say", _verdicts_text(validation),
-        "## What does not count, and why", _REASONS_TEXT, _reasons_table(validation),
-        "## Not predicted", _skipped_table(validation),
-        "## Machines", _MACHINES_TEXT, _machines_table(validation),
-    ]  # fmt: skip
-    return "\n\n".join(blocks) + "\n"
-
-
-_INTRO = """# How far predicted collectives are from measured ones
-
-Written by `trine validate collectives --report docs/background` (`make validation`); do not edit. Measured: nccl-tests
-and rccl-tests tables that others published, and the profiles of aiconfigurator, vidur and vTrain
-(`src/trine/presets/measured`, with licences; `benchmarks/bundle_measurements.py` says how they were thinned). None was
-measured by us. Error: predicted / measured time - 1. *Inside*: share of measurements in the stated band; *width*: the
-band's high / low. A point weighs 1 / (runs of the same machine, collective, GPUs and settings), so that one machine
-with four library versions counts once."""
-_TARGETS_TEXT = "Targets: " + "; ".join(
-    f"{band}: median error at most {m:.0%}, 90th percentile {p:.0%}, {s:.0%} inside a band of width {w} or less"
-    for band, (m, p, s, w) in TARGETS.items()
-) + "."  # fmt: skip
-_REASONS_TEXT = """Said by hand in `machines.yaml`, from what the source or the curve itself shows. Two of the reasons
-were found only when a first comparison had pointed at the rows: those of rtx-6000d-2x8 and of send_recv of vidur."""
-_VERDICTS_TEXT = """The rule of `trine check` on the same series, without the causes that are named after a
-part or an option ([with them](../guides/check.md#how-often-it-is-right)). Suspicious among the counted: false alarms,
-or rather machines that the model takes to be faster than they are. Among the degraded: what should be found."""
-_LEFT_OUT_TEXT = """Each family of machines predicted by parameters that were fitted without it
-(`benchmarks/fit_collectives.py --leave`), machines of the split `fit` only; the held-out ones had no part in any."""
-_MACHINES_TEXT = (
-    "Split: parameters may be fitted on `fit` machines only. Family: what leave-one-machine-out leaves out."
-)
-
-
-def _table(header: str, rows: list[str]) -> str:
-    columns = header.count("|") - 1
-    return "\n".join([header, "|" + "---|" * columns, *rows])
-
-
-def _cells(stats: Statistics) -> str:
-    return (
-        f"{stats.num_points} | {stats.median:.1%} | {stats.p90:.1%} | {stats.bias:+.1%} | {stats.inside:.0%} | "
-        f"{stats.width:.2f}"
+        left_out = ["### Leave-one-machine-out", _LEFT_OUT_TEXT, _totals_table(validation.left_out)]
+    left_out += [f"Note: {note}." for note in validation.notes]
+    targets = (
+        f"{band}: median error at most {m:.0%}, 90th percentile {p:.0%}, {s:.0%} inside a band of width {w} or less"
+        for band, (m, p, s, w) in TARGETS.items()
+    )
+    return page_text(
+        PAGE,
+        headline=validation.headline,
+        targets=f"Targets: {'; '.join(targets)}.",
+        totals=_totals_table(validation),
+        left_out="".join(f"{block}\n\n" for block in left_out),
+        groups=_groups_table(validation),
+        num_worst=NUM_WORST,
+        worst=_worst_table(validation),
+        verdicts=markdown(("points", "suspicious", "series"), verdicts(validation)),
+        reasons=_reasons_table(validation),
+        skipped=_skipped_table(validation),
+        machines=_machines_table(validation),
     )
 
 
-def _totals_table(validation: Validation) -> str:
-    rows = [f"| {name} | {band} | {_cells(s)} | {met(s, band)} |" for name, band, s in validation.totals()]
-    return _table("| machines | sizes | points | median | p90 | bias | inside | width | targets |", rows)
+_LEFT_OUT_TEXT = """Each family of machines predicted by parameters that were fitted without it
+(`benchmarks/fit_collectives.py --leave`), machines of the split `fit` only; the held-out ones had no part in any."""
 
 
-def _groups_table(validation: Validation) -> str:
+def _totals_table(validation: CollectiveValidation) -> str:
+    rows = [(name, band, *_cells(s), met(s, band)) for name, band, s in validation.totals()]
+    return markdown(("machines", "sizes", *_HEAD, "targets"), rows)
+
+
+def _groups_table(validation: CollectiveValidation) -> str:
     rows = [
-        f"| {machine} | {op} | {band} | {_cells(stats)} | {stats.worst.error:+.0%} at {place(stats.worst)} |"
+        (machine, op, band, *_cells(stats), f"{stats.at.error:+.0%} at {place(stats.at)}")
         for machine, op, band, stats in validation.groups()
     ]
-    return _table("| machine | collective | sizes | points | median | p90 | bias | inside | width | worst |", rows)
+    return markdown(("machine", "collective", "sizes", *_HEAD, "worst"), rows)
 
 
-def _worst_table(validation: Validation) -> str:
+def _worst_table(validation: CollectiveValidation) -> str:
     rows = [
-        f"| {each.series.name} | {format_size(each.point.size_bytes)} | {format_time(each.point.time_ps)} | "
-        f"{format_time(each.predicted.time_ps)} | {each.error:+.0%} | "
-        f"{each.predicted.algorithm}/{each.predicted.protocol} | {each.series.observed or '-'} |"
+        (
+            each.series.name, format_size(each.point.size_bytes), format_time(each.point.time_ps),
+            format_time(each.predicted.time_ps), f"{each.error:+.0%}",
+            f"{each.predicted.algorithm}/{each.predicted.protocol}", each.series.observed or "-",
+        )
         for each in validation.worst(NUM_WORST)
-    ]
-    return _table("| series | size | measured | predicted | error | predicted choice | library's choice |", rows)
+    ]  # fmt: skip
+    head = ("series", "size", "measured", "predicted", "error", "predicted choice", "library's choice")
+    return markdown(head, rows)
 
 
-def _verdicts_text(validation: Validation) -> str:
-    rows = [f"| {quality} | {suspicious} | {total} |" for quality, suspicious, total in verdicts(validation)]
-    return "\n\n".join((_VERDICTS_TEXT, _table("| points | suspicious | series |", rows)))
+def _reasons_table(validation: CollectiveValidation) -> str:
+    points = (x for x in validation.compared if x.point.quality not in COUNTED)
+    found = Counter((x.series.machine.name, x.point.quality, x.point.reason) for x in points)
+    rows = [(name, quality, count, why) for (name, quality, why), count in sorted(found.items())]
+    return markdown(("machine", "quality", "points", "reason"), rows)
 
 
-def _reasons_table(validation: Validation) -> str:
-    found: Counter[tuple[str, str, str]] = Counter()
-    for each in validation.compared:
-        if each.point.quality not in COUNTED:
-            found[each.series.machine.name, each.point.quality, each.point.reason] += 1
-    rows = [f"| {name} | {quality} | {count} | {why} |" for (name, quality, why), count in sorted(found.items())]
-    return _table("| machine | quality | points | reason |", rows)
+def _skipped_table(validation: CollectiveValidation) -> str:
+    rows = [(name, count, why) for (name, why), count in skipped(validation)]
+    return markdown(("machine", "series", "reason"), rows) if rows else "Everything was predicted."
 
 
-def _skipped_table(validation: Validation) -> str:
-    rows = [f"| {name} | {count} | {why} |" for (name, why), count in skipped(validation)]
-    return _table("| machine | series | reason |", rows) if rows else "Everything was predicted."
-
-
-def _machines_table(validation: Validation) -> str:
+def _machines_table(validation: CollectiveValidation) -> str:
     series = [*{x.series.number: x.series for x in validation.compared}.values(), *(s for s, _ in validation.skipped)]
-    sources: dict[str, list[str]] = {}
-    for each in series:
-        known = sources.setdefault(each.machine.name, [])
-        if each.source not in known:
-            known.append(each.source)
-    rows = []
-    for name, machine in load_machines().items():
-        if name in sources:
-            rows.append(
-                f"| {name} | {machine.family} | {machine.split} | {machine.cluster or '-'} | {machine.launch} | "
-                f"{'; '.join(_short(source) for source in sources[name])} |"
-            )
-    return _table("| machine | family | split | cluster | launch | sources |", rows)
+    by_machine = grouped(series, lambda each: each.machine.name)
+    rows = [
+        (name, machine.family, machine.split, machine.cluster or "-", machine.launch, _sources(by_machine[name]))
+        for name, machine in load_machines().items()
+        if name in by_machine
+    ]
+    return markdown(("machine", "family", "split", "cluster", "launch", "sources"), rows)
+
+
+def _sources(series: Iterable[Series]) -> str:
+    return "; ".join(_short(source) for source in dict.fromkeys(each.source for each in series))
 
 
 def _short(source: str) -> str:
@@ -237,7 +202,7 @@ CURVES = (
 )  # fmt: skip
 
 
-def plot_errors(validation: Validation, path: Path) -> None:
+def plot_errors(validation: CollectiveValidation, path: Path) -> None:
     """Predicted / measured time over the size, one dot a point; held-out machines and what does not count apart."""
     figure, axis = subplots(figsize=(10, 4.6))
     kinds = (
@@ -262,7 +227,7 @@ def plot_errors(validation: Validation, path: Path) -> None:
     save(figure, path)
 
 
-def plot_curves(validation: Validation, path: Path) -> None:
+def plot_curves(validation: CollectiveValidation, path: Path) -> None:
     """Bus bandwidth over the size of some series: measured dots, predicted line and band."""
     found = [pair for name in CURVES if (pair := series_named(validation, *name)) is not None]
     figure, axes = subplots(-(-max(1, len(found)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(found)) // 3)),
@@ -297,13 +262,14 @@ def _curve(axis: Any, points: list[Compared]) -> None:
     axis.grid(alpha=0.3)
 
 
-def series_named(validation: Validation, machine: str, op: str, gpus: int) -> tuple[Series, list[Compared]] | None:
+def series_named(
+    validation: CollectiveValidation, machine: str, op: str, gpus: int
+) -> tuple[Series, list[Compared]] | None:
     """A series and its points in ascending size, the newest run of those that fit; None if there is none."""
-    found: dict[int, list[Compared]] = {}
-    for each in validation.compared:
-        if (each.series.machine.name, each.series.op, each.series.num_gpus) == (machine, op, gpus):
-            found.setdefault(each.series.number, []).append(each)
+    asked = machine, op, gpus
+    mine = (x for x in validation.compared if (x.series.machine.name, x.series.op, x.series.num_gpus) == asked)
+    found = grouped(mine, lambda each: each.series.number)
     if not found:
         return None
-    number = max(found)
-    return found[number][0].series, sorted(found[number], key=lambda each: each.point.size_bytes)
+    newest = found[max(found)]
+    return newest[0].series, sorted(newest, key=lambda each: each.point.size_bytes)

@@ -12,7 +12,7 @@ and errors far beyond the noise count in proportion, not squared, so that a row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from trine.studies.compared_steps import ComparedStep
 from trine.studies.factor_fit import folds
 from trine.studies.replay_rows import ONES, Ask, Predicted, Triple
 from trine.studies.training_rows import TrainingRow
+from trine.studies.validation import grouped
 
 #: A source with fewer rows fits one factor: that of compute.
 LEAST_FOR_THREE = 8
@@ -91,7 +92,8 @@ def calibrated(
     again: predicts rows with factors, in place of their critical paths alone; ``usual`` is what was asked before.
     """
     found: dict[str, ComparedStep] = {}
-    for members in _pairs(steps).values():
+    counted = [step for step in steps if not step.row.apart and not step.answer.why_not]
+    for members in grouped(counted, lambda step: (step.row.source.key, step.row.gpu)).values():
         num_factors = 3 if len(members) >= LEAST_FOR_THREE else 1
         asked = refined([AskedStep(step.row, step.answer) for step in members], num_factors, again, usual)
         for step, seconds in zip(members, left_out(asked, num_factors), strict=True):
@@ -125,15 +127,6 @@ def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]
             factors = fit([steps[place] for place in others], num_factors)
             for place in members:
                 found[place] = steps[place].answer.scaled(factors, steps[place].asked)
-    return found
-
-
-def _pairs(steps: Sequence[ComparedStep]) -> Mapping[tuple[str, str], list[ComparedStep]]:
-    """Counted rows by source and GPU."""
-    found: dict[tuple[str, str], list[ComparedStep]] = {}
-    for step in steps:
-        if not step.row.apart and not step.answer.why_not:
-            found.setdefault((step.row.source.key, step.row.gpu), []).append(step)
     return found
 
 

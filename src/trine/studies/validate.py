@@ -11,7 +11,6 @@ points, need a new table.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +25,9 @@ from trine.cluster.parts import LIBRARIES
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError, nearest
-from trine.results.report import Report, Row, Table
+from trine.results.report import Row, Table
 from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, MeasuredPoint, Series, load_measurements
+from trine.studies.validation import Errors, Validation, grouped, quantile, read_table
 
 #: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.
 Predictor = Callable[[Series], list[CollectiveTime]]
@@ -38,6 +38,7 @@ SIZE_BANDS = (("below 8 KiB", 0, 8 << 10), ("8 KiB to 1 MiB", 8 << 10, MIB), ("f
 BELOW, FROM = "below 1 MiB", "from 1 MiB"
 #: What issue 3 asks for: median and 90th percentile of the absolute error, share inside the band, median high / low.
 TARGETS = {BELOW: (0.25, 0.40, 0.80, 2.5), FROM: (0.12, 0.40, 0.80, 1.6)}
+_TARGET_KEYS = ("median_error_max", "p90_error_max", "share_inside_min", "median_width_max")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,26 +67,46 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Statistics:
-    """Weighted statistics of some points. ``bias``: median signed error. ``worst``: the largest absolute error."""
+class Statistics(Errors):
+    """Weighted statistics of some points. bias: median signed error. at: the point with the largest absolute error."""
 
-    num_points: int
     num_series: int
-    median: float
-    p90: float
-    bias: float
     inside: float
     width: float
-    worst: Compared
+    at: Compared
 
     def meets(self, band: str) -> bool:
         """Whether the issue's targets for this size band (BELOW or FROM) are met."""
+        return not self.missed(band)
+
+    def missed(self, band: str) -> list[str]:
+        """Return the targets for this size band that are not met, in words."""
         middle, tail, share, width = TARGETS[band]
-        return self.median <= middle and self.p90 <= tail and self.inside >= share and self.width <= width
+        wrong = {
+            f"median > {middle:.0%}": self.median > middle,
+            f"p90 > {tail:.0%}": self.p90 > tail,
+            f"inside < {share:.0%}": self.inside < share,
+            f"width > {width}": self.width > width,
+        }
+        return [name for name, is_missed in wrong.items() if is_missed]
+
+    def row(self) -> Row:
+        return {
+            "num_points": self.count,
+            "num_series": self.num_series,
+            "median_error": self.median,
+            "p90_error": self.p90,
+            "bias": self.bias,
+            "share_inside": self.inside,
+            "median_width": self.width,
+            "worst_series": self.at.series.name,
+            "worst_size_bytes": self.at.point.size_bytes,
+            "worst_error": self.at.error,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validation(Report):
+class CollectiveValidation(Validation):
     """All compared points, and what could not be: (series, why).
 
     left_out: the same points predicted by parameters fitted without their machines. notes: doubts about those.
@@ -95,7 +116,7 @@ class Validation(Report):
 
     compared: tuple[Compared, ...]
     skipped: tuple[tuple[Series, str], ...]
-    left_out: Validation | None = None
+    left_out: CollectiveValidation | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -110,7 +131,7 @@ class Validation(Report):
     def summary(self) -> str:
         """Return a line a total: points, median and 90th percentile of the absolute error."""
         lines = (
-            f"{name} {band}: {s.num_points} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
+            f"{name} {band}: {s.count} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
             for name, band, s in self.totals()
         )
         return "\n".join((self.headline, *lines))
@@ -125,7 +146,7 @@ class Validation(Report):
             "left_out_totals": [] if self.left_out is None else _totals_json(self.left_out),
             "notes": list(self.notes),
             "groups": [
-                {"machine": machine, "op": op, "sizes": band, **_stats_json(stats)}
+                {"machine": machine, "op": op, "sizes": band, **stats.row()}
                 for machine, op, band, stats in self.groups()
             ],
             "points": [_point_json(each) for each in self.compared],
@@ -163,48 +184,22 @@ class Validation(Report):
 
     def groups(self) -> list[tuple[str, str, str, Statistics]]:
         """(machine, op, size band, statistics) of counted points, the worst median first."""
-        found: dict[tuple[str, str, str], list[Compared]] = {}
-        for each in self.counted:
-            band = next(name for name, low, high in SIZE_BANDS if low <= each.point.size_bytes < high)
-            found.setdefault((each.series.machine.name, each.series.op, band), []).append(each)
+        found = grouped(self.counted, lambda each: (each.series.machine.name, each.series.op, _size_band(each)))
         rows = [(*key, stats) for key, points in found.items() if (stats := statistics(points)) is not None]
         return sorted(rows, key=lambda row: (-row[3].median, row[:3]))
 
     def worst(self, count: int) -> list[Compared]:
         """Counted points with the largest factor between predicted and measured, one a series."""
         ranked = sorted(self.counted, key=lambda each: -abs(np.log1p(each.error)))
-        seen: set[int] = set()
-        rows = []
-        for each in ranked:
-            if each.series.number not in seen:
-                seen.add(each.series.number)
-                rows.append(each)
-        return rows[:count]
+        by_series = grouped(ranked, lambda each: each.series.number)
+        return [points[0] for points in by_series.values()][:count]
 
 
-_TARGET_KEYS = ("median_error_max", "p90_error_max", "share_inside_min", "median_width_max")
-
-
-def _totals_json(validation: Validation) -> list[Row]:
+def _totals_json(validation: CollectiveValidation) -> list[Row]:
     return [
-        {"machines": name, "sizes": band, **_stats_json(stats), "meets_targets": stats.meets(band)}
+        {"machines": name, "sizes": band, **stats.row(), "meets_targets": stats.meets(band)}
         for name, band, stats in validation.totals()
     ]
-
-
-def _stats_json(stats: Statistics) -> Row:
-    return {
-        "num_points": stats.num_points,
-        "num_series": stats.num_series,
-        "median_error": stats.median,
-        "p90_error": stats.p90,
-        "bias": stats.bias,
-        "share_inside": stats.inside,
-        "median_width": stats.width,
-        "worst_series": stats.worst.series.name,
-        "worst_size_bytes": stats.worst.point.size_bytes,
-        "worst_error": stats.worst.error,
-    }
 
 
 def _point_json(each: Compared) -> Row:
@@ -239,7 +234,9 @@ def by_library(series: Series) -> list[CollectiveTime]:
     return [library.predict(series.op, point.size_bytes) for point in series.points]
 
 
-def validate_collectives(series: Sequence[Series] | None = None, predictor: Predictor = by_library) -> Validation:
+def validate_collectives(
+    series: Sequence[Series] | None = None, predictor: Predictor = by_library
+) -> CollectiveValidation:
     """Predict every series and compare; what cannot be predicted is listed with the reason, never left out silently.
 
     ``predictor``: another model than the library's.
@@ -259,7 +256,7 @@ def validate_collectives(series: Sequence[Series] | None = None, predictor: Pred
             Compared(series=each, point=point, predicted=time, weight=weight)
             for point, time in zip(each.points, times, strict=True)
         ]
-    return Validation(compared=tuple(compared), skipped=tuple(skipped))
+    return CollectiveValidation(compared=tuple(compared), skipped=tuple(skipped))
 
 
 def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
@@ -277,24 +274,15 @@ def statistics(points: Sequence[Compared]) -> Statistics | None:
         return None
     weights = np.array([each.weight for each in points])
     errors = np.array([each.error for each in points])
-    widths = np.array([each.width for each in points])
-    return Statistics(
-        num_points=len(points),
-        num_series=len({each.series.number for each in points}),
-        median=quantile(np.abs(errors), weights, 0.5),
-        p90=quantile(np.abs(errors), weights, 0.9),
+    return Statistics.of(
+        errors,
+        weights,
         bias=quantile(errors, weights, 0.5),
+        num_series=len({each.series.number for each in points}),
         inside=float(np.sum(weights[[each.inside for each in points]]) / np.sum(weights)),
-        width=quantile(widths, weights, 0.5),
-        worst=max(points, key=lambda each: abs(each.error)),
+        width=quantile(np.array([each.width for each in points]), weights, 0.5),
+        at=max(points, key=lambda each: abs(each.error)),
     )
-
-
-def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The smallest value that, with all below it, has at least ``share`` of the weight."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-12))])
 
 
 def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
@@ -303,6 +291,10 @@ def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
     if have < series.num_gpus:
         raise SpecError(f"cluster {cluster.name!r} has {have} GPUs, the run had {series.num_gpus}")
     return tuple(range(series.num_gpus))
+
+
+def _size_band(each: Compared) -> str:
+    return next(name for name, low, high in SIZE_BANDS if low <= each.point.size_bytes < high)
 
 
 def _large(each: Compared) -> bool:
@@ -318,7 +310,7 @@ HOW = "benchmarks/fit_collectives.py --leave"
 _TIMES = ("predicted_us", "usual_us", "measured_us")
 
 
-def left_out(validation: Validation, path: Path | None = None) -> tuple[Validation | None, str]:
+def left_out(validation: CollectiveValidation, path: Path | None = None) -> tuple[CollectiveValidation | None, str]:
     """The same comparison with the left-out predictions, of those points that have one; and what is wrong with it.
 
     The band keeps its factors around the other time. (None, why) where there is no table; a table of another model or
@@ -331,29 +323,26 @@ def left_out(validation: Validation, path: Path | None = None) -> tuple[Validati
     path = path or PATH
     if not path.is_file():
         return None, f"no left-out predictions: {HOW} writes them"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        try:
-            table = {(int(r["series"]), int(r["size_bytes"])): tuple(float(r[name]) for name in _TIMES) for r in rows}
-        except (KeyError, ValueError, TypeError) as error:
-            raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
-    found = tuple(
-        _with_time(each, times[0])
-        for each in validation.compared
-        if (times := table.get((each.series.number, each.point.size_bytes))) is not None
-    )
+    try:
+        table = {
+            (int(row["series"]), int(row["size_bytes"])): [float(row[name]) for name in _TIMES]
+            for row in read_table(path)
+        }
+    except (KeyError, ValueError) as error:
+        raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
+    times = [(each, table.get((each.series.number, each.point.size_bytes))) for each in validation.compared]
+    found = [(each, mine) for each, mine in times if mine is not None]
     as_written = all(
-        _near(each.predicted.time_ps, times[1]) and _near(each.point.time_ps, times[2])
-        for each in validation.compared
-        if (times := table.get((each.series.number, each.point.size_bytes))) is not None
+        _near(each.predicted.time_ps, usual_us) and _near(each.point.time_ps, measured_us)
+        for each, (_, usual_us, measured_us) in found
     )
-    missing = [
-        each
-        for each in validation.counted
-        if each.series.machine.split == FIT and (each.series.number, each.point.size_bytes) not in table
-    ]
-    stale = "" if as_written and not missing else f"left-out predictions are of an older model: run {HOW}"
-    return Validation(compared=found, skipped=()), stale
+    is_whole = all(
+        mine is not None or each.point.quality not in COUNTED or each.series.machine.split != FIT
+        for each, mine in times
+    )
+    stale = "" if as_written and is_whole else f"left-out predictions are of an older model: run {HOW}"
+    compared = tuple(_with_time(each, time_us) for each, (time_us, *_) in found)
+    return CollectiveValidation(compared=compared, skipped=()), stale
 
 
 def _near(time_ps: int, time_us: float) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,11 +17,12 @@ import numpy as np
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells, compared_faults
-from trine.studies.replay_rows import ONES, Answers, Ask, Predicted, Triple, replay
+from trine.studies.compared_steps import ComparedStep, StepValidation, compared, compared_faults
+from trine.studies.replay_rows import ONES, Answers, Ask, Triple, replay
 from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
 from trine.studies.training_rows import TrainingRow, load_layouts
-from trine.studies.validate_training import drawn, thinned
+from trine.studies.validate_training import sampled, thinned
+from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
 LEAST = 20
 #: Factors are fitted on clean layouts of this model on at most so many nodes.
@@ -32,13 +34,12 @@ SAMPLE_LAYOUTS = 3
 BANDS = ("1-2 nodes", "4-32 nodes", "more")
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutGroup:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutGroup(Errors):
     """A model on a number of nodes. regret, best_of_three: parts of the best measured throughput that are lost."""
 
     model: str
     nodes: int
-    errors: Errors
     spearman: float
     regret: float
     best_of_three: float
@@ -49,15 +50,15 @@ class LayoutGroup:
         return f"{self.model} on {self.nodes} node{'s' if self.nodes > 1 else ''}"
 
     @staticmethod
-    def of(model: str, nodes: int, steps: Sequence[ComparedStep]) -> LayoutGroup:
+    def ranked(model: str, nodes: int, steps: Sequence[ComparedStep]) -> LayoutGroup:
         """Of at least two layouts; throughput and time rank alike, since all have the same tokens a step but few."""
         measured = np.array([step.row.tokens / step.measured_s for step in steps])
         predicted = np.array([step.row.tokens / (step.calibrated_s or step.answer.step_s) for step in steps])
         order = np.argsort(-predicted, kind="stable")
         best = measured.max()
-        return LayoutGroup(
-            model, nodes, Errors.of([_error(step) for step in steps]), spearman(predicted, measured),
-            1 - float(measured[order[0]] / best), 1 - float(measured[order[:3]].max() / best),
+        return LayoutGroup.of(
+            [step.rate_error for step in steps], model=model, nodes=nodes, spearman=spearman(predicted, measured),
+            regret=1 - float(measured[order[0]] / best), best_of_three=1 - float(measured[order[:3]].max() / best),
         )  # fmt: skip
 
 
@@ -71,11 +72,6 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 def _ranks(values: np.ndarray) -> np.ndarray:
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]
-
-
-def _error(step: ComparedStep) -> float:
-    """Of tokens/s."""
-    return step.measured_s / (step.calibrated_s or step.answer.step_s) - 1
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,29 +90,28 @@ class LayoutValidation(StepValidation):
 
     def groups(self) -> list[LayoutGroup]:
         """Of at least ``least`` layouts, by nodes and model."""
-        found: dict[tuple[int, str], list[ComparedStep]] = {}
-        for step in self.counted:
-            found.setdefault((step.row.num_nodes, step.row.facts["model"]), []).append(step)
+        groups = grouped(self.counted, lambda step: (step.row.num_nodes, step.row.facts["model"]))
         return [
-            LayoutGroup.of(model, nodes, steps)
-            for (nodes, model), steps in sorted(found.items(), key=lambda item: item[0])
+            LayoutGroup.ranked(model, nodes, steps)
+            for (nodes, model), steps in sorted(groups.items(), key=lambda item: item[0])
             if len(steps) >= self.least
         ]
 
     def by_nodes(self) -> list[tuple[str, Errors]]:
         """Errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""
-        found: dict[str, list[float]] = {}
-        for step in self.counted:
-            found.setdefault(band(step.row), []).append(_error(step))
-        return [(name, Errors.of(found[name])) for name in BANDS if name in found]
+        found = errors_by(self.counted, lambda step: band(step.row), _rate_error)
+        return [(name, found[name]) for name in BANDS if name in found]
 
     def apart(self) -> list[tuple[str, Errors]]:
         """Errors of what counts nowhere, by why."""
-        found: dict[str, list[float]] = {}
-        for step in self.compared:
-            if step.row.apart:
-                found.setdefault(step.row.apart, []).append(_error(step))
-        return [(why, Errors.of(errors)) for why, errors in found.items()]
+        steps = [step for step in self.compared if step.row.apart]
+        return list(errors_by(steps, lambda step: step.row.apart, _rate_error).items())
+
+    @property
+    def blind_errors(self) -> Errors | None:
+        """Errors of :attr:`blind`, None without any."""
+        errors = [step.rate_error for step in self.blind if not step.answer.why_not]
+        return Errors.of(errors) if errors else None
 
     @property
     def headline(self) -> str:
@@ -140,21 +135,23 @@ class LayoutValidation(StepValidation):
             if self.num_fitted
             else []
         )
-        if self.blind:
-            alone = Errors.of([step.measured_s / step.answer.step_s - 1 for step in self.blind])
+        if (alone := self.blind_errors) is not None:
             said.append(f"nothing fitted, 1 node: median {alone.median:.1%}, p90 {alone.p90:.1%}, {alone.count} rows")
         rows = [("error of tokens/s", *HEAD), *((name, *cells(e)) for name, e in self.by_nodes())]
         groups: list[tuple[str, ...]] = [("group", *HEAD, "Spearman", "regret", "of three")]
         groups += [
-            (g.name, *cells(g.errors), f"{g.spearman:.2f}", f"{g.regret:.1%}",
-             f"{g.best_of_three:.1%}")
+            (g.name, *cells(g), f"{g.spearman:.2f}", f"{g.regret:.1%}", f"{g.best_of_three:.1%}")
             for g in self.groups()
         ]  # fmt: skip
         apart = [("apart, counted nowhere", *HEAD), *((why, *cells(e)) for why, e in self.apart())]
         failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed]
-        blocks = [[self.headline, *said], aligned(rows, 30), aligned(groups, 30) if len(groups) > 1 else [],
-                  aligned(apart, 30) if len(apart) > 1 else [], failed[:8]]  # fmt: skip
-        return "\n\n".join("\n".join(block) for block in blocks if block)
+        return blocks(
+            [self.headline, *said],
+            aligned(rows, 30),
+            aligned(groups, 30) if len(groups) > 1 else [],
+            aligned(apart, 30) if len(apart) > 1 else [],
+            failed[:8],
+        )
 
     def document(self) -> Row:
         """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``."""
@@ -162,9 +159,7 @@ class LayoutValidation(StepValidation):
             "is_sample": self.is_sample,
             "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
-            "blind_one_node": None
-            if not self.blind
-            else Errors.of([step.measured_s / step.answer.step_s - 1 for step in self.blind]).row(),
+            "blind_one_node": alone.row() if (alone := self.blind_errors) is not None else None,
             "errors": [{"nodes": name, **errors.row()} for name, errors in self.by_nodes()],
             "apart": [{"why": why, **errors.row()} for why, errors in self.apart()],
             **self.tables(),
@@ -173,17 +168,21 @@ class LayoutValidation(StepValidation):
     def tables(self) -> dict[str, Table]:
         """Return ``groups`` and ``rows`` of :meth:`document`."""
         groups: list[Row] = [
-            {"model": g.model, "nodes": g.nodes, **g.errors.row(), "spearman": g.spearman, "regret": g.regret,
+            {"model": g.model, "nodes": g.nodes, **g.row(), "spearman": g.spearman, "regret": g.regret,
              "best_of_three": g.best_of_three}
             for g in self.groups()
         ]  # fmt: skip
         rows: list[Row] = [
             {"row": s.row.name, "model": s.row.facts["model"], "num_gpus": s.row.num_gpus, "measured_s": s.measured_s,
-             "predicted_s": s.answer.step_s, "calibrated_s": s.calibrated_s, "error": _error(s),
+             "predicted_s": s.answer.step_s, "calibrated_s": s.calibrated_s, "error": s.rate_error,
              "apart": s.row.apart or None}
             for s in self.compared
         ]  # fmt: skip
         return {"groups": groups, "rows": rows}
+
+
+def _rate_error(step: ComparedStep) -> float:
+    return step.rate_error
 
 
 def band(row: TrainingRow) -> str:
@@ -214,18 +213,13 @@ def validate_layouts(
     if most_rows is not None:
         rows = thinned(rows, most_rows, lambda row: f"{row.model} on {row.num_nodes}")
     usual = Ask.of(software)
-
-    def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
-        return replay(chosen, asked, answers=answers, jobs=jobs, progress=progress)
-
-    def compared(chosen: Sequence[TrainingRow]) -> tuple[ComparedStep, ...]:
-        return tuple(ComparedStep(row=r, answer=a) for r, a in zip(chosen, ask(chosen, usual), strict=True))
-
+    ask = partial(replay, answers=answers, jobs=jobs, progress=progress)
     if sample or blind:
-        chosen = _sample(rows) if sample else rows
-        return LayoutValidation(
-            steps=(*compared(chosen), *unread), is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST
-        )
+        if sample:
+            near = [row for row in rows if row.num_nodes <= 16]
+            rows = sampled(near, SAMPLE_LAYOUTS, lambda row: (row.facts["model"], row.num_nodes))
+        steps = (*compared(rows, ask(rows, usual)), *unread)
+        return LayoutValidation(steps=steps, is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
     fitted_on = [row for row in rows if _is_fitted_on(row)]
     first = [AskedStep(row, answer) for row, answer in zip(fitted_on, ask(fitted_on, usual), strict=True)]
     fitting = replace(usual, names=FITTED_FACTORS)
@@ -238,17 +232,10 @@ def validate_layouts(
         ComparedStep(row=row, answer=answer, calibrated_s=answer.scaled(factors, asked))
         for row, answer in zip(judged, ask(judged, replace(fitting, factors=asked)), strict=True)
     )
-    alone = compared([row for row in rows if row.num_nodes == 1 and not row.apart])
+    one_node = [row for row in rows if row.num_nodes == 1 and not row.apart]
+    alone = compared(one_node, ask(one_node, usual))
     return LayoutValidation(steps=(*steps, *unread), blind=alone, factors=factors, num_fitted=len(known))
 
 
 def _is_fitted_on(row: TrainingRow) -> bool:
     return not row.apart and row.num_nodes <= FITTED_NODES and row.facts["model"] == FITTED_MODEL
-
-
-def _sample(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-    groups: dict[tuple[str, int], list[TrainingRow]] = {}
-    for row in rows:
-        if not row.apart and row.num_nodes <= 16:
-            groups.setdefault((row.facts["model"], row.num_nodes), []).append(row)
-    return [row for group in groups.values() for row in drawn(group, SAMPLE_LAYOUTS)]

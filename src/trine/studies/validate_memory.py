@@ -16,11 +16,10 @@ from trine.errors import TrineError, one_line
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
-from trine.results.report import Report, Row, Table
+from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.simulation.memory import rank_memory, shortened
 from trine.software import Software
-from trine.studies.compared_steps import HEAD, Errors, cells
 from trine.studies.memory_rows import (
     ALLOCATED,
     GOLDEN,
@@ -31,7 +30,7 @@ from trine.studies.memory_rows import (
     read_memory_rows,
 )
 from trine.studies.training_rows import ULTRASCALE, check_sources
-from trine.studies.unread import UnreadRow
+from trine.studies.validation import HEAD, Errors, UnreadRow, Validation, blocks, cells, errors_by, grouped
 from trine.units import format_bytes
 from trine.workload.synthesis.model import written
 from trine.workload.synthesis.spec import Transformer
@@ -76,31 +75,27 @@ class ComparedMemory:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MemoryValidation(Report):
-    """All rows and what is modelled. unread: rows that cannot be read, listed with the reason."""
+class MemoryValidation(Validation):
+    """All rows and what is modelled."""
 
     SCHEMA: ClassVar[str] = "validate-memory"
 
     answers: tuple[ComparedMemory, ...]
-    is_sample: bool = False
-    unread: tuple[UnreadRow, ...] = ()
 
     def errors(self) -> list[tuple[str, Errors]]:
         """By source; of layouts those at 1-2 nodes, then those at more."""
-        found: dict[str, list[float]] = {}
-        for answer in self.answers:
-            if answer.is_compared:
-                more = "" if answer.counts else f" at more than {COUNTED_NODES} nodes"
-                found.setdefault(answer.row.source + more, []).append(answer.error)
-        return [(name, Errors.of(errors)) for name, errors in found.items()]
+
+        def name(answer: ComparedMemory) -> str:
+            return answer.row.source + ("" if answer.counts else f" at more than {COUNTED_NODES} nodes")
+
+        compared = (answer for answer in self.answers if answer.is_compared)
+        return list(errors_by(compared, name, lambda answer: answer.error).items())
 
     def spread(self) -> Errors | None:
         """How far golden runs of one test on two platforms are apart; None where no test has two."""
-        tests: dict[str, list[int]] = {}
-        for answer in self.answers:
-            if answer.row.source == GOLDEN and answer.row.measured_bytes:
-                tests.setdefault(answer.row.test, []).append(answer.row.measured_bytes)
-        found = [b / a - 1 for sizes in tests.values() for a, b in combinations(sizes, 2)]
+        rows = [a.row for a in self.answers if a.row.source == GOLDEN and a.row.measured_bytes]
+        tests = [[row.measured_bytes or 0 for row in test] for test in grouped(rows, lambda row: row.test).values()]
+        found = [b / a - 1 for sizes in tests for a, b in combinations(sizes, 2)]
         return Errors.of(found) if found else None
 
     def confusion(self) -> dict[str, dict[str, int]]:
@@ -129,13 +124,11 @@ class MemoryValidation(Report):
         spread = self.spread()
         if spread is not None:
             rows.append(("one test on two platforms", *cells(spread)))
-        blocks = [[self.headline], aligned(rows, 30), self._verdicts(), self._worst()]
-        failed = [f"not predicted: {row.name}: {row.why}" for row in self.failed]
-        return "\n\n".join("\n".join(block) for block in (*blocks, failed) if block)
+        failed = [f"not predicted: {row.name}: {row.why}" for row in self.unpredicted]
+        return blocks(self.headline, aligned(rows, 30), self._verdicts(), self._worst(), failed)
 
     @property
-    def failed(self) -> tuple[UnreadRow, ...]:
-        """Rows without a prediction: those that cannot be read, and those that cannot be modelled."""
+    def unpredicted(self) -> tuple[UnreadRow, ...]:
         rows = [a for a in self.answers if a.why_not]
         return (*self.unread, *(UnreadRow(source=a.row.source, name=a.row.name, why=a.why_not) for a in rows))
 
@@ -169,7 +162,7 @@ class MemoryValidation(Report):
             "confusion": self.confusion(),
             "ran_under_capacity": under,
             "ran": ran,
-            "not_predicted": [{"row": row.name, "why": row.why} for row in self.failed],
+            "not_predicted": self.not_predicted(),
             **self.tables(),
         }
 

@@ -7,8 +7,8 @@ whose source leaves decisive facts open, or whose times are doubtful, are shown 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import ClassVar, cast
 
 import numpy as np
@@ -17,10 +17,11 @@ from trine.errors import InputError
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import HEAD, ComparedStep, Errors, StepValidation, cells
-from trine.studies.replay_rows import Answers, Ask, Predicted, cost, replay
+from trine.studies.compared_steps import ComparedStep, StepValidation, compared, source_weights
+from trine.studies.replay_rows import Answers, Ask, cost, replay
 from trine.studies.step_factors import calibrated
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
+from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
 #: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
 SAMPLE_ROWS, SAMPLE_COST = 5, 200
@@ -32,38 +33,28 @@ GROUPS = ("source", "gpu", "software", "scale")
 NUM_WORST = 12
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingValidation(StepValidation):
     """Published steps of all sources, the worst first where rows are shown."""
 
     SCHEMA: ClassVar[str] = "validate-training"
 
-    finished: bool = True
-
     def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
         """Over sources, each weighing the same; None of nothing."""
         chosen = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
-        if not chosen:
-            return None
-        sizes = {key: sum(s.group("source") == key for s in chosen) for key in {s.group("source") for s in chosen}}
-        errors = [cast(float, s.calibrated_error) if is_calibrated else s.error for s in chosen]
-        return Errors.of(errors, [1 / sizes[s.group("source")] for s in chosen])
+        errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in chosen]
+        return Errors.of(errors, source_weights(chosen)) if chosen else None
 
     def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
         """Errors of counted rows by source, GPU, software or scale, the largest mean first."""
-        found: dict[str, list[ComparedStep]] = {}
-        for step in self.counted:
-            found.setdefault(step.group(by), []).append(step)
-        rows = [(name, errors) for name, steps in found.items() if (errors := self.errors(steps, is_calibrated))]
+        groups = grouped(self.counted, lambda step: step.group(by)).items()
+        rows = [(name, errors) for name, steps in groups if (errors := self.errors(steps, is_calibrated))]
         return sorted(rows, key=lambda row: -row[1].mean)
 
     def apart(self) -> list[tuple[str, str, Errors]]:
         """Source, why they count nowhere, and errors of the rows that are shown apart."""
-        found: dict[tuple[str, str], list[float]] = {}
-        for step in self.compared:
-            if step.row.apart:
-                found.setdefault((step.row.source.key, step.row.apart), []).append(step.error)
-        return [(source, why, Errors.of(errors)) for (source, why), errors in found.items()]
+        steps = [step for step in self.compared if step.row.apart]
+        found = errors_by(steps, lambda step: (step.row.source.key, step.row.apart), lambda step: step.error)
+        return [(source, why, errors) for (source, why), errors in found.items()]
 
     @property
     def headline(self) -> str:
@@ -90,8 +81,30 @@ class TrainingValidation(StepValidation):
         return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
 
     def summary(self) -> str:
-        """Return errors by source, GPU, software and scale, then the worst rows, then what is apart."""
-        return summary_text(self)
+        """Errors by source, GPU, software and scale, the worst rows with what is open, and the rest."""
+        worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
+        failed = [f"  {step.row.source.key}: {step.row.name}: {step.answer.why_not}" for step in self.failed]
+        return blocks(
+            self.headline,
+            *(self._group_lines(by) for by in GROUPS),
+            ["worst rows", *worst] if worst else [],
+            self._apart_lines(),
+            ["not predicted", *failed] if failed else [],
+        )
+
+    def _group_lines(self, by: str) -> list[str]:
+        fitted = dict(self.grouped(by, True))
+        head = (f"by {by}", *HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
+        rows = [(name, *cells(errors)) for name, errors in self.grouped(by)]
+        if fitted:
+            rows = [(*row, "", *fitted_cells(fitted.get(row[0]))) for row in rows]
+        return aligned([head, *rows], 20) if rows else []
+
+    def _apart_lines(self) -> list[str]:
+        apart = self.apart()
+        head, *rows = aligned([("apart, counted nowhere", *HEAD), *((name, *cells(e)) for name, _, e in apart)], 24)
+        lines = [line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}")]
+        return [head, *lines] if apart else []
 
     def document(self) -> Row:
         """``errors`` over sources; ``groups`` by source, GPU, software, scale; ``rows``; ``apart``; ``not_predicted``.
@@ -166,12 +179,8 @@ def validate_training(
         raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
     rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
-
-    def ask(chosen: Sequence[TrainingRow], asked: Ask) -> list[Predicted]:
-        return replay(chosen, asked, answers=answers, jobs=jobs, progress=progress)
-
-    found = ask(rows, usual)
-    steps = tuple(ComparedStep(row=row, answer=answer) for row, answer in zip(rows, found, strict=True))
+    ask = partial(replay, answers=answers, jobs=jobs, progress=progress)
+    steps = compared(rows, ask(rows, usual))
     if sample or blind:
         return TrainingValidation(steps=steps, is_sample=sample)
     return TrainingValidation(steps=calibrated(steps, ask, usual))
@@ -184,68 +193,50 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
     rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None or row.fault]
     check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
     rows = [row for row in rows if not sources or row.source.key in sources]
-    return _sample(rows) if sample else rows
+    return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key) if sample else rows
 
 
-def _sample(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-    """Some rows of each source that counts: cheap ones, drawn by the hash of their names."""
-    by_source: dict[str, list[TrainingRow]] = {}
-    for row in rows:
-        if not row.apart:
-            by_source.setdefault(row.source.key, []).append(row)
-    return [row for group in by_source.values() for row in drawn(group, SAMPLE_ROWS)]
+def shuffled(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
+    """Return rows in the order of the hashes of their names: the first few are a fair sample."""
+    return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())
+
+
+def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRow], Hashable]) -> list[TrainingRow]:
+    """``count`` rows of each group that count: the first by hash of those that are cheap.
+
+    Two of the others, the cheapest, where fewer than two are cheap.
+    """
+    found: list[TrainingRow] = []
+    for members in grouped((row for row in rows if not row.apart), group).values():
+        ranked = shuffled(members)
+        cheap = [row for row in ranked if cost(row) <= SAMPLE_COST][:count]
+        others = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
+        found += cheap if len(cheap) > 1 else [*cheap, *others[:2]]
+    return found
 
 
 def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
     """The first ``most`` by hash of each group's rows that count."""
-    groups: dict[str, list[TrainingRow]] = {}
-    for row in sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest()):
-        if not row.apart:
-            groups.setdefault(group(row), []).append(row)
+    groups = grouped(shuffled(row for row in rows if not row.apart), group)
     return [row for members in groups.values() for row in members[:most]]
 
 
-def drawn(rows: Sequence[TrainingRow], count: int) -> list[TrainingRow]:
-    """``count`` rows: the first by hash of those that are cheap; two of the others where fewer are."""
-    ranked = sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())
-    cheap = [row for row in ranked if cost(row) <= SAMPLE_COST][:count]
-    other = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
-    return cheap if len(cheap) > 1 else [*cheap, *other[:2]]
+def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
+    """A table's cells of the errors with fitted factors, empty for None."""
+    return ("",) * 3 if errors is None else (f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
 
 
-def summary_text(found: TrainingValidation, worst: int = NUM_WORST) -> str:
-    """Errors by source, GPU, software and scale, the worst rows with what their sources leave open, what is apart."""
-    blocks = [found.headline]
-    for by in GROUPS:
-        fitted = dict(found.grouped(by, True))
-        head = (f"by {by}", *HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
-        rows = [(name, *cells(errors), *_fitted_cells(fitted, name)) for name, errors in found.grouped(by)]
-        blocks += ["\n".join(aligned([head, *rows], 20))] if rows else []
-    shown = found.worst()[:worst]
-    blocks += ["\n".join(["worst rows", *(line for step in shown for line in _worst_lines(step))])] if shown else []
-    blocks += ["\n".join(_apart_lines(apart))] if (apart := found.apart()) else []
-    failed = [f"  {s.row.source.key}: {s.row.name}: {s.answer.why_not}" for s in found.failed]
-    blocks += ["\n".join(["not predicted", *failed])] if failed else []
-    return "\n\n".join(blocks)
-
-
-def _apart_lines(apart: Sequence[tuple[str, str, Errors]]) -> list[str]:
-    head, *rows = aligned([("apart, counted nowhere", *HEAD), *((key, *cells(errors)) for key, _, errors in apart)], 24)
-    return [head, *(line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}"))]
-
-
-def _fitted_cells(fitted: Mapping[str, Errors], name: str) -> tuple[str, ...]:
-    if not fitted:
-        return ()
-    errors = fitted.get(name)
-    return ("",) * 4 if errors is None else ("", f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
+def layout_words(row: TrainingRow, between: str = "") -> str:
+    """Return the degrees of a row's layout above one, such as ``dp8 tp2``."""
+    plan = row.plan()
+    degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp")}
+    return " ".join(f"{name}{between}{degree}" for name, degree in degrees.items() if degree > 1)
 
 
 def _worst_lines(step: ComparedStep) -> list[str]:
-    row, plan = step.row, step.row.plan()
-    layout = " ".join(f"{name}{getattr(plan, name)}" for name in ("dp", "tp", "pp") if getattr(plan, name) > 1)
+    row = step.row
     first = (
-        f"  {step.error:+7.1%}  {row.name}: {row.model}, {row.num_gpus} x {row.gpu} {layout}, "
+        f"  {step.error:+7.1%}  {row.name}: {row.model}, {row.num_gpus} x {row.gpu} {layout_words(row)}, "
         f"{step.measured_s:.4g} s measured, {step.answer.step_s:.4g} s predicted"
     )
     return [first, *([f"           open: {'; '.join(row.open)}"] if row.open else [])]

@@ -1,24 +1,29 @@
-"""How far the tables are off where they were not measured: shapes left out in five folds, and whole GPUs left out.
+"""What the tables say where they were not measured: shapes left out in five folds, and whole GPUs left out.
 
-The fold of a shape is the SHA-256 hash of its text, as a number, modulo 5. Texts are ``m,n,k`` of a product and
-``batch,length,heads,kv_heads,head_size,window`` of attention, in decimal digits. All rows of a shape are left out
-together, over all frameworks and kernels.
+Each function returns predicted and measured microseconds. The fold of a shape is the SHA-256 hash of its text, as a
+number, modulo 5: ``m,n,k`` of a product, ``batch,length,heads,kv_heads,head_size,window`` of attention, in decimal
+digits, and ``shape_text`` of fp32_rows.py. It is the same on every GPU, and all rows of a shape are left out together,
+over all frameworks and kernels. ``every``: of each fold one shape in so many is asked.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
 from trine.arrays import Float64, Int64
 from trine.cluster.presets import load_gpu
-from trine.compute.tables.attention import AttentionTable, load_attention
+from trine.compute.tables.attention import load_attention
+from trine.compute.tables.convolutions import bench, bench_rows
+from trine.compute.tables.fp32_rows import FOLDS, NEUSIGHT, fold_of, folds, measured
+from trine.compute.tables.fp32_shapes import asked
+from trine.compute.tables.fp32_surface import surface
 from trine.compute.tables.gemm import GemmTable, load_gemm
 from trine.compute.tables.machine import Machine, sustained_ratio
 
-FOLDS = 5
+Times = tuple[Float64, Float64]
 #: GPU left out -> whose tables predict it; the last word says what stands between the two.
 GPUS_LEFT_OUT = (
     ("h200", "h100-sxm", "same generation"), ("h100-sxm", "h200", "same generation"),
@@ -30,91 +35,55 @@ GPUS_LEFT_OUT = (
 _LARGE = (1024, 1024, 512)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Errors, as shares of the measured time, of shapes that the prediction did not see.
-
-    operator: 'gemm' or 'attention'. source: whose measurements predicted it, the GPU's own where shapes were left out.
-    what: 'shapes', or how far the source is from the GPU. bias: mean of the signed error. worst: the largest error.
-    """
-
-    operator: str
-    gpu: str
-    dtype: str
-    source: str
-    what: str
-    median: float
-    p90: float
-    mean: float
-    bias: float
-    count: int
-    worst: float
+def _by_folds(fold: Int64, every: int, predict: Callable[[int, Int64], Float64]) -> tuple[Int64, Float64]:
+    """Return rows, fold after fold, and what ``predict`` says of those of each fold without it."""
+    rows = [np.flatnonzero(fold == number)[::every] for number in range(FOLDS)]
+    return np.concatenate(rows), np.concatenate([predict(number, mine) for number, mine in enumerate(rows)])
 
 
-def fold_of(text: str) -> int:
-    """The fold of a shape, 0 to 4."""
-    return int(hashlib.sha256(text.encode()).hexdigest(), 16) % FOLDS
+def _folds_of(shapes: Int64) -> Int64:
+    return np.array([fold_of(",".join(map(str, row))) for row in shapes.tolist()])
 
 
-def scored(predicted: Float64, measured: Float64, **about: str) -> LeftOut:
-    """Errors of predictions against measurements, both in microseconds."""
-    signed = predicted / measured - 1
-    off = np.abs(signed)
-    numbers = float(np.median(off)), float(np.percentile(off, 90)), float(off.mean()), float(signed.mean())
-    return LeftOut(
-        **about,
-        median=numbers[0],
-        p90=numbers[1],
-        mean=numbers[2],
-        bias=numbers[3],
-        count=len(off),
-        worst=float(off.max()),
-    )
+# -- products and attention --------------------------------------------------------------------------------------------
 
 
-def gemm_shapes_left_out(gpu: str, dtype: str, *, every: int = 1) -> LeftOut:
-    """Five folds over the measured products of one GPU and dtype; ``every``: one in so many of a fold."""
+def gemm_shapes_left_out(gpu: str, dtype: str, *, every: int = 1) -> Times:
+    """Five folds over the measured products of one GPU and dtype."""
     table = _gemm(gpu, dtype)
-    at = np.argwhere(~np.isnan(table.times))
-    shapes = np.stack([axis[at[:, i]] for i, axis in enumerate(table.axes)], axis=1)
-    folds = _folds(shapes)
-    predicted, measured = [], []
-    for fold in range(FOLDS):
+    at, shapes = _products(table)
+    fold = _folds_of(shapes)
+
+    def predict(number: int, rows: Int64) -> Float64:
         hidden = np.zeros(table.times.shape, dtype=bool)
-        hidden[tuple(at[folds == fold].T)] = True
-        asked = at[folds == fold][::every]
-        sizes = np.stack([axis[asked[:, i]] for i, axis in enumerate(table.axes)], axis=1)
-        predicted.append(table.without(hidden).estimate_us(sizes.astype(float)))
-        measured.append(np.exp(table.times[tuple(asked.T)]))
-    about = {"operator": "gemm", "gpu": gpu, "dtype": dtype, "source": gpu, "what": "shapes"}
-    return scored(np.concatenate(predicted), np.concatenate(measured), **about)
+        hidden[tuple(at[fold == number].T)] = True
+        return table.without(hidden).estimate_us(shapes[rows].astype(float))
+
+    rows, predicted = _by_folds(fold, every, predict)
+    return predicted, np.exp(table.times[tuple(at[rows].T)])
 
 
-def attention_shapes_left_out(gpu: str, *, every: int = 1) -> LeftOut:
-    """Five folds over the measured forward attention of one GPU, as :func:`gemm_shapes_left_out`."""
-    table = _attention(gpu)
-    folds = _folds(table.shapes[:, [4, 5, 2, 3, 0, 1]])
-    predicted, measured = [], []
-    for fold in range(FOLDS):
-        asked = np.flatnonzero(folds == fold)[::every]
-        predicted.append(table.without(folds == fold).estimate_us(table.shapes[asked].astype(float)))
-        measured.append(np.exp(table.times[asked]))
-    about = {"operator": "attention", "gpu": gpu, "dtype": "bfloat16", "source": gpu, "what": "shapes"}
-    return scored(np.concatenate(predicted), np.concatenate(measured), **about)
+def attention_shapes_left_out(gpu: str, *, every: int = 1) -> Times:
+    """Five folds over the measured forward attention of one GPU."""
+    table = load_attention(gpu, Machine.of(load_gpu(gpu), "bfloat16"))
+    assert table is not None
+    fold = _folds_of(table.shapes[:, [4, 5, 2, 3, 0, 1]])
+    rows, predicted = _by_folds(
+        fold, every, lambda number, rows: table.without(fold == number).estimate_us(table.shapes[rows].astype(float))
+    )
+    return predicted, np.exp(table.times[rows])
 
 
-def gemm_gpu_left_out(gpu: str, source: str, what: str, *, dtype: str = "bfloat16", every: int = 1) -> LeftOut:
+def gemm_gpu_left_out(gpu: str, source: str, what: str, *, dtype: str = "bfloat16", every: int = 1) -> Times:
     """All of a GPU's large products predicted from another's; with ``what`` 'one rate', knowing its sustained rate."""
     own, other = _gemm(gpu, dtype), _gemm(source, dtype)
-    at = np.argwhere(~np.isnan(own.times))
-    shapes = np.stack([axis[at[:, i]] for i, axis in enumerate(own.axes)], axis=1)
+    at, shapes = _products(own)
     large = (shapes >= np.array(_LARGE)).all(axis=1)
     at, shapes = at[large][::every], shapes[large][::every]
-    measured = np.exp(own.times[tuple(at.T)])
     spec, donor = load_gpu(gpu), load_gpu(source)
     ratio = sustained_ratio(spec, donor, dtype) if what != "one rate" else _rate(own, other)
     predicted = other.estimate_us(shapes.astype(float), Machine.of(spec, dtype, ratio, source))
-    return scored(predicted, measured, operator="gemm", gpu=gpu, dtype=dtype, source=source, what=what)
+    return predicted, np.exp(own.times[tuple(at.T)])
 
 
 def _rate(own: GemmTable, other: GemmTable) -> float:
@@ -124,17 +93,57 @@ def _rate(own: GemmTable, other: GemmTable) -> float:
     return (peaks[1] or 1.0) / (peaks[0] or 1.0) * other.flop_per_s / own.flop_per_s
 
 
-def _folds(shapes: Int64) -> Int64:
-    return np.array([fold_of(",".join(map(str, row))) for row in shapes.tolist()])
-
-
 def _gemm(gpu: str, dtype: str) -> GemmTable:
     found = load_gemm(gpu, dtype, Machine.of(load_gpu(gpu), dtype))
     assert found is not None
     return found
 
 
-def _attention(gpu: str) -> AttentionTable:
-    found = load_attention(gpu, Machine.of(load_gpu(gpu), "bfloat16"))
-    assert found is not None
-    return found
+def _products(table: GemmTable) -> tuple[Int64, Int64]:
+    """Places in the table of the products that were measured, and their shapes."""
+    at = np.argwhere(~np.isnan(table.times))
+    return at, np.stack([axis[at[:, i]] for i, axis in enumerate(table.axes)], axis=1)
+
+
+# -- operators in float32 ----------------------------------------------------------------------------------------------
+
+
+@cache
+def asked_rows(table: str, every: int) -> Int64:
+    """Rows of a table that are predicted, in ascending order."""
+    fold = folds(NEUSIGHT, table)
+    return np.sort(np.concatenate([np.flatnonzero(fold == number)[::every] for number in range(FOLDS)]))
+
+
+@cache
+def left_out_us(gpu: str, table: str, every: int = 1) -> Times:
+    """Five folds over :func:`asked_rows`, launch included; NaN where nothing was measured."""
+    rows = measured(NEUSIGHT, table)
+    chosen, predicted = _by_folds(
+        folds(NEUSIGHT, table), every, lambda number, mine: surface(gpu, table, without=number).us(rows.shapes[mine])[0]
+    )
+    return predicted[np.argsort(chosen)], rows.times_us[gpu][np.sort(chosen)]
+
+
+def from_another_us(gpu: str, source: str, table: str, every: int = 1) -> Times:
+    """Times of ``gpu`` without its table, the source's kernels by the ratio of data sheets; and the measured ones."""
+    rows, chosen = measured(NEUSIGHT, table), asked_rows(table, every)
+    chosen = chosen[np.isfinite(rows.times_us[gpu][chosen])]
+    known, shapes = surface(source, table), rows.shapes[chosen]
+    ask, here, there = asked(table, shapes, 1), load_gpu(gpu), load_gpu(source)
+    least = [
+        np.maximum(ask.flops / spec.flop_per_s["float32"], ask.bytes / spec.memory_bytes_per_s)
+        for spec in (here, there)
+    ]
+    kernels = known.us(shapes)[0] - known.launch_us
+    return known.launch_us + kernels * least[0] / least[1], rows.times_us[gpu][chosen]
+
+
+def bench_left_out_us(gpu: str, dtype: str, direction: int) -> Times:
+    """DeepBench's convolutions, each fifth of the rows (by number modulo 5) from the others."""
+    layers, actual = bench_rows(gpu, dtype, direction)
+    predicted = np.zeros(len(layers))
+    for number in range(FOLDS if len(layers) >= FOLDS else 0):
+        mine = range(number, len(layers), FOLDS)
+        predicted[number::FOLDS] = bench(gpu, dtype, direction, number).us([layers[i] for i in mine])
+    return predicted, actual

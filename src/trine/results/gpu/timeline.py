@@ -16,27 +16,9 @@ import numpy as np
 from trine.arrays import Int64
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, DMA, OP_NAMES, RELEASE
+from trine.results import packets as pb
 from trine.results.gpu.run import KernelRun, ends, peers
-from trine.results.packets import (
-    ANNOTATION,
-    BEGIN,
-    END,
-    KEY_IID,
-    NAME_IID,
-    PS_PER_NS,
-    SUFFIX,
-    TIMESTAMP,
-    TRACK,
-    TRACK_EVENT,
-    TYPE,
-    UINT,
-    descriptor,
-    integer,
-    interned,
-    lanes,
-    message,
-    packet,
-)
+from trine.results.packets import descriptor, integer, interned, lanes, message, packet
 from trine.results.report import Timeline
 
 #: Slices of one timeline: beyond a few hundred thousand Perfetto becomes slow, and files large.
@@ -194,13 +176,13 @@ def _kernel_name(result: KernelRun, kernel: int) -> str:
 
 
 def _begin(track: int, piece: _Slice) -> bytes:
-    content = [integer(TYPE, BEGIN), integer(TRACK, track), integer(NAME_IID, piece.name)]
+    content = [integer(pb.TYPE, pb.BEGIN), integer(pb.TRACK, track), integer(pb.NAME_IID, piece.name)]
     for name, value in {**piece.arguments, "duration_ps": piece.end_ps - piece.start_ps}.items():
-        content.append(message(ANNOTATION, integer(KEY_IID, _ARGUMENTS[name]) + integer(UINT, value)))
-    event = message(TRACK_EVENT, b"".join(content))
-    return packet(integer(TIMESTAMP, piece.start_ps // PS_PER_NS) + event + SUFFIX)
+        content.append(message(pb.ANNOTATION, integer(pb.KEY_IID, _ARGUMENTS[name]) + integer(pb.UINT, value)))
+    event = message(pb.TRACK_EVENT, b"".join(content))
+    return packet(integer(pb.TIMESTAMP, piece.start_ps // pb.PS_PER_NS) + event + pb.SUFFIX)
 
 
 def _end(track: int, end_ps: int) -> bytes:
-    event = message(TRACK_EVENT, integer(TYPE, END) + integer(TRACK, track))
-    return packet(integer(TIMESTAMP, end_ps // PS_PER_NS) + event + SUFFIX)
+    event = message(pb.TRACK_EVENT, integer(pb.TYPE, pb.END) + integer(pb.TRACK, track))
+    return packet(integer(pb.TIMESTAMP, end_ps // pb.PS_PER_NS) + event + pb.SUFFIX)

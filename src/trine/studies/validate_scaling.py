@@ -4,23 +4,19 @@ Rows of NVIDIA/DeepLearningExamples in pairs: one GPU and several, of the same m
 one-GPU row gives the time of all operators together (the shapes divide it among them); trine adds what several GPUs
 cost: the all-reduces of the buckets where they are exposed, the SMs and bandwidth that they take from the backward
 pass (``overlap="modelled"``), the slowest GPU, Horovod's cycles, and what the processes lose to each other on the
-CPUs. The last is fitted on EfficientNet's rows, none of which is judged (:func:`fit_host`):
+CPUs. The last is fitted on EfficientNet's rows, none of which is judged (benchmarks/fit_host.py):
 docs/background/data-parallel.md.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -29,8 +25,10 @@ from trine.errors import InputError, TrineError, nearest
 from trine.graph.workload import Workload
 from trine.inputs import PRESETS
 from trine.parallel.plan import Plan
+from trine.results.report import Row, Table
+from trine.results.text import aligned
 from trine.schema import Field, Spec
-from trine.studies.unread import ROW_ERRORS, UnreadRow, why_unread
+from trine.studies.validation import Errors, UnreadRow, Validation, blocks, grouped, read_each, read_table
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -147,18 +145,6 @@ class Scaled:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScalingErrors:
-    """Absolute errors of some pairs, beside those of a constant efficiency (their own mean)."""
-
-    num_pairs: int
-    mean: float
-    p90: float
-    bias: float
-    constant_mean: float
-    constant_p90: float
-
-
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -169,22 +155,15 @@ def load_pairs(path: Path = ROWS) -> list[Pair]:
 
 def read_pairs(path: Path = ROWS) -> tuple[list[Pair], list[UnreadRow]]:
     """Return :func:`load_pairs`, and the groups of rows that cannot be read."""
-    with gzip.open(path, "rb") as file:
-        rows = list(csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")))
-    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
     names = ("model", "variant", "framework", "section", "precision", "batch_per_gpu", "batch_as_printed", "seq_len",
              "unit", "xla", "grad_accumulation")  # fmt: skip
-    for row in rows:
-        groups.setdefault(tuple(row[name] or "" for name in names), []).append(row)
-    pairs: list[Pair] = []
-    unread: list[UnreadRow] = []
-    for group in groups.values():
-        try:
-            pairs += _pairs(group)
-        except ROW_ERRORS as error:
-            name = f"{group[0]['source']}:{group[0]['line']}"
-            unread.append(UnreadRow(source=group[0]["model"], name=name, why=why_unread(error)))
-    return pairs, unread
+    groups = grouped(read_table(path), lambda row: tuple(row[name] for name in names)).values()
+    found, unread = read_each(groups, _pairs, lambda group: (group[0]["model"], _place(group[0])))
+    return [pair for pairs in found for pair in pairs], list(unread)
+
+
+def _place(row: Mapping[str, str]) -> str:
+    return f"{row['source']}:{row['line']}"
 
 
 def _pairs(group: Sequence[Mapping[str, str]]) -> list[Pair]:
@@ -197,7 +176,7 @@ def _pairs(group: Sequence[Mapping[str, str]]) -> list[Pair]:
         Pair(
             model=first["model"], variant=first["variant"].removeprefix("Model="), framework=first["framework"],
             cluster=cluster, machine=first["section"].rpartition(": ")[2], precision=first["precision"], batch=batch,
-            gpus=gpus, one=counts[1], several=value, source=f"{first['source']}:{first['line']}",
+            gpus=gpus, one=counts[1], several=value, source=_place(first),
         )
         for gpus, value in sorted(counts.items()) if gpus > 1
     ]  # fmt: skip
@@ -309,74 +288,125 @@ def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | 
             if unread is None:
                 raise
             unread.append(UnreadRow(source=pair.model, name=pair.source, why=str(error)))
-    return judged + [_without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
+    return judged + [without_collectives(pair, numbers.host) for pair in chosen if pair.is_fitted_on]
 
 
-def pairs_not_asked(pairs: Iterable[Pair] | None = None) -> dict[str, list[Pair]]:
-    """All other pairs within one machine, by framework and model: measured alone, as trine does not have the shapes."""
-    found: dict[str, list[Pair]] = {}
-    for pair in load_pairs() if pairs is None else pairs:
-        if not pair.is_judged and not pair.is_fitted_on and pair.gpus <= 8:
-            found.setdefault(f"{pair.framework}/{pair.model}", []).append(pair)
-    return found
-
-
-def scaling_errors(rows: Sequence[Scaled]) -> ScalingErrors:
-    """Statistics of the absolute errors of ``rows``."""
-    errors = np.array([row.error for row in rows])
-    measured = np.array([row.pair.measured for row in rows])
-    constant = np.abs(measured.mean() / measured - 1)
-    return ScalingErrors(
-        num_pairs=len(rows), mean=float(np.abs(errors).mean()), p90=float(np.quantile(np.abs(errors), 0.9)),
-        bias=float(errors.mean()), constant_mean=float(constant.mean()),
-        constant_p90=float(np.quantile(constant, 0.9)),
-    )  # fmt: skip
-
-
-# -- what is fitted ----------------------------------------------------------------------------------------------------
-
-
-def host_rows(pairs: Iterable[Pair] | None = None) -> list[Pair]:
-    """The rows that the host's time is fitted on."""
-    return [pair for pair in (load_pairs() if pairs is None else pairs) if pair.is_fitted_on]
-
-
-def _without_collectives(pair: Pair, host: HostFile) -> Scaled:
+def without_collectives(pair: Pair, host: HostFile) -> Scaled:
+    """Return what slower GPUs and the CPUs add: trine does not have EfficientNet's shapes."""
     return Scaled(
         pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, GPU_SPREAD),
         software_s=_host_s(host, pair),
     )  # fmt: skip
 
 
-def fit_host(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> HostFile:
-    """The three numbers of the host time with the least mean absolute error on ``pairs``, by a search that narrows."""
-    numbers = numbers or scaling_numbers()
-    best: tuple[float, ...] = (math.log(10.0), math.log(0.5), math.log(2.0))
-    step = 0.8
-    while step > 0.005:
-        around = product(*((log - step, log, log + step) for log in best))
-        nearer = min(around, key=lambda logs: (_error(pairs, _host(numbers.host, logs)), logs != best))
-        best, step = nearer, step if nearer != best else step / 2
-    return _host(numbers.host, best)
+def pairs_not_asked(pairs: Iterable[Pair] | None = None) -> dict[str, list[Pair]]:
+    """All other pairs within one machine, by framework and model: measured alone, as trine does not have the shapes."""
+    chosen = load_pairs() if pairs is None else pairs
+    rest = (pair for pair in chosen if not pair.is_judged and not pair.is_fitted_on and pair.gpus <= 8)
+    return grouped(rest, lambda pair: f"{pair.framework}/{pair.model}")
 
 
-def _host(known: HostFile, logs: tuple[float, ...]) -> HostFile:
-    """Numbers from the logarithms of the time on the first machine and of the factors of the second and of amp."""
-    first, second = known.machines
-    ms, machine, amp = (math.exp(log) for log in logs)
-    return known.model_copy(update={"step_ms": ms, "machines": {first: 1.0, second: machine}, "amp": amp})
+def scaling_errors(rows: Sequence[Scaled]) -> tuple[Errors, Errors]:
+    """Return the errors of ``rows``, and those of a constant efficiency, their own mean."""
+    measured = np.array([row.pair.measured for row in rows])
+    return Errors.interpolated([row.error for row in rows]), Errors.interpolated(measured.mean() / measured - 1)
 
 
-def _error(pairs: Sequence[Pair], host: HostFile) -> float:
-    return sum(abs(_without_collectives(pair, host).error) for pair in pairs)
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+#: What issue 14 asks of the judged pairs: mean and 90th percentile of the efficiency's absolute error.
+TARGET = (0.04, 0.08)
 
 
-def left_out_error(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> float:
-    """Mean absolute error of each machine's and model's rows with numbers fitted on all others."""
-    numbers = numbers or scaling_numbers()
-    errors: list[float] = []
-    for key in sorted({(p.machine, p.variant) for p in pairs}):
-        mine = [p for p in pairs if (p.machine, p.variant) == key]
-        host = fit_host([p for p in pairs if (p.machine, p.variant) != key], numbers)
-        errors += [abs(_without_collectives(p, host).error) for p in mine]
-    return float(np.mean(errors))
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScalingValidation(Validation):
+    """rows: the judged pairs and those that the host's time is fitted on. not_asked: others, by framework and model."""
+
+    SCHEMA: ClassVar[str] = "validate-scaling"
+
+    rows: tuple[Scaled, ...]
+    not_asked: dict[str, list[Pair]]
+
+    @property
+    def judged(self) -> list[Scaled]:
+        """Judged rows, the worst first."""
+        return sorted((row for row in self.rows if row.pair.is_judged), key=lambda row: -abs(row.error))
+
+    @property
+    def fitted(self) -> list[Scaled]:
+        """Rows that the host's time is fitted on, the worst first."""
+        return sorted((row for row in self.rows if not row.pair.is_judged), key=lambda row: -abs(row.error))
+
+    @property
+    def headline(self) -> str:
+        """How far efficiencies are off."""
+        errors, constant = scaling_errors(self.judged)
+        return (
+            f"{errors.count} published pairs of 1 and 8 GPUs: the efficiency is off by {errors.mean:.1%} on "
+            f"average, nine of ten within {errors.p90:.1%}, bias {errors.bias:+.1%} (a constant: "
+            f"{constant.mean:.1%}, {constant.p90:.1%})"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (
+            f"what processes lose to each other on the CPUs is fitted on {len(self.fitted)} rows of EfficientNet, none "
+            "of which is judged",
+        )
+
+    def summary(self) -> str:
+        """The judged pairs, worst first, what their predictions are made of, the rows that were fitted on, the rest."""
+        head = ("", "batch", "measured", "predicted", "error", "collectives", "slowest", "software")
+        judged = [("pairs", *head[1:]), *(_cells(row) for row in self.judged)]
+        fitted = [("fitted on", *head[1:]), *(_cells(row) for row in self.fitted)]
+        rest = [
+            f"  {len(pairs):3d}  {name}: efficiency {min(p.measured for p in pairs):.2f} to "
+            f"{max(p.measured for p in pairs):.2f}"
+            for name, pairs in sorted(self.not_asked.items())
+        ]
+        return blocks(
+            self.headline,
+            aligned(judged, 30),
+            aligned(fitted, 30),
+            self.not_predicted_lines(),
+            ["not asked, as trine has no shapes of them", *rest],
+        )
+
+    def document(self) -> Row:
+        """``errors`` of the judged pairs, ``targets``, ``rows``, ``fitted_on`` and ``not_asked`` (pairs a model)."""
+        errors, constant = scaling_errors(self.judged)
+        return {
+            "targets": dict(zip(("mean_error_max", "p90_error_max"), TARGET, strict=True)),
+            "errors": {
+                "num_pairs": errors.count, "mean": errors.mean, "p90": errors.p90, "bias": errors.bias,
+                "constant_mean": constant.mean, "constant_p90": constant.p90,
+            },
+            **self.tables(),
+            "not_predicted": self.not_predicted(),
+            "not_asked": {name: len(pairs) for name, pairs in sorted(self.not_asked.items())},
+        }  # fmt: skip
+
+    def tables(self) -> dict[str, Table]:
+        """``rows`` and ``fitted_on`` of :meth:`document`, the worst first."""
+        return {
+            "rows": [row.to_dict() for row in self.judged],
+            "fitted_on": [row.to_dict() for row in self.fitted],
+        }
+
+
+def validate_scaling() -> ScalingValidation:
+    """Predict the bundled pairs."""
+    pairs, unread = read_pairs()
+    rows = scaling_rows(pairs, unread)
+    return ScalingValidation(rows=tuple(rows), not_asked=pairs_not_asked(pairs), unread=tuple(unread))
+
+
+def _cells(row: Scaled) -> tuple[str, ...]:
+    pair = row.pair
+    model = pair.variant or pair.model.rpartition("/")[2]
+    parts = (row.collectives_s, row.slowest_s, row.software_s)
+    return (
+        f"{pair.framework} {model}, {pair.machine.removeprefix('NVIDIA ').partition(' (')[0]}, {pair.precision}",
+        str(pair.batch), f"{pair.measured:.3f}", f"{row.predicted:.3f}", f"{row.error:+.1%}",
+        *(f"{part * 1e3:.1f} ms" for part in parts),
+    )  # fmt: skip
