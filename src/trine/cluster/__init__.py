@@ -7,18 +7,6 @@ from trine.cluster.presets import LinkType, known_clusters, known_gpus, known_li
 from trine.cluster.topologies import build_topology, known_topologies
 
 __all__ = [
-    "Circuits",
-    "Cluster",
-    "Device",
-    "Fabric",
-    "Link",
-    "LinkType",
-    "build_topology",
-    "known_clusters",
-    "known_gpus",
-    "known_links",
-    "known_topologies",
-    "link_named",
-    "load_cluster",
-    "load_gpu",
-]
+    "Circuits", "Cluster", "Device", "Fabric", "Link", "LinkType", "build_topology", "known_clusters", "known_gpus",
+    "known_links", "known_topologies", "link_named", "load_cluster", "load_gpu",
+]  # fmt: skip

@@ -11,23 +11,7 @@ from trine.compute.resize import Resized, Split, resized
 from trine.compute.roofline import Duration, Roofline, Shares
 
 __all__ = [
-    "Calibration",
-    "ComputeModel",
-    "Duration",
-    "FitReport",
-    "KindFit",
-    "LaunchCosts",
-    "Resized",
-    "Roofline",
-    "Shares",
-    "Split",
-    "Work",
-    "calibrate",
-    "kind_of",
-    "launch_costs",
-    "make_compute",
-    "recorded_on",
-    "resized",
-    "uses_recorded_times",
-    "work",
-]
+    "Calibration", "ComputeModel", "Duration", "FitReport", "KindFit", "LaunchCosts", "Resized", "Roofline",
+    "Shares", "Split", "Work", "calibrate", "kind_of", "launch_costs", "make_compute", "recorded_on", "resized",
+    "uses_recorded_times", "work",
+]  # fmt: skip

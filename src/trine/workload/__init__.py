@@ -35,22 +35,9 @@ _LATER = {
 }
 
 __all__ = [
-    "READERS",
-    "Capture",
-    "Difference",
-    "TraceDescription",
-    "TraceReader",
-    "bundled",
-    "capture",
-    "capture_function",
-    "compare",
-    "describe",
-    "known_models",
-    "load",
-    "load_function",
-    "save",
-    "synthesize",
-]
+    "READERS", "Capture", "Difference", "TraceDescription", "TraceReader", "bundled", "capture", "capture_function",
+    "compare", "describe", "known_models", "load", "load_function", "save", "synthesize",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
     __getattr__ = lazy(__name__, _LATER)

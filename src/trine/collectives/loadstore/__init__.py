@@ -24,13 +24,9 @@ _MODULES = {
 }
 
 __all__ = [
-    "FidelityResult",
-    "LoadStoreCollectiveResult",
-    "LoadStoreCosts",
-    "LoadStoreOptions",
-    "compare_fidelity",
+    "FidelityResult", "LoadStoreCollectiveResult", "LoadStoreCosts", "LoadStoreOptions", "compare_fidelity",
     "loadstore_collective",
-]
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
     __getattr__ = lazy(__name__, _MODULES)

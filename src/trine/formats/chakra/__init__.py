@@ -27,15 +27,9 @@ _MODULES = {
 }
 
 __all__ = [
-    "ChakraFiles",
-    "ChakraTrace",
-    "NodeRoofline",
-    "read_chakra",
-    "simulate_chakra",
-    "trace_graph",
-    "trace_job",
+    "ChakraFiles", "ChakraTrace", "NodeRoofline", "read_chakra", "simulate_chakra", "trace_graph", "trace_job",
     "write_chakra",
-]
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of the package's
     __getattr__ = lazy(__name__, _MODULES)
