@@ -11,10 +11,21 @@ from envelope import opened
 from typer.testing import CliRunner
 
 from trine.cli.main import app
+from trine.studies.gpu_measured import KernelValidation
+from trine.studies.validate_layouts import LayoutValidation
+from trine.studies.validate_memory import MemoryValidation
+from trine.studies.validate_operators import OperatorValidation
+from trine.studies.validate_scaling import ScalingValidation
+from trine.studies.validate_training import TrainingValidation
 
 CLI = Path(__file__).parents[2] / "src" / "trine" / "cli"
 LOG = Path(__file__).parents[1] / "golden" / "inputs" / "nccl.log"
 ONE = ("--dp", "2", "--topology", "ring", "--bandwidth", "1 GB/s", "--latency", "1 us")
+
+#: What `trine validate` answers with; the command is called like the form.
+VALIDATIONS = (
+    KernelValidation, LayoutValidation, MemoryValidation, OperatorValidation, ScalingValidation, TrainingValidation,
+)  # fmt: skip
 
 #: Command lines, the command that they ask, and the name of the answer's form.
 LINES = {
@@ -56,7 +67,11 @@ def test_every_command_that_writes_json_is_named_as_it_is_called():
         for call in ast.walk(ast.parse(path.read_text())):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "write_json":
                 assert len(call.args) >= 3, f"{path.name}:{call.lineno}: name the command"
-                named.add(ast.literal_eval(call.args[2]))
+                if isinstance(call.args[2], ast.Constant):
+                    named.add(call.args[2].value)
+                else:
+                    assert ast.unparse(call.args[2]) == "found.SCHEMA.replace('-', ' ')", f"{path.name}:{call.lineno}"
+                    named |= {kind.SCHEMA.replace("-", " ") for kind in VALIDATIONS}
     assert len(named) >= 20
     for name in sorted(named):
         done = CliRunner().invoke(app, [*name.split(), "--help"])
