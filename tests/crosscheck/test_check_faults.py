@@ -25,12 +25,12 @@ def confusion(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_few_faults_on_a_few_curves(confusion: ModuleType) -> None:
     found = confusion.curves(machines=("aic-a100", "mi355x-8", "h100-2x8", "a100-2x8-ring"))
     expected = [confusion.expected_of(curve) for curve in found]
-    cases = confusion.draw(expected, 40, seed=12)
-    assert len({(case.curve, case.fault.name, case.fault.times_ps) for case in cases}) == 40
+    cases = confusion.draw(expected, 120, seed=12)
+    assert len({(case.curve, case.fault.name, case.fault.times_ps) for case in cases}) > 100
     for step in (1, 2):
         tally = confusion.judge_faults(found, expected, cases, False, step, {})
         print(f"every {step}: right {tally.share():.0%}")
-        assert tally.share() >= (0.7 if step == 1 else 0.6)  # of 40; the targets are of 300, below
+        assert tally.share() >= (0.75 if step == 1 else 0.7)  # of 120; the targets are of 300, below
         assert confusion.judge_healthy(found, expected, False, step, {}) == []
 
 

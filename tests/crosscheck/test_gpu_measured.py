@@ -130,7 +130,7 @@ def test_all_small_all_reduces_on_h100_and_h200():
     compared = compare(points)
     for traced, rows in ((True, 48), (False, 38)):
         spread = small_all_reduces(compared, traced=traced)
-        assert spread.rows == rows
+        assert spread.count == rows
         assert spread.median <= 0.10  # 6.6, 7.0 %
         assert spread.p90 <= 0.25  # 19.6, 20.6 %
         assert -0.05 <= spread.bias <= 0.05  # -4.6, -4.0 %

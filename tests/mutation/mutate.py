@@ -153,7 +153,7 @@ AREAS = {
         ("unit/test_check*", "oracle/test_check*", "crosscheck/test_check*"),
     ),
     "unlike-gpus": Area(
-        ("parallel/rank_kinds.py", "workload/on_gpu.py", "results/explained.py"),
+        ("parallel/rank_kinds.py", "workload/on_gpu.py", "simulation/explained.py"),
         ("unit/test_mixed_machines.py", "property/test_mixed*", "unit/test_trace_cpu.py", "unit/test_trace_gpu.py",
          "unit/test_memory*"),
     ),
