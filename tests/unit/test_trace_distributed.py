@@ -14,7 +14,13 @@ import trine
 from trine.cli.main import app
 from trine.graph.workload import RecordedCollective, Workload
 from trine.workload import describe, load, save
-from trine.workload.pytorch.communication import is_communication_kernel, layout_copies, operation
+from trine.workload.pytorch.communication import (
+    is_communication_kernel,
+    layout_copies,
+    message_bytes,
+    operation,
+    total,
+)
 
 NODE = "autograd::engine::evaluate_function: "
 US = 1_000_000
@@ -322,3 +328,35 @@ def test_odd_sizes_of_collectives_are_not_known(tmp_path: Path, value: object) -
             event["args"] = {"correlation": [e for e in record.events if e["cat"] == event["cat"]].index(event) + 1}
     sizes = [each.size_bytes for each in record.load(tmp_path).collectives if each.operation == "all_reduce"]
     assert sizes in ([None], [4])
+
+
+#: The profiler's arguments of one call -> bytes of its larger side.
+ARGUMENTS = [
+    ({"dtype": "Float", "In msg nelems": 8, "Out msg nelems": 16}, 64),
+    ({"dtype": "BFloat16", "In msg nelems": None, "Out msg nelems": 16}, 32),  # one side is not named
+    (
+        {"dtype": "Float", "Input Dims": [[3, 4]], "Input type": ["c10::Half"]},
+        24,
+    ),  # a dtype without numbers of elements
+    ({"dtype": None, "In msg nelems": 8, "Input Dims": [[3]], "Input type": ["long int"]}, 24),
+    ({"Input Dims": [[2, 3], [], [5]], "Input type": ["float", "Scalar", ""]}, 24),  # a scalar is no message
+    ({"Input Dims": [[2], "8", [3, "n"], [-1]], "Input type": ["float", "float", "float", "float"]}, 8),
+    ({"Input Dims": [[2], [3]], "Input type": ["float", None]}, 8),
+    ({"Input Dims": [[2]]}, None),
+    ({"Input type": ["float"]}, None),
+    ({"Input Dims": [[]], "Input type": ["float"]}, None),
+    ({"Input Dims": [[2**47], [2]], "Input type": ["short int", "float"]}, 8),  # 2^48 bytes are no message
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("args", "size"), ARGUMENTS)
+def test_the_bytes_of_a_message_are_those_of_its_larger_side(args, size):
+    assert message_bytes(args) == size
+
+
+def test_collectives_are_added_up_the_longest_first():
+    rows = [("all_reduce", 8, 5), ("all_gather", 4, 30), ("all_reduce", None, 7), ("all_gather", 6, 1)]
+    first, second = total(rows)
+    assert (first.operation, first.count, first.size_bytes, first.time_ps) == ("all_gather", 2, 10, 31)
+    assert (second.operation, second.count, second.size_bytes, second.time_ps) == ("all_reduce", 2, None, 12)
