@@ -64,9 +64,11 @@ def broken_laws(number: int, link: int, other: int, severity: int, ops: Sequence
 
     def build(slow: Sequence[tuple[str, float]], down: Sequence[str]) -> Cluster | None:
         try:
-            return load_cluster(name, nodes=nodes if nodes > 1 else None, slow_links=slow, links_down=down)
+            made = load_cluster(name, nodes=nodes if nodes > 1 else None, slow_links=slow, links_down=down)
+            Collectives(made)
         except TrineError:  # a link without which GPUs are cut off
             return None
+        return made
 
     at = severity % (len(FACTORS) - 1)
     light, heavy = ([(names[0], FACTORS[place])] for place in (at, at + 1))
