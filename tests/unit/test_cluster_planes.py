@@ -218,3 +218,25 @@ def test_what_is_no_plane_stays(tmp_path: Path) -> None:
     triangle = read_any(path)
     assert spread_over_planes(triangle) is triangle
     assert idle_planes(triangle) == ""
+
+
+@pytest.mark.parametrize(("reducing", "is_multicast"), [((), False), ((0,), False), ((0, 1, 2), True)])
+def test_switches_used_together_reduce_only_if_each_of_them_does(
+    tmp_path: Path, reducing: tuple[int, ...], is_multicast: bool
+) -> None:
+    content = text(RATES)
+    for i in reducing:
+        content = content.replace(f"{{name: sw{i}, kind: switch}}", f"{{name: sw{i}, kind: switch, reduces: true}}")
+    joint = spread_over_planes(read(tmp_path, content))
+    assert [device.reduces for device in joint.devices if device.kind == "switch"] == [is_multicast]
+    assert Collectives(read(tmp_path, content)).topology.multicast is is_multicast
+
+
+def test_the_sources_name_what_is_used_together(planes: Cluster, tmp_path: Path) -> None:
+    words = "each message uses all of them at once, in proportion to their bandwidth"
+    assert [name for name, why in spread_over_planes(planes).sources.items() if why == words] == ["sw0..2"]
+    doubled = "devices: [{name: gpu, count: 2, gpu: h100-sxm}]\nlinks:\n" + 2 * (
+        "- {from: gpu0, to: gpu1, bandwidth: 25 GB/s, latency: 1 us, class: scale-up, duplex: true}\n"
+    )
+    found = spread_over_planes(read(tmp_path, doubled, "doubled.yaml")).sources
+    assert [name for name, why in found.items() if why == words] == ["parallel links"]
