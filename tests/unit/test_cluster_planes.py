@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,35 @@ def test_the_sources_name_what_is_used_together(planes: Cluster, tmp_path: Path)
     )
     found = spread_over_planes(read(tmp_path, doubled, "doubled.yaml")).sources
     assert [name for name, why in found.items() if why == words] == ["parallel links"]
+
+
+@pytest.mark.parametrize(
+    ("names", "joint"),
+    [(("sw0", "sw1", "sw2"), "sw0..2"), (("sw0", "sw7", "sw9"), "sw0+sw7+sw9"), (("swa", "swb", "swc"), "swa+swb+swc")],
+)
+def test_switches_used_together_are_named_by_all_or_by_their_range(
+    tmp_path: Path, names: tuple[str, ...], joint: str
+) -> None:
+    content = text(RATES)
+    for i, name in enumerate(names):
+        content = content.replace(f"sw{i}:", f"{name}:").replace(f"sw{i},", f"{name},")
+    assert [d.name for d in spread_over_planes(read(tmp_path, content)).devices if d.kind == "switch"] == [joint]
+
+
+def test_a_gpu_sends_at_most_what_another_one_receives_and_its_peak_goes_with_it(tmp_path: Path) -> None:
+    """gpu0 and gpu1 each lack a plane; gpu2 has all, but no peer with all: to gpu1 it sends 60 + 150 GB/s."""
+    rates, peaks = (90, 60, 150), (100, 80, 200)
+    header = "source,target,bandwidth,latency,class,duplex,source_kind,target_kind\n"
+    rows = [
+        f"gpu{gpu},sw{i},{rates[i]} GB/s,30 ns,scale-up,true,gpu,switch\n"
+        for gpu, planes in ((0, (0, 1)), (1, (1, 2)), (2, (0, 1, 2)))
+        for i in planes
+    ]
+    path = tmp_path / "planes.csv"
+    path.write_text(header + "".join(rows))
+    cluster = read_any(path)
+    peak_of = dict(zip((rate * 10**9 for rate in rates), (peak * 10**9 for peak in peaks), strict=True))
+    links = tuple(replace(link, peak_bytes_per_s=peak_of[link.bytes_per_s]) for link in cluster.links)
+    joint = spread_over_planes(replace(cluster, links=links))
+    (link,) = [each for each in joint.links if joint.devices[each.source].name == "gpu2"]
+    assert (link.bytes_per_s, link.peak_bytes_per_s) == (210 * 10**9, 380 * 210 * 10**9 // 300)
