@@ -245,7 +245,13 @@ def test_the_sources_name_what_is_used_together(planes: Cluster, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("names", "joint"),
-    [(("sw0", "sw1", "sw2"), "sw0..2"), (("sw0", "sw7", "sw9"), "sw0+sw7+sw9"), (("swa", "swb", "swc"), "swa+swb+swc")],
+    [
+        (("sw0", "sw1", "sw2"), "sw0..2"),
+        (("sw0", "sw7", "sw9"), "sw0+sw7+sw9"),
+        (("swa", "swb", "swc"), "swa+swb+swc"),
+        (("sw0", "sw1", "swb"), "sw0+sw1+swb"),
+        (("sw0", "sw1", "sw7"), "sw0+sw1+sw7"),
+    ],
 )
 def test_switches_used_together_are_named_by_all_or_by_their_range(
     tmp_path: Path, names: tuple[str, ...], joint: str
