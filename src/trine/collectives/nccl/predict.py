@@ -245,9 +245,11 @@ class Collectives:
     @cached_property
     def _before(self) -> tuple[Collectives, ...]:
         """The same group on the clusters with one slow or missing link less."""
-        return tuple(
+        found = tuple(
             Collectives(cluster, self.group, self.options, self.library) for cluster in clusters_before(self.cluster)
         )
+        equal = next((before for before in found if before.topology == self.topology), None)
+        return found if equal is None else equal._before  # a fault that these ranks do not notice
 
     def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
         """Without regard to a better machine."""
