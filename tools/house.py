@@ -4,7 +4,8 @@
 
 Imports count wherever they stand: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails where there are
 more cycles, or more public class names with several meanings, than ``[tool.house]`` of pyproject.toml allows: those
-numbers may only go down. The other figures are a report. ``make check`` runs it.
+numbers may only go down. It also fails where a module defines a name twice. The other figures are a report.
+``make check`` runs it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ast
 import statistics
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ class House:
     classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     functions: list[tuple[int, str]] = field(default_factory=list)
     wide: list[str] = field(default_factory=list)
+    rebound: list[str] = field(default_factory=list)
 
     def shared_names(self) -> dict[str, list[str]]:
         """Public class names that more than one class has; ``_Private`` ones may repeat."""
@@ -59,6 +61,7 @@ def measure(root: Path) -> House:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         house.lines[module] = text.count("\n")
+        house.rebound += [f"{module}.{name} is defined twice" for name in _defined_twice(tree)]
         house.imports[module] = set(_imports(tree, module, path.name == "__init__.py", paths))
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -70,6 +73,18 @@ def measure(root: Path) -> House:
                 if len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) > MAX_PARAMETERS:
                     house.wide.append(where)
     return house
+
+
+def _defined_twice(tree: ast.Module) -> list[str]:
+    """Names that a module defines twice at its top: the second definition also counts in functions above it."""
+    found: Counter[str] = Counter()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] += "overload" not in map(ast.unparse, node.decorator_list)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(name.id for each in targets for name in ast.walk(each) if isinstance(name, ast.Name))
+    return [name for name, count in found.items() if count > 1]
 
 
 def _folder(module: str) -> str:
@@ -162,7 +177,7 @@ def main() -> int:
     found = cycles(house.imports)
     print(report(house, found))
     allowed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["house"]
-    wrong = too_many(house, found, allowed) if given.check else []
+    wrong = [*too_many(house, found, allowed), *house.rebound] if given.check else []
     if given.cycles or any("cycles" in each for each in wrong):
         print(*(f"  {', '.join(modules)}" for modules in found), sep="\n")
     if given.names or any("names" in each for each in wrong):

@@ -68,7 +68,7 @@ def test_export_and_draw(tmp_path):
             ["cluster", "show", "a100-nvlink-4", "--yaml", "m.trine.json"],
             "ends in .json, but holds yaml: end it in .yaml",
         ),
-        (["gpu", "show", "eidola", "--yaml", "m.JSON"], "ends in .json, but holds yaml"),
+        (["gpu", "show", "eidola", "--yaml", "m.JSON"], "ends in .JSON, but holds yaml"),
         (["cluster", "export", "a100-nvlink-4", "-o", "out.yaml", "--format", "graphml"], "holds graphml: end it in"),
         (["cluster", "export", "a100-nvlink-4", "-o", "out.csv", "--format", "infragraph"], ".json or .yaml or .yml"),
     ],

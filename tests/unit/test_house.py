@@ -67,3 +67,8 @@ def test_the_house_is_as_is_allowed(tool):
     allowed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["house"]
     house = tool.measure(ROOT / "src")
     assert tool.too_many(house, tool.cycles(house.imports), allowed) == []
+
+
+def test_a_name_that_a_module_defines_twice_is_found(tool, tmp_path):
+    text = "A, B = 1, 2\ndef f():\n    return B\n\n\nC: int = 3\nB = 4\n"
+    assert tool.measure(tree(tmp_path, a=text, b="X = 1\ndef f():\n    X = 2\n")).rebound == ["a.B is defined twice"]

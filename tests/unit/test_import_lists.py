@@ -181,6 +181,8 @@ def test_export_formats(tmp_path):
         export_text(cluster, "infragraf")
     with pytest.raises(InputError, match="cannot write"):
         write_cluster(cluster, tmp_path / "no" / "a.yaml", "yaml")
+    with pytest.raises(SpecError, match=r"a\.json: ends in \.json, but holds yaml: end it in \.yaml or \.yml"):
+        write_cluster(cluster, tmp_path / "a.json", "yaml")
 
 
 def test_a_format_of_another_package_is_read_and_written_by_its_name(monkeypatch, tmp_path):

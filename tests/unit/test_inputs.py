@@ -202,3 +202,9 @@ def test_the_nearest_name_of_anything(name):
 def test_every_error_of_input_is_one_of_ours():
     assert issubclass(InputError, TrineError)
     assert issubclass(InputError, ValueError)
+
+
+@pytest.mark.parametrize("name", ["data", "tp_style", "inputs", "recompute", "sync", "offload"])
+def test_a_choice_that_always_has_a_value_may_not_be_none(name):
+    with pytest.raises(PlanError, match=name):
+        trine.Plan(**{name: None})

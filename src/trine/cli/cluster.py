@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
 from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
-from trine.cli.output import check_ending, say, show, show_table, write_json, written
+from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
 from trine.errors import InputError, SpecError
 
@@ -95,6 +95,8 @@ def show_cluster(
 
     Example: trine cluster show dgx-h100 --nodes 4
     """
+    from trine.formats.clusters import check_ending, write_cluster
+
     check_ending(yaml, "yaml")
     if gpu is not None and machine.topology is None:
         raise InputError("--gpu names the GPU model of --topology, which was not given")
@@ -111,8 +113,6 @@ def show_cluster(
         show(f"source of {what}: {source}", json)
     if json is not None:
         write_json(_document(found), json, "cluster show")
-    from trine.formats.clusters import write_cluster
-
     written(yaml, lambda path: write_cluster(found, path, "yaml"), "written to {}")
 
 

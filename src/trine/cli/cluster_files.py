@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import MACHINE, OUTPUT, Option, argument, clusters, formats, gpus
-from trine.cli.output import check_ending, keep_input, show, write_json, writes
+from trine.cli.output import keep_input, show, write_json, writes
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 Cluster_ = Annotated[str, argument("Preset name or cluster file.", values=clusters)]
 Nodes = Annotated[int | None, Option("Number of nodes, joined by their usual fabric.", panel=MACHINE)]
 Fabric = Annotated[str | None, Option("The fabric that joins nodes.", panel=MACHINE)]
-_SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "infragraph", ".csv": "csv", ".graphml": "graphml"}
 
 
 def import_cluster(
@@ -39,7 +37,7 @@ def import_cluster(
     Example: trine cluster import topology.xml --yaml my-cluster.yaml
     """
     from trine.cluster.file import check_readable
-    from trine.formats.clusters import read_any
+    from trine.formats.clusters import check_ending, read_any
     from trine.outputs import write_text
     from trine.units import format_bandwidth, format_time
 
@@ -95,9 +93,9 @@ def export_cluster(
     """
     from trine.cluster import load_cluster
     from trine.errors import InputError
-    from trine.formats.clusters import WRITERS, write_cluster
+    from trine.formats.clusters import WRITERS, check_ending, format_of, write_cluster
 
-    chosen = format or _SUFFIXES.get(Path(output).suffix.lower())
+    chosen = format or format_of(output)
     if chosen is None:
         raise InputError(f"name the format: --format {', '.join(WRITERS.names())}", file=output)
     check_ending(output, chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.options import OUTPUT, Json, Option, argument, gpu_models
-from trine.cli.output import check_ending, show, show_table, write_json, written
+from trine.cli.output import show, show_table, write_json, written
 
 if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
@@ -44,6 +44,7 @@ def show_model(
 
     Example: trine gpu show h100-sxm --sources
     """
+    from trine.formats.clusters import check_ending
     from trine.gpu.model import shown, values
     from trine.gpu.model.files import load_gpu_model, to_dict
     from trine.outputs import write_text

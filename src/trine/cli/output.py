@@ -130,22 +130,6 @@ def keep_input(path: str) -> None:
         raise InputError("is an input of this command and is not overwritten", file=path)
 
 
-#: Formats of clusters and GPUs -> the endings that readers know them by.
-ENDINGS = {
-    "yaml": (".yaml", ".yml"),
-    "infragraph": (".json", ".yaml", ".yml"),
-    "csv": (".csv",),
-    "graphml": (".graphml",),
-}
-
-
-def check_ending(path: str | None, format: str) -> None:
-    """Refuse a name that ends like a file of another format, which trine would then read it as."""
-    suffix, own = Path(path or "").suffix.lower(), ENDINGS.get(format, ())
-    if own and suffix not in own and any(suffix in endings for endings in ENDINGS.values()):
-        raise InputError(f"ends in {suffix}, but holds {format}: end it in {' or '.join(own)}", file=path)
-
-
 def drawn(path: str | None, answer: Report, what: str | None = None, said: str = "drawn in {}") -> None:
     """Draw a picture of an answer, if it was asked for, and say where."""
     written(path, lambda file: answer.plot(what, path=file), said)

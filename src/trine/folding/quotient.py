@@ -1,10 +1,4 @@
-"""The task graph of one rank of each class, in which a transfer stands for those of all ranks of its class.
-
-Where all ranks of a group wait for each other: who of the classes in a group waits for whom.
-
-The first class of a group waits for all, and the others wait for it, so that there are as many edges as classes. Whose
-group is looked at does not matter: those of all members of a class have ranks of the same classes.
-"""
+"""The task graph of one rank of each class, in which a transfer stands for those of all ranks of its class."""
 
 from __future__ import annotations
 
@@ -346,7 +340,11 @@ class _Members(NamedTuple):
 
 
 class GroupWaits:
-    """Edges of a graph of classes; arguments as of :class:`trine.folding.quotient.Quotient`."""
+    """Who of the classes in a group waits for whom, if all its ranks wait for each other; arguments of Quotient.
+
+    The first class of a group waits for all, and the others wait for it: as many edges as classes. It does not matter
+    whose group is looked at: those of all members of a class have ranks of the same classes.
+    """
 
     def __init__(
         self, grid: RankGrid, partition: Partition, parts: Sequence[PatternPart], part_of: Int32, base: Int64

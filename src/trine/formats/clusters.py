@@ -50,6 +50,13 @@ WRITERS: Registry[Callable[..., str]] = Registry(
         "graphml": "trine.formats.networkx_graph:graphml_text",
     },
 )
+#: Formats of :data:`WRITERS` -> the endings that readers know them by.
+_ENDINGS = {
+    "yaml": (".yaml", ".yml"),
+    "infragraph": (".json", ".yaml", ".yml"),
+    "csv": (".csv",),
+    "graphml": (".graphml",),
+}
 #: The formats in words, for files that are none of them.
 _KNOWN = (
     "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
@@ -206,6 +213,20 @@ def _by_keys(data: object, file: str) -> str:
     return "trine"
 
 
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the format of :data:`WRITERS` that the ending of a name tells."""
+    suffix = Path(path).suffix.lower()
+    return next((name for name, endings in _ENDINGS.items() if suffix in endings), None)
+
+
+def check_ending(path: str | os.PathLike[str] | None, format: str) -> None:
+    """Refuse a name that ends like a file of another format: SpecError."""
+    own = _ENDINGS.get(format, ())
+    if path is not None and own and format_of(path) is not None and Path(path).suffix.lower() not in own:
+        suffix = Path(path).suffix
+        raise SpecError(f"ends in {suffix}, but holds {format}: end it in {' or '.join(own)}", file=path)
+
+
 def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: bool = False) -> str:
     """A cluster as the text of a file.
 
@@ -233,9 +254,10 @@ def write_cluster(
 
     Raises
     ------
-    SpecError: as :func:`export_text`, or a YAML file that trine could not read again.
+    SpecError: as :func:`export_text`, a name that ends like another format, or YAML that trine could not read again.
     InputError: the file cannot be written.
     """
+    check_ending(path, format)
     if format == "yaml":
         check_readable(cluster, source or path)
     write_text(path, export_text(cluster, format, as_json=Path(path).suffix == ".json", lossy=lossy))

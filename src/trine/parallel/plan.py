@@ -177,7 +177,7 @@ class Plan(OneLine):
             ("data", DATA_MODES), ("tp_style", TP_STYLES), ("inputs", INPUTS), ("balance", BALANCES),
             ("recompute", RECOMPUTE), ("sync", SYNCS), ("overlap", OVERLAPS), ("offload", OFFLOADS),
         ):  # fmt: skip
-            if getattr(self, name) is not None:
+            if getattr(self, name) is not None or name not in ("balance", "overlap"):
                 _require_one_of(name, getattr(self, name), known)
         if self.schedule is not None and self.schedule not in SCHEDULES:
             _require_one_of("schedule", self.schedule, SCHEDULES.names())

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from trine.errors import InputError, MissingExtraError, SpecError
 from trine.inputs import open_input
 
-MAX_PARTS, MAX_UNPACKED_BYTES = 64, 2 * 2**30
+MAX_PARTS, MAX_UNPACKED_BYTES = 64, 2**30
 _ENDING = ".npy"
 
 
@@ -80,7 +80,7 @@ def has_part(path: str | os.PathLike[str], key: str) -> bool:
             return False
 
 
-MAX_FILE_BYTES, MAX_UNPACKED_BYTES, MAX_COLUMNS = 2 * 2**30, 2**30, 64
+MAX_FILE_BYTES, MAX_COLUMNS = 2 * 2**30, 64
 
 
 def read_table(path: str | os.PathLike[str], max_rows: int, what: str, columns: Sequence[str] | None = None) -> Any:

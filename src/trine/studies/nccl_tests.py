@@ -218,12 +218,14 @@ def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
             mine.append(draft)
         else:
             joined.append([draft])
-    return [
-        replace(mine[0], rows=[row for each in mine for row in each.rows], last_bytes=None, runs=len(mine),
-                average=None, cut=[number for each in mine for number in each.cut])
-        if len(mine) > 2 else draft
-        for mine in joined for draft in (mine if len(mine) < 3 else mine[:1])
-    ]  # fmt: skip
+    found: list[_Draft] = []
+    for mine in joined:
+        if len(mine) < 3:
+            found += mine
+            continue
+        rows, cut = ([one for each in mine for one in getattr(each, name)] for name in ("rows", "cut"))
+        found.append(replace(mine[0], rows=rows, cut=cut, last_bytes=None, runs=len(mine), average=None))
+    return found
 
 
 def _like(one: _Draft, other: _Draft) -> bool:

@@ -58,7 +58,7 @@ NAMES = (*MOVES, "glres", "signal", "wait", "flush", "nop", "barrier")
 
 def read_v1(data: object, file: str) -> ir.KernelPlan:
     """Read the plain data of a file. Raises SpecError as :func:`trine.collectives.mscclpp.reading.read_plan`."""
-    return read_plan(data, file, _Gpu)
+    return read_plan(data, file, _GpuV1)
 
 
 #: source buffer, destination buffer and kind: by these a thread block finds its channels
@@ -68,9 +68,9 @@ Key = tuple[str, str, str]
 class _BlockV1(BlockReader):
     """One thread block: its channels by key."""
 
-    gpu: _Gpu
+    gpu: _GpuV1
 
-    def __init__(self, gpu: _Gpu, block: PlanFields, number: int) -> None:
+    def __init__(self, gpu: _GpuV1, block: PlanFields, number: int) -> None:
         super().__init__(gpu, block, number)
         self.channels: dict[Key, list[int]] = {}
         for item in block.mappings("channels"):
@@ -254,7 +254,7 @@ class _BlockV1(BlockReader):
             raise op.fail(f"packets lie in scratch, not in the {buffer}")
 
 
-class _Gpu(GpuReader):
+class _GpuV1(GpuReader):
     """One GPU: its connections by key, and its thread blocks."""
 
     format = "mscclpp-1"

@@ -71,15 +71,15 @@ NAMES = (*MOVES, *SIGNALS, *OTHERS)
 
 def read_v2(data: object, file: str) -> ir.KernelPlan:
     """Read the plain data of a file. Raises SpecError as :func:`trine.collectives.mscclpp.reading.read_plan`."""
-    return read_plan(data, file, _Gpu)
+    return read_plan(data, file, _GpuV2)
 
 
 class _BlockV2(BlockReader):
     """One thread block: its lists of channels and buffers."""
 
-    gpu: _Gpu
+    gpu: _GpuV2
 
-    def __init__(self, gpu: _Gpu, block: PlanFields, number: int) -> None:
+    def __init__(self, gpu: _GpuV2, block: PlanFields, number: int) -> None:
         super().__init__(gpu, block, number)
         self.channels: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: [], ir.SWITCH: []}
         self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
@@ -250,7 +250,7 @@ class _BlockV2(BlockReader):
         )
 
 
-class _Gpu(GpuReader):
+class _GpuV2(GpuReader):
     """One GPU: what it can reach of others, its semaphores, and its thread blocks."""
 
     format = "mscclpp-2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -168,7 +169,7 @@ class PlanWords(NamedTuple):
     chunks: tuple[str, str, str]
 
 
-class GpuReader:
+class GpuReader(ABC):
     """One GPU of a plan of MSCCL++: its connections and multicast groups, then its thread blocks.
 
     groups, notes: multicast groups and notes of the plan; each GPU appends its own.
@@ -187,14 +188,14 @@ class GpuReader:
         self.own_groups: list[int] = []
         self.connections = self._connections()
 
+    @abstractmethod
     def more(self) -> dict[str, Any]:
         """Return the fields of a KernelGpu that this generation alone has."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def of_plan(cls, top: PlanFields) -> dict[str, Any]:
         """Return the fields of a KernelPlan that this generation alone has."""
-        raise NotImplementedError
 
     def ends_of(self, channel: PlanFields) -> tuple[str | None, str | None]:
         """Return the buffers that a channel is bound to at both ends."""
@@ -246,7 +247,7 @@ class GpuReader:
             self.own_groups.append(group_number(group, self.groups, self.own_groups))
 
 
-class BlockReader:
+class BlockReader(ABC):
     """A thread block of an MSCCL++ plan; its operations index the channels that the block lists."""
 
     def __init__(self, gpu: Any, block: PlanFields, number: int) -> None:
@@ -254,13 +255,13 @@ class BlockReader:
         if block.integer("id", 0, MAX_CHUNKS) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
 
+    @abstractmethod
     def operation(self, op: PlanFields) -> ir.KernelOp:
         """Return one operation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def listed(self) -> Iterator[tuple[str, int]]:
         """Yield the kind and the number of each connection and group that the block lists."""
-        raise NotImplementedError
 
     def read(self) -> ir.ThreadBlock:
         """Return the thread block."""

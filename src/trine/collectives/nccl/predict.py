@@ -6,8 +6,10 @@ estimate of it lies below the likely range of the library's choice, and a note s
 
 On links described by hand more bandwidth never makes the answer slower: where the library would then change to
 something that takes longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer
-says so. The answer never falls as the size grows: where the library changes to something that is faster than what it
-did for a smaller size, the time stays level until the new choice has caught up. A reduce_scatter or all_gather never
+says so. Between several nodes of such links our estimate alone chooses, so that less latency is never slower either.
+The answer never falls as the size grows: where the library changes to something that is faster than what it did for a
+smaller size, the time stays level until the new choice has caught up. On a degraded machine this holds between powers
+of two. A reduce_scatter or all_gather never
 takes longer than the all_reduce of its size, which leaves every rank with all that they leave it: where the library's
 own way would, the all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or
 switches that reduce, where all_reduce has trees or NVLS and the others a ring.

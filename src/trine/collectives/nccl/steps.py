@@ -5,11 +5,6 @@ turn), the links know nothing of launches, protocols and synchronisation; spread
 are added to the latency of its messages. Where the library would be faster than the schedule on bare links (in-network
 reduction, several rings), nothing is taken off. Else a library's collectives are flows with limits
 (:class:`FlowCosts`).
-
-Groups of one equivalence class agree in all that a collective's time depends on. Two groups are equivalent if a
-renaming of nodes, leaf switches and pods takes one to the other, rank for rank: nodes of one class (links, their
-numbers, NICs), the same GPU of them, the same order of the GPUs, and routes that meet on as many links. The time of a
-class is worked out once.
 """
 
 from __future__ import annotations
@@ -390,7 +385,12 @@ def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:
 
 @dataclass(frozen=True, eq=False)
 class EquivalenceClasses:
-    """Equivalence classes of groups on one cluster."""
+    """Equivalence classes of groups on one cluster: groups that agree in all that a collective's time depends on.
+
+    Two groups are equivalent if a renaming of nodes, leaf switches and pods takes one to the other, rank for rank:
+    nodes of one class (links, their numbers, NICs), the same GPU of them, the same order of the GPUs, and routes that
+    meet on as many links. The time of a class is worked out once.
+    """
 
     cluster: Cluster
 

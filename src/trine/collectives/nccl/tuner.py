@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 
 from trine.collectives.nccl.costs import CostContext
+from trine.collectives.nccl.generations import AMPERE, architecture
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
-from trine.collectives.nccl.topology import AMPERE, CommTopology, architecture
+from trine.collectives.nccl.topology import CommTopology
 
 NVLINK, PCI, NET = "nvlink", "pci", "net"
 

@@ -20,8 +20,10 @@ from trine.arrays import Float64, Int64
 #: Decimals of an estimate (the logarithm of a time) and of distances: more than measurements have, fewer than rounding
 #: touches.
 _DECIMALS, _DISTANCE_DECIMALS = 6, 9
-#: Queries that are answered at a time: bounds memory to some tens of megabytes.
-_CHUNK = 256
+#: Queries that are answered at a time: bounds memory to some tens of megabytes. The second: of :class:`Nearby`.
+_CHUNK, _NEARBY_CHUNK = 256, 128
+#: Distance at which two values have little left in common: several octaves of one size.
+_LENGTH = 2.0
 
 
 def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) -> Float64:
@@ -62,11 +64,6 @@ def in_chunks(count: int, answer: Callable[[slice], Float64]) -> Float64:
     return np.concatenate(found) if found else np.empty(0)
 
 
-_CHUNK = 128
-#: Distance at which two values have little left in common: several octaves of one size.
-_LENGTH = 2.0
-
-
 class Nearby:
     """Points (n x d, units such that a distance of 1 matters alike in each), and the value at each.
 
@@ -81,7 +78,7 @@ class Nearby:
 
     def at(self, queries: Float64) -> tuple[Float64, Float64]:
         """Values at ``queries`` (q x d), and how far each is from the nearest point."""
-        found = [self._some(queries[i : i + _CHUNK] / _LENGTH) for i in range(0, len(queries), _CHUNK)]
+        found = [self._some(queries[i : i + _NEARBY_CHUNK] / _LENGTH) for i in range(0, len(queries), _NEARBY_CHUNK)]
         if not found:
             return np.zeros(0), np.zeros(0)
         return np.concatenate([each[0] for each in found]), np.concatenate([each[1] for each in found])

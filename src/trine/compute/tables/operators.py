@@ -3,20 +3,6 @@
 Every answer says what it rests on: ``measured`` (this shape, on this GPU), ``interpolated`` (between shapes measured on
 it), ``transferred`` (a sibling's measurements) or ``assumed`` (a GPU of which nobody's measurements are near). None
 where no table has the operator: the caller's roofline is the last resort.
-
-Generations of attention kernels: how fast each is, compared with the one that stands in the tables.
-
-The tables' kernel is TensorRT-LLM's on Hopper (FlashAttention-3's methods), and inside steps on A100 PCIe and B200
-Transformer Engine's choice: FlashAttention-2, cuDNN. Shares:
-
-- FlashAttention-2 on H100 reaches 35 % of the peak at best (Shah et al., FlashAttention-3, arXiv:2407.08608, abstract),
-  the tables' kernel 54 % (causal, 16 384 tokens, head size 128): 0.65. FlashAttention-3 is 1.5 to 2.0 x as fast as it
-  forward and 1.5 to 1.75 x backward (ibid.): the middles, 1.75 and 1.62, give 1.13 forward; backward FlashAttention-3
-  stands for the ratio measured on B200, so FlashAttention-2 has 1.13 / 1.62 = 0.70.
-- FlashAttention is half as fast as FlashAttention-2, Triton's 1.3 to 1.5 x slower forward and 2 x backward (Dao,
-  arXiv:2307.08691, section 4.1).
-- FlashAttention-2 reaches at most 73 % of an A100's peak forward and 63 % backward (ibid., section 1).
-- cuDNN's on Hopper is about FlashAttention-3's (arXiv:2407.08608, figures 5 and 6).
 """
 
 from __future__ import annotations
@@ -285,6 +271,19 @@ class OperatorTables:
         return TableTime(self.memory_table.time_us(num_bytes, family), evidence, source)
 
 
+# Generations of attention kernels: how fast each is, compared with the one that stands in the tables.
+#
+# The tables' kernel is TensorRT-LLM's on Hopper (FlashAttention-3's methods), and inside steps on A100 PCIe and B200
+# Transformer Engine's choice: FlashAttention-2, cuDNN. Shares:
+#
+# - FlashAttention-2 on H100 reaches 35 % of the peak at best (Shah et al., FlashAttention-3, arXiv:2407.08608,
+#   abstract), the tables' kernel 54 % (causal, 16 384 tokens, head size 128): 0.65. FlashAttention-3 is 1.5 to 2.0 x
+#   as fast as it forward and 1.5 to 1.75 x backward (ibid.): the middles, 1.75 and 1.62, give 1.13 forward; backward
+#   FlashAttention-3 stands for the ratio measured on B200, so FlashAttention-2 has 1.13 / 1.62 = 0.70.
+# - FlashAttention is half as fast as FlashAttention-2, Triton's 1.3 to 1.5 x slower forward and 2 x backward (Dao,
+#   arXiv:2307.08691, section 4.1).
+# - FlashAttention-2 reaches at most 73 % of an A100's peak forward and 63 % backward (ibid., section 1).
+# - cuDNN's on Hopper is about FlashAttention-3's (arXiv:2407.08608, figures 5 and 6).
 _Shares = dict[str, tuple[float, float]]
 
 #: Kernel -> shares forward and backward. Where a GPU has no such kernel, its forerunner's.

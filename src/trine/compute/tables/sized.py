@@ -3,14 +3,6 @@
 Operators may say more of themselves (software profiles do): ``attention_kernel``, the generation of a fused attention;
 ``passes``, how many times its own bytes an operator moves where it is not fused (:mod:`trine.compute.cost` counts
 them); ``kernels``, how many launches it is.
-
-How much more than its data an operator of PyTorch moves, beside what its tensors say.
-
-Counted on the algorithm: batch norm in training reads x for the statistics and again to normalise, and backward x and
-dy twice each; it gives a block to each channel, so that few channels leave units idle (1.2 blocks a unit fill the H100,
-as the bundled trace of ResNet-50 has it: with 64 channels it moves less than half as much a second as with 256). Max
-pooling writes an index of 8 bytes an output, and backward walks over the windows of each input, which takes as long as
-to move the gradient that it writes 8 times: measured, in the bundled traces of VGG-13 (7.8 times) and ResNet-50 (8.9).
 """
 
 from __future__ import annotations
@@ -174,6 +166,14 @@ def _sum(parts: list[TableTime | None]) -> TableTime | None:
     return TableTime(sum(part.us for part in known), least.evidence, least.source)
 
 
+# How much more than its data an operator of PyTorch moves, beside what its tensors say.
+#
+# Counted on the algorithm: batch norm in training reads x for the statistics and again to normalise, and backward x
+# and dy twice each; it gives a block to each channel, so that few channels leave units idle (1.2 blocks a unit fill
+# the H100, as the bundled trace of ResNet-50 has it: with 64 channels it moves less than half as much a second as
+# with 256). Max pooling writes an index of 8 bytes an output, and backward walks over the windows of each input,
+# which takes as long as to move the gradient that it writes 8 times: measured, in the bundled traces of VGG-13 (7.8
+# times) and ResNet-50 (8.9).
 #: Passes over a tensor of the data's size, over those that its tensors count: forward, backward.
 _BATCH_NORM = (3 / 2, 5 / 3)
 _BLOCKS_A_UNIT = 1.2

@@ -3,7 +3,8 @@
 Slow (about 10**5 events a second); shares with the kernels the description of the machine (paths, resources) alone.
 To be read in this order: ``events`` (in order, servers), ``requests`` (the life of a request and its answer),
 ``packets`` (copy engines, NICs, transfers), ``peers`` (the life of a replayed peer's write: docs/design/replay.md),
-``shared`` (operations), ``wavefronts`` (who issues what when), ``tasks`` (task graph, workgroups to CUs), ``deadlock``.
+``shared`` (operations), ``wavefronts`` (who issues what when), ``tasks`` (task graph, workgroups to CUs).
+:func:`explain` tells who waits for what in a deadlock.
 """
 
 from __future__ import annotations

@@ -197,11 +197,8 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
     ops, tops = kineto.ops, outermost(kineto.ops)
 
     def value(index: int, above: int | None) -> int | None:
-        return (
-            above
-            if above is not None or not communication.is_layout(ops[index].name, parent_name(ops, index))
-            else index
-        )
+        is_inner = above is not None or not communication.is_layout(ops[index].name, parent_name(ops, index))
+        return above if is_inner else index
 
     around = communication.from_parents([op.parent for op in ops], None, value)
     inner: dict[int, list[int]] = {}
@@ -238,11 +235,8 @@ def _collective(
 ) -> tuple[str, int | None, int]:
     """Return the operation, the bytes and the time of one collective."""
     said = [str(each["Collective name"]) for each in args if "Collective name" in each]
-    named = (
-        each
-        for name in (*said, *names, *(k.name for k in kernels))
-        if (each := communication.operation(name)) != communication.UNNAMED
-    )
+    found = map(communication.operation, (*said, *names, *(kernel.name for kernel in kernels)))
+    named = (each for each in found if each != communication.UNNAMED)
     sizes = (size for each in args if (size := communication.message_bytes(each)) is not None)
     time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
     return next(named, communication.UNNAMED), next(sizes, None), time or cpu_ps
