@@ -1,18 +1,19 @@
-"""Predict one collective: what the library would choose, how long that takes, what else it could have done.
+"""Predict the time of one collective: the library's choice, its duration, and the alternatives.
 
-The library's choice follows its own cost model (:mod:`tuner`); the time follows ours (:mod:`costs`). Between nodes few
-measurements show that the library's model is the better one. Without them the answer is another candidate if our
-estimate of it lies below the likely range of the library's choice, and a note says so.
+The choice follows the library's own cost model (:mod:`tuner`), the time trine's (:mod:`costs`). Few measurements
+between nodes show that the library's model is the better one. Without such measurements the answer takes another
+candidate if trine's estimate of it is below the likely range of the library's choice; a note reports this.
 
-On links described by hand more bandwidth never makes the answer slower: where the library would then change to
-something that takes longer, the time stays what it was with the bandwidth at which it changes, and a note of the answer
-says so. Between several nodes of such links our estimate alone chooses, so that less latency is never slower either.
-The answer never falls as the size grows: where the library changes to something that is faster than what it did for a
-smaller size, the time stays level until the new choice has caught up. On a degraded machine this holds between powers
-of two. A reduce_scatter or all_gather never
-takes longer than the all_reduce of its size, which leaves every rank with all that they leave it: where the library's
-own way would, the all_reduce's time is the answer, and a note of the answer says so. That happens with many domains or
-switches that reduce, where all_reduce has trees or NVLS and the others a ring.
+Four rules keep answers in order:
+
+- Hand-described links: more bandwidth never gives a longer time. If it would make the library change to a slower
+  candidate, the time stays as it was at the bandwidth of the change, with a note. Between several nodes the fastest
+  estimate is the choice, so less latency never gives a longer time either.
+- Size: the time never falls as the size grows. If the library changes to a faster candidate, the time stays level until
+  this candidate takes as long. On a degraded machine the rule holds between powers of two.
+- A reduce_scatter or all_gather takes at most as long as the all_reduce of its size, which delivers the same data and
+  more. The limit matters with many domains or switches that reduce, because only all_reduce has trees and NVLS there.
+- A degraded machine is never faster than the machine with one fault less.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from trine.units import format_time
 
 OPS = (*RING_OPS, *DIRECT_OPS)
 ALGORITHMS = tuple(COSTS)
-#: What an all_reduce does besides other things.
+#: Collectives whose work is a part of all_reduce's.
 CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
@@ -47,7 +48,7 @@ _GRID_PER_OCTAVE = 4
 _LESS: tuple[float, ...] = tuple(2.0 ** (-step / 32) for step in range(1, 65)) + tuple(
     2.0 ** (-2 - step / 8) for step in range(1, 49)
 )
-#: Settings with less bandwidth are kept, up to so many.
+#: Maximum number of cached contexts with less bandwidth.
 _MOST_KEPT = 1000
 #: What algorithms need that some groups have not.
 _NEEDS = {
@@ -55,10 +56,10 @@ _NEEDS = {
     "nvlstree": " (it needs switches that reduce, and several nodes or racks)",
     "collnet": " (it needs a fabric that reduces, 'reduces: true', and several nodes)",
 }
-#: Between these binary logarithms of the size the band goes over from that of small messages to that of large ones.
+#: Binary logarithms of the size between which the band changes from small to large messages.
 _BAND_FROM, _BAND_TO = 18, 21
 
-#: Between a better and a degraded machine so many steps are looked at for switches, which are found by halving.
+#: Steps between a better and a degraded machine that are searched for switches, and bisections of each step.
 _STEPS, _HALVINGS = 16, 30
 
 Candidate = tuple[str, str]
@@ -111,10 +112,10 @@ class Collectives:
         self._less: dict[float, CostContext] = {}
         self._longest: dict[str, list[float]] = {}
 
-    # -- what there is to choose from ----------------------------------------------------------------------------
+    # -- candidates ----------------------------------------------------------------------------------------------
 
     def candidates(self, op: str) -> list[Candidate]:
-        """The (algorithm, protocol) pairs that the options leave. Raises InputError where none is left."""
+        """The (algorithm, protocol) pairs that the options leave. Raises InputError if there is none."""
         _check_op(op)
         every = runnable(self.topology, self.library.name, op)
         options = self.options
@@ -141,7 +142,7 @@ class Collectives:
         )
 
     def choice(self, op: str, size_bytes: int) -> Candidate:
-        """What the library would take for this size."""
+        """Return the library's candidate for this size."""
         pairs = self.candidates(op)
         if len(pairs) == 1:
             return pairs[0]
@@ -189,7 +190,7 @@ class Collectives:
         return COSTS[pair[0]](self.context, op, float(size_bytes), pair[1])
 
     def notes(self, op: str) -> tuple[str, ...]:
-        """What an answer rests on, and what it leaves out, in sentences."""
+        """Return the basis of an answer and the effects left out, in sentences."""
         notes = list(self.cost_notes())
         if self.library.name != "nccl":
             notes.append(f"{self.library.name} chooses by tables that are not modelled: its fastest candidate is taken")
@@ -198,7 +199,7 @@ class Collectives:
         return tuple(notes)
 
     def cost_notes(self) -> tuple[str, ...]:
-        """What the software's costs rest on, a sentence a medium."""
+        """Return the source of the software costs, a sentence a medium."""
         notes = []
         for medium in self._media():
             how = "fitted on measurements of this medium" if medium.evidence != "assumed" else "assumed, of its kind"
@@ -263,7 +264,7 @@ class Collectives:
         return own if own.time_ps <= whole.time_ps else _bounded(own, whole)
 
     def _chosen(self, op: str, size_bytes: int) -> CollectiveTime:
-        """With what the library would take."""
+        """Return the answer for the library's candidate."""
         sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
         if self._before and self.library.name == "nccl":
             return self._answer(op, size_bytes, sent, self.choice(op, sent), self._smaller_us(op, size_bytes))
@@ -292,7 +293,7 @@ class Collectives:
         return sorted(rows, key=lambda row: row.time_ps)
 
     def crossovers(self, op: str) -> list[tuple[int, str, str]]:
-        """(size in bytes from which on, algorithm, protocol) of the library's choices, smallest size first."""
+        """Return (first size in bytes, algorithm, protocol) of each choice of the library, smallest size first."""
         self._segment(op, 0)
         return [(segment.first, *segment.candidate) for segment in self._segments[op][1]]
 
@@ -329,11 +330,11 @@ class Collectives:
     # -- more bandwidth is never slower --------------------------------------------------------------------------
 
     def _with_less(self, op: str, size: int, chosen: Candidate) -> tuple[Cost, Candidate, float] | None:
-        """The fastest of what the library would take with less bandwidth, run with that: (cost, which, part of it).
+        """Return the fastest candidate at a lower bandwidth: (cost, candidate, share of the bandwidth).
 
-        NCCL's cost model is not ours, so more bandwidth may make it change to something slower. Nobody who adds
-        bandwidth gets less: the answer is then the time with as much bandwidth as lets it choose as before. That is for
-        links described by hand; on those of the catalogue its choice is what was measured.
+        NCCL's cost model is not trine's, so more bandwidth may make NCCL change to a slower candidate. A user who adds
+        bandwidth does not lose: the time is then the one at the largest bandwidth with the old choice. This is for
+        hand-described links; on links of the catalogue the choice was measured.
         """
         pairs = self.candidates(op)
         if len(pairs) < 2 or self.library.name != "nccl" or not self.topology.by_hand:
@@ -352,7 +353,7 @@ class Collectives:
         return best
 
     def _largest_part(self, op: str, size: int, wanted: Candidate) -> float | None:
-        """The largest part of its bandwidth at which the library takes ``wanted``; None where it does at none."""
+        """Return the largest share of the bandwidth at which the library takes ``wanted``; None if there is none."""
         high = 1.0
         for low in _LESS:
             if self._choice(self._slowed(low), op, size) == wanted:
@@ -429,7 +430,7 @@ class Collectives:
         return segments[bisect_right(firsts, size) - 1]
 
     def _find_segments(self, op: str) -> list[_Segment]:
-        """Walk up the sizes; where the choice changes between two of them, find the exact byte."""
+        """Walk up the sizes and find the exact byte of each change of the choice."""
         segments = [_Segment(0, self.choice(op, 0), 0.0)]
         at, last = 0, MAX_BYTES
         grid = {int(2 ** (step / _GRID_PER_OCTAVE)) for step in range(12, 50 * _GRID_PER_OCTAVE)} | {last}
@@ -503,7 +504,7 @@ def _ps(us: float) -> int:
 
 
 def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
-    """The parts of a cost, and what the time stays above it for; they add up to the time exactly."""
+    """Return the parts of a cost, the floor last if it raises the time; they add up to the time exactly."""
     steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
     given = [
         ("launch", cost.launch_us, "starting the kernels"),
@@ -527,7 +528,7 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
 
 
 def with_library(collectives: Collectives, library: Library) -> Collectives:
-    """The same group with other costs: what a fit tries."""
+    """Return the same group with other costs, for a fit."""
     return with_context(collectives, replace(collectives.context, library=library))
 
 
