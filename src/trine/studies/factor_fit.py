@@ -1,6 +1,6 @@
 """At most three factors of a software profile, fitted on measured steps.
 
-The factors multiply what they are named after (:data:`trine.software.FACTORS`); the fit makes the mean square of
+The factors multiply what they are named after (:data:`trine.software.profile.FACTORS`); the fit makes the mean square of
 log(predicted / measured) least, by Gauss-Newton with finite differences (each factor times 1.05), from where the
 profile is. A factor that no step feels, or that cannot be told from another, is refused rather than guessed.
 
