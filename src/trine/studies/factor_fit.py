@@ -1,11 +1,8 @@
 """At most three factors of a software profile, fitted on measured steps.
 
-The factors multiply what they are named after (:data:`trine.software.profile.FACTORS`); the fit makes the mean square of
-log(predicted / measured) least, by Gauss-Newton with finite differences (each factor times 1.05), from where the
-profile is. A factor that no step feels, or that cannot be told from another, is refused rather than guessed.
-
-This is the fit of ``trine calibrate --step``: a few steps of one user, each simulated anew, which he can measure again
-where one is doubtful. ``trine validate`` has another (:mod:`trine.studies.step_factors`), for published rows.
+The factors are those of :data:`trine.software.profile.FACTORS`. The fit minimises the mean square of
+log(predicted / measured) by Gauss-Newton with finite differences (each factor times 1.05), starting at the profile's
+values. A factor that affects no step, or that cannot be told from another, is refused rather than guessed.
 """
 
 from __future__ import annotations
