@@ -25,6 +25,7 @@ NO_KERNEL = LOOKING | {
     "contiguous", "item", "local_scalar_dense", "new_empty", "new_empty_strided", "resize", "set", "lift_fresh",
     "is_same_size", "record_stream", "data", "requires_grad", "size", "sym_size", "dropout", "unsafe_chunk",
     "split_with_sizes", "unsafe_split", "diagonal", "broadcast_tensors", "broadcast_to", "swapdims", "resolve_neg",
+    "empty_permuted", "broadcast_in_dim",
 }  # fmt: skip
 
 

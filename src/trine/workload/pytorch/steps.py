@@ -152,12 +152,13 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
     """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute.
 
     An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or makes a view.
+    On meta tensors, a call that PyTorch computes in ``prims`` counts as one.
     """
-    tops, outer = outermost(ops), set[int | None]()
+    tops, outer, inside = outermost(ops), set[int | None](), _inside_references(ops)
     computing = [
         i
         for i, op in enumerate(ops)
-        if _computes(op.name) and not communication.is_layout(op.name, parent_name(ops, i))
+        if i not in inside and _computes(op.name) and not communication.is_layout(op.name, parent_name(ops, i))
     ]
     for i in computing:
         above = ops[i].parent
@@ -171,6 +172,40 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
         if i not in outer and top is not None:
             counts[top] += 1
     return counts
+
+
+#: Calls that PyTorch splits into others before it looks at the device (CompositeImplicitAutograd of
+#: aten/src/ATen/native/native_functions.yaml), if several of those may compute.
+_SPLIT = frozenset(f"aten::{name}" for name in (
+    "batch_norm", "bilinear", "conv1d", "conv2d", "conv3d", "cosine_embedding_loss", "cosine_similarity",
+    "cross_entropy_loss", "dropout", "einsum", "group_norm", "gru", "gru_cell", "instance_norm", "kl_div", "l1_loss",
+    "layer_norm", "linear", "log_softmax", "lstm", "lstm_cell", "matmul", "nll_loss", "nll_loss2d", "nll_loss_nd",
+    "pairwise_distance", "rms_norm", "rnn_relu", "rnn_tanh", "scaled_dot_product_attention", "softmax", "tensordot",
+    "triplet_margin_loss", "_batch_norm_impl_index", "_convolution", "_scaled_dot_product_attention_math",
+))  # fmt: skip
+
+
+def _inside_references(ops: list[CpuOp]) -> set[int]:
+    """Return the calls that stand for one kernel of another: inside PyTorch's Python references, used on meta tensors.
+
+    A reference computes in ``prims``; the outermost call around one that is not split before is a kernel on a GPU.
+    """
+    whole = set[int]()
+    for i, op in enumerate(ops):
+        if op.name.startswith("prims::"):
+            around, above = i, op.parent
+            while above is not None and not _is_node(ops[above].name):
+                around = around if ops[above].name in _SPLIT else above
+                above = ops[above].parent
+            whole.add(around)
+    inside = set[int]()
+    for i, op in enumerate(ops):
+        above = op.parent if whole else None
+        while above is not None and above not in whole:
+            above = ops[above].parent
+        if above is not None:
+            inside.add(i)
+    return inside
 
 
 def _is_node(name: str) -> bool:
