@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
@@ -191,7 +191,7 @@ def work_of(sizes: Resized) -> Work:
     if contraction is not None:
         return Work(*contraction(sizes))
     passes = passes_of(sizes.operator)
-    if family == "view":
+    if family == "view" and not sizes.operator.kernel_times_ps:  # with kernels, it was a view that had to copy
         return Work(0, 0)
     if family == "optimizer":
         flops, num_bytes = _optimizer(sizes)
@@ -211,6 +211,8 @@ def passes_of(operator: Operator) -> Fraction:
 
 
 def _moving(sizes: Resized, family: str) -> Cost:
+    if sizes.forward is not None and sizes.operator.kernel_times_ps and not (sizes.inputs or sizes.outputs):
+        sizes = replace(sizes, inputs=sizes.forward.inputs, outputs=sizes.forward.outputs)  # recorded without tensors
     largest = max((elements(t) for t in (*sizes.inputs, *sizes.outputs)), default=0)
     flops = largest * _FLOPS_PER_ELEMENT.get(family, (0, 0))[is_gradient(sizes)]
     written = sizes.outputs

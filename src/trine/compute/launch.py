@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
 from trine.evidence import ASSUMED
-from trine.graph.workload import Operator, Workload
+from trine.graph.workload import TRACED_STEP, Operator, Workload
 from trine.software.profile import Software
 from trine.units import PS_PER_US, format_time
 
@@ -118,11 +118,26 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
             waited = launch + gap > _WAIT_FACTOR * typical
             costs.append(typical if waited else launch + gap)
             num_waits += waited
+    share, notes = _without_profiler(workload, sum(costs))
     return LaunchCosts(
-        tuple(costs),
+        tuple(round(cost * share) for cost in costs),
         "measured" if len(spans) == len(costs) else "assumed",
-        _notes(workload, spans, num_waits, default_ps),
+        (*notes, *_notes(workload, spans, num_waits, default_ps)),
     )
+
+
+def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[str, ...]]:
+    """Return the share of launches that is not the profiler's, and a note.
+
+    The profiler slows the CPU alone. What it adds to a step that waits for the CPU is known where the trace has the
+    time of steps without it; of steps that wait for the GPU nothing is known.
+    """
+    traced, unprofiled = workload.metadata.get(TRACED_STEP, ""), workload.unprofiled_step_ps
+    more_ps = int(traced) - unprofiled if traced.isdecimal() and unprofiled else 0
+    if not 0 < more_ps < total_ps:
+        return 1.0, ("launch times were recorded with the profiler on, which makes each launch several times longer",)
+    text = f"launches are {more_ps / total_ps:.0%} shorter than recorded: the profiler added {format_time(more_ps)}"
+    return 1 - more_ps / total_ps, (f"{text} to the step",)
 
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
@@ -150,7 +165,7 @@ def _usual(workload: Workload, spans: dict[int, tuple[int, int]]) -> dict[str, i
 
 
 def _notes(workload: Workload, spans: dict[int, tuple[int, int]], num_waits: int, default_ps: int) -> tuple[str, ...]:
-    notes = ["launch times were recorded with the profiler on, which makes each launch several times longer"]
+    notes = []
     if num_waits:
         notes.append(f"{num_waits} launches were taken to include a wait, which was left out")
     missing = len(workload.operators) - len(spans)

@@ -21,6 +21,8 @@ SYNTHESISED = "synthesised"
 
 #: Entry of ``Workload.missing`` of a profile in which no kernel ran on a GPU.
 GPU_KERNELS = "GPU kernels"
+#: Key of ``Workload.metadata``: picoseconds of the traced step, profiler on.
+TRACED_STEP = "traced_step_ps"
 
 #: Key of ``Workload.metadata`` that names the machine of a trace without GPU kernels, where it is no CPU.
 RECORDED_ON = "recorded_on"
@@ -53,10 +55,11 @@ class Operator(OneLine):
     """One operator that ran on the GPU.
 
     ``gpu_time_ps`` is the recorded busy time of its kernels. ``launch_start_ps`` and ``launch_duration_ps`` are the CPU
-    side: when, from the start of the step, the launching thread began it and how long that kept the thread busy; None
-    where the trace has no CPU side. ``forward_id`` of a backward operator is the operator whose gradient it computes.
-    ``attributes`` holds what shapes do not say (stride, padding, dilation, groups, transposed, num_heads, causal, ...).
-    ``kernel_times_ps`` are the recorded times of its kernels in order, where the trace has them.
+    side: when, from the start of the step, the launching thread began it and how long that kept the thread busy, on a
+    clock that stands still while the thread waits for the GPU; None where the trace has no CPU side. ``forward_id`` of
+    a backward operator is the operator whose gradient it computes. ``attributes`` holds what shapes do not say (stride,
+    padding, dilation, groups, transposed, num_heads, causal, ...). ``kernel_times_ps`` are the recorded times of its
+    kernels in order, where the trace has them.
     """
 
     id: int

@@ -5,9 +5,12 @@ Times become picoseconds. Fractions of a microsecond are read exactly; a float w
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from trine.errors import TraceError
@@ -73,13 +76,13 @@ class KernelEvent:
     is_launched: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kineto:
     """Calls in the order of (start, -end) of each thread, kernels in the order of their start.
 
     ``communication``: kernels of collectives and of the recorded layout's copies; ``kernels`` are all others.
-    ``machine``: what a trace without kernels was recorded on, None for a CPU. ``waits``: thread, start and length of
-    each wait for the GPU while a collective ran on it.
+    ``machine``: what a trace without kernels was recorded on, None for a CPU. ``waits``: start and length, by start, of
+    what the launching threads waited: for the GPU while a collective ran on it, and for room in its queue.
     """
 
     path: Path
@@ -90,7 +93,19 @@ class Kineto:
     metadata: Mapping[str, str]
     communication: list[KernelEvent] = field(default_factory=list)
     machine: str | None = None
-    waits: list[tuple[object, int, int]] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+
+    def awake_ps(self, at_ps: int) -> int:
+        """Return a time on a clock of the CPU that stands still during ``waits``."""
+        index = bisect_left(self.waits, (at_ps,))
+        before = self._waited[index - 1] if index else 0
+        last = sum(self.waits[index - 1]) if index else 0
+        return at_ps - before + max(0, last - at_ps)
+
+    @cached_property
+    def _waited(self) -> list[int]:
+        """Length of all waits so far."""
+        return list(accumulate(length for _, length in self.waits))
 
 
 def parent_name(ops: list[CpuOp], index: int) -> str:
@@ -105,11 +120,11 @@ def read_kineto(path: Path) -> Kineto:
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise TraceError("has no list of traceEvents: not a profiler trace", file=path)
     ops: list[CpuOp] = []
-    launches: dict[int, tuple[int, object]] = {}
+    launches: dict[int, tuple[int, object, int]] = {}
     kernels: list[KernelEvent] = []
     correlations: list[int | None] = []
     categories: set[str] = set()
-    waits: list[tuple[object, int, int]] = []
+    waits: list[tuple[int, int]] = []
     for index, event in enumerate(document["traceEvents"]):
         if not isinstance(event, dict):
             raise TraceError(f"must be an object, got {short(event)}", file=path, field=f"traceEvents[{index}]")
@@ -131,27 +146,52 @@ def read_kineto(path: Path) -> Kineto:
             ops.append(CpuOp(index, name, start, end, tid, category != "cpu_op", args))
         elif category in _LAUNCH:
             if "Synchronize" in name:
-                waits.append((event.get("tid"), start, end))
+                waits.append((start, end))
             correlation = _correlation(args, path, where)
             if correlation is not None:
-                launches.setdefault(correlation, (start, event.get("tid")))
+                launches.setdefault(correlation, (start, event.get("tid"), end))
         else:
             device = args.get("device", 0)
             kernels.append(KernelEvent(index, name, start, end, device if isinstance(device, int) else 0,
                                        args=args))  # fmt: skip
             correlations.append(_correlation(args, path, where))
+    ends: dict[int, int] = {}
     for kernel, correlation in zip(kernels, correlations, strict=True):
         kernel.is_launched = correlation is None or not launches or correlation in launches
+        if correlation is not None:
+            ends[correlation] = max(kernel.end_ps, ends.get(correlation, 0))
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
     _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
     kineto = _of_one_device(path, document, ops, kernels, categories)
     busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
-    for tid, start, end in waits if busy else ():
+    found = _queue_waits([(start, end, ends[c]) for c, (start, _, end) in launches.items() if c in ends])
+    for start, end in waits if busy else ():
         waited = sum(max(0, min(end, b) - max(start, a)) for a, b in busy)
         if waited:
-            kineto.waits.append((tid, start, min(waited, end - start)))
+            found.append((start, min(waited, end - start)))
+    for start, length in sorted(found):
+        before = sum(kineto.waits[-1]) if kineto.waits else start
+        if start + length > before:
+            kineto.waits.append((max(start, before), start + length - max(start, before)))
     return kineto
+
+
+#: A launch that takes so many times the usual while so many kernels are under way waits for room in the GPU's queue.
+_LONG_LAUNCH, _UNDER_WAY = 4, 64
+
+
+def _queue_waits(launches: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Return start and length of waits in launches, given as their start, their end and the end of their kernels."""
+    if not launches:
+        return []
+    starts, ends = sorted(each[0] for each in launches), sorted(each[2] for each in launches)
+    usual = sorted(end - start for start, end, _ in launches)[len(launches) // 2]
+    return [
+        (start, end - start - usual)
+        for start, end, _ in launches
+        if end - start > _LONG_LAUNCH * usual and bisect_left(starts, start) - bisect_right(ends, start) >= _UNDER_WAY
+    ]
 
 
 def _of_one_device(
@@ -236,7 +276,7 @@ def _times(event: dict[str, object], path: Path, where: str) -> tuple[int, int]:
     return result[0], result[0] + result[1]
 
 
-def _nest(ops: list[CpuOp], kernels: list[KernelEvent], launches: list[tuple[int, object] | None]) -> None:
+def _nest(ops: list[CpuOp], kernels: list[KernelEvent], launches: list[tuple[int, object, int] | None]) -> None:
     """Set the parent of each call and the launching call of each kernel from containment in time on one thread."""
     waiting: dict[str, list[tuple[int, int]]] = {}
     for index, launch in enumerate(launches):

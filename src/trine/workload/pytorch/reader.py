@@ -240,12 +240,12 @@ def _operator(
 ) -> RawOperator:
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
-    waited = sum(length for tid, start, length in kineto.waits if tid == op.tid and op.start_ps <= start < op.end_ps)
+    begin, end = kineto.awake_ps(op.start_ps), kineto.awake_ps(op.end_ps)
     return RawOperator(
         number, op.name, row.phase, operands.inputs, operands.outputs,
         gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
-        forward=forward, launch_start_ps=op.start_ps - step.start_ps if launched else None,
-        launch_duration_ps=op.end_ps - op.start_ps - waited if launched else None,
+        forward=forward, launch_start_ps=begin - kineto.awake_ps(step.start_ps) if launched else None,
+        launch_duration_ps=end - begin if launched else None,
         kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
         attributes=_attributes(operands.values) if row.launches is None else
         {**_attributes(operands.values), "kernels": row.launches},

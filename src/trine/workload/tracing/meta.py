@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trine.errors import TraceError, nearest
-from trine.graph.workload import Workload
+from trine.graph.workload import TRACED_STEP, Workload
 from trine.inputs import read_text
 from trine.outputs import write_text
 from trine.units import MAX_INT64
@@ -96,7 +96,7 @@ def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
     metadata = {key: value for key, value in workload.metadata.items() if value}  # a capture blanks the host's name
     metadata.update(device=meta.device, device_name=meta.device_name, captured_at=meta.captured_at)
     metadata.update(warmup_steps=str(meta.warmup_steps), timed_steps=str(len(meta.unprofiled_steps_ps)))
-    metadata["traced_step_ps"] = str(meta.traced_step_ps)
+    metadata[TRACED_STEP] = str(meta.traced_step_ps)
     for group in ("versions", "host", "settings"):
         metadata.update({f"{group}.{key}": value for key, value in getattr(meta, group).items()})
     gpu = meta.device_name if meta.device == "cuda" else None

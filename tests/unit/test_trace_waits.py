@@ -1,0 +1,46 @@
+"""Is what a launching thread waits for the GPU's queue kept apart from what launches cost?"""
+
+from __future__ import annotations
+
+import json
+
+from trine.workload.pytorch.kineto import read_kineto
+
+LAUNCH_US, KERNEL_US, COUNT, FULL = 4, 100, 300, 200
+LOADING = 10  # this launch loads a module for 60 us: long, but the queue is nearly empty
+
+
+def events():
+    """One call a kernel; the queue takes 200, then each launch waits 96 us more."""
+    now, gpu = 1000, 1010
+    for i in range(COUNT):
+        took = LAUNCH_US + (60 if i == LOADING else 96 if i >= FULL else 0)
+        call = {"ph": "X", "tid": 1, "ts": now, "dur": took + 2, "cat": "cpu_op", "name": "aten::relu"}
+        launch = {"ph": "X", "tid": 1, "ts": now + 1, "dur": took, "cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+        gpu = max(gpu, now + took)
+        kernel = {"ph": "X", "tid": 7, "ts": gpu, "dur": KERNEL_US, "cat": "kernel", "name": "relu"}
+        yield call
+        yield launch | {"args": {"correlation": i + 1}}
+        yield kernel | {"args": {"correlation": i + 1, "device": 0}}
+        now, gpu = now + took + 2, gpu + KERNEL_US
+
+
+def test_waits_for_room_in_the_queue(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": list(events())}))
+    kineto = read_kineto(path)
+    assert len(kineto.waits) == COUNT - FULL
+    assert sum(length for _, length in kineto.waits) == (COUNT - FULL) * 96 * 10**6
+    lengths = [kineto.awake_ps(op.end_ps) - kineto.awake_ps(op.start_ps) for op in kineto.ops]
+    assert lengths == [(LAUNCH_US + 2 + 60 * (i == LOADING)) * 10**6 for i in range(COUNT)]
+    starts = [kineto.awake_ps(op.start_ps) for op in kineto.ops]
+    assert all(after - before == length for before, after, length in zip(starts, starts[1:], lengths, strict=False))
+
+
+def test_a_clock_never_runs_backwards(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": list(events())}))
+    kineto = read_kineto(path)
+    times = [kineto.awake_ps(1000 * 10**6 + step * 7 * 10**6) for step in range(4000)]
+    assert times == sorted(times)
+    assert times[-1] - times[0] == 3999 * 7 * 10**6 - (COUNT - FULL) * 96 * 10**6
