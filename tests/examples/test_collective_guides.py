@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster import load_cluster

@@ -141,21 +141,9 @@ def files() -> dict[str, bytes | None]:
 @functools.cache
 def commands() -> dict[str, Any]:
     """Every command of trine by its words, with the options that it declares."""
-    import typer
+    from command_tree import all_commands
 
-    from trine.cli.main import app
-
-    found: dict[str, Any] = {}
-
-    def walk(command: Any, words: tuple[str, ...]) -> None:
-        if inner := getattr(command, "commands", None):
-            for name, each in inner.items():
-                walk(each, (*words, name))
-        else:
-            found[" ".join(words)] = command
-
-    walk(typer.main.get_command(app), ())
-    return found
+    return dict(all_commands())
 
 
 def values_of(parameter: Any, is_loadstore: bool) -> Sequence[str]:

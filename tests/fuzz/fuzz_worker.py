@@ -38,11 +38,9 @@ def lay_out(files: dict[str, object], folder: Path) -> None:
 
 @functools.cache
 def _command() -> Any:
-    import typer
-
     from trine.cli.main import app
 
-    return typer.main.get_command(app)
+    return app
 
 
 def run(argv: list[str]) -> tuple[int, str]:

@@ -18,9 +18,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from full_disk import full_disk
 from fuzz_commands import BASES, files
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 

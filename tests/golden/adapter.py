@@ -22,7 +22,7 @@ class Said(NamedTuple):
 
 def command(words: list[str]) -> Said:
     """Run ``trine`` with these words in this process."""
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from trine.cli.main import app
 

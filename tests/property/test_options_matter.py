@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import typer
 import yaml
 from chakra_files import ALL_REDUCE, ALL_TO_ALL, collective, node, receive, send, write
+from click.testing import CliRunner
+from command_tree import all_commands
 from nccl_logs import log, table
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 
@@ -68,16 +68,8 @@ ELSEWHERE = {"trace capture", "validate training", "validate layouts", "validate
 
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command with its options by their long names."""
-
-    def walk(command: Any, words: list[str]) -> Iterator[tuple[str, list[str]]]:
-        if hasattr(command, "commands"):
-            for name, below in command.commands.items():
-                yield from walk(below, [*words, name])
-            return
-        names = [max(p.opts, key=len) for p in command.params if p.param_type_name == "option"]
-        yield " ".join(words), names
-
-    yield from walk(typer.main.get_command(app), [])
+    for words, command in all_commands():
+        yield words, [max(p.opts, key=len) for p in command.params if p.param_type_name == "option"]
 
 
 COMMANDS = dict(commands())

@@ -20,7 +20,7 @@ from chakra_files import (
     write,
 )
 from chakra_loadstore_cases import US, cluster, model, run
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster import load_cluster

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from nccl_logs import log, table
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster import Cluster, load_cluster

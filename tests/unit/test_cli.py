@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from chakra_files import ALL_REDUCE, DATA, collective, node, send, write
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 

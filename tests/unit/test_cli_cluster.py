@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.machine import MachineOptions, described_machine, group_machine, job_machine, slow_link
 from trine.cli.main import app

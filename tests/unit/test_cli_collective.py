@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from envelope import opened
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.collectives.sizes import format_size, parse_size, parse_sizes

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from envelope import opened
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.studies.gpu_measured import KernelValidation

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
+from command_tree import built
 
 from trine.cli.commands import COMMANDS, GROUPS, below, find
 from trine.cli.help import command_page, group_page, has_colour
@@ -18,14 +18,7 @@ from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
 from trine.cli.parameters import all_parameters
 
-HEAVY = ("numba", "numpy", "typer", "rich", "yaml")
-
-
-def built(words: str):
-    command = typer.main.get_command(app)
-    for word in words.split():
-        command = command.commands[word]
-    return command
+HEAVY = ("numba", "numpy", "click", "rich", "yaml")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
@@ -87,7 +80,7 @@ def test_pages_of_groups_import_nothing_heavy(words):
     assert "trine" in done.stdout
 
 
-def test_the_page_of_train_imports_neither_numpy_nor_typer():
+def test_the_page_of_train_imports_neither_numpy_nor_click():
     code = (
         "import sys\nfrom trine.cli import main\n"
         f"main._run(['train', '--help'])\nprint([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
@@ -142,7 +135,7 @@ def test_values_are_completed(words, name, value):
 def test_a_shell_completes_names_of_clusters():
     environment = {
         **os.environ,
-        "_TRINE_COMPLETE": "complete_bash",
+        "_TRINE_COMPLETE": "bash_complete",
         "COMP_WORDS": "trine train x --cluster dgx-h1",
         "COMP_CWORD": "4",
     }

@@ -82,7 +82,7 @@ def test_case_studies_tell_what_they_ran_and_stop(monkeypatch):
 
 
 def test_validate_loadstore_shows_the_points_that_were_done(monkeypatch):
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from trine.cli.main import app
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from envelope import opened
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

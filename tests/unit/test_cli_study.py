@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 from envelope import opened
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import InputError

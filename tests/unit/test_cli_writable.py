@@ -6,8 +6,8 @@ import os
 import sys
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
+from command_tree import all_commands
 
 from trine.cli import output
 from trine.cli.main import app
@@ -18,18 +18,14 @@ from trine.errors import InputError, MissingExtraError
 OWN = {("trace", "capture"): "into"}
 
 
-def commands(group, path: tuple[str, ...] = ()):
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command
+def commands():
+    return ((tuple(words.split()), command) for words, command in all_commands())
 
 
 def test_every_option_that_writes_is_looked_at():
     known = {*output.FILES, *output.PICTURES, *output.FOLDERS, *output.PREFIXES}
     found = {}
-    for path, command in commands(typer.main.get_command(app)):
+    for path, command in commands():
         for parameter in command.params:
             words = getattr(parameter, "help", None) or ""
             is_output = parameter.name == "output" or words.startswith(("Write ", "Draw ", "Picture to write"))
@@ -42,9 +38,9 @@ def test_every_option_that_writes_is_looked_at():
 
 def test_parameters_with_these_names_always_name_files():
     known = {*output.FILES, *output.PICTURES, *output.FOLDERS, *output.PREFIXES}
-    for path, command in commands(typer.main.get_command(app)):
+    for path, command in commands():
         for parameter in command.params:
-            if parameter.name in known:
+            if parameter.name in known and parameter.param_type_name == "option":
                 words = getattr(parameter, "help", "") or ""
                 assert words.split()[0] in ("Write", "Draw", "File", "Picture", "The"), (path, parameter.name, words)
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from eidolon_cases import TURN
 from envelope import opened
-from typer.testing import CliRunner
 
 import trine.replay.record
 from trine.cli.main import app

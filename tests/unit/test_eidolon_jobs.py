@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import InputError

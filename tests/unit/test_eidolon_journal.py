@@ -11,8 +11,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from full_disk import full_disk
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.collectives.kernels.build import build_kernel

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from full_disk import full_disk
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from envelope import opened
-from typer.testing import CliRunner
 
 from trine.cli.main import app
 from trine.cluster.load import load_cluster

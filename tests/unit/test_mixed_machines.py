@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from synthetic import MS, Chain
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

@@ -6,9 +6,9 @@ import re
 from functools import cache
 
 import pytest
+from click.testing import CliRunner
 from pipelines import US, run, stack
 from transformers import Transformer
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

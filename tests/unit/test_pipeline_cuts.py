@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from pipelines import US, stack
 from synthetic import MS, Chain
 from transformers import TIMES, B, Transformer
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

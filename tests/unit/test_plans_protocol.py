@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.collectives.mscclpp import check_plan, load_plan

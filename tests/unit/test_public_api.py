@@ -9,7 +9,7 @@ import pytest
 
 import trine
 
-HEAVY = ("numba", "numpy", "torch", "typer", "rich", "yaml", "matplotlib", "pandas", "pyarrow")
+HEAVY = ("numba", "numpy", "torch", "click", "rich", "yaml", "matplotlib", "pandas", "pyarrow")
 
 
 def test_all_is_sorted_complete_and_resolves():

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from cpu_time import computes_for_less_than
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

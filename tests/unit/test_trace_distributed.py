@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from test_trace_pytorch import LINEAR, Recorder
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from synthetic import MS, Chain
-from typer.testing import CliRunner
 
 import trine
 from trine.cli.main import app

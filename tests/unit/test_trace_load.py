@@ -114,7 +114,7 @@ def test_reading_needs_no_heavy_module() -> None:
 
     code = (
         "import sys; from trine.workload import load; load('vgg13-h100-b128');"
-        "print([m for m in ('numba', 'torch', 'yaml', 'typer') if m in sys.modules])"
+        "print([m for m in ('numba', 'torch', 'yaml', 'click') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryFacts, use_of

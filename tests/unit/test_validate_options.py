@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
+from command_tree import built
 
 from trine.cli.main import app
 from trine.errors import SpecError
@@ -95,9 +95,7 @@ def document(line: str) -> dict[str, Any]:
 
 def options(command: str) -> set[str]:
     """Long names of a command's options, but those that every test here uses."""
-    found = typer.main.get_command(app)
-    for word in ("validate", command):
-        found = found.commands[word]  # type: ignore[attr-defined]
+    found = built(f"validate {command}")
     return {max(p.opts, key=len) for p in found.params if p.param_type_name == "option"} - {"--json", "--brief"}
 
 

@@ -1,197 +1,172 @@
-"""The Typer application: commands are built from their functions when they are asked for."""
+"""The command line: click's commands, each built from its function when it is asked for."""
 
 from __future__ import annotations
 
-import inspect
+import os
+import re
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from trine._version import __version__
-from trine.cli.commands import ABOUT, GROUPS, Command, below, find
+from trine.cli.commands import GROUPS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
 from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
-from trine.errors import one_line
+from trine.errors import nearest, one_line
 
-#: What typer raises for an unknown option or a value that is none: it names the command.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-def make_app() -> typer.Typer:
-    """Every command of ``trine``, none of them imported yet."""
-    app = typer.Typer(
-        name="trine", cls=TrineGroup, help=ABOUT, no_args_is_help=True, pretty_exceptions_enable=False,
-        rich_markup_mode=None, context_settings=_SETTINGS,
-    )  # fmt: skip
+class Number(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
+    """A number as it is written in decimal digits, of at most 18 before and behind the point."""
 
-    @app.callback()
-    def root(
-        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-    ) -> None:
-        pass
+    _PATTERNS = {int: r"-?[0-9]{1,18}", float: r"-?[0-9]{1,18}(\.[0-9]{1,18})?(e-?[0-9]{1,2})?"}  # noqa: RUF012
 
-    return app
+    def __init__(self, kind: type) -> None:
+        self.kind, self.name = kind, "a whole number" if kind is int else "a number"
 
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"trine {__version__}")
-        raise typer.Exit
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; raises UsageError naming the option and the text."""
+        if isinstance(value, int | float):
+            return value
+        if not re.fullmatch(self._PATTERNS[self.kind], value):
+            option = "" if param is None else f"{'/'.join(param.opts)} "
+            raise click.UsageError(f"{option}must be {self.name}, got {value!r:.80}", ctx)
+        return self.kind(value)
 
 
-class LazyCommands(MutableMapping[str, Any]):
-    """The commands of a group by name, in the order of use; each is built when it is asked for."""
+class TrineGroup(click.Group):
+    """All commands, or those of a group such as ``trine cluster``. An error of usage is one line, as all errors are."""
 
-    def __init__(self, group: str) -> None:
-        self._group = group
-        self._names = [name for name, _, _ in below(group)]
-        self._built: dict[str, Any] = {}
+    def __init__(self, words: str = "") -> None:
+        super().__init__(words or "trine", context_settings=_SETTINGS)
+        self.words = words
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._built:
-            words = f"{self._group} {name}".strip()
-            command = find(words)
-            self._built[name] = _group(name) if command is None else build(command)
-        return self._built[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        raise TypeError("the commands of trine are those of trine.cli.commands")
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError("the commands of trine are those of trine.cli.commands")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class TrineGroup(TyperGroup):
-    """A group of commands whose errors of usage are one line, as all errors are."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        name = settings.get("name") or ""
-        self.words = "" if name not in GROUPS else name
-        self.commands = LazyCommands(self.words)
-
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of use."""
-        return list(self.commands)
+        return [name for name, _, _ in below(self.words)]
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The page of the group, from the table of commands."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Build a command; None where there is none of that name."""
+        command = find(f"{self.words} {cmd_name}".strip())
+        if command is not None:
+            return build(command)
+        return TrineGroup(cmd_name) if cmd_name in GROUPS and not self.words else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that a line begins with; raises UsageError with the nearest name."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise click.UsageError(f"No such command {args[0]!r}{nearest(args[0], known)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the page of the group, from the table of commands."""
         formatter.write(group_page(self.words, has_colour(sys.stdout)))
 
     def main(  # type: ignore[override]  # the options that trine and its tests give
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
+        self, args: Sequence[str] | None = None, prog_name: str | None = "trine", **extra: Any
     ) -> Any:
-        """Run a command line."""
+        """Run a command line; raises SystemExit."""
         try:
-            code = super().main(args, prog_name, standalone_mode=False, **extra)
-            if not standalone_mode:
-                return code
-        except _UsageError as error:
-            if not standalone_mode:
-                raise
-            if "Help" in type(error).__name__:  # a group without a command: its message is the help
-                print(error, file=sys.stderr, flush=True)
-                sys.exit(2)
-            print(f"error: {_said(error)}", file=sys.stderr, flush=True)
+            code = super().main(args, prog_name, **{**extra, "standalone_mode": False})
+        except click.NoSuchOption as error:
+            _refuse(error, f"No such option: {error.option_name}{nearest(error.option_name, _options(error.ctx))}")
+        except click.exceptions.NoArgsIsHelpError as error:
+            print(error.format_message(), file=sys.stderr, flush=True)
             sys.exit(2)
-        except typer.Abort:
+        except click.UsageError as error:
+            _refuse(error, error.format_message())
+        except click.Abort:
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _said(error: Any) -> str:
-    """The message, and where help is."""
-    command = getattr(getattr(error, "ctx", None), "command_path", None)
-    help_ = f" ({command} --help)" if command else ""
-    return one_line(_message(error).rstrip(".") + help_)
+def _options(ctx: click.Context | None) -> list[str]:
+    return [] if ctx is None else [name for each in ctx.command.params for name in (*each.opts, *each.secondary_opts)]
 
 
-def _message(error: Any) -> str:
-    """The message; of a value that is no number also the value, which typer's own words leave out."""
-    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(found[0]["type"]) if found else None
-    if wanted is None or not getattr(error, "param", None):
-        return str(error.format_message())
-    return f"{'/'.join(error.param.opts)} must be {wanted}, got {str(found[0]['input'])!r:.80}"
+def _refuse(error: click.UsageError, message: str) -> None:
+    """Say what is wrong with a command line, and where help is."""
+    help_ = "" if error.ctx is None else f" ({error.ctx.command_path} --help)"
+    print(f"error: {one_line(message.rstrip('.') + help_)}", file=sys.stderr, flush=True)
+    sys.exit(2)
 
 
-def _group(name: str) -> Any:
-    """A group below trine, such as ``trine cluster``."""
-    app = typer.Typer(
-        name=name, cls=TrineGroup, help=GROUPS[name][1], no_args_is_help=True, rich_markup_mode=None,
-        add_completion=False,
-    )  # fmt: skip
-    app.callback()(lambda: None)
-    return typer.main.get_group(app)
+def make_app() -> TrineGroup:
+    """Every command of ``trine``, none of them imported yet."""
+    app = TrineGroup()
+    for name, answer in (("--version", _version), ("--show-completion", _completion)):
+        app.params.append(click.Option([name], is_flag=True, is_eager=True, expose_value=False, callback=answer))
+    return app
 
 
-def build(command: Command) -> Any:
-    """A command as Typer runs it."""
+def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"trine {__version__}")
+        ctx.exit()
+
+
+def _completion(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """Print what a shell evaluates to complete command lines."""
+    if asked:
+        shell = PurePath(os.environ.get("SHELL", "")).name
+        found = get_completion_class(shell)
+        if found is None:
+            raise click.UsageError(f"SHELL is {shell!r}: completion knows bash, zsh and fish", ctx)
+        click.echo(found(ctx.command, {}, "trine", "_TRINE_COMPLETE").source())
+        ctx.exit()
+
+
+def build(command: Command) -> click.Command:
+    """A command as click runs it."""
     return single(command.function(), command.words)
 
 
-def single(function: Callable[..., Any], words: str) -> Any:
+class _Page(click.Command):
+    """A command with a help page of its own panels."""
+
+    page: Callable[[bool], str]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write that page."""
+        formatter.write(self.page(has_colour(sys.stdout)))
+
+
+def single(function: Callable[..., Any], words: str) -> click.Command:
     """One function as a command of these words."""
-
-    class Page(TyperCommand):
-        """A command with a help page of its own panels."""
-
-        def format_help(self, ctx: Any, formatter: Any) -> None:
-            formatter.write(command_page(words, function, has_colour(sys.stdout)))
-
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(words.split()[-1], cls=Page, context_settings=_SETTINGS)(typed(function))
-    return typer.main.get_command(app)
-
-
-def typed(function: Callable[..., Any]) -> Callable[..., None]:
-    """The command as a function that Typer understands: one parameter for each option."""
+    parameters = all_parameters(function)
     run = reports_errors(runner(function), words_of(function))
-    parameters = [_parameter(each) for each in all_parameters(function)]
 
-    def called(**given: Any) -> None:
-        run(**given)
+    def called(**typed: Any) -> None:
+        run(**{each.name: _given(each, typed[each.name]) for each in parameters})
 
-    called.__name__, called.__doc__ = function.__name__, function.__doc__
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
-
-
-def _parameter(each: CommandParameter) -> inspect.Parameter:
-    option, default = each.option, each.default
-    complete = (lambda incomplete: _complete(each, incomplete)) if option.values or option.metavar else None
-    if option.is_argument:
-        info: Any = typer.Argument(help=option.help, metavar=option.metavar, autocompletion=complete)
-    else:
-        info = typer.Option(
-            *each.names, help=option.help, metavar=option.metavar, rich_help_panel=option.panel,
-            autocompletion=complete,
-        )  # fmt: skip
-    kind: Any = list.__class_getitem__(each.kind) if each.is_many else each.kind
-    hint = kind if each.is_required or default is not None else kind | None
-    return inspect.Parameter(
-        each.name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if each.is_required else default,
-        annotation=Annotated[hint, info],
-    )  # fmt: skip
+    made = _Page(words.split()[-1], callback=called, params=[_parameter(each) for each in parameters],
+                 context_settings=_SETTINGS)  # fmt: skip
+    made.page = lambda colour: command_page(words, function, colour)
+    return made
 
 
-def _complete(parameter: CommandParameter, incomplete: str) -> list[str]:
-    return [value for value in parameter.values() if value.startswith(incomplete)]
+def _given(each: CommandParameter, typed: Any) -> Any:
+    """What was typed, the default where nothing was."""
+    typed = list(typed) if isinstance(typed, tuple) else typed
+    return each.default if typed is None or typed == [] else typed
+
+
+def _parameter(each: CommandParameter) -> click.Parameter:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(value) for value in each.values() if value.startswith(incomplete)]
+
+    kind = Number(each.kind) if each.kind in (int, float) else click.STRING
+    if each.option.is_argument:
+        many = -1 if each.is_many else 1
+        return click.Argument([each.name], type=kind, nargs=many, required=each.is_required, shell_complete=complete)
+    if each.kind is bool:
+        return click.Option([*each.names, each.name], is_flag=True, default=None, help=each.option.help)
+    return click.Option([*each.names, each.name], type=kind, multiple=each.is_many, required=each.is_required,
+                        metavar=each.option.metavar, help=each.option.help, shell_complete=complete)  # fmt: skip

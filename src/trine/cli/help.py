@@ -22,8 +22,7 @@ DIM, CYAN, YELLOW, RED = "2", "1;36", "33", "1;31"
 _HELP = ("--help", "-h"), "Show this message and exit."
 _ROOT = (
     (("--version",), "Print the version."),
-    (("--install-completion",), "Install completion for the current shell."),
-    (("--show-completion",), "Show completion for the current shell, to copy it or customize the installation."),
+    (("--show-completion",), 'Print completion for your shell: eval "$(trine --show-completion)".'),
 )
 
 

@@ -15,7 +15,7 @@ from trine.cli.streams import end_streams, keep_interrupts, keep_streams
 from trine.errors import safe
 
 if TYPE_CHECKING:
-    import typer
+    from trine.cli.application import TrineGroup
 
 _HELP = ("--help", "-h")
 #: What libraries ask when they are imported; the user's own setting wins. numpy's products are small here, and starting
@@ -27,8 +27,8 @@ _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
 COLLECT_AFTER = (1_000_000, 2, 2)
 
 
-def __getattr__(name: str) -> typer.Typer:
-    """``app``, the Typer application, made when it is asked for."""
+def __getattr__(name: str) -> TrineGroup:
+    """``app``, all commands, made when it is asked for."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trine.cli.application import make_app
@@ -77,17 +77,10 @@ def _run(words: list[str]) -> object:
             print(text)
             return 0
     try:
-        if "_TRINE_COMPLETE" in os.environ or not _is_run_plain(words):
-            __getattr__("app")()
+        __getattr__("app").main(words)
     except SystemExit as stop:
         return stop.code
     return 0
-
-
-def _is_run_plain(words: list[str]) -> bool:
-    from trine.cli.direct import run_plain
-
-    return run_plain(words)
 
 
 def main() -> None:
