@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import settings
-
-from trine.engine import small
 
 TESTS = Path(__file__).parent
 #: File -> test -> one in how many of its cases ``make test`` asks; 0: none. A file's number is that of all its tests.
@@ -29,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests ask the compiled loop: what answers small runs in its place is compared with it by oracle/test_small_runs.py.
-small.MOST_TASKS = 0
+import_module("trine.engine.run").MOST_TASKS = 0
 
 # Property tests try the same examples until they are edited, so that what fails is due to what was changed;
 # --hypothesis-profile=default tries new ones.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trine
-from trine.engine import run, small
+from trine.engine import run
 from trine.engine.models import network_model
 from trine.errors import SimulationError
 from trine.graph.builder import TaskGraphBuilder
@@ -21,6 +22,7 @@ from trine.graph.builder import TaskGraphBuilder
 NETWORKS = ("fair", "equal", "fifo")
 JOB = "train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100"
 RING = "--topology ring --bandwidth 65GB/s --latency 1us"
+small = import_module("trine.engine.run")
 #: Command lines that are small by the bound.
 SMALL = (
     JOB,
@@ -41,7 +43,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def assert_same(graph: trine.TaskGraph, network: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small, "_left", graph.num_tasks)
-        mine = small.by_twin(graph, network_model(network), None)
+        mine = small._by_twin(graph, network_model(network), None)
         patch.setattr(small, "_left", -1)
         other = run(graph, network=network)
     assert mine is not None
@@ -84,14 +86,14 @@ def test_what_is_not_small_is_left_to_the_compiled_loop(monkeypatch: pytest.Monk
     for size in range(50):
         builder.transfer(0, 1, [0], 1000 + size)
     graph, model = builder.build(), network_model("fair")
-    assert small.by_twin(graph, model, None) is not None
+    assert small._by_twin(graph, model, None) is not None
     assert small._left == 39_950
     for name, value in (("_left", 49), ("MOST_TASKS", 49), ("MOST_SHARED", 1274), ("_COMPILED", "sys")):
         with monkeypatch.context() as patch:
             patch.setattr(small, name, value)
-            assert small.by_twin(graph, model, None) is None
+            assert small._by_twin(graph, model, None) is None
     monkeypatch.setattr(small, "MOST_SHARED", 1275)  # 50 + 49 + ... + 1 flows, each on one link
-    assert small.by_twin(graph, model, None) is not None
+    assert small._by_twin(graph, model, None) is not None
 
 
 def test_errors_are_the_compiled_loops() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from exchange_goals import moe_goal, uneven_goal
 from line_counts import count_lines
 
 from trine.cluster import load_cluster
@@ -20,7 +21,6 @@ from trine.gpu.program import BARRIER, DMA, NOP, WAITCNT
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
 from trine.testing.proofs import check_program
-from trine.testing.proofs.exchange import moe_goal, uneven_goal
 
 #: algorithm, ranks, nodes
 SHAPES = [

@@ -8,8 +8,7 @@ import pytest
 
 from trine.errors import InputError, SpecError
 from trine.replay import profile_rows
-from trine.replay.profile_events import read_events
-from trine.replay.profile_rocpd import ROCPD
+from trine.replay.profile_events import ROCPD, read_events
 from trine.replay.profiles import read_profile
 
 GUID = "_0123abcd_0000_7000_8000_00000000000a"

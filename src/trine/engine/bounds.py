@@ -12,19 +12,12 @@ from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.units import transfer_ps
 
 
-def critical_path_ps(graph: TaskGraph) -> int:
-    """Lower bound of the end of the run in ps: every transfer has its links to itself.
-
-    A valid bound because no task can end later when another one ends earlier: order in streams is fixed, and the k-th
-    of n arrivals is monotone in each of them.
-    """
-    return int(uncontended(graph).max(initial=0))
-
-
 def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
     """End of each task in ps, int64[tasks], if every transfer had its links to itself and every stream its full speed.
 
-    A transfer that stands for many flows crosses its links like one of them, and keeps to the limit of its route.
+    The last of them bounds the run from below: no task ends later when another one ends earlier, since the order in
+    streams is fixed and the k-th of n arrivals is monotone in each of them. A transfer that stands for many flows
+    crosses its links like one of them, and keeps to the limit of its route.
     """
     duration_ps = graph.duration_ps.copy()
     transfers = np.flatnonzero(graph.kind == TRANSFER)

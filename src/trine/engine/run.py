@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from trine.engine.circuits import check_circuits
 from trine.engine.describe import deadlock, describe_task
 from trine.engine.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 from trine.engine.validate import validate
-from trine.errors import InputError, nearest
+from trine.errors import InputError, SimulationError, nearest
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot, TaskGraph
 
 ENGINES = ("compiled", "reference")
@@ -52,9 +53,7 @@ def run(
 
         records = simulate(graph, model, progress, on_compile)
     else:
-        from trine.engine.small import by_twin
-
-        records = by_twin(graph, model, progress) or _compiled(graph, model, progress, on_compile)
+        records = _by_twin(graph, model, progress) or _compiled(graph, model, progress, on_compile)
     if graph.num_tasks and records.end_ps.min() < 0:
         raise deadlock(graph, records.end_ps, records.ready_ps)
     return records
@@ -228,3 +227,32 @@ def _check_lengths(graph: TaskGraph, snapshot: Snapshot) -> None:
     for field, length in expected.items():
         if len(getattr(snapshot, field)) != length:
             raise InputError(f"has {len(getattr(snapshot, field))} entries, must have {length}", field=field)
+
+
+# Small runs are made by the plain-Python twin, which gives the same records. Importing numba and loading its kernels
+# takes as long as the twin takes for thousands of tasks, and compiling them, once for an installation, as long as it
+# takes for hundreds of thousands. So what is small by a bound that is known before the run never waits for either,
+# until the twin has had its share of this process.
+
+#: Tasks of all runs of a process that the twin may have: about 0.3 s, for which the compiled loop is there.
+MOST_TASKS = 40_000
+#: Links of flows that the twin may look at to share them, in one run: at most 0.4 s, where all flows meet on one link.
+MOST_SHARED = 100_000
+_COMPILED = "trine.engine.compiled"
+
+_left = MOST_TASKS
+
+
+def _by_twin(graph: TaskGraph, model: Network, progress: Progress | None) -> Records | None:
+    """The records of a small run; None where the compiled loop is to run it: it is larger, or the loop is there."""
+    global _left
+    if graph.num_tasks > min(_left, MOST_TASKS) or _COMPILED in sys.modules:
+        return None
+    from trine.engine.reference import SharingLimit, simulate
+
+    _left -= graph.num_tasks
+    try:
+        records = simulate(graph, model, progress, most_shared=MOST_SHARED)
+    except (SharingLimit, SimulationError):  # what is wrong is for the compiled loop to say, in its words
+        return None
+    return replace(records, engine="compiled")

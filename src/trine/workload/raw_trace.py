@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trine.graph.workload import RecordedCollective
+from trine.graph.workload import Operator, RecordedCollective
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,8 @@ class RawCall:
 
 
 @dataclass(frozen=True, slots=True)
-class RawOperator:
-    """An operator before analysis; ``forward`` indexes the operator whose gradient it computes, where that is known."""
-
-    id: int
-    name: str
-    phase: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    gpu_time_ps: int
-    forward: int | None = None
-    launch_start_ps: int | None = None
-    launch_duration_ps: int | None = None
-    kernel_times_ps: tuple[int, ...] = ()
-    attributes: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class RawTrace:
-    """A trace as read.
+    """A trace as read. Its operators have no ``layer`` yet, and ``forward_id`` only where the trace tells it.
 
     ``accumulated`` lists what autograd's AccumulateGrad nodes took, in order, where that is known: the incoming tensor
     and the one that the weight keeps as its gradient.
@@ -73,7 +56,7 @@ class RawTrace:
     source: str
     format: str
     gpu: str | None
-    operators: tuple[RawOperator, ...]
+    operators: tuple[Operator, ...]
     calls: tuple[RawCall, ...]
     tensors: Mapping[int, RawTensor]
     accumulated: tuple[tuple[int, int], ...] = ()

@@ -15,11 +15,11 @@ from operator import itemgetter
 from pathlib import Path
 
 from trine.errors import TraceError
-from trine.graph.workload import GPU_KERNELS, PHASES, Workload
+from trine.graph.workload import GPU_KERNELS, PHASES, Operator, Workload
 from trine.units import MAX_INT64, PS_PER_US
 from trine.workload.analysis.analyse import analyse
 from trine.workload.files import MAX_DIGITS, read_text, short
-from trine.workload.raw_trace import RawCall, RawOperator, RawTensor, RawTrace, call_kind
+from trine.workload.raw_trace import RawCall, RawTensor, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 
 #: The columns that are read; Operator_cudatime, gpuid and tpflag are not.
@@ -67,7 +67,7 @@ def read_triosim(folder: Path) -> RawTrace:
     )  # fmt: skip
 
 
-def _call(op: RawOperator, index: int, tensors: dict[int, RawTensor]) -> RawCall:
+def _call(op: Operator, index: int, tensors: dict[int, RawTensor]) -> RawCall:
     inputs, outputs = _present(op.inputs, tensors), _present(op.outputs, tensors)
     return RawCall(call_kind(op.name), inputs, outputs, op.phase, index, in_place=op.name.endswith("_"))
 
@@ -185,7 +185,7 @@ def _product(shape: tuple[int, ...]) -> int:
     return result
 
 
-def _read_operators(path: Path, tensors: dict[int, RawTensor], tensor_file: Path) -> Iterator[RawOperator]:
+def _read_operators(path: Path, tensors: dict[int, RawTensor], tensor_file: Path) -> Iterator[Operator]:
     seen: dict[int, str] = {}
     for where, cells in _rows(path, TRACE_COLUMNS):
         id_, name, inputs_, outputs_, time_, in_sizes, out_sizes, stage = cells
@@ -202,7 +202,7 @@ def _read_operators(path: Path, tensors: dict[int, RawTensor], tensor_file: Path
         for column, ids, sizes in (("InputSize", inputs, in_sizes), ("OutputSize", outputs, out_sizes)):
             _check_sizes(column, ids, _integers(sizes, ";", column, where), tensors, where, tensor_file)
         time = _microseconds(time_, "Operator_cudatimenooverlap", where)
-        yield RawOperator(id_number, name.strip(), stage, inputs, outputs, time)
+        yield Operator(id=id_number, name=name.strip(), phase=stage, inputs=inputs, outputs=outputs, gpu_time_ps=time)
 
 
 def _check_sizes(
@@ -221,7 +221,7 @@ def _check_sizes(
             )  # fmt: skip
 
 
-def _allocations(operators: list[RawOperator], tensors: dict[int, RawTensor]) -> dict[int, int]:
+def _allocations(operators: list[Operator], tensors: dict[int, RawTensor]) -> dict[int, int]:
     """Return a number for the allocation of each tensor that the operators use.
 
     PyTorch gives freed memory, and with it the storage id, to later tensors. An output that is in no storage of its

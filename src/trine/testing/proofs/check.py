@@ -66,7 +66,7 @@ def check_program(
         the start, as they are where a collective follows a barrier.
     open_ends: allow results that come after the rank's end.
     goal: what ranks begin and end with, in place of what ``op`` means
-        (:func:`trine.testing.proofs.exchange.exchange_goal`).
+        (:func:`trine.testing.proofs.goal.exchange_goal`).
 
     Raises
     ------

@@ -6,9 +6,10 @@ do. Parameters come in the order of registration, with their gradients and the o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Parameter, Tensor, Workload
 from trine.units import format_bytes
 from trine.workload.analysis.batch import Layouts
 from trine.workload.analysis.tensor_roles import Roles, find_batch, find_roles
@@ -194,9 +195,10 @@ def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
         if op.phase == FORWARD:
             forward.setdefault(kinds[i], []).append(i)
     taken: dict[str, set[int]] = {}
+    numbers = {op.id: index for index, op in enumerate(operators)}
     links: list[int | None] = []
     for index, op in enumerate(operators):
-        link = op.forward
+        link = None if op.forward_id is None else numbers[op.forward_id]
         if link is None and op.phase == BACKWARD and kinds[index].endswith("'"):
             stem = kinds[index][:-1]
             used = taken.setdefault(stem, set())
@@ -231,14 +233,9 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
             used[parameter.gradient] = None
     tensors = {i: _tensor(raw, i, roles.of(raw, i), layouts.batch_dims(i)) for i in sorted(used)}
     operators = tuple(
-        Operator(
-            id=op.id, name=op.name, phase=op.phase, inputs=op.inputs, outputs=op.outputs, gpu_time_ps=op.gpu_time_ps,
-            launch_start_ps=op.launch_start_ps, launch_duration_ps=op.launch_duration_ps,
-            forward_id=None if link is None else raw.operators[link].id, layer=layer,
-            kernel_times_ps=op.kernel_times_ps, attributes=op.attributes,
-        )
+        replace(op, forward_id=None if link is None else raw.operators[link].id, layer=layer)
         for op, link, layer in zip(raw.operators, links, layers, strict=True)
-    )  # fmt: skip
+    )
     return Workload(
         name=raw.name, source=raw.source, format=raw.format, gpu=raw.gpu, batch=size, operators=operators,
         tensors=tensors, parameters=parameters, missing=raw.missing,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from trine.errors import TraceError
-from trine.graph.workload import FORWARD, GPU_KERNELS, RECORDED_ON, RecordedCollective, Workload
+from trine.graph.workload import FORWARD, GPU_KERNELS, RECORDED_ON, Operator, RecordedCollective, Workload
 from trine.inputs import head
 from trine.workload.analysis.analyse import analyse
 from trine.workload.analysis.aten_schema import VIEWS
@@ -23,7 +23,7 @@ from trine.workload.pytorch.join import join
 from trine.workload.pytorch.kineto import Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
-from trine.workload.raw_trace import AUTOGRAD, RawCall, RawOperator, RawTrace, call_kind
+from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 from trine.workload.tracing.meta import with_meta_beside
 
@@ -221,7 +221,7 @@ def _forward_of(
 
 def _operators(
     kineto: Kineto, step: TracedStep, rows: list[OperatorRow], known: Mapping[int, Operands], forward: Mapping[int, int]
-) -> tuple[RawOperator, ...]:
+) -> tuple[Operator, ...]:
     return tuple(
         _kernel_operator(kineto, row, number) if row.call is None else
         _operator(kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call))
@@ -229,22 +229,23 @@ def _operators(
     )  # fmt: skip
 
 
-def _kernel_operator(kineto: Kineto, row: OperatorRow, number: int) -> RawOperator:
+def _kernel_operator(kineto: Kineto, row: OperatorRow, number: int) -> Operator:
     kernel = kineto.kernels[row.kernels[0]]
-    return RawOperator(number, f"kernel: {kernel.name[:200]}", row.phase, (), (), kernel.busy_ps,
-                         kernel_times_ps=(kernel.end_ps - kernel.start_ps,))  # fmt: skip
+    return Operator(id=number, name=f"kernel: {kernel.name[:200]}", phase=row.phase, inputs=(), outputs=(),
+                    gpu_time_ps=kernel.busy_ps, kernel_times_ps=(kernel.end_ps - kernel.start_ps,))  # fmt: skip
 
 
 def _operator(
     kineto: Kineto, step: TracedStep, row: OperatorRow, call: int, number: int, operands: Operands, forward: int | None
-) -> RawOperator:
+) -> Operator:
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
     begin, end = kineto.awake_ps(op.start_ps), kineto.awake_ps(op.end_ps)
-    return RawOperator(
-        number, op.name, row.phase, operands.inputs, operands.outputs,
+    return Operator(
+        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs,
         gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
-        forward=forward, launch_start_ps=begin - kineto.awake_ps(step.start_ps) if launched else None,
+        forward_id=None if forward is None else forward + 1,
+        launch_start_ps=begin - kineto.awake_ps(step.start_ps) if launched else None,
         launch_duration_ps=end - begin if launched else None,
         kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
         attributes=_attributes(operands.values) if row.launches is None else
