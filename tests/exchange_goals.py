@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 from trine.collectives.kernels.moe.options import MoeOptions
 from trine.collectives.kernels.moe.routing import NodeGrid, Routes, draw_routes
+from trine.errors import InputError
 from trine.gpu.program import GpuProgram
-from trine.testing.proofs.goal import GoalPiece, ProofGoal, exchange_goal
+from trine.testing.proofs.goal import GoalPiece, ProofGoal
+
+#: Buffers of an exchange that it reads and leaves: which experts tokens have, and heads of queues that never fill.
+CONSTANTS = ("routing", "heads")
 
 
 def uneven_goal(program: GpuProgram, matrix: Sequence[Sequence[int]]) -> ProofGoal:
@@ -54,6 +58,27 @@ def moe_goal(program: GpuProgram, moe: MoeOptions, num_nodes: int = 1) -> ProofG
                     GoalPiece(token * target, size, tuple((peer, row * source) for peer, row in places))
                 )
     return exchange_goal(program, op, pieces, program.line_bytes)
+
+
+def exchange_goal(program: GpuProgram, op: str, pieces: Sequence[Sequence[GoalPiece]], unit_bytes: int) -> ProofGoal:
+    """Of a program with the buffers ``input`` and ``output``. pieces: of each rank's output, in ``unit_bytes``.
+
+    Raises
+    ------
+    InputError: there are no such buffers.
+    """
+    named = {buffer.name: (buffer.base, buffer.size_bytes) for buffer in program.buffers}
+    if not {"input", "output"} <= set(named):
+        raise InputError(f"{program.name}: an exchange needs buffers 'input' and 'output'", field="buffers")
+    return ProofGoal(
+        op=op,
+        num_ranks=program.num_ranks,
+        chunk_bytes=unit_bytes,
+        sources=(named["input"],) * program.num_ranks,
+        results=(named["output"],) * program.num_ranks,
+        pieces=tuple(map(tuple, pieces)),
+        constants=tuple(named[name] for name in CONSTANTS if name in named),
+    )
 
 
 def _rows(

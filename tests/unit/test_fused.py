@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 import pytest
+from fused_lines import expected_flags
 
 from tests.fused_flow import CASES
 from trine.cluster.load import load_cluster
 from trine.collectives.kernels.fused.build import build_fused, fused_tasks, known_fused
-from trine.collectives.kernels.fused.lines import expected_flags
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions

@@ -65,8 +65,7 @@ def check_program(
     inputs: ``own``: a rank's input is there when the rank begins, which others have to be told; ``all``: all are from
         the start, as they are where a collective follows a barrier.
     open_ends: allow results that come after the rank's end.
-    goal: what ranks begin and end with, in place of what ``op`` means
-        (:func:`trine.testing.proofs.goal.exchange_goal`).
+    goal: what ranks begin and end with, in place of what ``op`` means.
 
     Raises
     ------

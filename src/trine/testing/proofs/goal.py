@@ -167,28 +167,3 @@ def describe(value: int, cell_bytes: int, inputs: list[Values]) -> str:
                     who = ", ".join(str(rank) for rank in ranks)
                     return f"the sum of the inputs of ranks {who} from byte {int(found[0]) * cell_bytes} on"
     return "a sum of other parts of the inputs, or of some of them more than once"
-
-
-#: Buffers of an exchange that it reads and leaves: which experts tokens have, and heads of queues that never fill.
-CONSTANTS = ("routing", "heads")
-
-
-def exchange_goal(program: GpuProgram, op: str, pieces: Sequence[Sequence[GoalPiece]], unit_bytes: int) -> ProofGoal:
-    """Of a program with the buffers ``input`` and ``output``. pieces: of each rank's output, in ``unit_bytes``.
-
-    Raises
-    ------
-    InputError: there are no such buffers.
-    """
-    named = {buffer.name: (buffer.base, buffer.size_bytes) for buffer in program.buffers}
-    if not {"input", "output"} <= set(named):
-        raise InputError(f"{program.name}: an exchange needs buffers 'input' and 'output'", field="buffers")
-    return ProofGoal(
-        op=op,
-        num_ranks=program.num_ranks,
-        chunk_bytes=unit_bytes,
-        sources=(named["input"],) * program.num_ranks,
-        results=(named["output"],) * program.num_ranks,
-        pieces=tuple(map(tuple, pieces)),
-        constants=tuple(named[name] for name in CONSTANTS if name in named),
-    )
