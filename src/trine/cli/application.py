@@ -22,7 +22,7 @@ from trine.errors import nearest, one_line
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-class Number(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
+class NumberText(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
     """A number as it is written in decimal digits, of at most 18 before and behind the point."""
 
     _PATTERNS = {int: r"-?[0-9]{1,18}", float: r"-?[0-9]{1,18}(\.[0-9]{1,18})?(e-?[0-9]{1,2})?"}  # noqa: RUF012
@@ -162,7 +162,7 @@ def _parameter(each: CommandParameter) -> click.Parameter:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(value) for value in each.values() if value.startswith(incomplete)]
 
-    kind = Number(each.kind) if each.kind in (int, float) else click.STRING
+    kind = NumberText(each.kind) if each.kind in (int, float) else click.STRING
     if each.option.is_argument:
         many = -1 if each.is_many else 1
         return click.Argument([each.name], type=kind, nargs=many, required=each.is_required, shell_complete=complete)
