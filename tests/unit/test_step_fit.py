@@ -11,7 +11,7 @@ from trine.errors import InputError
 from trine.parallel.plan import Plan
 from trine.software import Software, load_software
 
-MODEL = "model:gpt-2,layers=2"
+MODEL = "model:llama-3.2-1b,layers=2,sequence=512"
 PLAN = {"dp": 2, "batch": 4, "micro_batch": 2}
 SLOWER = 1.37
 
