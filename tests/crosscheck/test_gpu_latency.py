@@ -21,6 +21,8 @@ LOADS = [
     ("h100-sxm", False, 571.0, 0.12),  # CUDA Performance Study, H100 SXM5
     ("h100-sxm", False, 219.345 + 399.945, 0.02),  # mt4g, H100 80GB HBM3
     ("h100-sxm", False, 690.0, 0.10),  # AI_kernels, GH200
+    ("h100-sxm", True, 276.4, 0.06),  # ours, 4 MiB (tests/data/h100/latencies.csv)
+    ("h100-sxm", False, 620.6, 0.02),  # ours, 256 MiB; 673 from 1 GiB on, with misses of the TLB
     ("a100-80gb", True, 261.5, 0.01),
     ("a100-80gb", False, 466.3, 0.025),
     ("mi300x", True, 287.545 + 208.878, 0.01),
