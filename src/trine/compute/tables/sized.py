@@ -40,12 +40,14 @@ class SizedTimes:
     """Times inside a step of operators on one GPU.
 
     fused: gradients of float32 are added up in the product that makes them, and not in an operator of its own.
+    ``slow_rows``: lengths of rows, met so far, that made a product slow because they are no multiple of 8.
     """
 
     def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
         self._gpu = gpu
         self._fused = fused
         self.tables = OperatorTables(gpu)
+        self.slow_rows: set[int] = set()
         self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
             "linear": self._product, "matmul": self._product, "attention": self._attention,
         }  # fmt: skip
@@ -102,6 +104,7 @@ class SizedTimes:
             least = 2e6 * groups * m * n * k / (rates[product] * self._gpu.num_compute_units) if is_slow else 0.0
             if found is None or found.us >= least:
                 return found
+            self.slow_rows |= {side for side in (inner, outer) if side % _ALIGNED}
             return TableTime(
                 least, found.evidence if "hopper" in generation_of(self._gpu.name) else ASSUMED, found.source
             )

@@ -48,7 +48,11 @@ class TableTimes:
             text += f"; its products are the {products}'s, whose like were {error:.0%} off on a GPU left out"
         if self._gpu.step_slowdown > 1:
             text += f"; x {self._gpu.step_slowdown:g} for the clock that it sustains"
-        return (text, *uneven_notes(self._uneven))
+        slow = [
+            f"products with rows of {side} elements are 3 to 8 times slower than with {-(-side // 64) * 64}, a multiple of 8"
+            for side in sorted(self._times.slow_rows)
+        ]
+        return (text, *slow, *uneven_notes(self._uneven))
 
     def fit_report(self) -> FitReport | None:
         return None
