@@ -49,7 +49,7 @@ class TableTimes:
         if self._gpu.step_slowdown > 1:
             text += f"; x {self._gpu.step_slowdown:g} for the clock that it sustains"
         slow = [
-            f"products with rows of {side} elements are 3 to 8 times slower than with {-(-side // 64) * 64}, a multiple of 8"
+            f"products with rows of {side} elements are 3 to 8 times slower than with {-(-side // 64) * 64}"
             for side in sorted(self._times.slow_rows)
         ]
         return (text, *slow, *uneven_notes(self._uneven))
