@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 #: Most characters of an error's line on the terminal, and of the text in it.
@@ -29,7 +29,7 @@ _MAX_TEXT = MAX_LINE - len("error: ")
 _MAX_FILE, _MAX_FIELD = 160, 80
 _LEFT_OUT = " ... "
 #: Characters of a name, and names, that are compared to find the nearest: a comparison takes some 10 us.
-_MAX_COMPARED, _MOST_COMPARED = 200, 10_000
+_MAX_COMPARED, _MOST_COMPARED, _MOST_SHOWN = 200, 10_000, 12
 
 
 class TrineError(Exception):
@@ -172,10 +172,21 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
     is_listed: the message has the list already.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(str(name)[:_MAX_COMPARED], names[:_MOST_COMPARED], n=1, cutoff=0.6)
+    text, by_lower = (
+        str(name)[:_MAX_COMPARED].lower(),
+        {each.lower(): each for each in reversed(names[:_MOST_COMPARED])},
+    )
+    close = difflib.get_close_matches(text, by_lower, n=1, cutoff=0.6)
     if close:
-        return f"; did you mean {close[0]!r}?"
-    if is_listed:
+        return f"; did you mean {by_lower[close[0]]!r}?"
+    if is_listed or not names:
         return ""
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"; known: {shown}" if names else ""
+    if len(names) <= _MOST_SHOWN:
+        return f"; known: {', '.join(names)}"
+    near = difflib.get_close_matches(text, by_lower, n=_MOST_SHOWN, cutoff=0.0)
+    return f"; nearest of {len(names)}: {', '.join(by_lower[each] for each in near)}"
+
+
+def as_known(name: str, known: Collection[str]) -> str:
+    """Return the known name that equals ``name`` but for case; ``name`` itself if there is none."""
+    return name if name in known else next((each for each in known if each.lower() == name.lower()), name)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from trine.errors import InputError, nearest
+from trine.errors import InputError, as_known, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -57,6 +57,7 @@ class Registry(Generic[T]):
         offers it but it cannot be imported.
         """
         if name not in self._loaded:
+            name = as_known(name, self.names()) if name not in self else name
             if name in self._targets:
                 module, _, attribute = self._targets[name].partition(":")
                 self._loaded[name] = getattr(import_module(module), attribute)

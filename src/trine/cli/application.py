@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -17,6 +18,7 @@ from trine.cli.commands import GROUPS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
 from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
+from trine.cli.synonyms import VALUES, correct
 from trine.errors import nearest, one_line
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -73,10 +75,17 @@ class TrineGroup(click.Group):
         self, args: Sequence[str] | None = None, prog_name: str | None = "trine", **extra: Any
     ) -> Any:
         """Run a command line; raises SystemExit."""
+        words = sys.argv[1:] if args is None else list(args)
+        for option, value in VALUES.keys() & set(pairwise(words)):
+            message = f"{option} has no value {value!r}; try: {correct(words, words)}"
+            _refuse(click.UsageError(message), message)
         try:
-            code = super().main(args, prog_name, **{**extra, "standalone_mode": False})
+            code = super().main(words, prog_name, **{**extra, "standalone_mode": False})
         except click.NoSuchOption as error:
-            _refuse(error, f"No such option: {error.option_name}{nearest(error.option_name, _options(error.ctx))}")
+            known = _options(error.ctx)
+            better = correct(words, known)
+            meant = nearest(error.option_name, known, is_listed=True) if better is None else f"; try: {better}"
+            _refuse(error, f"No such option: {error.option_name}{meant}")
         except click.exceptions.NoArgsIsHelpError as error:
             print(error.format_message(), file=sys.stderr, flush=True)
             sys.exit(2)

@@ -15,7 +15,7 @@ from trine.errors import InputError, PlanError, nearest
 from trine.inputs import exists, read_text
 from trine.parallel.plan import TIME, Plan
 
-PARALLEL = ("dp", "ddp", "tp", "pp")
+PARALLEL = ("dp", "ddp", "fsdp", "tp", "pp")
 #: A file of shares is a line an expert.
 MAX_SHARES_BYTES = 4 * 2**20
 #: The axis that options are about.
@@ -53,17 +53,21 @@ def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
         if number is not None and number < 1:
             raise PlanError(f"--{name} must be at least 1, got {number}")
     if layout.parallel is not None:
-        return _on_one_axis(layout, axes)
+        return _on_one_axis(layout, axes, given["sharding"])
     product = prod(axes.values())
-    if not axes and layout.gpus not in (None, 1):
-        raise PlanError(f"{layout.gpus} GPUs need a parallelism: --parallel dp|ddp|tp|pp, or --dp, --tp and --pp")
+    if not axes and layout.gpus not in (None, 1) and "sharding" not in given:
+        raise PlanError(f"{layout.gpus} GPUs need a parallelism: --parallel dp|ddp|fsdp|tp|pp, or --dp, --tp and --pp")
+    if layout.gpus is not None and "dp" not in axes and layout.gpus > product and layout.gpus % product == 0:
+        return {"dp": layout.gpus // product, **axes}  # replicas fill the remaining GPUs
     if layout.gpus is not None and layout.gpus != product:
+        if "dp" not in axes and layout.gpus > product:
+            raise PlanError(f"{layout.gpus} GPUs do not divide into replicas of {product}")
         shown = " x ".join(f"--{name} {ways}" for name, ways in axes.items())
         raise PlanError(f"{shown} = {product} GPUs contradicts --gpus {layout.gpus}")
     return axes
 
 
-def _on_one_axis(layout: LayoutOptions, axes: dict[str, int]) -> dict[str, Any]:
+def _on_one_axis(layout: LayoutOptions, axes: dict[str, int], sharding: str | None) -> dict[str, Any]:
     parallel = (layout.parallel or "").lower()
     if parallel not in PARALLEL:
         meant = nearest(parallel, PARALLEL, is_listed=True)
@@ -74,12 +78,16 @@ def _on_one_axis(layout: LayoutOptions, axes: dict[str, int]) -> dict[str, Any]:
         raise PlanError(f"--parallel {parallel} needs --gpus N")
     if parallel in ("dp", "ddp"):
         return {"dp": layout.gpus, "data": parallel}
+    if parallel == "fsdp":
+        if sharding not in (None, "fsdp"):
+            raise PlanError(f"--parallel fsdp contradicts --sharding {sharding}")
+        return {"dp": layout.gpus, "sharding": "fsdp"}
     return {parallel: layout.gpus}
 
 
 def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
     """Refuse options of an axis that the layout does not name, or of what it has none of."""
-    data = ways.get("data") == "ddp" or "dp" in given or "cp" in given
+    data = "cp" in given or ("dp" in ways and ways.get("data") != "dp")
     if "bucket_bytes" in given and not data:
         raise PlanError("--bucket is about DDP's gradients, and the layout has none: --parallel ddp or --dp N")
     several = {"ep": (given["ep"] or 1) > 1} | {axis: ways.get(axis, 1) > 1 for axis in ("cp", "tp", "dp")}
@@ -94,7 +102,7 @@ def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
     for name in ("buffers", "dp_overlap", "sync_every", "replica_batches"):
         if name in given and not (several["dp"] or several["cp"]):
             raise PlanError(f"--{name.replace('_', '-')} is about replicas, and the layout has none: --dp N")
-    if "reshard" in given and given["sharding"] != "fsdp":
+    if "reshard" in given and ways.get("sharding", given["sharding"]) != "fsdp":
         raise PlanError("--reshard is about parameters that are gathered: --sharding fsdp")
     if "tp_overlap" in given and given["tp_overlap"] < 2:
         raise PlanError(f"--tp-overlap cuts products into pieces, at least 2; got {given['tp_overlap']}")

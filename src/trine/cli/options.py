@@ -268,7 +268,7 @@ _REQUESTS = {
 
 #: dataclass -> the panel of its options, and what is to be said of some.
 WORDS: dict[str, tuple[str, dict[str, Option]]] = {
-    "LayoutOptions": (LAYOUT, {"parallel": Option(metavar="dp|ddp|tp|pp"), "global_batch": Option(panel=JOB)}),
+    "LayoutOptions": (LAYOUT, {"parallel": Option(metavar="dp|ddp|fsdp|tp|pp"), "global_batch": Option(panel=JOB)}),
     "Plan": (FORMS, {
         **{axis: Option(panel=LAYOUT) for axis in ("dp", "tp", "pp", "cp", "ep", "etp", "order")},
         **{name: Option(panel=JOB) for name in ("batch", "micro_batch", "steps")},

@@ -13,7 +13,7 @@ from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
 from trine.cluster.scale import scaled
 from trine.cluster.select import Slowness, slow_down, take_down
-from trine.errors import InputError, SpecError, about, nearest
+from trine.errors import InputError, SpecError, about, as_known, nearest
 from trine.inputs import is_file
 
 
@@ -49,6 +49,8 @@ def load_cluster(
     ------
     SpecError: unknown name (names the nearest), a file that cannot be read, or what does not go together.
     """
+    if isinstance(name_or_path, str):
+        name_or_path = as_known(name_or_path, known_clusters())
     cluster = _load(name_or_path)
     with nullcontext() if name_or_path in known_clusters() else about(os.fspath(name_or_path)):
         cluster = scaled(cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from trine.errors import InputError, SpecError, nearest
+from trine.errors import InputError, SpecError, as_known, nearest
 from trine.inputs import PRESETS, preset_names
 from trine.schema import Field, Spec
 from trine.software.conditions import LayoutConstraints
@@ -308,6 +308,7 @@ def load_software(name_or_path: str | os.PathLike[str]) -> Software:
         raise SpecError(
             f"{NO_SOFTWARE!r} stands for no profile: name one of {', '.join(known_software())}", field="software"
         )
+    text = as_known(text, known_software())
     if text not in known_software():
         hint = nearest(text.lower()[:80], (*known_software(), NO_SOFTWARE))
         raise SpecError(f"unknown software {text[:80]!r} (a file ends in .yaml){hint}", field="software")

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from trine.errors import SpecError, nearest
+from trine.errors import SpecError, as_known, nearest
 from trine.inputs import PRESETS, preset_names
 from trine.schema import Field
 from trine.workload.synthesis.encoder_spec import (
@@ -222,6 +222,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
         return _read(Path(text))
+    text = as_known(text, known_models())
     if text not in known_models():
         raise SpecError(f"unknown model {text[:80]!r} (a file ends in .yaml){nearest(text.lower(), known_models())}")
     return _preset(text)

@@ -1,0 +1,115 @@
+"""Do options that people type first work, or lead to the whole command line that does?"""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from click.testing import CliRunner
+from command_tree import built
+
+import trine
+from trine.cli.main import app
+from trine.cli.synonyms import OPTIONS, VALUES
+from trine.errors import as_known, nearest
+
+JOB = "train model:llama-3-8b,layers=2 --gpus 8 --cluster dgx-h100"
+
+
+def ask(line: str):
+    return CliRunner().invoke(app, shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--fsdp", "--sharding fsdp"),
+        ("--zero 3", "--sharding zero3"),
+        ("--zero=3", "--sharding zero3"),
+        ("--parallel ddp --batch-size 4", "--parallel ddp --batch 4"),
+        ("--parallel ddp --activation-checkpointing", "--parallel ddp --recompute full"),
+        ("--parallel ddp --activation-checkpointing full", "--parallel ddp --recompute full"),
+        ("--parallel ddp --offload cpu", "--parallel ddp --offload optimizer"),
+        ("--tensor-model-parallel-size 2", "--tp 2"),
+    ],
+)
+def test_a_synonym_is_refused_with_the_command_that_works(typed: str, meant: str) -> None:
+    done = ask(f"{JOB} {typed}")
+    assert done.exit_code == 2
+    better = f"trine {JOB} {meant}"
+    assert f"try: {better}" in done.stderr
+    assert ask(better.removeprefix("trine ") + " --brief").exit_code == 0
+
+
+def test_what_the_workload_says_goes_to_the_workload() -> None:
+    done = ask("train model:llama-3-8b --seq-len 4096 --batch-size 2 --parallel ddp --gpus 8")
+    assert "try: trine train model:llama-3-8b,sequence=4096 --batch 2 --parallel ddp --gpus 8" in done.stderr
+    done = ask("train vgg13-h100-b128 --seq-len 4096")
+    assert done.exit_code == 2
+    assert "try:" not in done.stderr
+
+
+def test_no_synonym_is_an_option_of_train() -> None:
+    known = {name for each in built("train").params for name in (*each.opts, *each.secondary_opts)}
+    assert not {f"--{name}" for name in OPTIONS} & known
+    assert {option for option, _ in VALUES} <= known
+    words = [word for each in OPTIONS.values() for word in each.split() if word.startswith("--")]
+    assert set(words) <= known
+
+
+def test_an_option_that_is_near_nothing_gets_no_list() -> None:
+    assert ask(f"{JOB} --parallel ddp --xyzzy").stderr == "error: No such option: --xyzzy (trine train --help)\n"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("--sharding fsdp", "--dp 8 --sharding fsdp"),
+        ("--tp 2", "--tp 2 --dp 4"),
+        ("--pp 2 --tp 2 --batch 4 --micro-batch 1", "--pp 2 --tp 2 --dp 2 --batch 4 --micro-batch 1"),
+        ("--parallel fsdp", "--dp 8 --sharding fsdp"),
+        ("--parallel fsdp --reshard", "--dp 8 --sharding fsdp --reshard"),
+    ],
+)
+def test_replicas_fill_the_remaining_gpus(short: str, long: str) -> None:
+    first, second = (ask(f"{JOB} {layout} --brief") for layout in (short, long))
+    assert first.exit_code == 0, first.stderr
+    assert first.stdout == second.stdout
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("--tp 3", "8 GPUs do not divide into replicas of 3"),
+        ("--tp 16", "--tp 16 = 16 GPUs contradicts --gpus 8"),
+        ("--tp 2 --dp 2", "contradicts --gpus 8"),
+        ("--parallel fsdp --sharding zero1", "--parallel fsdp contradicts --sharding zero1"),
+        ("", "8 GPUs need a parallelism"),
+    ],
+)
+def test_layouts_that_do_not_fill_the_gpus(layout: str, message: str) -> None:
+    done = ask(f"{JOB} {layout}")
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_names_ignore_case() -> None:
+    assert trine.load_cluster("DGX-H100") == trine.load_cluster("dgx-h100")
+    first, second = (ask(f"{line} --parallel ddp --brief") for line in (JOB, JOB.replace("dgx-h100", "DGX-h100")))
+    assert first.stdout == second.stdout
+    upper = ask(JOB.replace("llama", "Llama") + " --parallel ddp --software PyTorch-Eager --brief")
+    assert upper.exit_code == 0, upper.stderr
+    assert as_known("a", ("A", "b")) == "A"
+    assert as_known("a", ("A", "a")) == "a"
+    assert as_known("c", ("A", "a")) == "c"
+
+
+def test_suggestions_are_the_nearest_names() -> None:
+    assert nearest("DGX_H100", ("a40-pcie", "dgx-h100")) == "; did you mean 'dgx-h100'?"
+    names = [f"{letter}{letter}{letter}-{number}" for letter in "abcdefg" for number in range(10)]
+    shown = nearest("gg", names)
+    assert shown.startswith("; did you mean 'ggg-") or "nearest of 70: ggg-" in shown
+    far = nearest("zzg-zzzzzzz", names)
+    assert far.startswith("; nearest of 70: ")
+    assert far.count(",") == 11
+    assert nearest("zzz", ("a", "b")) == "; known: a, b"
