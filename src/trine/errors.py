@@ -181,10 +181,10 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
         return f"; did you mean {by_lower[close[0]]!r}?"
     if is_listed or not names:
         return ""
-    if len(names) <= _MOST_SHOWN:
-        return f"; known: {', '.join(names)}"
-    near = difflib.get_close_matches(text, by_lower, n=_MOST_SHOWN, cutoff=0.0)
-    return f"; nearest of {len(names)}: {', '.join(by_lower[each] for each in near)}"
+    near = difflib.get_close_matches(text, by_lower, n=_MOST_SHOWN, cutoff=0.3) if len(names) > _MOST_SHOWN else []
+    if near:
+        return f"; nearest of {len(names)} known: {', '.join(by_lower[each] for each in near)}"
+    return f"; known: {', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
 
 
 def as_known(name: str, known: Collection[str]) -> str:

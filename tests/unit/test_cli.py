@@ -61,7 +61,7 @@ def test_one_gpu_is_exact_and_readable():
         (["--gpu", "zzz"], "known: a100-40gb, a100-80gb, a100-pcie-40gb, a100-pcie-80gb, a40, a800-sxm"),
         (["--gpus", 2, "--parallel", "ddp", "--offload", "weights", *RING], "optimizer, activations; got 'weights'\n"),
         (["--gpus", 4, "--parallel", "ddp"], "need a cluster"),
-        (["--gpus", 4, "--parallel", "zp", *RING], "dp, ddp, tp, pp"),
+        (["--gpus", 4, "--parallel", "zp", *RING], "dp, ddp, fsdp, tp, pp"),
         (["--gpus", 4, "--dp", 3, *RING], "contradicts --gpus 4"),
         (["--gpus", 4, "--parallel", "ddp", "--tp", 2, *RING], "contradicts it"),
         (["--parallel", "ddp", *RING], "needs --gpus"),

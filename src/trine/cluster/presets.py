@@ -86,7 +86,7 @@ def load_gpu(name: str) -> GpuSpec:
             return _read_gpu(preset)
     by_alias = {_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases}
     meant = nearest(wanted, by_alias.union(known_gpus()))
-    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, known_gpus()) if 'known:' in meant else meant}")
+    raise SpecError(f"unknown GPU {name!r}{nearest(wanted, known_gpus()) if 'did you mean' not in meant else meant}")
 
 
 def _plain(name: str) -> str:
