@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from command_tree import built
 
-from trine.cli.commands import COMMANDS, GROUPS, below, find
+from trine.cli.commands import COMMANDS, COMMON, GROUPS, MOST_LISTED, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
@@ -41,15 +41,32 @@ def test_every_command_has_an_example_with_options_that_it_has(command):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
 def test_every_option_is_on_its_page_in_a_panel(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
-    text = command_page(command.words, command.function())
+    text = command_page(command.words, command.function(), is_all=True)
     for each in all_parameters(command.function()):
         for name in each.names if not each.option.is_argument else ():
             assert name in text
         assert each.option.help, f"{command.words} {each.name} has no help"
     assert all(len(line) <= 90 for line in text.splitlines() if not line.startswith((" Example", "Usage"))), text
-    done = CliRunner().invoke(app, [*command.words.split(), "--help"], prog_name="trine")
-    assert done.exit_code == 0
-    assert done.output.strip() == command_page(command.words, command.function()).strip()
+    for option, is_all in (("--help", False), ("--help-all", True)):
+        done = CliRunner().invoke(app, [*command.words.split(), option], prog_name="trine")
+        assert done.exit_code == 0
+        assert done.output.strip() == command_page(command.words, command.function(), is_all=is_all).strip()
+        assert page([*command.words.split(), option]) == command_page(command.words, command.function(), is_all=is_all)
+
+
+def test_help_lists_the_options_that_are_used_most():
+    for command in COMMANDS:
+        options = [each for each in all_parameters(command.function()) if not each.option.is_argument]
+        text = command_page(command.words, command.function())
+        listed = [each for each in options if f"{each.long} " in text or f"{each.long}/" in text]
+        if command.words in COMMON:
+            assert len(options) > MOST_LISTED - 1
+            assert {each.long.removeprefix("--") for each in options} >= set(COMMON[command.words].split())
+            assert len(listed) <= 15
+            assert f"Show {len(options) - len(listed)} more options." in text
+        else:
+            assert len(all_parameters(command.function())) <= MOST_LISTED, command.words
+            assert len(listed) == len(options)
 
 
 def test_commands_stand_in_the_order_of_use_and_groups_are_whole():

@@ -158,6 +158,13 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     made = _Page(words.split()[-1], callback=called, params=[_parameter(each) for each in parameters],
                  context_settings=_SETTINGS)  # fmt: skip
     made.page = lambda colour: command_page(words, function, colour)
+
+    def show_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+        if asked:
+            click.echo(command_page(words, function, has_colour(sys.stdout), is_all=True))
+            ctx.exit()
+
+    made.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show_all))
     return made
 
 

@@ -123,6 +123,38 @@ COMMANDS = (
 )  # fmt: skip
 
 
+#: Most options that ``--help`` lists without a choice, and the choice for commands with more.
+MOST_LISTED = 20
+COMMON = {
+    "train":
+        "gpus parallel dp tp pp global-batch batch micro-batch sharding recompute software "
+        "cluster nodes gpu json",
+    "collective":
+        "size cluster gpus nodes fabric topology bandwidth latency library algorithm fidelity "
+        "explain brief plot json",
+    "hop":
+        "workers graph iterations batch backup staleness slow cluster nodes bandwidth latency gpu "
+        "brief json perfetto",
+    "chakra run":
+        "cluster nodes fabric topology bandwidth latency comm-groups peak memory algorithm "
+        "fidelity brief json perfetto timeline",
+    "kernel run":
+        "cluster gpus nodes topology bandwidth latency gpu-model size wavefronts unroll "
+        "verify-fold brief json perfetto plot-noc",
+    "eidolon run":
+        "rows cols inner peers algorithm workgroups unfused sync wakeup straggler gpu-model brief "
+        "json perfetto plot",
+    "eidolon sweep":
+        "rows cols inner peers algorithm workgroups unfused sync wakeup gpu-model jobs brief json "
+        "csv plot",
+    "eidolon record":
+        "output rows cols inner peers algorithm workgroups unfused sync target gpu-model cluster",
+    "eidolon writes-from":
+        "output rows cols inner peers algorithm workgroups gpu-model cluster target kernel "
+        "mapping",
+}  # fmt: skip
+
+
 def below(group: str) -> Iterator[tuple[str, str, str]]:
     """Names, panels and one-line helps in a group, ``""`` for trine itself, each group once."""
     seen = set()

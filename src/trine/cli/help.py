@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from trine.cli.commands import ABOUT, GROUPS, below
+from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, below
 
 if TYPE_CHECKING:
     from trine.cli.parameters import CommandParameter
@@ -54,15 +54,23 @@ def group_page(group: str = "", colour: bool = False) -> str:
     return _page(f"{path} [OPTIONS] COMMAND [ARGS]...", about, "", rows, colour)
 
 
-def command_page(words: str, function: Callable[..., Any], colour: bool = False) -> str:
-    """The page of one command."""
+def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
+    """Return the page of one command: the options that are used most, or all."""
     from trine.cli.parameters import all_parameters
 
     parameters = all_parameters(function)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     given = " ".join(_usage(each) for each in parameters if each.option.is_argument)
-    rows = [_row(each) for each in parameters]
+    common = COMMON.get(words, "").split()
+    listed = [
+        each
+        for each in parameters
+        if is_all or len(parameters) <= MOST_LISTED or each.option.is_argument or each.long.removeprefix("--") in common
+    ]
+    rows = [_row(each) for each in listed]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
+    if len(listed) < len(parameters):
+        rows.append(HelpRow("Output", "--help-all", "", f"Show {len(parameters) - len(listed)} more options."))
     return _page(f"trine {words} [OPTIONS] {given}".rstrip(), about.strip(), example.strip(), rows, colour)
 
 

@@ -17,7 +17,7 @@ from trine.errors import safe
 if TYPE_CHECKING:
     from trine.cli.application import TrineGroup
 
-_HELP = ("--help", "-h")
+_HELP = ("--help", "-h", "--help-all")
 #: What libraries ask when they are imported; the user's own setting wins. numpy's products are small here, and starting
 #: threads for them takes longer.
 _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
@@ -49,7 +49,7 @@ def page(words: list[str]) -> str | None:
     for count in (2, 1):
         command = find(" ".join(path[:count]))
         if command is not None:
-            return command_page(command.words, command.function(), colour)
+            return command_page(command.words, command.function(), colour, words[asked] == "--help-all")
     return None
 
 
