@@ -15,11 +15,11 @@ def calibrate(
     traces: Annotated[list[str] | None, argument("Traces recorded on one kind of GPU.", values=known_traces)] = None,
     step: Annotated[
         str | None,
-        Option("Fit at most three factors of a software profile on the measured steps of this file.", "MEASURED.yaml"),
+        Option("Fit up to three factors of a software profile on this file's measured steps.", "MEASURED.yaml"),
     ] = None,
-    output: Annotated[str | None, Option("File to write the fits to.", "FILE", OUTPUT, ("--output", "-o"))] = None,
+    output: Annotated[str | None, Option("Write the fits to this file.", "FILE", OUTPUT, ("--output", "-o"))] = None,
     trace_gpu: Annotated[
-        str | None, Option("The GPU of the traces, where they do not say. A name or what drivers call it.", values=gpus)
+        str | None, Option("Name the GPU of the traces if they do not: a name or the driver's.", values=gpus)
     ] = None,
     json: Annotated[str | None, Option("Write the report as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:

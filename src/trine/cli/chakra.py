@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 REQUESTS = ("gpu_model", "unroll", "max_outstanding", "arbitration")
 Prefix = Annotated[str, argument("Path of the traces up to .<rank>.et.")]
 Groups = Annotated[
-    str | None, Option('Process groups, JSON {"1": [0, 1]} [PREFIX.groups.json if there is one].', "FILE")
+    str | None, Option('Read process groups from JSON {"1": [0, 1]} [PREFIX.groups.json if present].', "FILE")
 ]
 
 
@@ -54,26 +54,26 @@ def run(
     peak: Annotated[
         str | None, Option('Time compute nodes by a roofline of this peak: "900 TFLOP/s".', panel=COMPUTE)
     ] = None,
-    memory: Annotated[str | None, Option('Memory bandwidth of the roofline: "3350 GB/s".', panel=COMPUTE)] = None,
+    memory: Annotated[str | None, Option('Set the roofline\'s memory bandwidth: "3350 GB/s".', panel=COMPUTE)] = None,
     network: Annotated[
-        str | None, Option("How flows share links.", NETWORK_WORDS, NETWORK, values=networks)
+        str | None, Option("Choose how flows share links.", NETWORK_WORDS, NETWORK, values=networks)
     ] = None,
     collective_costs: Annotated[
-        str | None, Option("What collectives cost: as the library does, or links alone.", "auto|links|library", NETWORK)
+        str | None, Option("Choose the cost model of collectives: library or links.", "auto|links|library", NETWORK)
     ] = None,
     algorithm: Annotated[
-        str | None, Option("Algorithms of collectives, e.g. all_reduce=ring.", "KIND=NAME,...", NETWORK,
+        str | None, Option("Choose algorithms of collectives, e.g. all_reduce=ring.", "KIND=NAME,...", NETWORK,
                            values=algorithm_pairs)
     ] = None,
     fidelity: Annotated[
-        str | None, Option("How closely it is looked at [operator].", "operator|loadstore", INSIDE)
+        str | None, Option("Choose the level of detail [operator].", "operator|loadstore", INSIDE)
     ] = None,
-    engine: Annotated[str | None, Option("The engine, or its Python twin.", "compiled|reference", INSIDE)] = None,
+    engine: Annotated[str | None, Option("Choose the engine or its twin.", "compiled|reference", INSIDE)] = None,
     inside_perfetto: Annotated[
         str | None, Option("Write a timeline of all workgroups (Perfetto).", "FILE", INSIDE)
     ] = None,
     plot_noc: Annotated[
-        str | None, Option("Draw how busy the NoC is (PNG, SVG); needs trine[plot].", "FILE", INSIDE)
+        str | None, Option("Draw the NoC's utilisation (PNG, SVG); needs trine[plot].", "FILE", INSIDE)
     ] = None,
     brief: Brief = False,
     json: Json = None,

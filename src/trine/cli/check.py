@@ -23,18 +23,24 @@ def check(
         MachineOptions,
         Fields(
             without=CIRCUITS,
-            helps={"gpus": "GPUs, nodes filled in order [the log's].", "nodes": "Nodes of the preset [the log's]."},
+            helps={
+                "gpus": "Use N GPUs, filling nodes in order [the log's].",
+                "nodes": "Use N nodes of the preset [the log's].",
+            },
         ),
     ],
     given: Annotated[
         Given[CollectiveOptions],
         Fields(
             only=("launch", "nvls"),
-            helps={"launch": "How kernels were launched [the log's].", "nvls": "Demand or forbid it [the log's]."},
+            helps={
+                "launch": "Choose how processes launched kernels [the log's].",
+                "nvls": "Require or forbid NVLS [the log's].",
+            },
         ),
     ],
-    op: Annotated[str | None, Option("Which collective it is, or which of several runs.", values=collectives)] = None,
-    run: Annotated[int | None, Option("Which of several runs in the file, from 1.")] = None,
+    op: Annotated[str | None, Option("Name the collective, or choose among several runs.", values=collectives)] = None,
+    run: Annotated[int | None, Option("Choose among several runs in the file, from 1.")] = None,
     in_place: Annotated[bool, Option("Compare the in-place results.")] = False,
     fail_if_suspicious: Annotated[bool, Option("Exit with 1 unless the run is healthy.")] = False,
     brief: Brief = False,

@@ -85,10 +85,10 @@ def list_topologies(json: Json = None) -> None:
 
 def show_cluster(
     machine: Annotated[MachineOptions, Fields(without=("cluster", *CIRCUITS))],
-    cluster: Annotated[str | None, argument("Preset name or cluster file.", values=clusters)] = None,
-    gpu: Annotated[str | None, Option("GPU model of --topology.", panel=MACHINE, values=gpus)] = None,
-    links: Annotated[bool, Option("Every device and every link.", panel=OUTPUT)] = False,
-    yaml: Annotated[str | None, Option("Write it as a cluster file.", "FILE", OUTPUT)] = None,
+    cluster: Annotated[str | None, argument("Choose the cluster: preset or file.", values=clusters)] = None,
+    gpu: Annotated[str | None, Option("Set the GPU model of --topology.", panel=MACHINE, values=gpus)] = None,
+    links: Annotated[bool, Option("Print every device and every link.", panel=OUTPUT)] = False,
+    yaml: Annotated[str | None, Option("Write the cluster as a file.", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:
     """Show what a cluster consists of, what it carries, and where its numbers come from.

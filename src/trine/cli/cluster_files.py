@@ -11,24 +11,24 @@ from trine.cli.output import keep_input, show, write_json, writes
 if TYPE_CHECKING:
     from trine.cluster import Cluster
 
-Cluster_ = Annotated[str, argument("Preset name or cluster file.", values=clusters)]
-Nodes = Annotated[int | None, Option("Number of nodes, joined by their usual fabric.", panel=MACHINE)]
-Fabric = Annotated[str | None, Option("The fabric that joins nodes.", panel=MACHINE)]
+Cluster_ = Annotated[str, argument("Choose the cluster: preset or file.", values=clusters)]
+Nodes = Annotated[int | None, Option("Use N nodes, joined by their usual fabric.", panel=MACHINE)]
+Fabric = Annotated[str | None, Option("Choose the fabric between nodes.", panel=MACHINE)]
 
 
 def import_cluster(
     file: Annotated[str, argument("InfraGraph, nvidia-smi topo -m, NCCL or lstopo XML, CSV, GraphML, node-link JSON.")],
-    format: Annotated[str | None, Option("The file's format, where its content leaves doubt.", values=formats)] = None,
+    format: Annotated[
+        str | None, Option("Name the file's format if its content does not tell.", values=formats)
+    ] = None,
     link: Annotated[
         list[str] | None,
-        Option("NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us' for links without numbers; again for others."),
+        Option("Describe links without numbers: NAME=ENTRY[*LANES] or 'NAME=50 GB/s, 1 us'."),
     ] = None,
-    links_from: Annotated[
-        str | None, Option("catalogue: let the names and descriptions of links choose their entries.")
-    ] = None,
-    gpu: Annotated[str | None, Option("GPU model, where the file has none.", values=gpus)] = None,
-    annotations: Annotated[str | None, Option("InfraGraph annotations; 'rank' orders the GPUs.", "FILE")] = None,
-    merge_switches: Annotated[bool, Option("One switch of those that join the same GPUs (InfraGraph).")] = False,
+    links_from: Annotated[str | None, Option("Take links' numbers from the catalogue by their names.")] = None,
+    gpu: Annotated[str | None, Option("Set the GPU model if the file has none.", values=gpus)] = None,
+    annotations: Annotated[str | None, Option("Read InfraGraph annotations; 'rank' orders the GPUs.", "FILE")] = None,
+    merge_switches: Annotated[bool, Option("Merge switches that join the same GPUs (InfraGraph).")] = False,
     yaml: Annotated[str | None, Option("Write a cluster file of trine.", "FILE", OUTPUT)] = None,
     json: Annotated[str | None, Option("Write a summary as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
@@ -81,11 +81,11 @@ def export_cluster(
     output: Annotated[str, Option("File to write.", "FILE", OUTPUT, ("--output", "-o"))],
     format: Annotated[
         str | None,
-        Option("Of the file [by its ending].", "infragraph|yaml|csv|graphml", OUTPUT),
+        Option("Choose the format [by the file's ending].", "infragraph|yaml|csv|graphml", OUTPUT),
     ] = None,
     nodes: Nodes = None,
     fabric: Fabric = None,
-    lossy: Annotated[bool, Option("InfraGraph: make links alike whose two directions differ.")] = False,
+    lossy: Annotated[bool, Option("Give both directions of a link one bandwidth (InfraGraph).")] = False,
 ) -> None:
     """Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML.
 
@@ -108,7 +108,7 @@ def draw(
     output: Annotated[str, Option("Picture to write: .svg, .png or .pdf.", "FILE", OUTPUT, ("--output", "-o"))],
     nodes: Nodes = None,
     fabric: Fabric = None,
-    title: Annotated[str | None, Option("Title in place of the cluster's name.", panel=OUTPUT)] = None,
+    title: Annotated[str | None, Option("Set the title [the cluster's name].", panel=OUTPUT)] = None,
 ) -> None:
     """Draw a cluster: its devices, and its links by class and bandwidth.
 

@@ -32,13 +32,13 @@ def collective(
     given: Annotated[Given[LoadStoreOptions], Fields(only=KERNEL)],
     experts: Given[MoeOptions],
     size: Annotated[
-        str | None, Option("64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4; powers of 1024.", panel=JOB)
+        str | None, Option("Set the sizes: 64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4.", panel=JOB)
     ] = None,
     matrix: Annotated[
-        str | None, Option("all_to_all_v: bytes from rank (row) to rank.", "FILE.csv", JOB)
+        str | None, Option("Read the bytes from rank (row) to rank (all_to_all_v).", "FILE.csv", JOB)
     ] = None,
     network: Annotated[str | None, Option("Simulate every message.", NETWORK_WORDS, HOW, values=networks)] = None,
-    explain: Annotated[bool, Option("Where each microsecond goes; alternatives.", panel=OUTPUT)] = False,
+    explain: Annotated[bool, Option("Explain each microsecond, and the alternatives.", panel=OUTPUT)] = False,
     brief: Brief = False,
     plot: Annotated[str | None, Option("Draw the table (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
     json: Json = None,

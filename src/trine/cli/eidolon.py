@@ -29,7 +29,7 @@ _OF_RUNS = (
     "rows", "cols", "peers", "issue_seed", "wakeup", "sync", "target", "distribution", "seed", "together", "writes",
     "arrivals", "symmetric", "engine",
 )  # fmt: skip
-_Plot = Annotated[str | None, Option("Draw who waits when (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)]
+_Plot = Annotated[str | None, Option("Draw waiting over time (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)]
 
 
 def run(
@@ -72,17 +72,21 @@ def _report(result: EidolonResult, brief: bool, json: str | None, perfetto: str 
 def sweep(
     given: Annotated[Given[EidolonOptions], Fields(without=_OF_RUNS)],
     kernel: Kernel = "gemv-allreduce",
-    rows: Annotated[str | None, Option("Of the matrix: 1024,2048 or 1024:8192:1024.", panel="Kernel")] = None,
-    cols: Annotated[str | None, Option("Of the matrix.", panel="Kernel")] = None,
+    rows: Annotated[
+        str | None, Option("Sweep the rows of the matrix: 1024,2048 or 1024:8192:1024.", panel="Kernel")
+    ] = None,
+    cols: Annotated[str | None, Option("Sweep its columns.", panel="Kernel")] = None,
     peers: Annotated[str | None, Option("Replayed GPUs: 3,15,255.", panel=WRITES)] = None,
-    wakeup: Annotated[str | None, Option('"0,5 us,10 us" or 0:40us:5us.', panel=WRITES)] = None,
-    sync: Annotated[str | None, Option("Ways to wait [spin,mwait].", "spin,mwait,sleep", WAITS)] = None,
-    issue_seed: Annotated[str | None, Option("Seeds of the order of ready wavefronts: 0:7:1.", panel=MACHINE)] = None,
-    jobs: Annotated[int | None, Option("Runs at a time [one a core].")] = None,
+    wakeup: Annotated[str | None, Option('Sweep arrival times: "0,5 us,10 us" or 0:40us:5us.', panel=WRITES)] = None,
+    sync: Annotated[str | None, Option("Sweep ways to wait [spin,mwait].", "spin,mwait,sleep", WAITS)] = None,
+    issue_seed: Annotated[
+        str | None, Option("Sweep seeds of the order of ready wavefronts: 0:7:1.", panel=MACHINE)
+    ] = None,
+    jobs: Annotated[int | None, Option("Run N at a time [one per core].")] = None,
     brief: Brief = False,
     json: Json = None,
-    csv: Annotated[str | None, Option("Write a line a run.", "FILE", OUTPUT)] = None,
-    plot: Annotated[str | None, Option("Draw it (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
+    csv: Annotated[str | None, Option("Write one line per run.", "FILE", OUTPUT)] = None,
+    plot: Annotated[str | None, Option("Draw the sweep (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
 ) -> None:
     """Run all combinations of the values given: how flag reads grow, and from when mwait pays.
 

@@ -33,14 +33,12 @@ _OF_KERNEL = (
 
 def record(
     kernel: Kernel,
-    output: Annotated[str, Option("The record (.npz).", "FILE", OUTPUT, ("--output", "-o"))],
+    output: Annotated[str, Option("Write the record (.npz).", "FILE", OUTPUT, ("--output", "-o"))],
     given: Annotated[
         Given[EidolonOptions],
-        Fields(
-            without=_SENT, helps={"peers": "GPUs beside the target [3].", "target": "The rank that is recorded [0]."}
-        ),
+        Fields(without=_SENT, helps={"peers": "GPUs beside the target [3].", "target": "Record this rank [0]."}),
     ],
-    no_fold: Annotated[bool, Option("Simulate every GPU by itself.")] = False,
+    no_fold: Annotated[bool, Option("Simulate every GPU, also identical ones.")] = False,
 ) -> None:
     """Simulate all GPUs, and record everything that comes to the I/O ports of one: trine eidolon run --arrivals.
 
@@ -61,37 +59,37 @@ def record(
 
 def writes_from(
     result: Annotated[
-        list[str], argument("Records of a run (npz, csv, parquet), arrivals, or files of a profile.", "RESULT...")
+        list[str], argument("Records of a run (npz, csv, parquet), arrivals, or a profile's files.", "RESULT...")
     ],
-    output: Annotated[str, Option("The writes: CSV, JSON or Parquet.", "FILE", OUTPUT, ("--output", "-o"))],
+    output: Annotated[str, Option("Write the writes: CSV, JSON or Parquet.", "FILE", OUTPUT, ("--output", "-o"))],
     given: Annotated[
         Given[EidolonOptions],
         Fields(
             only=_OF_KERNEL,
             helps={
-                "rows": "Of that kernel [1024].", "cols": "Of that kernel.", "peers": "Of that kernel [3].",
-                "cluster": "Of that kernel: preset name or cluster file [eidola].",
+                "rows": "Set that kernel's rows [1024].", "cols": "Set that kernel's columns.", "peers": "Set that kernel's peers [3].",
+                "cluster": "Choose that kernel's cluster: preset or file [eidola].",
             },
         ),
     ],
-    target: Annotated[int | None, Option("Rank whose transfers are taken [0].", panel=WRITES)] = None,
+    target: Annotated[int | None, Option("Take the transfers of this rank [0].", panel=WRITES)] = None,
     kernel: Annotated[
         str | None,
-        Option("Fused kernel whose flags the transfers stand for; without it they are listed.", panel="Kernel",
+        Option("Use the transfers as flags of this fused kernel [list them].", panel="Kernel",
                values=fused_kernels),
     ] = None,
-    buffer: Annotated[str | None, Option("Listed transfers: the buffer that they go to.", panel=WRITES)] = None,
-    first_flag: Annotated[int | None, Option("Listed transfers: semaphore of the first [0].", panel=WRITES)] = None,
+    buffer: Annotated[str | None, Option("Send listed transfers to this buffer.", panel=WRITES)] = None,
+    first_flag: Annotated[int | None, Option("Number the first listed transfer's semaphore [0].", panel=WRITES)] = None,
     at: Annotated[
-        str | None, Option("Of a transfer [end]; start for --fabric modelled.", "end|start", WRITES)
+        str | None, Option("Use a transfer's end or start [end]; start for --fabric modelled.", "end|start", WRITES)
     ] = None,
     since: Annotated[
         str | None,
-        Option("Transfers that start then or later, times from there [all, from 0].", "TIME|first", WRITES,
+        Option("Take transfers from this time on; count times from it [all, from 0].", "TIME|first", WRITES,
                ("--from",)),
     ] = None,
     mapping: Annotated[
-        str | None, Option("Of a profile: what its columns and names mean (YAML).", "FILE", WRITES)
+        str | None, Option("Read the meaning of a profile's columns and names (YAML).", "FILE", WRITES)
     ] = None,
 ) -> None:  # fmt: skip
     """Write down what peers send, from a run or a profile, for trine eidolon run --writes.

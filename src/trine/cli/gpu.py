@@ -36,8 +36,8 @@ def list_models(json: Json = None) -> None:
 
 def show_model(
     name: Annotated[str, argument("GPU model or its file.", "NAME|FILE", gpu_models)],
-    sources: Annotated[bool, Option("Also where each number is from.")] = False,
-    yaml: Annotated[str | None, Option("Write it as a file, to change it.", "FILE", OUTPUT)] = None,
+    sources: Annotated[bool, Option("Print the source of each number too.")] = False,
+    yaml: Annotated[str | None, Option("Write the model as a file to edit.", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:
     """Show the inside of a GPU: every number, whether it was measured, and what is left out.

@@ -11,12 +11,10 @@ from trine.cli.progress import ProgressLine
 
 def run(
     graph: Annotated[str, argument("Task graph, JSON (docs/formats/graph.md).")],
-    cluster: Annotated[str, Option("Preset name or cluster file.", panel=MACHINE, values=clusters)],
+    cluster: Annotated[str, Option("Choose the cluster: preset or file.", panel=MACHINE, values=clusters)],
     network: Annotated[
         str | None,
-        Option(
-            "How flows share links [fair, or circuit where there are any].", NETWORK_WORDS, NETWORK, values=networks
-        ),
+        Option("Choose how flows share links [fair; circuit if any].", NETWORK_WORDS, NETWORK, values=networks),
     ] = None,
     engine: Engine = "compiled",
     json: Json = None,

@@ -39,12 +39,12 @@ DEFAULT_MAX_GAP = 8
 class Chance:
     """What is slow or random, as given."""
 
-    slow_by: str | None = option(None, "Random factor of bandwidths, 1:10.")
-    slow_per: str | None = option(None, "Who draws [link].")
-    slow: tuple[str, ...] = option((), "Slow workers.")
-    jitter: str | None = option(None, "Of each iteration and worker.")
-    seed: int | None = option(None, "Of what is random [0].")
-    repeat: int | None = option(None, "Run so many seeds; say how times spread.")
+    slow_by: str | None = option(None, "Slow bandwidths by a random factor, e.g. 1:10.")
+    slow_per: str | None = option(None, "Choose who draws it [link].")
+    slow: tuple[str, ...] = option((), "Slow workers down.")
+    jitter: str | None = option(None, "Randomise the durations of iterations and workers.")
+    seed: int | None = option(None, "Set the random seed [0].")
+    repeat: int | None = option(None, "Run N seeds; report the spread of times.")
 
     def check(self, has_other_output: bool) -> None:
         """Raise InputError for options that cannot matter."""
@@ -87,20 +87,22 @@ def hop(
         Fields(
             only=("cluster", "nodes", "slow_link", "link_down", "bandwidth", "latency"),
             helps={
-                "bandwidth": 'One link an edge of the graph: "25 GB/s".',
-                "latency": 'Of each of these links: "2 us".',
+                "bandwidth": 'Set the bandwidth of each edge of the graph: "25 GB/s".',
+                "latency": 'Set the latency of each edge: "2 us".',
             },
             panel="Links",
         ),
     ],
     chance: Chance,
-    workers: Annotated[int | None, Option("How many workers [8, or the cluster's GPUs].", panel=JOB)] = None,
+    workers: Annotated[int | None, Option("Set the number of workers [8, or the cluster's GPUs].", panel=JOB)] = None,
     graph: Annotated[
-        str, Option("Who talks to whom [ring-based].", "ring|ring-based|double-ring|full", JOB)
+        str, Option("Choose the graph of neighbours [ring-based].", "ring|ring-based|double-ring|full", JOB)
     ] = "ring-based",
-    batch: Annotated[int | None, Option("Samples of one worker; as in the trace if not given.", panel=JOB)] = None,
-    network: Annotated[str | None, Option("How flows share links.", NETWORK_WORDS, "Links", values=networks)] = None,
-    compare: Annotated[bool, Option("Also run without any of the options of Hop.", panel=OUTPUT)] = False,
+    batch: Annotated[int | None, Option("Set the samples of one worker [the trace's].", panel=JOB)] = None,
+    network: Annotated[
+        str | None, Option("Choose how flows share links.", NETWORK_WORDS, "Links", values=networks)
+    ] = None,
+    compare: Annotated[bool, Option("Also run without Hop's options.", panel=OUTPUT)] = False,
     brief: Brief = False,
     json: Json = None,
     perfetto: Perfetto = None,

@@ -29,8 +29,8 @@ CHANGES = ("unroll", "max_outstanding", "arbitration", "initiator")
 CHEAP_EVENTS = 200_000
 
 File = Annotated[str, argument("Text program, MSCCL++ plan (JSON) or MSCCL XML.", "FILE")]
-Size = Annotated[str | None, Option("Message of a plan, as nccl-tests counts it: 64K, 1M; powers of 1024.")]
-Wavefronts = Annotated[int | None, Option("Of a workgroup, of a plan [its threads / 32, or 8].")]
+Size = Annotated[str | None, Option("Set a plan's message size as nccl-tests counts it: 64K, 1M.")]
+Wavefronts = Annotated[int | None, Option("Set the wavefronts of a plan's workgroup [its threads / 32, or 8].")]
 
 
 def run(
@@ -41,24 +41,24 @@ def run(
         Fields(
             only=("gpu_model", *CHANGES),
             helps={
-                "unroll": "Requests of a wavefront in flight, where FILE does not say.",
-                "max_outstanding": "Requests of a CU in flight.",
-                "arbitration": "Of control and data at ports.",
-                "initiator": "Who posts dmas to NICs [of a plan proxy].",
+                "unroll": "Limit the requests of a wavefront in flight [FILE's].",
+                "max_outstanding": "Limit the requests of a CU in flight.",
+                "arbitration": "Choose the arbitration of control and data at ports.",
+                "initiator": "Choose who posts DMAs to NICs [plans: proxy].",
             },
             panel="GPU",
         ),
     ],
     size: Size = None,
     wavefronts: Wavefronts = None,
-    no_fold: Annotated[bool, Option("Simulate every GPU by itself.", panel=RANKS)] = False,
-    verify_fold: Annotated[bool, Option("Run both ways and compare everything.", panel=RANKS)] = False,
+    no_fold: Annotated[bool, Option("Simulate every GPU, also identical ones.", panel=RANKS)] = False,
+    verify_fold: Annotated[bool, Option("Run folded and unfolded; compare everything.", panel=RANKS)] = False,
     engine: Engine = "compiled",
     brief: Brief = False,
     json: Json = None,
     perfetto: Perfetto = None,
     plot_noc: Annotated[
-        str | None, Option("Draw how busy the NoC is (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
+        str | None, Option("Draw the NoC's utilisation (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
     ] = None,
 ) -> None:
     """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy.
@@ -104,9 +104,9 @@ def show_program(
     file: File,
     size: Size = None,
     wavefronts: Wavefronts = None,
-    gpus: Annotated[int | None, Option("Ranks, where FILE does not say.")] = None,
-    line_bytes: Annotated[str | None, Option("Cache line of a plan's GPUs [128 B].", names=("--line",))] = None,
-    summary: Annotated[bool, Option("Count what is in it in place of printing it.", panel=OUTPUT)] = False,
+    gpus: Annotated[int | None, Option("Set the number of ranks [FILE's].")] = None,
+    line_bytes: Annotated[str | None, Option("Set the cache line of a plan's GPUs [128 B].", names=("--line",))] = None,
+    summary: Annotated[bool, Option("Print counts instead of the program.", panel=OUTPUT)] = False,
     json: Annotated[str | None, Option("Write the counts as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
     """Print the program of FILE as text: a plan as the loads, stores and semaphores that it becomes.

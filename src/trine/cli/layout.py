@@ -29,9 +29,9 @@ _AXIS_OF = {
 class LayoutOptions:
     """What the command line has besides the fields of a plan: None where it was not given."""
 
-    gpus: int | None = option(None, "How many GPUs.")
-    parallel: str | None = option(None, "Put all GPUs on one axis.")
-    global_batch: int | None = option(None, "Samples of all replicas together.")
+    gpus: int | None = option(None, "Use N GPUs.")
+    parallel: str | None = option(None, "Use all GPUs for one form of parallelism.")
+    global_batch: int | None = option(None, "Set the samples per step of all replicas together.")
 
 
 def plan_from(layout: LayoutOptions, given: Given[Plan]) -> Plan:

@@ -39,11 +39,11 @@ def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -
 class Inside:
     """Whether and how the load-store level is asked: None or False where something was not given."""
 
-    fidelity: str | None = option(None, "How closely it is looked at [operator].")
-    compare_fidelity: bool = option(False, "Both levels, and where they differ.")
-    no_fold: bool = option(False, "Simulate every GPU by itself; with --network: every message.")
-    verify_fold: bool = option(False, "Run both ways and compare everything.")
-    plot_noc: str | None = option(None, "Draw how busy the NoC is (PNG, SVG); needs trine[plot].")
+    fidelity: str | None = option(None, "Choose the level of detail [operator].")
+    compare_fidelity: bool = option(False, "Compare both levels and explain the difference.")
+    no_fold: bool = option(False, "Simulate every GPU, also identical ones; with --network every message.")
+    verify_fold: bool = option(False, "Run folded and unfolded; compare everything.")
+    plot_noc: str | None = option(None, "Draw the NoC's utilisation (PNG, SVG); needs trine[plot].")
     perfetto: str | None = option(None, "Write a timeline for https://ui.perfetto.dev.")
 
     @property

@@ -21,21 +21,21 @@ MAX_COMPARED = 64
 class MachineOptions:
     """A machine as described: None (or ``()``) where nothing was said. gpu: the GPU model of an inline cluster."""
 
-    cluster: str | None = option(None, "Preset name or cluster file.")
-    gpus: int | None = option(None, "GPUs, nodes filled in order.")
-    nodes: int | None = option(None, "Nodes of the preset.")
-    fabric: str | None = option(None, "What joins the nodes: switch, rail, clos, ...")
+    cluster: str | None = option(None, "Choose the cluster: preset or file.")
+    gpus: int | None = option(None, "Use N GPUs, filling nodes in order.")
+    nodes: int | None = option(None, "Use N nodes of the preset.")
+    fabric: str | None = option(None, "Choose the fabric between nodes: switch, rail, clos, ...")
     slow_link: tuple[str, ...] = option((), "Slow a link down.")
     link_down: tuple[str, ...] = option((), "Take a link out.")
-    routing: str | None = option(None, "How routes are chosen [the fabric's or file's own].")
+    routing: str | None = option(None, "Choose the routing policy [the fabric's or file's].")
     topology: str | None = option(None, "Describe the cluster inline, such as torus:4x4.")
-    bandwidth: str | None = option(None, 'Of each link and direction of --topology: "65 GB/s".')
-    latency: str | None = option(None, 'Of each link of --topology: "1 us".')
-    circuit_setup: str | None = option(None, 'Until a new circuit carries bytes: "20 ms".')
-    circuit_ports: int | None = option(None, "Circuits of a GPU at a time.")
-    circuit_bandwidth: str | None = option(None, 'Of one circuit, each way: "60.5 GB/s".')
-    circuit_latency: str | None = option(None, 'Of one circuit: "5 ns".')
-    circuit_buffer: str | None = option(None, 'Receive buffer of a GPU: "64 MiB" [always room].')
+    bandwidth: str | None = option(None, 'Set the bandwidth of each link and direction of --topology: "65 GB/s".')
+    latency: str | None = option(None, 'Set the latency of each link of --topology: "1 us".')
+    circuit_setup: str | None = option(None, 'Set the set-up time of a circuit: "20 ms".')
+    circuit_ports: int | None = option(None, "Limit the circuits of a GPU at a time.")
+    circuit_bandwidth: str | None = option(None, 'Set the bandwidth of a circuit, each way: "60.5 GB/s".')
+    circuit_latency: str | None = option(None, 'Set the latency of a circuit: "5 ns".')
+    circuit_buffer: str | None = option(None, 'Set the receive buffer of a GPU: "64 MiB" [unlimited].')
     gpu: str | None = None
 
     @property

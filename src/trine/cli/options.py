@@ -18,7 +18,7 @@ ARGUMENTS, OPTIONS, OUTPUT = "Arguments", "Options", "Output"
 LAYOUT, PIPELINE, FORMS, MEMORY = "Layout", "Pipeline", "Forms of parallelism", "Memory"
 JOB, COMPUTE, NETWORK, MACHINE = "Job", "Operator times", "Network", "Machine"
 CIRCUITS, RANKS, CHANCE = "Circuits between GPUs", "Ranks", "Slow ranks and chance"
-WRITES, WAITS = "What peers send", "How wavefronts wait"
+WRITES, WAITS = "What peers send", "Choose how wavefronts wait"
 EXPERTS = "Tokens and experts (moe_dispatch, moe_combine)"
 HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadstore)"
 
@@ -368,7 +368,7 @@ Perfetto = Annotated[str | None, Option("Write a timeline for https://ui.perfett
 Brief = Annotated[bool, Option("Print the headline only.", panel=OUTPUT)]
 Parquet = Annotated[str | None, Option("Write all records to this folder.", "DIR", OUTPUT)]
 Timeline = Annotated[str | None, Option("Draw the timeline (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)]
-Engine = Annotated[str, Option("The engine, or its Python twin.", "compiled|reference")]
+Engine = Annotated[str, Option("Choose the engine, or its Python twin.", "compiled|reference")]
 
 
 def number_pair(text: str, option: str) -> tuple[float, float]:

@@ -23,14 +23,14 @@ RANGE = "range"
 class RankOptions:
     """As given: None, False or () where one was not."""
 
-    no_fold: bool = option(False, "Simulate every rank, also those that behave alike.")
+    no_fold: bool = option(False, "Simulate every rank, also identical ones.")
     verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
-    show_rank: tuple[int, ...] = option((), "Answer for these ranks, again for others.")
-    slow: tuple[str, ...] = option((), "Slow ranks.")
-    jitter: str | None = option(None, "Random durations of operators.")
-    jitter_per: str | None = option(None, "What draws a factor of its own [operator].")
-    seed: int | None = option(None, "Of what is random [0].")
-    repeat: int | None = option(None, "Run so many seeds; say how times spread.")
+    show_rank: tuple[int, ...] = option((), "Report these ranks.")
+    slow: tuple[str, ...] = option((), "Slow ranks down.")
+    jitter: str | None = option(None, "Randomise the durations of operators.")
+    jitter_per: str | None = option(None, "Use one random factor per operator or per step [operator].")
+    seed: int | None = option(None, "Set the random seed [0].")
+    repeat: int | None = option(None, "Run N seeds; report the spread of times.")
 
     def checked(self, num_ranks: int) -> str:
         """How to fold: ``on``, ``off`` or ``verify``.

@@ -10,8 +10,8 @@ from trine.cli.progress import ProgressLine
 
 
 def study(
-    name: Annotated[str | None, argument("Which one; without it, a list.", "[NAME]", studies)] = None,
-    plot: Annotated[str | None, Option("Draw its curves (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
+    name: Annotated[str | None, argument("Study; lists them if missing.", "[NAME]", studies)] = None,
+    plot: Annotated[str | None, Option("Draw the curves (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
     brief: Brief = False,
     json: Json = None,
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def inspect(
     path: Annotated[str, argument("Trace folder or file, or a bundled trace.", values=traces)],
-    against: Annotated[str | None, Option("Another trace of the same model to compare with.", values=traces)] = None,
+    against: Annotated[str | None, Option("Compare with another trace of the same model.", values=traces)] = None,
     json: Json = None,
 ) -> None:
     """Say what is in a trace, what is missing, and what was assumed in its place.
@@ -66,11 +66,11 @@ def convert(
 def capture(
     function: Annotated[str, argument(help="package.module:function or path/to/file.py:function.")],
     into: Annotated[
-        str | None, Option("Folder to write the trace to [trace-FUNCTION].", "DIR", OUTPUT, ("--output", "-o"))
+        str | None, Option("Write the trace to this folder [trace-FUNCTION].", "DIR", OUTPUT, ("--output", "-o"))
     ] = None,
-    device: Annotated[str, Option("Where the step runs [auto].", "auto|cuda|cpu")] = "auto",
-    warmup: Annotated[int, Option("Steps before anything is measured [3].")] = 3,
-    steps: Annotated[int, Option("Steps timed without the profiler [5].")] = 5,
+    device: Annotated[str, Option("Choose the device of the step [auto].", "auto|cuda|cpu")] = "auto",
+    warmup: Annotated[int, Option("Run N warm-up steps [3].")] = 3,
+    steps: Annotated[int, Option("Time N steps without the profiler [5].")] = 5,
     overwrite: Annotated[
         bool, Option("Replace an existing trace.", None, OUTPUT, ("--overwrite/--no-overwrite",))
     ] = False,
@@ -118,27 +118,25 @@ def synthesize(
     output: Annotated[
         str, Option("File to write: NAME.trine.json or .trine.json.gz.", "FILE", OUTPUT, ("--output", "-o"))
     ],
-    gpu: Annotated[
-        str, Option("The GPU that times are predicted for [h100-sxm].", panel=COMPUTE, values=gpus)
-    ] = "h100-sxm",
-    sequence: Annotated[int | None, Option("Tokens of a sample; the model's own if not given.", panel=JOB)] = None,
-    target: Annotated[
-        int | None, Option("Tokens of a sample that an encoder-decoder's decoder reads.", panel=JOB)
+    gpu: Annotated[str, Option("Predict times for this GPU [h100-sxm].", panel=COMPUTE, values=gpus)] = "h100-sxm",
+    sequence: Annotated[int | None, Option("Set the tokens of a sample [the model's].", panel=JOB)] = None,
+    target: Annotated[int | None, Option("Set the tokens of a sample that the decoder reads.", panel=JOB)] = None,
+    batch: Annotated[int | None, Option("Set the samples [1, or 128 images].", panel=JOB)] = None,
+    dtype: Annotated[
+        str | None, Option("Choose the type of weights and activations.", "bf16|fp16|fp32|tf32|amp", JOB)
     ] = None,
-    batch: Annotated[int | None, Option("Samples [1, or 128 images].", panel=JOB)] = None,
-    dtype: Annotated[str | None, Option("Of weights and activations.", "bf16|fp16|fp32|tf32|amp", JOB)] = None,
-    layers: Annotated[int | None, Option("So many of a transformer's layers in place of all.", panel=JOB)] = None,
-    image: Annotated[int | None, Option("Pixels of an image's side, in place of 224.", panel=JOB)] = None,
-    times: Annotated[str | None, Option("Where operator times come from.", "roofline|tables|fitted", COMPUTE)] = None,
+    layers: Annotated[int | None, Option("Use N of a transformer's layers.", panel=JOB)] = None,
+    image: Annotated[int | None, Option("Set the pixels of an image's side [224].", panel=JOB)] = None,
+    times: Annotated[
+        str | None, Option("Choose the source of operator times.", "roofline|tables|fitted", COMPUTE)
+    ] = None,
     software: Annotated[
-        str | None, Option("Software that writes the operators [pytorch-eager].", "NAME|FILE", values=software_profiles)
+        str | None, Option("Choose the software profile [pytorch-eager].", "NAME|FILE", values=software_profiles)
     ] = None,
     share: Annotated[
-        list[str] | None, Option("Share of a data sheet's peak; may be repeated.", "matmul=0.6", COMPUTE)
+        list[str] | None, Option("Set the share of a data sheet's peak; may be repeated.", "matmul=0.6", COMPUTE)
     ] = None,
-    calibration: Annotated[
-        str | None, Option("File of trine calibrate that fitted times rest on.", "FILE", COMPUTE)
-    ] = None,
+    calibration: Annotated[str | None, Option("Use a file written by trine calibrate.", "FILE", COMPUTE)] = None,
     json: Json = None,
 ) -> None:
     """Write a training step of MODEL from its published shapes, with predicted times.

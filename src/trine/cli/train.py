@@ -58,7 +58,7 @@ def train(
         str | None, Option("Write the job as Chakra traces PREFIX.<rank>.et.", "PREFIX", OUTPUT)
     ] = None,
     chakra_target: Annotated[
-        str | None, Option("What --chakra writes for [astra-sim].", "astra-sim|chakra", OUTPUT)
+        str | None, Option("Choose the reader of --chakra's traces [astra-sim].", "astra-sim|chakra", OUTPUT)
     ] = None,
 ) -> None:  # fmt: skip
     """Say how long a training step of WORKLOAD takes on N GPUs, and why.

@@ -18,8 +18,10 @@ SHOWN = 25
 
 
 def collectives(
-    machine: Annotated[list[str] | None, Option("Only this machine or family of machines; may be repeated.")] = None,
-    every: Annotated[bool, Option(f"Show all rows, not the worst {SHOWN}.", names=("--all",))] = False,
+    machine: Annotated[
+        list[str] | None, Option("Replay only this machine or family of machines; may be repeated.")
+    ] = None,
+    every: Annotated[bool, Option(f"Print all rows, not only the worst {SHOWN}.", names=("--all",))] = False,
     report: Annotated[str | None, Option("Write the page with its pictures; needs trine[plot].", "DIR", OUTPUT)] = None,
     plot: Annotated[str | None, Option("Draw all errors by size; needs trine[plot].", "FILE", OUTPUT)] = None,
     brief: Brief = False,
@@ -52,8 +54,8 @@ def collectives(
 
 
 def loadstore(
-    series: Annotated[list[str] | None, Option("Only this series of measurements; may be repeated.")] = None,
-    largest: Annotated[str, Option("Leave out larger sizes, which take long to simulate.")] = "1M",
+    series: Annotated[list[str] | None, Option("Replay only this series; may be repeated.")] = None,
+    largest: Annotated[str, Option("Leave out larger sizes.")] = "1M",
     brief: Brief = False,
     json: Json = None,
 ) -> None:
@@ -78,15 +80,15 @@ def loadstore(
     _answer(found, json, brief)
 
 
-Sample = Annotated[bool, Option("Some cheap rows of each source, in about a minute.")]
-Sources = Annotated[list[str] | None, Option("Only this source of rows; may be repeated.", names=("--source",))]
-Blind = Annotated[bool, Option("Fit no factors: nothing of a source is used.")]
-Jobs = Annotated[int | None, Option("Rows at a time [one a core].")]
-Again = Annotated[bool, Option("Ask all rows again, kept answers too; a stopped run goes on without it.")]
+Sample = Annotated[bool, Option("Replay a sample of cheap rows (about a minute).")]
+Sources = Annotated[list[str] | None, Option("Replay only this source; may be repeated.", names=("--source",))]
+Blind = Annotated[bool, Option("Fit no factors.")]
+Jobs = Annotated[int | None, Option("Replay N rows at a time [one per core].")]
+Again = Annotated[bool, Option("Replay rows again that have a stored answer.")]
 
 
 def _software(usual: str) -> Option:
-    return Option(f"This profile for all rows [{usual}].", "NAME|FILE", values=software_profiles)
+    return Option(f"Use this profile for all rows [{usual}].", "NAME|FILE", values=software_profiles)
 
 
 def training(
@@ -94,9 +96,7 @@ def training(
     sources: Sources = None,
     software: Annotated[str | None, _software("each source's own")] = None,
     blind: Blind = False,
-    most_rows: Annotated[
-        int | None, Option("At most so many rows of each source [all of them].", names=("--rows",))
-    ] = None,
+    most_rows: Annotated[int | None, Option("Replay at most N rows of each source [all].", names=("--rows",))] = None,
     report: Annotated[
         str | None, Option("Write the page, of the layouts too, with its pictures; needs trine[plot].", "DIR", OUTPUT)
     ] = None,
@@ -155,7 +155,7 @@ def _replayed(validate: Callable[..., Found], again: bool, **asked: Any) -> Foun
 
 
 def memory(
-    sample: Annotated[bool, Option("Some rows of each source, in some seconds.")] = False,
+    sample: Annotated[bool, Option("Replay a sample of rows (a few seconds).")] = False,
     sources: Sources = None,
     brief: Brief = False,
     json: Json = None,
@@ -172,8 +172,8 @@ def memory(
 
 
 def operators(
-    gpu: Annotated[list[str] | None, Option("Only this GPU; may be repeated.")] = None,
-    sample: Annotated[bool, Option("One of ten shapes, in a minute.")] = False,
+    gpu: Annotated[list[str] | None, Option("Use only this GPU's rows; may be repeated.")] = None,
+    sample: Annotated[bool, Option("Use one of ten shapes (about a minute).")] = False,
     brief: Brief = False,
     json: Json = None,
 ) -> None:

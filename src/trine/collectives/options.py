@@ -32,13 +32,13 @@ class CollectiveOptions(OneLine):
     (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose.
     """
 
-    library: str = option(AUTO, "Whose costs and choices.")
-    algorithm: str = option(AUTO, "auto, ring, tree, ... (inside: get, put, ...), or a plan (JSON, XML).")
-    protocol: str = option(AUTO, "none: the bare links.")
-    launch: str = option("process-per-gpu", "How kernels are launched.")
-    nvls: bool | None = option(None, "Demand or forbid it.")
-    min_channels: int | None = option(None, "As NCCL_MIN_NCHANNELS.")
-    max_channels: int | None = option(None, "As NCCL_MAX_NCHANNELS.")
+    library: str = option(AUTO, "Choose the collective library.")
+    algorithm: str = option(AUTO, "Choose the algorithm: auto, ring, tree, ..., or a plan (JSON, XML).")
+    protocol: str = option(AUTO, "Choose the protocol; none: bare links.")
+    launch: str = option("process-per-gpu", "Choose how processes launch kernels.")
+    nvls: bool | None = option(None, "Require or forbid NVLS.")
+    min_channels: int | None = option(None, "Set the minimum of channels (NCCL_MIN_NCHANNELS).")
+    max_channels: int | None = option(None, "Set the maximum of channels (NCCL_MAX_NCHANNELS).")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

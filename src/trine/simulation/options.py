@@ -68,24 +68,30 @@ class SimulateOptions:
 
     cluster: Cluster | str | os.PathLike[str] | None = None
     gpu: str | None = option(None, "Predict for this GPU; the trace's own keeps its times.")
-    trace_gpu: str | None = option(None, "The GPU of the trace, where the trace does not say.")
-    compute: str = option("auto", "Where operator times come from.")
-    calibration: Calibration | None = option(None, "File written by trine calibrate.")
-    cpu: bool | None = option(None, "Wait for the launching CPU thread.")
-    launch_cost_ps: int | None = option(None, 'CPU time of every launch, in place of the trace\'s: "5 us".')
-    network: str | Network | None = option(None, "How flows share links [fair; circuit if any].")
+    trace_gpu: str | None = option(None, "Name the GPU of the trace if the trace does not.")
+    compute: str = option("auto", "Choose the source of operator times.")
+    calibration: Calibration | None = option(None, "Use a file written by trine calibrate.")
+    cpu: bool | None = option(None, "Simulate the CPU thread that launches kernels.")
+    launch_cost_ps: int | None = option(None, 'Set the CPU time of a launch, e.g. "5 us" [the trace\'s].')
+    network: str | Network | None = option(None, "Choose how flows share links [fair; circuit if any].")
     collective_costs: str | StepCosts = option(
-        "auto", "What collectives cost: as the library runs them [if known], links alone."
+        "auto", "Choose the cost model of collectives: library, links or loads and stores."
     )
-    placement: str | os.PathLike[str] | Sequence[int] | None = option(None, "Which GPU a rank is on [packed].")
+    placement: str | os.PathLike[str] | Sequence[int] | None = option(
+        None, "Choose which GPU runs which rank [packed]."
+    )
     engine: str = "compiled"
     fold: str = "on"
     stragglers: Stragglers | None = None
-    gpu_spread: float | None = option(None, "How much GPUs differ; all wait for the slowest [1.48% with tables].")
+    gpu_spread: float | None = option(
+        None, "Set the spread of GPU speeds; all wait for the slowest [1.48% with tables]."
+    )
     progress: Progress | None = None
     on_compile: Callable[[], None] | None = None
     on_stage: Callable[[str], None] | None = None
     on_job: Callable[[Job], None] | None = None
-    software: Software | str | os.PathLike[str] | None = option(None, "Training software, or its file [by workload].")
+    software: Software | str | os.PathLike[str] | None = option(
+        None, "Choose the software profile: name or file [by workload]."
+    )
     warnings: tuple[str, ...] = ()
     compare: bool = True

@@ -51,14 +51,14 @@ class LoadStoreOptions(OneLine):
 
     algorithm: str = AUTO
     protocol: str = AUTO
-    workgroups: int | None = option(None, "Of each GPU [32; of nvls 16 channels].")
-    wavefronts: int | None = option(None, "Of a workgroup [as many as fill a CU; of a plan as it says].")
-    unroll: int | None = option(None, "Requests of a wavefront in flight [the GPU model's].")
-    max_outstanding: int | None = option(None, "Requests of a CU in flight [the GPU model's].")
-    arbitration: str | None = option(None, "Of control and data at ports [the GPU model's].")
-    bookkeeping: str | None = option(None, "What a library's kernel does besides moving data [if the cluster has one].")
-    initiator: str | None = option(None, "Who posts puts to NICs [the GPU model's; of a plan proxy].")
-    gpu_model: str | GpuModel | None = option(None, "Inside of the GPUs: name or file [the cluster's GPU].")
+    workgroups: int | None = option(None, "Set the workgroups of each GPU [32; nvls: 16 channels].")
+    wavefronts: int | None = option(None, "Set the wavefronts of a workgroup [as many as fill a CU; plan's own].")
+    unroll: int | None = option(None, "Limit the requests of a wavefront in flight [the GPU model's].")
+    max_outstanding: int | None = option(None, "Limit the requests of a CU in flight [the GPU model's].")
+    arbitration: str | None = option(None, "Choose the arbitration of control and data at ports [the GPU model's].")
+    bookkeeping: str | None = option(None, "Simulate the library kernel's own work too [if the cluster has a library].")
+    initiator: str | None = option(None, "Choose who posts puts to NICs [the GPU model's; plans: proxy].")
+    gpu_model: str | GpuModel | None = option(None, "Choose the GPU model: name or file [the cluster's GPU].")
     fold: str = "auto"
     verify: bool = False
     matrix: Sequence[Sequence[int]] | None = None

@@ -146,14 +146,14 @@ class HopProtocol(OneLine):
     Raises PlanError for numbers that cannot be, or that cannot matter.
     """
 
-    iterations: int = option(50, "Of each worker.")
-    backup: int = option(0, "Neighbours that may be late.")
-    staleness: int = option(0, "How old an update may be.")
-    max_gap: int | None = option(None, "Token queues: lead over a neighbour [8 with backup].")
-    max_skip: int = option(0, "Iterations left out at once.")
-    skip_behind: int = option(2, "Skip when so far behind.")
-    order: str = option("parallel", "Send beside or behind computing.")
-    drop_late: bool = option(False, "Send nothing that comes too late.")
+    iterations: int = option(50, "Run N iterations of each worker.")
+    backup: int = option(0, "Allow N neighbours to be late.")
+    staleness: int = option(0, "Allow updates to be N iterations old.")
+    max_gap: int | None = option(None, "Limit the lead over a neighbour (token queues) [8 with backup].")
+    max_skip: int = option(0, "Skip at most N iterations at once.")
+    skip_behind: int = option(2, "Skip when N iterations behind.")
+    order: str = option("parallel", "Send while computing or after it.")
+    drop_late: bool = option(False, "Do not send what would come too late.")
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():

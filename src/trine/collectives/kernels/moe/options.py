@@ -39,17 +39,17 @@ class MoeOptions:
     InputError: a number out of range, an unknown word, experts that do not divide.
     """
 
-    tokens: int = option(TOKENS, "Of each rank.")
-    hidden: int = option(HIDDEN, "Elements of a token.")
-    experts: int = option(EXPERTS, "Of all ranks.")
-    top_k: int = option(TOP_K, "Experts of a token.")
-    top_nodes: int | None = option(None, "Nodes that a token's experts are on [4, low-latency: all].")
-    expert_imbalance: str = option(BALANCED, "Tokens of experts; a file has one share a line.")
+    tokens: int = option(TOKENS, "Set the tokens of each rank.")
+    hidden: int = option(HIDDEN, "Set the elements of a token.")
+    experts: int = option(EXPERTS, "Set the experts of all ranks.")
+    top_k: int = option(TOP_K, "Set the experts of a token.")
+    top_nodes: int | None = option(None, "Limit the nodes of a token's experts [4, low-latency: all].")
+    expert_imbalance: str = option(BALANCED, "Set the load of experts; a file has one share per line.")
     expert_shares: tuple[float, ...] = ()
-    draws: str = option(RANDOM, "Experts: each rank draws its own, or as rank 0, seen from there, which folds.")
-    seed: int = option(0, "Of the draws.")
-    dispatch_type: str = option(FP8, "Of dispatched tokens; combined ones are bf16.")
-    sms: int | None = option(None, "Of the normal kernels, half of which send [24].")
+    draws: str = option(RANDOM, "Pick experts for each rank, or rank 0's for all (which folds).")
+    seed: int = option(0, "Set the seed of the draws.")
+    dispatch_type: str = option(FP8, "Choose the type of dispatched tokens; combined ones are bf16.")
+    sms: int | None = option(None, "Set the SMs of the normal kernels; half of them send [24].")
 
     def __post_init__(self) -> None:
         for field, least, most in (

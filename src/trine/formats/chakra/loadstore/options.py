@@ -34,13 +34,13 @@ class KernelChoices:
     InputError: a number below 1, a collective or an algorithm that has no kernel.
     """
 
-    workgroups: int | None = option(None, "Of kernels of collectives and messages [32].")
-    wavefronts: int = option(WAVEFRONTS, "Of one of these workgroups.")
-    protocol: str = option(SIMPLE, "Of collectives.")
+    workgroups: int | None = option(None, "Set the workgroups of communication kernels [32].")
+    wavefronts: int = option(WAVEFRONTS, "Set the wavefronts of each of these workgroups.")
+    protocol: str = option(SIMPLE, "Choose the protocol of collectives.")
     algorithms: Mapping[str, str] = field(default_factory=dict)
-    compute_workgroups: int | None = option(None, "Of kernels of compute nodes [one a CU].")
-    compute_wavefronts: int = option(8, "Of one of these workgroups.")
-    compute_traffic: bool = option(True, "Compute nodes do not move their tensors.")
+    compute_workgroups: int | None = option(None, "Set the workgroups of compute nodes' kernels [one per CU].")
+    compute_wavefronts: int = option(8, "Set the wavefronts of each of these workgroups.")
+    compute_traffic: bool = option(True, "Leave out the memory traffic of compute nodes.")
 
     def __post_init__(self) -> None:
         for name in ("workgroups", "wavefronts", "compute_workgroups", "compute_wavefronts"):
