@@ -23,7 +23,7 @@ def calibrate(
     ] = None,
     json: Annotated[str | None, Option("Write the report as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Fit operator times on TRACES, or a software profile on measured steps (--step); the error left out.
+    """Fit operator times on TRACES, or a software profile on measured steps (--step), with the left-out error.
 
     Example: trine calibrate vgg13-h100-b128 resnet50-h100-b128 --output fits.json
     """

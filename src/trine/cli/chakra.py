@@ -81,7 +81,7 @@ def run(
     parquet: Parquet = None,
     timeline: Timeline = None,
 ) -> None:  # fmt: skip
-    """Simulate the Chakra traces of all ranks on a cluster, rank i on its i-th GPU.
+    """Simulate the Chakra traces of all ranks on a cluster, rank i on GPU i.
 
     Example: trine chakra run traces/job --cluster dgx-h100
     """
@@ -200,7 +200,7 @@ def _run_operator(
 
 
 def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> None:
-    """Say what is in the Chakra traces, and whether all ranks' traces fit together.
+    """Summarise Chakra traces, and check that all ranks' traces fit together.
 
     Example: trine chakra inspect traces/job
     """

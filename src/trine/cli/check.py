@@ -49,7 +49,7 @@ def check(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Compare LOG with what the machine should do: measured, predicted with its band, a verdict, a likely cause.
+    """Compare LOG with the machine's prediction: measured, predicted with its range, a verdict, a likely cause.
 
     Example: trine check all_reduce_perf.log --cluster dgx-h100
     """

@@ -43,7 +43,7 @@ def list_clusters(json: Json = None) -> None:
 
 
 def list_links(json: Json = None) -> None:
-    """List the link catalogue: what one lane of each kind of link carries in one direction.
+    """List the link catalogue: bandwidth of a lane in one direction, by kind of link.
 
     Example: trine cluster links
     """
@@ -72,7 +72,7 @@ def list_links(json: Json = None) -> None:
 
 
 def list_topologies(json: Json = None) -> None:
-    """List what --topology and 'topology: {kind: ...}' take.
+    """List the kinds of --topology and of 'topology: {kind: ...}'.
 
     Example: trine cluster topologies
     """
@@ -91,7 +91,7 @@ def show_cluster(
     yaml: Annotated[str | None, Option("Write the cluster as a file.", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:
-    """Show what a cluster consists of, what it carries, and where its numbers come from.
+    """Show a cluster: its devices, bandwidths, and the source of each number.
 
     Example: trine cluster show dgx-h100 --nodes 4
     """

@@ -32,7 +32,7 @@ def import_cluster(
     yaml: Annotated[str | None, Option("Write a cluster file of trine.", "FILE", OUTPUT)] = None,
     json: Annotated[str | None, Option("Write a summary as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Read a cluster from another tool's file, say what was taken from where, and write a cluster file.
+    """Convert another tool's topology file to a cluster file, and list what was assumed.
 
     Example: trine cluster import topology.xml --yaml my-cluster.yaml
     """

@@ -43,7 +43,7 @@ def collective(
     plot: Annotated[str | None, Option("Draw the table (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:  # fmt: skip
-    """Say how long the collective OP takes for each size, what the library would choose, and why.
+    """Predict the time of a collective for each size, and the algorithm the library picks.
 
     Example: trine collective all_reduce --size 1K:1G --cluster dgx-h100
     """

@@ -40,7 +40,7 @@ def run(
     perfetto: Perfetto = None,
     plot: _Plot = None,
 ) -> None:
-    """Run the kernel of one GPU; of its peers only what they write to it exists.
+    """Simulate the kernel of one GPU in detail, with the writes of its peers replayed.
 
     Example: trine eidolon run gemv-allreduce --rows 256 --wakeup "10 us" --sync mwait
     """
@@ -88,7 +88,7 @@ def sweep(
     csv: Annotated[str | None, Option("Write one line per run.", "FILE", OUTPUT)] = None,
     plot: Annotated[str | None, Option("Draw the sweep (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Run all combinations of the values given: how flag reads grow, and from when mwait pays.
+    """Simulate all combinations of values: growth of flag reads, and the point from which mwait pays.
 
     Example: trine eidolon sweep --wakeup 0:40us:5us --peers 3,15
     """

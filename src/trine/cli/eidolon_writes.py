@@ -40,7 +40,7 @@ def record(
     ],
     no_fold: Annotated[bool, Option("Simulate every GPU, also identical ones.")] = False,
 ) -> None:
-    """Simulate all GPUs, and record everything that comes to the I/O ports of one: trine eidolon run --arrivals.
+    """Simulate all GPUs, and record all arrivals at the I/O ports of one (for eidolon run --arrivals).
 
     Example: trine eidolon record gemv-allreduce --rows 256 --output arrivals.npz
     """
@@ -67,7 +67,8 @@ def writes_from(
         Fields(
             only=_OF_KERNEL,
             helps={
-                "rows": "Set that kernel's rows [1024].", "cols": "Set that kernel's columns.", "peers": "Set that kernel's peers [3].",
+                "rows": "Set that kernel's rows [1024].", "cols": "Set that kernel's columns.",
+                "peers": "Set that kernel's peers [3].",
                 "cluster": "Choose that kernel's cluster: preset or file [eidola].",
             },
         ),
@@ -92,7 +93,7 @@ def writes_from(
         str | None, Option("Read the meaning of a profile's columns and names (YAML).", "FILE", WRITES)
     ] = None,
 ) -> None:  # fmt: skip
-    """Write down what peers send, from a run or a profile, for trine eidolon run --writes.
+    """Write the peers' writes of a run or a profile, for eidolon run --writes.
 
     Example: trine eidolon writes-from records.parquet --kernel gemv-allreduce --output writes.csv
     """

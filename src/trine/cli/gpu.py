@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def list_models(json: Json = None) -> None:
-    """List the GPUs whose inside the load-store level knows.
+    """List the GPU models of the load-store level.
 
     Example: trine gpu list
     """
@@ -40,7 +40,7 @@ def show_model(
     yaml: Annotated[str | None, Option("Write the model as a file to edit.", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:
-    """Show the inside of a GPU: every number, whether it was measured, and what is left out.
+    """Show a GPU model: every number, its evidence, and the effects left out.
 
     Example: trine gpu show h100-sxm --sources
     """

@@ -19,7 +19,7 @@ def run(
     engine: Engine = "compiled",
     json: Json = None,
 ) -> None:
-    """Run the compute, transfer and join tasks of GRAPH and say when each starts and ends.
+    """Simulate the compute, transfer and join tasks of GRAPH: start and end of each.
 
     Example: trine run graph.json --cluster dgx-h100
     """

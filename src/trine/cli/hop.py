@@ -107,7 +107,7 @@ def hop(
     json: Json = None,
     perfetto: Perfetto = None,
 ) -> None:
-    """Simulate decentralised training of WORKLOAD with Hop: who waits for whom, and what late neighbours cost.
+    """Simulate decentralised training of WORKLOAD with Hop: waiting, and the cost of late neighbours.
 
     Example: trine hop vgg13-h100-b128 --workers 8 --bandwidth "25 GB/s" --backup 1
     """

@@ -61,7 +61,7 @@ def run(
         str | None, Option("Draw the NoC's utilisation (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
     ] = None,
 ) -> None:
-    """Run the kernels of FILE and say how long they take, what wavefronts wait for, and what is busy.
+    """Simulate the kernels of FILE: their time, what wavefronts wait for, and utilisation.
 
     Example: trine kernel run program.txt --cluster dgx-h100
     """
@@ -109,7 +109,7 @@ def show_program(
     summary: Annotated[bool, Option("Print counts instead of the program.", panel=OUTPUT)] = False,
     json: Annotated[str | None, Option("Write the counts as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Print the program of FILE as text: a plan as the loads, stores and semaphores that it becomes.
+    """Print the program of FILE as text; a plan as its loads, stores and semaphores.
 
     Example: trine kernel show plan.json --size 1M --summary
     """

@@ -10,7 +10,7 @@ from trine.cli.output import show, show_table, write_json
 
 
 def list_software(json: Json = None) -> None:
-    """List the profiles of training software: what --software takes.
+    """List the profiles of training software (for --software).
 
     Example: trine software list
     """
@@ -40,7 +40,7 @@ def show_software(
     name: Annotated[str, argument("A profile (trine software list), or a file.", values=software_profiles)],
     json: Json = None,
 ) -> None:
-    """Show a software profile: every number that it sets, and where it comes from.
+    """Show a software profile: every number and its source.
 
     Example: trine software show nanotron-2024
     """

@@ -20,7 +20,7 @@ def inspect(
     against: Annotated[str | None, Option("Compare with another trace of the same model.", values=traces)] = None,
     json: Json = None,
 ) -> None:
-    """Say what is in a trace, what is missing, and what was assumed in its place.
+    """Summarise a trace: its content, missing parts and assumptions.
 
     Example: trine trace inspect vgg13-h100-b128
     """
@@ -47,7 +47,7 @@ def convert(
     output: Annotated[str, argument("File to write: NAME.trine.json or NAME.trine.json.gz.", "TARGET")],
     json: Json = None,
 ) -> None:
-    """Write a trace in trine's own format, which keeps everything (docs/formats/trace.md).
+    """Convert a trace to trine's own format, which keeps everything (docs/formats/trace.md).
 
     Example: trine trace convert vgg13-h100-b128 vgg13.trine.json
     """
@@ -76,7 +76,7 @@ def capture(
     ] = False,
     json: Json = None,
 ) -> None:
-    """Record one training step of your own function with PyTorch's profiler (needs trine[capture]).
+    """Record one training step of your function with PyTorch's profiler (needs trine[capture]).
 
     Example: trine trace capture train.py:step --output my-trace
     """
@@ -95,7 +95,7 @@ def capture(
 
 
 def models(json: Json = None) -> None:
-    """List the models that trine can write a trace of from their published shapes.
+    """List the models for trace synthesize and model:NAME.
 
     Example: trine trace models
     """

@@ -61,7 +61,7 @@ def train(
         str | None, Option("Choose the reader of --chakra's traces [astra-sim].", "astra-sim|chakra", OUTPUT)
     ] = None,
 ) -> None:  # fmt: skip
-    """Say how long a training step of WORKLOAD takes on N GPUs, and why.
+    """Predict the time of a training step of WORKLOAD on N GPUs, and explain it.
 
     Example: trine train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100
     """

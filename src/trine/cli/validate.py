@@ -59,7 +59,7 @@ def loadstore(
     brief: Brief = False,
     json: Json = None,
 ) -> None:
-    """Published times of communication kernels against the load-store level: small all-reduces, puts, gets, packets.
+    """Replay published times of communication kernels on the load-store level.
 
     Example: trine validate loadstore
     """
@@ -136,7 +136,7 @@ def layouts(
     brief: Brief = False,
     json: Json = None,
 ) -> None:
-    """Replay the layouts of the Ultra-Scale Playbook: how well trine ranks them, and what its choice costs.
+    """Replay the layouts of the Ultra-Scale Playbook: rank correlation, and the regret of trine's choice.
 
     Example: trine validate layouts --sample
     """
@@ -160,7 +160,7 @@ def memory(
     brief: Brief = False,
     json: Json = None,
 ) -> None:
-    """Published peak memory against the modelled, worst first, and which layouts fit.
+    """Compare published peak memory with the model, worst first, and check which layouts fit.
 
     Example: trine validate memory --sample
     """
@@ -177,7 +177,7 @@ def operators(
     brief: Brief = False,
     json: Json = None,
 ) -> None:
-    """Operator times by measured tables: shapes left out, times moved to another GPU, whole GPUs left out.
+    """Predict measured operator times with shapes or whole GPUs left out, and on another GPU.
 
     Example: trine validate operators --sample --gpu t4
     """
@@ -190,7 +190,7 @@ def operators(
 
 
 def scaling(brief: Brief = False, json: Json = None) -> None:
-    """Published steps on 1 and 8 GPUs: the efficiency on 8, predicted from the row on one.
+    """Predict published scaling efficiency on 8 GPUs from the row on one.
 
     Example: trine validate scaling
     """
