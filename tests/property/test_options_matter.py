@@ -69,7 +69,7 @@ ELSEWHERE = {"trace capture", "validate training", "validate layouts", "validate
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command with its options by their long names."""
     for words, command in all_commands():
-        yield words, [max(p.opts, key=len) for p in command.params if p.param_type_name == "option"]
+        yield words, [max(p.opts, key=len) for p in command.params if p.param_type_name == "option" and p.expose_value]
 
 
 COMMANDS = dict(commands())
