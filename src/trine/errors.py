@@ -189,4 +189,4 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
 
 def as_known(name: str, known: Collection[str]) -> str:
     """Return the known name that equals ``name`` but for case; ``name`` itself if there is none."""
-    return name if name in known else next((each for each in known if each.lower() == name.lower()), name)
+    return name if name in known else next((each for each in known if each.lower() == str(name).lower()), name)

@@ -56,8 +56,9 @@ class Registry(Generic[T]):
         Raises InputError, listing the known names, if there is none; and naming package and cause, if another package
         offers it but it cannot be imported.
         """
+        if name not in self:
+            name = as_known(name, self.names())
         if name not in self._loaded:
-            name = as_known(name, self.names()) if name not in self else name
             if name in self._targets:
                 module, _, attribute = self._targets[name].partition(":")
                 self._loaded[name] = getattr(import_module(module), attribute)

@@ -30,6 +30,10 @@ def ask(line: str):
         ("--parallel ddp --activation-checkpointing", "--parallel ddp --recompute full"),
         ("--parallel ddp --activation-checkpointing full", "--parallel ddp --recompute full"),
         ("--parallel ddp --offload cpu", "--parallel ddp --offload optimizer"),
+        ("--parallel ddp --offload=cpu", "--parallel ddp --offload optimizer"),
+        ("--parallel ddp --activation-checkpointing none", "--parallel ddp --recompute none"),
+        ("--parallel ddp --ac=selective", "--parallel ddp --recompute selective"),
+        ("--dp 8 --zero 0", "--dp 8 --sharding none"),
         ("--tensor-model-parallel-size 2", "--tp 2"),
     ],
 )
@@ -49,6 +53,26 @@ def test_what_the_workload_says_goes_to_the_workload() -> None:
     assert "try:" not in done.stderr
 
 
+def test_a_command_without_the_option_gets_no_command_line() -> None:
+    done = ask("collective all_reduce --size 1M --cluster dgx-h100 --fsdp")
+    assert done.exit_code == 2
+    assert "try:" not in done.stderr
+
+
+def test_a_long_command_line_is_shown_whole() -> None:
+    slow = " ".join(f"--slow rank={rank}:1.{rank}1111111" for rank in range(8)) * 3
+    done = ask(f"{JOB} {slow} --fsdp")
+    assert f"try: trine {JOB} {slow} --sharding fsdp (" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["0.5", ".5", "5e-1", "+0.5", "5E-1"])
+def test_numbers_are_read_as_python_reads_them(text: str) -> None:
+    job = "train model:mixtral-8x7b,layers=2 --dp 8 --ep 8 --cluster dgx-h100 --brief --capacity-factor "
+    assert ask(job + text).stdout == ask(job + "0.5").stdout
+    refused = ask(job + "half")
+    assert "error: --capacity-factor must be a number, got 'half'" in refused.stderr
+
+
 def test_no_synonym_is_an_option_of_train() -> None:
     known = {name for each in built("train").params for name in (*each.opts, *each.secondary_opts)}
     assert not {f"--{name}" for name in OPTIONS} & known
@@ -66,6 +90,7 @@ def test_an_option_that_is_near_nothing_gets_no_list() -> None:
     [
         ("--sharding fsdp", "--dp 8 --sharding fsdp"),
         ("--tp 2", "--tp 2 --dp 4"),
+        ("--sharding none", "--dp 8"),
         ("--pp 2 --tp 2 --batch 4 --micro-batch 1", "--pp 2 --tp 2 --dp 2 --batch 4 --micro-batch 1"),
         ("--parallel fsdp", "--dp 8 --sharding fsdp"),
         ("--parallel fsdp --reshard", "--dp 8 --sharding fsdp --reshard"),

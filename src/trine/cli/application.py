@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
@@ -25,21 +25,18 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class NumberText(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
-    """A number as it is written in decimal digits, of at most 18 before and behind the point."""
-
-    _PATTERNS = {int: r"-?[0-9]{1,18}", float: r"-?[0-9]{1,18}(\.[0-9]{1,18})?(e-?[0-9]{1,2})?"}  # noqa: RUF012
+    """A number, as Python reads it."""
 
     def __init__(self, kind: type) -> None:
         self.kind, self.name = kind, "a whole number" if kind is int else "a number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; raises UsageError naming the option and the text."""
-        if isinstance(value, int | float):
-            return value
-        if not re.fullmatch(self._PATTERNS[self.kind], value):
+        """Return the number. Raises UsageError with the option and the text."""
+        try:
+            return self.kind(value)
+        except ValueError:
             option = "" if param is None else f"{'/'.join(param.opts)} "
-            raise click.UsageError(f"{option}must be {self.name}, got {value!r:.80}", ctx)
-        return self.kind(value)
+            raise click.UsageError(f"{option}must be {self.name}, got {value!r:.80}", ctx) from None
 
 
 class TrineGroup(click.Group):
@@ -54,7 +51,7 @@ class TrineGroup(click.Group):
         return [name for name, _, _ in below(self.words)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Build a command; None where there is none of that name."""
+        """Build a command. Returns None if there is no such command."""
         command = find(f"{self.words} {cmd_name}".strip())
         if command is not None:
             return build(command)
@@ -76,8 +73,10 @@ class TrineGroup(click.Group):
     ) -> Any:
         """Run a command line; raises SystemExit."""
         words = sys.argv[1:] if args is None else list(args)
-        for option, value in VALUES.keys() & set(pairwise(words)):
-            message = f"{option} has no value {value!r}; try: {correct(words, words)}"
+        spread = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+        wrong = next((pair for pair in pairwise(spread) if pair in VALUES), None)
+        if wrong is not None:
+            message = f"{wrong[0]} has no value {wrong[1]!r}; try: {correct(words, words)}"
             _refuse(click.UsageError(message), message)
         try:
             code = super().main(words, prog_name, **{**extra, "standalone_mode": False})
@@ -103,7 +102,8 @@ def _options(ctx: click.Context | None) -> list[str]:
 def _refuse(error: click.UsageError, message: str) -> None:
     """Say what is wrong with a command line, and where help is."""
     help_ = "" if error.ctx is None else f" ({error.ctx.command_path} --help)"
-    print(f"error: {one_line(message.rstrip('.') + help_)}", file=sys.stderr, flush=True)
+    most = 400 + len(message.partition("; try: ")[2])  # a command to copy is not cut
+    print(f"error: {one_line(message.rstrip('.') + help_, most)}", file=sys.stderr, flush=True)
     sys.exit(2)
 
 
@@ -140,7 +140,7 @@ def build(command: Command) -> click.Command:
 class _Page(click.Command):
     """A command with a help page of its own panels."""
 
-    page: Callable[[bool], str]
+    page: Callable[..., str]
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write that page."""
@@ -157,11 +157,11 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
 
     made = _Page(words.split()[-1], callback=called, params=[_parameter(each) for each in parameters],
                  context_settings=_SETTINGS)  # fmt: skip
-    made.page = lambda colour: command_page(words, function, colour)
+    made.page = partial(command_page, words, function)
 
     def show_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
         if asked:
-            click.echo(command_page(words, function, has_colour(sys.stdout), is_all=True))
+            click.echo(made.page(has_colour(sys.stdout), is_all=True))
             ctx.exit()
 
     made.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show_all))

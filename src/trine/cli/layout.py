@@ -55,7 +55,7 @@ def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
     if layout.parallel is not None:
         return _on_one_axis(layout, axes, given["sharding"])
     product = prod(axes.values())
-    if not axes and layout.gpus not in (None, 1) and "sharding" not in given:
+    if not axes and layout.gpus not in (None, 1) and not {"sharding", "ep"} & given.values.keys():
         raise PlanError(f"{layout.gpus} GPUs need a parallelism: --parallel dp|ddp|fsdp|tp|pp, or --dp, --tp and --pp")
     if layout.gpus is not None and "dp" not in axes and layout.gpus > product and layout.gpus % product == 0:
         return {"dp": layout.gpus // product, **axes}  # replicas fill the remaining GPUs

@@ -26,35 +26,45 @@ OPTIONS = {
 }  # fmt: skip
 #: Values of options in other tools, and trine's.
 VALUES = {("--offload", "cpu"): "optimizer", ("--recompute", "true"): "full", ("--sharding", "zero"): "zero1"}
-#: What may follow an option whose words here have no value.
-_FLAGS = ("full", "true", "True", "1", "cpu")
+#: Values of ``--recompute`` and ``--zero`` in other tools.
+_RECOMPUTE, _STAGES = ("none", "selective", "full"), {"--sharding zero0": "--sharding none"}
 
 
 def correct(words: Sequence[str], known: Collection[str]) -> str | None:
-    """Return the command line in trine's words, quoted for a shell; None if there is nothing to correct.
+    """Return the command line in trine's words, quoted for a shell; None if trine has no such option.
 
-    words: behind ``trine``. known: options of the command.
+    words: without ``trine``. known: options of the command.
     """
     left, made, extras, is_changed = list(words), list[str](), list[str](), False
     while left:
         word = left.pop(0)
         name, equals, value = word.partition("=")
         ours = OPTIONS.get(name.removeprefix("--")) if name.startswith("--") and name not in known else None
-        has_next = bool(left) and not left[0].startswith("-")
+        if not equals and left and not left[0].startswith("-"):
+            value = left[0]
         if ours is None:
-            is_pair = not equals and has_next and (word, left[0]) in VALUES
-            made += [word, VALUES[word, left.pop(0)]] if is_pair else [word]
-            is_changed |= is_pair
+            better = VALUES.get((name, value)) if name.startswith("--") else None
+            is_changed |= better is not None
+            made += [word] if better is None else [name, better]
+            del left[: better is not None and not equals]
             continue
-        if not equals and has_next and ("{}" in ours or left[0] in _FLAGS):
-            value = left.pop(0)
-        if "{}" in ours and not value:
-            return None
         is_changed = True
-        if ours.startswith("workload"):
-            extras.append(ours.format(value).removeprefix("workload"))
+        if "{}" not in ours:  # a flag here; its value there, if it has one, is a level of recomputation or "true"
+            is_level = value in _RECOMPUTE and ours.startswith("--recompute")
+            ours = f"--recompute {value}" if is_level else ours
+            del left[: not equals and (is_level or value.lower() in ("true", "1", "cpu"))]
+        elif not value:
+            return None
         else:
-            made += ours.format(value).split()
+            del left[: not equals]
+            ours = ours.format(value)
+        ours = _STAGES.get(ours, ours)
+        if ours.startswith("workload"):
+            extras.append(ours.removeprefix("workload"))
+        elif ours.split()[0] not in known:
+            return None
+        else:
+            made += ours.split()
     for extra in extras:
         place = next((i for i, word in enumerate(made) if word.startswith("model:")), None)
         if place is None:

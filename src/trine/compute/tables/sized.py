@@ -40,14 +40,14 @@ class SizedTimes:
     """Times inside a step of operators on one GPU.
 
     fused: gradients of float32 are added up in the product that makes them, and not in an operator of its own.
-    ``slow_rows``: lengths of rows, met so far, that made a product slow because they are no multiple of 8.
+    ``slow_rows``: length of rows that are no multiple of 8 -> the largest slowdown of a product with them so far.
     """
 
     def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
         self._gpu = gpu
         self._fused = fused
         self.tables = OperatorTables(gpu)
-        self.slow_rows: set[int] = set()
+        self.slow_rows: dict[int, float] = {}
         self._by_family: dict[str, Callable[[Resized], TableTime | None]] = {
             "linear": self._product, "matmul": self._product, "attention": self._attention,
         }  # fmt: skip
@@ -94,20 +94,11 @@ class SizedTimes:
         dtype = dtype_name(x)
         if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
             return self._without_tensor_cores(sizes)
-        rates = _ODD_ROWS if (inner | outer) % 2 else _EVEN_ROWS
-        is_slow = (
-            dtype in ("bfloat16", "float16") and bool((inner | outer) % _ALIGNED) and not is_foreign(self._gpu.name)
-        )
+        rates = self._rates(inner, outer, dtype)
 
         def ask(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
             found = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
-            least = 2e6 * groups * m * n * k / (rates[product] * self._gpu.num_compute_units) if is_slow else 0.0
-            if found is None or found.us >= least:
-                return found
-            self.slow_rows |= {side for side in (inner, outer) if side % _ALIGNED}
-            return TableTime(
-                least, found.evidence if "hopper" in generation_of(self._gpu.name) else ASSUMED, found.source
-            )
+            return self._no_faster(found, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
 
         if not is_gradient(sizes):
             found = ask(rows, outer, inner, FORWARD_PRODUCT, FORWARD_PRODUCT)
@@ -120,6 +111,25 @@ class SizedTimes:
             style = WEIGHT_PRODUCT if self._fused and "float32" in made else INPUT_PRODUCT
             parts.append(ask(outer, inner, rows, WEIGHT_PRODUCT, style))
         return _sum(parts)
+
+    def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
+        """Return the highest FLOP/s of a linear layer's three products with such rows; () without a limit."""
+        is_half = dtype in ("bfloat16", "float16")
+        if not is_half or (inner | outer) % _ALIGNED == 0 or is_foreign(self._gpu.name):
+            return ()
+        return tuple(rate * self._gpu.num_compute_units for rate in (_ODD_ROWS if (inner | outer) % 2 else _EVEN_ROWS))
+
+    def _no_faster(
+        self, found: TableTime | None, flops: int, flop_per_s: float, sides: tuple[int, int]
+    ) -> TableTime | None:
+        """Return ``found``, or the time at ``flop_per_s`` if that is longer; remember which side made it longer."""
+        us = 1e6 * flops / flop_per_s
+        if found is None or found.us >= us:
+            return found
+        for side in sides:
+            if side % _ALIGNED:
+                self.slow_rows[side] = max(us / found.us, self.slow_rows.get(side, 1.0))
+        return TableTime(us, found.evidence if generation_of(self._gpu.name) == "hopper" else ASSUMED, found.source)
 
     def _is_misaligned(self, is_batched: bool, inner: int, outer: int, dtype: str) -> bool:
         """Whether a product of two activations in 16 bits has rows that tensor cores cannot load.

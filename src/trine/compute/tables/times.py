@@ -15,7 +15,7 @@ from trine.compute.cost import uneven_notes
 from trine.compute.law import FitReport
 from trine.compute.resize import Split, resized
 from trine.compute.roofline import TABLES, Duration, Roofline, Shares
-from trine.compute.tables.machine import left_out_error
+from trine.compute.tables.machine import generation_of, left_out_error
 from trine.compute.tables.sized import SizedTimes
 from trine.graph.workload import Operator, Workload
 
@@ -48,9 +48,11 @@ class TableTimes:
             text += f"; its products are the {products}'s, whose like were {error:.0%} off on a GPU left out"
         if self._gpu.step_slowdown > 1:
             text += f"; x {self._gpu.step_slowdown:g} for the clock that it sustains"
+        basis = "measured on" if generation_of(self._gpu.name) == "hopper" else "assumed from"
         slow = [
-            f"products with rows of {side} elements are 3 to 8 times slower than with {-(-side // 64) * 64}"
-            for side in sorted(self._times.slow_rows)
+            f"products with rows of {side} elements, not {-(-side // 64) * 64}, take up to {factor:.1f} times as long "
+            f"({basis} an H100)"
+            for side, factor in sorted(self._times.slow_rows.items())
         ]
         return (text, *slow, *uneven_notes(self._uneven))
 
