@@ -12,6 +12,7 @@ import trine
 from trine.cli.main import app
 from trine.cli.synonyms import OPTIONS, VALUES
 from trine.errors import as_known, nearest
+from trine.plugins import Registry
 
 JOB = "train model:llama-3-8b,layers=2 --gpus 8 --cluster dgx-h100"
 
@@ -118,6 +119,12 @@ def test_layouts_that_do_not_fill_the_gpus(layout: str, message: str) -> None:
     assert message in done.stderr
 
 
+def test_experts_fill_the_gpus_with_replicas() -> None:
+    job = "train model:mixtral-8x7b,layers=2 --gpus 8 --cluster dgx-h100 --brief"
+    assert ask(f"{job} --ep 8").stdout == ask(f"{job} --dp 8 --ep 8").stdout
+    assert ask(f"{job} --ep 8").exit_code == 0
+
+
 def test_names_ignore_case() -> None:
     assert trine.load_cluster("DGX-H100") == trine.load_cluster("dgx-h100")
     first, second = (ask(f"{line} --parallel ddp --brief") for line in (JOB, JOB.replace("dgx-h100", "DGX-h100")))
@@ -127,6 +134,14 @@ def test_names_ignore_case() -> None:
     assert as_known("a", ("A", "b")) == "A"
     assert as_known("a", ("A", "a")) == "a"
     assert as_known("c", ("A", "a")) == "c"
+
+
+def test_names_registered_at_run_time_ignore_case_too() -> None:
+    registry = Registry[int]("thing", "trine.no_such_group", {})
+    registry.register("Mine", 1)
+    assert registry.get("mine") == registry.get("MINE") == 1
+    with pytest.raises(trine.InputError, match="unknown thing 'yours'; known: Mine"):
+        registry.get("yours")
 
 
 def test_suggestions_are_the_nearest_names() -> None:
