@@ -9,9 +9,6 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-STALE = pytest.mark.xfail(
-    strict=True, reason="benchmarks/fit_collectives.py --leave (hours) was not run for 0.10.0's choices of NCCL"
-)
 
 
 @pytest.fixture
@@ -35,7 +32,6 @@ def test_a_few_faults_on_a_few_curves(confusion: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@STALE
 def test_300_faults_and_every_measured_curve(confusion: ModuleType) -> None:
     """The targets are met; on machines as if never seen the cause is right less often, a known gap."""
     from fit_check_noise import without_each_family
@@ -55,7 +51,6 @@ def test_300_faults_and_every_measured_curve(confusion: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@STALE
 def test_the_noise_is_what_predictions_left_of_machines_that_had_no_part_in_them(confusion: ModuleType) -> None:
     from fit_check_noise import FITTED, Problem, moved
 

@@ -41,7 +41,6 @@ def test_all_machines_meet_the_targets(validation: CollectiveValidation) -> None
     print(f"worst: {worst.series.machine.name} {worst.series.op} {worst.point.size_bytes} B, {worst.error:+.2f}")
 
 
-@pytest.mark.xfail(strict=True, reason="benchmarks/fit_collectives.py --leave (hours) was not run for 0.10.0's choices")
 def test_machines_that_had_no_part_in_the_fit_meet_the_targets(validation: CollectiveValidation) -> None:
     without, stale = left_out(validation)
     assert without is not None
