@@ -12,7 +12,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test test-slow kernels checked uncompiled check bench fuzz corpus mutate validation examples clean
+.PHONY: demo test test-slow kernels checked uncompiled check bench fuzz corpus mutate validation examples docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,12 +44,13 @@ test-slow: $(VENV)/.installed-test  ## what make test leaves out: what takes lon
 	TRINE_TESTS=full $(MAKE) -j2 checked uncompiled PICK='-m "thinned or hypothesis"'
 	TRINE_TESTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or thinned or hypothesis"
 
-check: $(VENV)/.installed-test  ## style, types, layers, size of the house, public names
+check: $(VENV)/.installed-test  ## style, types, layers, size of the house, plain English, public names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/house.py --check
+	$(BIN)/python tools/plain_check.py
 	$(BIN)/python -m pytest tests/unit/test_public_api.py
 
 SECONDS ?= 3600
@@ -80,8 +81,16 @@ bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel;
 validation: $(VENV)/.installed-test  ## replay the measured collectives; writes docs/background/collective-accuracy.md
 	$(BIN)/trine validate collectives --report docs/background
 
+$(VENV)/.installed-docs: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $(VENV)/.installed $@
+
+docs: $(VENV)/.installed-docs  ## build the documentation site into site/: open site/index.html; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 examples: $(VENV)/.installed-test  ## run every example; writes its figures beside it
 	for example in examples/[0-9]*.py; do $(BIN)/python $$example || exit 1; done
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

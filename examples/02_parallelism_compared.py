@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def draw(table: dict[str, dict[str, float]]) -> None:
-    figure, axes = paper_models.axes(table, "step time / that of ddp")
+    figure, axes = paper_models.axes(table, "step time relative to ddp")
     for number, (axis, colour) in enumerate(COLOURS.items()):
         found = [(place, times[axis] / times["ddp"]) for place, times in enumerate(table.values()) if axis in times]
         places, heights = zip(*found, strict=True)

@@ -18,7 +18,7 @@ def describe() -> None:
     for op in workload.operators:
         times[op.phase] += op.gpu_time_ps
         if op.layer.startswith("layers.0."):
-            times["of which layer 0, forward and backward"] += op.gpu_time_ps
+            times["layer 0 alone, forward and backward"] += op.gpu_time_ps
     for name, time_ps in times.items():
         print(f"  {name:40} {time_ps / 1e9:10.2f} ms")
     for text in workload.assumptions:

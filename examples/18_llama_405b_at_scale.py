@@ -97,15 +97,15 @@ def what_if() -> None:
         print(f"{name:44} {format_time(result.step_time_ps):>8} {mfu(result):7.1%} {memory:>10}")
     print(
         "\nMeta measured 41% on 16 384 GPUs with this layout (400 TFLOP/s a GPU), and 38 to 43% with its others.\n"
-        "Its order of passes, number of parts a rank and network (1:7 above pods of 3072 GPUs) are its own; here\n"
-        "operator times are those of tables of kernels, no GPU is slower than another, and the switch blocks\n"
-        "nothing."
+        "Its pipeline schedule and network (1:7 above pods of 3072 GPUs) differ from this simulation. Here\n"
+        "operator times come from kernel benchmarks, all GPUs are equally fast, and the fabric is\n"
+        "non-blocking."
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dp", type=int, help="run this size only, and say how long it took")
+    parser.add_argument("--dp", type=int, help="run this size only, and print the time it took")
     parser.add_argument("--slow-nic", action="store_true", help="one NIC at half speed")
     options = parser.parse_args()
     if options.dp is None and options.slow_nic:

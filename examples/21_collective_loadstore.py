@@ -10,7 +10,7 @@ from trine import LoadStoreCosts, LoadStoreOptions
 
 cluster = trine.load_cluster("dgx-h100", gpus=4)
 
-print("What NCCL's formula says, and what a kernel of loads and stores takes:\n")
+print("NCCL's formula, and the time of a kernel of loads and stores:\n")
 print(trine.compare_fidelity("all_reduce", [4 << 10, 256 << 10], cluster).table())
 
 print("\nThe same kernel with flags in its lines in place of semaphores (LL), and as a ring:\n")

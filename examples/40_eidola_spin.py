@@ -35,7 +35,7 @@ def main() -> None:
         name="eidola-spin",
         title="Eidola, figure 1: reads against the wake-up time, spinning",
         settings=(
-            "GEMV + all-reduce, 1024 x 1024 x 4 B, 3 peers replayed. 43 wait: as many workgroups, each with a flag "
+            "GEMV + all-reduce, 1024 x 1024 x 4 B, 3 peers replayed. 43 wait: 43 workgroups, each with a flag "
             "from every peer. 4 wait: four workgroups. 3 us: a pause between reads that is fitted to the figure.",
             "Wake-up time: from when the last workgroup waits to when all flags land.",
         ),
@@ -73,7 +73,7 @@ def findings(found: dict[str, Sweep]) -> tuple[Finding, ...]:
             paper=f"from about 134 to 660 in 40 us: {SLOPE:.2f} more a us",
             here=f"{fits['4 wait'].slope_per_s / 1e6:.2f} a us ({four}) where four wavefronts wait, with the numbers "
             f"of the GPU alone: a read there and back and 20 ns of instructions, {1e9 * interval_s:.1f} ns. That it "
-            f"is four is not stated: the paper's slope at this interval is that of {SLOPE * 1e6 * interval_s:.2f}",
+            f"is four is not stated: the paper's slope at this interval needs {SLOPE * 1e6 * interval_s:.2f}",
             holds=abs(fits["4 wait"].slope_per_s / 1e6 / SLOPE - 1) < 0.05,
             assumed=f"{ASSUMED}, four of them",
         ),

@@ -18,7 +18,7 @@ from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single")
 WAKEUPS_US = range(0, 41, 5)
 JOINT_US = (0, 5, 10, 20, 30, 40)
-ASSUMED = "tiles of 16 rows on 43 workgroups, a flag from each peer for each, what a monitor watches"
+ASSUMED = "tiles of 16 rows on 43 workgroups, a flag from each peer for each, the lines that a monitor watches"
 WAYS = ("spin", "mwait", "sleep")
 #: Flag reads by way to wait, each by wake-up time.
 Reads = dict[str, tuple[float, ...]]
@@ -131,7 +131,7 @@ def findings(
         ),
         Finding(
             paper="728 to 788 flag reads",
-            here=f"{max(asleep)} where all flags land at once: one for each of 129 flags, and one for each of 43 "
+            here=f"{max(asleep)} if all flags arrive at once: one for each of 129 flags, and one for each of 43 "
             "wavefronts that is woken",
             holds=min(asleep) >= PAPER[0] and max(asleep) <= PAPER[1],
             assumed=ASSUMED,
@@ -143,7 +143,7 @@ def findings(
             "129, and for a line of eight 8 + 7 + ... + 1 after wake-ups, 448 of them in vain; spinning at the "
             f"paper's rate up to {max(slow)}",
             holds=min(near) > max(slow) and max(near) / PAPER[0] > 0.95,
-            assumed="that flags land one by one, in what order who asks, and 8 B; the paper states none of these",
+            assumed="flags arrive one by one, the order of reads, and 8 B; not in the paper",
         ),
         Finding(
             paper="",
@@ -168,7 +168,7 @@ def other_findings(reads: Reads, joint: Sweep) -> tuple[Finding, ...]:
         f"on; at ten times that {100 * one.saved:.1f} % less",
         f"a flag of each peer: {100 * few:.0f} % less at 40 us, as 129 reads are needed whatever the way",
         f"where flags come one by one ({SCATTERED}), mwait is woken by neighbours in the line: {'; '.join(rows)}. "
-        "What the paper's monitor watches is not stated; re-reads of this kind raise its number as well",
+        "The paper does not state the lines that its monitor watches; re-reads of this kind raise its number as well",
     )
     return tuple(Finding(paper="", here=text, holds=None) for text in texts)
 

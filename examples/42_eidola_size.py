@@ -33,7 +33,7 @@ def main() -> None:
     rows = [measure(size, way) for way in ways for size in sizes]
     study = CaseStudy(
         name="eidola-size",
-        title="Eidola, figure 3: what the simulation costs, by rows M of the matrix",
+        title="Eidola, figure 3: time of the simulation, by rows M of the matrix",
         settings=("GEMV + all-reduce, M x 1024 x 4 B, 3 peers replayed, whose flags land 100 us after the start.",),
         columns=("M", "waits", "flag reads", "non-flag reads", "kernel us", "events", "events a row", "s"),
         rows=tuple(rows),

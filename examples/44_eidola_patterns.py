@@ -39,8 +39,8 @@ def main() -> None:
         title="Eidola, figure 5: a pattern of writes for each peer",
         settings=(
             "GEMV + all-reduce, 1024 x 1024 x 4 B, 43 workgroups, each with a flag from each of ranks 1, 2, 3, 64 B "
-            "apart. Flags land so long after the last workgroup waits, data with them. r1, r2, r3: how long a "
-            "wavefront waits for the flag of each, in the order in which it asks; spinning.",
+            "apart. Flags and data arrive this time after the last workgroup starts waiting. r1, r2, r3: wait of a "
+            "wavefront for the flag of each, in the order of its reads; spinning.",
         ),
         columns=(
             "pattern", "spin", "mwait", "non-flag reads", "wait us", "r1 us", "r2 us", "r3 us", "kernel us"

@@ -29,7 +29,7 @@ MAX_BYTES = 1 << 28
 #: How long a process waits for one that writes; whoever writes does so for milliseconds.
 LOCK_S = 2.0
 _LOCK = ".lock"
-_OWN = "or set NUMBA_CACHE_DIR to a folder of your own"
+_OWN = "or set NUMBA_CACHE_DIR to another folder"
 
 
 class CacheWarning(UserWarning):
@@ -84,7 +84,7 @@ def read(folder: Path, name: str) -> bytes | None:
 def say_damaged(folder: Path, name: str, reason: str) -> None:
     """Say that the kernel ``name`` is compiled anew, and why."""
     say_once(
-        f"{folder}: {name}.nbc {reason}: it is compiled anew, and replaced where that can be written; should this come "
+        f"{folder}: {name}.nbc {reason}: trine compiles it again and replaces the file if it can; if this comes "
         "again, delete the folder and run 'trine warmup'"
     )
 
@@ -171,7 +171,7 @@ def _whole(folder: Path, name: str) -> bytes | None:
     if expected is None:
         raise Damaged("has no SHA-256 beside it")
     if hashlib.sha256(content).hexdigest().encode() != expected.partition(b" ")[0]:
-        raise Damaged("is not what its SHA-256 says")
+        raise Damaged("does not match its SHA-256")
     head = _head(name)
     if not content.startswith(head):
         raise Damaged("is of another kernel")

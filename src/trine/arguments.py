@@ -19,6 +19,13 @@ FORMER = {
     "stragglers": "straggler",
 }  # fmt: skip
 
+#: Other tools' names of arguments, and trine's.
+SYNONYMS = {
+    "zero": "sharding", "fsdp": "sharding", "gpus": "dp", "replicas": "dp", "data_parallel": "dp",
+    "tensor_parallel": "tp", "pipeline_parallel": "pp", "batch_size": "batch", "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch", "activation_checkpointing": "recompute",
+}  # fmt: skip
+
 
 class ArgumentError(InputError, TypeError):
     """An argument that a function does not have, or one that is missing."""
@@ -83,7 +90,10 @@ def _check_names(function: Any, name: str, given: Mapping[str, Any]) -> None:
 
 def _unknown(name: str, word: str, known: list[str]) -> ArgumentError:
     now = FORMER.get(word)
+    ours = SYNONYMS.get(word)
     hint = f"; it is called {now!r} now" if now in known else nearest(word, known)
+    if ours in known:
+        hint = f"; trine calls it {ours!r}"
     return ArgumentError(f"{name} has no argument {word!r}{hint}")
 
 

@@ -122,7 +122,7 @@ class MissingExtraError(InputError):
     """A feature whose optional dependency is not installed; names the extra."""
 
     def __init__(self, feature: str, extra: str, module: str) -> None:
-        super().__init__(f"{feature} needs {module}, which is not installed: pip install 'trine[{extra}]'")
+        super().__init__(f"{feature} needs {module}: pip install 'trine[{extra}]'")
 
 
 class SimulationError(TrineError, RuntimeError):
@@ -176,7 +176,8 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
         str(name)[:_MAX_COMPARED].lower(),
         {each.lower(): each for each in reversed(names[:_MOST_COMPARED])},
     )
-    close = difflib.get_close_matches(text, by_lower, n=1, cutoff=0.6)
+    longer = [each for each in by_lower if len(text) > 2 and each.startswith(text)]
+    close = difflib.get_close_matches(text, longer or by_lower, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {by_lower[close[0]]!r}?"
     if is_listed or not names:

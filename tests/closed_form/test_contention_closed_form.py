@@ -282,7 +282,7 @@ def test_folded_is_unfolded(overlap):
 
 
 def test_what_cannot_matter_is_refused():
-    with pytest.raises(PlanError, match="one GPU has none"):
+    with pytest.raises(PlanError, match="but there is one GPU"):
         trine.Plan(overlap="none")
     with pytest.raises(PlanError, match="needs ddp"):
         trine.Plan(dp=2, data="dp", overlap="modelled")

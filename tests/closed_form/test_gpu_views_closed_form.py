@@ -100,9 +100,10 @@ def test_latency_decides_small_messages_and_is_longer_than_the_wires():
 def test_all_views_work(until_ps, tmp_path):
     found = ran("all_gather", "put", until_ps)
     json.dumps(found.document())
-    assert ("PARTIAL" in found.summary()) == (until_ps is not None)
+    for text in (found.summary(), found.details()):
+        assert ("PARTIAL" in text) == (until_ps is not None)
     assert found.to_perfetto(tmp_path / "out.pftrace") == (
-        () if until_ps is None else ("the run was stopped: what had not ended is drawn up to then",)
+        () if until_ps is None else ("the run was stopped: unfinished operations are drawn up to then",)
     )
 
 
@@ -121,7 +122,7 @@ def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
     assert folded.document()["wavefronts"]["memory"]["share_ppm"] == pytest.approx(
         whole.document()["wavefronts"]["memory"]["share_ppm"], abs=1
     )
-    assert "folded: all 4 ranks behave alike" in folded.summary()
+    assert "folded: all 4 ranks are identical: simulated one of them" in folded.details()
 
 
 @pytest.mark.parametrize("alike", [range(8), range(0, 8, 2)])

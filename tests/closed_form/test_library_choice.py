@@ -101,7 +101,7 @@ def test_a_choice_against_nccls_cost_model_says_so() -> None:
     row = Collectives(load_cluster("dgx-h100", nodes=4)).predict("all_reduce", 32 << 20)
     assert (row.algorithm, row.protocol) == ("tree", "ll128")
     (note,) = row.notes
-    assert "NCCL's cost model prefers nvlstree/simple, for which trine estimates 447" in note
+    assert "NCCL's cost model prefers nvlstree/simple, estimated at 447" in note
 
 
 @pytest.mark.parametrize(("preset", "nodes"), [("dgx-h100", 1), ("dgx-h100", 2), ("dgx-spark", 2), ("gb200-nvl72", 2)])

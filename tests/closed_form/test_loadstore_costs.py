@@ -175,7 +175,7 @@ def test_what_has_no_program_costs_what_the_library_costs_and_is_named() -> None
     costs, library = LoadStoreCosts(cluster, SMALL), StepCosts(cluster)
     for kind, ranks, word in (
         ("all_reduce", (0, 8), "scale-up"),
-        ("broadcast", (0, 1, 2, 3), "no GPU program for it"),
+        ("broadcast", (0, 1, 2, 3), "no GPU program gives its costs"),
     ):
         assert costs(kind, 1 << 16, ranks, None) == library(kind, 1 << 16, ranks, None)
         assert any(kind in note and word in note and "library" in note for note in costs.notes)
@@ -186,7 +186,7 @@ def test_what_has_no_program_costs_what_the_library_costs_and_is_named() -> None
         costs.check_used()
     bare = LoadStoreCosts(load_cluster("astra3-generic", gpus=4), SMALL)
     assert bare("broadcast", 1 << 16, (0, 1, 2, 3), None) == (None, 0)
-    assert any("nothing besides the links" in note for note in bare.notes)
+    assert any("costs its link time only" in note for note in bare.notes)
 
 
 def test_groups_alike_are_run_once() -> None:

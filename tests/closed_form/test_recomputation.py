@@ -89,7 +89,7 @@ def test_every_schedule_runs_each_layer_again_once_a_micro_batch(schedule):
 
 def test_a_stage_without_layer_names_is_run_again_as_a_whole():
     workload = Transformer(2, prefix="layer_").workload()
-    with pytest.raises(trine.PlanError, match="goes by layers, and the names of the operators tell none"):
+    with pytest.raises(trine.PlanError, match="needs layers, and the operators' names show none"):
         trine.simulate(workload, trine.Plan(recompute="full"))
     cluster = build_topology("full", "100 GB/s", "1 us", 2)
     plan = trine.Plan(pp=2, batch=4 * B, micro_batch=B, recompute="full")

@@ -96,7 +96,7 @@ def test_the_group_says_which_devices():
         ((0, 1, 2, -1), {}, "has no device -1"),
         ((0, 1, 2, 3), {"step_ps": -1}, "must not be negative, got -1 ps"),
         ((0, 1, 2, 3), {"step_ps": lambda a, b: -a}, "must not be negative"),
-        ((0, 1, 2, 3), {"byte_factor": 0.5}, "must be at least those of the payload"),
+        ((0, 1, 2, 3), {"byte_factor": 0.5}, "must be at least the payload's bytes"),
     ],
 )
 def test_what_does_not_fit_is_refused(group, options, message):

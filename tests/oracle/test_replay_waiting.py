@@ -86,5 +86,5 @@ def test_writes_of_other_peers_are_refused():
     for wrong in (replace(outside, peer=np.ones_like(outside.peer)), replace(outside, fabric="modelled")):
         with pytest.raises(InputError, match="other peers, or over another fabric"):
             prepared.waiting().run(wrong)
-    with pytest.raises(InputError, match="does not count from when the target waits"):
+    with pytest.raises(InputError, match="a record's arrivals do not count from the target's wait"):
         Prepared(small("gemm-alltoall", symmetric=True)).waiting()

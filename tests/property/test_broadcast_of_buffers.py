@@ -108,7 +108,7 @@ def test_nobody_goes_on_before_the_last_has_come(fold: str) -> None:
 def test_the_answer_says_so_and_an_algorithm_that_is_asked_for_is_simulated() -> None:
     cluster = machine("switch", 5, None)
     detail = {each.what: each.detail for each in step(cluster).evidence}
-    assert "one operation of all replicas" in detail["broadcast of buffers"]
+    assert "as one operation: all replicas end with the last replica" in detail["broadcast of buffers"]
     for result in (
         step(cluster, "broadcast"),
         simulate("resnet50-h100-b128", Plan(dp=5, algorithm=(("broadcast", "tree"),)), cluster=cluster),

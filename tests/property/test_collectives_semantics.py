@@ -88,7 +88,7 @@ def test_a_missing_send_is_found(case: tuple[str, str], data: st.DataObject) -> 
     schedule = schedule_of(case, data.draw(st.integers(2, 9)), 10**5)
     rank, row = one_send(schedule, data)
     broken = changed(schedule, rank, lambda s: kept(s, np.arange(len(s.step)) != row))
-    with pytest.raises(InputError, match=r"ends with the data of ranks|sends what it never received"):
+    with pytest.raises(InputError, match=r"ends with the data of ranks|sends data that it never received"):
         check_schedule(broken)
 
 

@@ -108,7 +108,7 @@ def test_lines_of_an_l2_are_those_of_each_rank():
         programmer.load(lines, read(rank, 2 * period if rank == 1 else period if rank == 3 else 0)).wait()
     why, folded = assert_exact(Case(programmer.build(), cached_model(), *network(4)))
     assert folded is None
-    assert "one line of the L2" in why
+    assert "one L2 line on one rank" in why
 
 
 def network(ranks, topology="switch"):

@@ -87,7 +87,7 @@ def test_the_critical_path_has_no_holes_and_covers_the_run(found):
 
 @given(runs())
 def test_every_form_of_a_result_can_be_made(found):
-    assert f"{len(found.graph.rank_names)} ranks" in found.summary()
+    assert f"{len(found.graph.rank_names)} ranks" in found.details()
     assert found.to_json()["step_time_s"] == found.step_time_ps / 10**12
     table = found.record_table
     assert tuple(table.columns) == COLUMNS

@@ -132,7 +132,7 @@ def test_a_packet_nobody_sends_is_named() -> None:
 
 def test_a_custom_collective_cannot_be_proven() -> None:
     plan = dataclasses.replace(load_plan(DATA / "v2_HEAD_allgather_2gpu.json"), collective="custom")
-    with pytest.raises(InputError, match="cannot say what a 'custom' must end with"):
+    with pytest.raises(InputError, match="no proof for 'custom': its result is not defined"):
         check_plan(plan)
 
 

@@ -73,8 +73,8 @@ def test_the_result_is_that_of_any_run_and_more(tmp_path):
         ("all_reduce", 2, ("oneshot",))
     ]
     assert sum(use.size_bytes for use in result.links) > 2 * 64 * 1024
-    assert "inside the GPUs" in result.summary()
-    assert "not folded" in result.summary()
+    assert "inside the GPUs" in result.details()
+    assert "not folded" in result.details()
     answer = result.to_json(tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["gpus"] == json.loads(json.dumps(answer["gpus"]))
     result.to_perfetto(tmp_path / "a.pftrace")
@@ -220,7 +220,7 @@ def test_the_command_gives_all_outputs(small_job, tmp_path):
         "run", small_job, *INSIDE, "--fidelity", "loadstore", "--workgroups", 2, "--unroll", 4, "--arbitration", "fair",
         "--max-outstanding", 64, "--algorithm", "all_reduce=twoshot", "--compute-workgroups", 8,
         "--json", tmp_path / "a.json", "--perfetto", tmp_path / "a.pftrace",
-        "--inside-perfetto", tmp_path / "b.pftrace",
+        "--inside-perfetto", tmp_path / "b.pftrace", "--details",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "inside the GPUs" in done.stdout

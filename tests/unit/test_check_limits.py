@@ -126,7 +126,7 @@ def test_too_fast_and_too_slow_sizes_count_together_where_nothing_is_suspicious(
     assert (misfit is not None) == is_misfit
     if misfit is not None:
         assert f"and {num_slow} above it" in misfit
-        assert misfit.endswith("may be those of another machine")
+        assert misfit.endswith("may come from another machine")
 
 
 @pytest.mark.parametrize(("places", "first"), [((6,), None), ((6, 7), 6), ((3, 6, 7, 8), 6)])

@@ -112,7 +112,7 @@ def test_the_network_goes_with_the_cluster():
     own = CircuitSwitching(wafer.circuits)
     assert network_on(wafer, own) is own
     for network in ("fair", "fifo", EqualSplit()):
-        with pytest.raises(InputError, match=r"are joined by circuits, of which the network '.*' knows nothing"):
+        with pytest.raises(InputError, match=r"are joined by circuits, which the network '.*' does not model"):
             network_on(wafer, network)
     for network in ("circuit", own):
         with pytest.raises(InputError, match="cluster 'wafer-a100-mesh' has none"):
@@ -121,7 +121,7 @@ def test_the_network_goes_with_the_cluster():
             network_on(None, network)
     with pytest.raises(InputError, match="give the model the cluster's"):
         network_on(wafer, CircuitSwitching(NUMBERS))
-    with pytest.raises(InputError, match="are all joined by links"):
+    with pytest.raises(InputError, match="but links join all GPUs of"):
         network_on(replace(wires, circuits=NUMBERS), None)
 
 
@@ -238,7 +238,7 @@ def test_a_choice_that_cannot_be_ends_the_run():
             "starts before|ends at|withou",
         ),
         (lambda records, history: (records, [*history, *history]), "set up twice"),
-        (lambda records, history: (records, [history[0]._replace(what="torn down"), *history]), "but there is none"),
+        (lambda records, history: (records, [history[0]._replace(what="torn down"), *history]), "but does not stand"),
         (lambda records, history: (records, [*history, history[0]._replace(ends=(0, 9))]), "has 2 circuits"),
     ],
 )
@@ -309,7 +309,7 @@ def test_options_change_single_numbers_of_the_cluster(tmp_path):
         ((*TRAIN, "--cluster", "dgx-a100", "--network", "circuit"), "'dgx-a100' has none"),
         ((*TRAIN, *ALONE[:3], "0", *ALONE[4:]), "--circuit-ports must be at least 1"),
         ((*TRAIN, *ALONE, "--collective-costs", "library"), "links of a known kind"),
-        (("collective", "all_reduce", "--size", "1M", *ALONE), "do not say how many GPUs"),
+        (("collective", "all_reduce", "--size", "1M", *ALONE), "circuits need a number of GPUs"),
         (("collective", "all_reduce", "--size", "1M", *ALONE, "--gpus", "4", "--protocol", "simple"), "on links only"),
     ],
 )
@@ -330,7 +330,7 @@ def test_show(tmp_path):
     document = json.loads((tmp_path / "o").read_text())
     assert document["circuits"]["ports"] == 8
     status, said = trine_says("cluster", "show", "wafer-a100-photonic", "--gpus", "3")
-    assert "GPUs that no links join: 8 circuits a GPU of 60.5 GB/s, set up in 20 ms, latency 5 ns" in said
+    assert "GPUs without links: 8 circuits a GPU of 60.5 GB/s, set up in 20 ms, latency 5 ns" in said
     assert "60.5/0.005" in said
 
 

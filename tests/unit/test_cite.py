@@ -31,7 +31,7 @@ def step() -> trine.Result:
 
 def test_a_step_of_a_bundled_trace_rests_on_triosim(step):
     assert keys(step)[:2] == ["trine", "triosim"]
-    assert "collectivesmeasured" in keys(step), "software costs of the library were fitted on measurements"
+    assert "collectivesmeasured" in keys(step), "the library's costs are fitted to measurements"
 
 
 def test_bare_links_and_a_written_model_rest_on_neither():

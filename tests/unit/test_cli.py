@@ -80,8 +80,11 @@ def test_one_gpu_is_exact_and_readable():
         (["--compute", "recorded", "--batch", 64], "linear"),
         (["--gpus", 2, "--parallel", "ddp", "--bucket", "25", *RING], "unit"),
         (["--gpus", 2, "--parallel", "tp", "--bucket", "25MiB", *RING], "--bucket is about DDP"),
-        (["--gpus", 2, "--parallel", "ddp", "--schedule", "1f1b", *RING], "--schedule is about pp"),
-        (["--gpus", 2, "--parallel", "ddp", "--tp-style", "megatron", *RING], "--tp-style is about tp"),
+        (["--gpus", 2, "--parallel", "ddp", "--schedule", "1f1b", *RING], "--schedule needs a pipeline: add --pp N"),
+        (
+            ["--gpus", 2, "--parallel", "ddp", "--tp-style", "megatron", *RING],
+            "--tp-style needs tensor parallelism: add --tp N",
+        ),
         (["--network", "equal"], "--network is about the machine"),
         (["--inputs", "none"], "--inputs is about the machine"),
         (["--gpus", 2, "--parallel", "pp", "--schedule", "1f2b", *RING], "1f1b"),

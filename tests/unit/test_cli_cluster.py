@@ -106,7 +106,7 @@ def test_every_option_moves_an_inline_machine(change: dict[str, object]) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "no machine was described"),
+        ({}, "add a machine: "),
         ({"bandwidth": "1 GB/s"}, "--bandwidth describes the links of --topology"),
         ({"cluster": "dgx-h100", "latency": "1 us"}, "--latency describes the links of --topology"),
         ({"cluster": "dgx-h100", **RING}, "both describe the machine"),
@@ -119,7 +119,7 @@ def test_every_option_moves_an_inline_machine(change: dict[str, object]) -> None
         ({"slow_link": ("a:0.5",)}, "--slow-link is about the machine, and none was described"),
         ({"link_down": ("a",)}, "--link-down is about the machine, and none was described"),
         ({"cluster": "dgx-h100", "slow_link": ("gpu0->nvswitch",)}, "--slow-link takes LINK:FACTOR"),
-        ({"cluster": "dgx-h100", "fabric": "rail"}, "joins nodes, and there is one"),
+        ({"cluster": "dgx-h100", "fabric": "rail"}, "joins nodes, but there is one: add --nodes N"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options: dict[str, object], message: str) -> None:
@@ -135,7 +135,7 @@ def test_slow_links_are_split_at_the_last_colon() -> None:
 def test_sizes_of_a_topology_say_how_many_gpus() -> None:
     machine, warnings = group_machine(MachineOptions(topology="torus:2x3", bandwidth="1 GB/s"))
     assert len(machine.gpus) == 6
-    assert warnings == ["--latency was not given: links have none"]
+    assert warnings == ["links have no latency: --latency sets it"]
 
 
 def test_a_job_takes_the_machine_as_it_is_or_its_nodes() -> None:

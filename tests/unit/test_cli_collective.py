@@ -37,7 +37,7 @@ def answer(*args: str) -> dict[str, object]:
 
 
 def test_the_table_is_that_of_nccl_tests() -> None:
-    code, out, _ = run("all_reduce", "--size", "1K:1G:x1024", "--cluster", "dgx-h100")
+    code, out, _ = run("all_reduce", "--size", "1K:1G:x1024", "--cluster", "dgx-h100", "--details")
     lines = out.splitlines()
     assert code == 0
     assert lines[0].startswith("# all_reduce of 8 ranks on 1 node, dgx-h100; nccl ")
@@ -62,6 +62,30 @@ def test_the_table_is_that_of_nccl_tests() -> None:
         assert float(busbw) == pytest.approx(float(algbw) * 14 / 8, abs=0.02)
         assert float(low) < float(time) < float(high)
     assert any(line.startswith("# busiest link of each tier at 1G: ") for line in lines)
+
+
+def test_the_screen_has_the_numbers_of_the_table() -> None:
+    command = ("all_reduce", "--size", "1K:1G:x1024", "--cluster", "dgx-h100")
+    code, out, _ = run(*command)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("all_reduce of 8 ranks on 1 node, dgx-h100; nccl ")
+    head = lines.index(next(line for line in lines if line.startswith("size (B)")))
+    assert lines[head].split() == [
+        "size", "(B)", "time", "(us)", "low", "high", "algbw", "busbw", "(GB/s)", "choice", "chan", "evidence",
+    ]  # fmt: skip
+    rows = [line.split() for line in lines[head + 1 : head + 4]]
+    for row, (size, time, low, high, algbw, busbw, choice, channels, evidence) in zip(
+        answer(*command)["rows"], rows, strict=True
+    ):
+        assert row["size_bytes"] == int(size)
+        exact = [row[name] for name in ("time_us", "algbw_GBps", "busbw_GBps")]
+        assert [float(time), float(algbw), float(busbw)] == pytest.approx(exact, rel=1e-4, abs=0.006)
+        assert (choice, channels, evidence) == (
+            f"{row['algorithm']}/{row['protocol']}", str(row["channels"]), row["evidence"]
+        )  # fmt: skip
+        assert float(low) < float(time) < float(high)
+    assert any(line.startswith("link   ") and " of 1G (" in line for line in lines)
 
 
 def test_json_has_the_documented_keys() -> None:
@@ -111,10 +135,10 @@ def test_the_json_alone_is_on_stdout_and_files_hold_it_too(tmp_path: Path) -> No
     code, out, err = run(*command, "--json", "-")
     assert code == 0
     assert json.loads(out)["op"] == "broadcast"
-    assert "# broadcast of 8" in err
+    assert "broadcast of 8 ranks on 1 node, dgx-a100" in err
     code, out, _ = run(*command, "--json", str(tmp_path / "a.json"))
     assert code == 0
-    assert "# broadcast of 8" in out
+    assert "broadcast of 8 ranks on 1 node, dgx-a100" in out
     assert opened((tmp_path / "a.json").read_text(), "collective", "collective") == answer(*command)
 
 

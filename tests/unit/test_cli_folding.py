@@ -19,7 +19,7 @@ def invoke(*words, job=TWO_NODES):
 
 def answer(tmp_path, *words, job=TWO_NODES):
     path = tmp_path / "answer.json"
-    done = invoke(*words, "--json", str(path), job=job)
+    done = invoke(*words, "--details", "--json", str(path), job=job)
     assert done.exit_code == 0, done.output
     return json.loads(path.read_text()), done.output
 
@@ -153,8 +153,8 @@ def test_a_rank_that_is_not_the_last_says_so():
     ends = [int(result.records.end_ps[result.graph.rank == rank].max()) for rank in range(4)]
     early = ends.index(min(ends))
     assert ends[early] < result.end_time_ps
-    assert f"time of rank {early}, which ends " in result.rank(early).summary()
-    assert "before the last of 4" in result.rank(early).summary()
+    assert f"time of rank {early}, which ends " in result.rank(early).details()
+    assert "before the last of 4" in result.rank(early).details()
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_a_rank_that_is_not_the_last_says_so():
     [
         (["--no-fold", "--verify-fold"], "contradict each other"),
         (["--seed", "1"], "--seed matters to --jitter and --repeat only"),
-        (["--jitter-per", "step"], "--jitter, which was not given"),
+        (["--jitter-per", "step"], "--jitter-per needs --jitter"),
         (["--jitter", "norml:5%"], "did you mean 'normal'"),
         (["--jitter", "normal:5%", "--jitter-per", "steps"], "did you mean 'step'"),
         (["--repeat", "1"], "at least 2"),
         (["--repeat", "3", "--verify-fold"], "checks one run"),
         (["--repeat", "3", "--overlap", "range"], "ask for one at a time"),
-        (["--verify-fold", "--network", "fifo"], "nothing is folded, so nothing can be verified"),
+        (["--verify-fold", "--network", "fifo"], "no ranks are folded, so there is nothing to verify"),
         (["--verify-fold", "--jitter", "normal:1%"], "jitter makes every rank different"),
         (["--show-rank", "16"], "ranks are 0 to 15"),
         (["--show-rank", "3", "--show-rank", "3"], "given twice"),

@@ -82,13 +82,13 @@ def test_an_ensemble_is_reproducible():
         ((*LINKS, "--compare"), "needs an option of Hop"),
         ((*LINKS, "--seed", "3"), "--seed matters"),
         ((*LINKS, "--repeat", "3"), "needs something random"),
-        ((*LINKS, "--slow-per", "gpu"), "--slow-by, which was not given"),
+        ((*LINKS, "--slow-per", "gpu"), "--slow-per needs --slow-by"),
         ((*LINKS, "--slow-by", "0.5:2"), "at least 1"),
         ((*LINKS, "--slow-by", "2"), "LOW:HIGH"),
         ((*LINKS, "--slow", "rank=9:2"), "no rank 9"),
         ((*LINKS, "--link-down", "gpu0-gpu1"), "about the links of --cluster"),
         ((*LINKS, "--cluster", "dgx-a100"), "--cluster other links"),
-        (("--cluster", "dgx-a100", "--workers", "16"), "need as many GPUs"),
+        (("--cluster", "dgx-a100", "--workers", "16"), "workers do not fit on the 8 GPUs"),
     ],
 )
 def test_wrong_input_is_one_line(args, why):

@@ -93,7 +93,7 @@ def test_validate_loadstore_shows_the_points_that_were_done(monkeypatch):
     done = CliRunner().invoke(app, ["validate", "loadstore", "--series", "tutorial-get"])
     gpu_measured.predicted_ps.cache_clear()
     assert done.exit_code == 130
-    assert done.stderr.endswith("interrupted: the answer is about what had happened until then\n")
+    assert done.stderr.endswith("interrupted: the answer covers the run up to then\n")
     assert " 1K " in done.stdout
     assert " 1M " not in done.stdout
 

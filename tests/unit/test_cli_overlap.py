@@ -29,7 +29,7 @@ def test_the_range_stands_above_the_summary_and_in_json(tmp_path):
 
 
 def test_offload_is_in_the_plan_and_takes_time():
-    done = invoke("--offload", "optimizer")
+    done = invoke("--offload", "optimizer", "--details")
     assert done.exit_code == 0
     assert "offload optimizer" in done.output
     assert "optimizer on the CPU" in done.output
@@ -41,7 +41,7 @@ def test_offload_is_in_the_plan_and_takes_time():
         (["--overlap", "modeled"], "did you mean 'modelled'"),
         (["--overlap", "bad"], "--overlap must be one of ideal, modelled, none, range; got 'bad'"),
         (["--offload", "weights"], "offload must be one of none, optimizer, activations"),
-        (["--overlap", "none", "--gpus", "1"], "one GPU has none"),
+        (["--overlap", "none", "--gpus", "1"], "but there is one GPU"),
     ],
 )
 def test_what_is_refused(words, said):

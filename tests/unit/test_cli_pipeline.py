@@ -23,9 +23,9 @@ def test_options_reach_the_plan():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"dp": 2, "virtual_stages": 2}, "--virtual-stages is about pp, which the layout does not name"),
-        ({"dp": 2, "balance": "layers"}, "--balance is about pp, which the layout does not name"),
-        ({"pp": 2, "sync": "each"}, "sync is about reductions over replicas"),
+        ({"dp": 2, "virtual_stages": 2}, "--virtual-stages needs a pipeline: add --pp N"),
+        ({"dp": 2, "balance": "layers"}, "--balance needs a pipeline: add --pp N"),
+        ({"pp": 2, "sync": "each"}, "sync needs replicas"),
         ({"pp": 2, "recompute_layers": 1}, "recompute_layers is about full recomputation"),
         ({"pp": 2, "schedule": "interleave"}, "did you mean 'interleaved'"),
         ({"pp": 2, "recompute": "selectiv"}, "did you mean 'selective'"),

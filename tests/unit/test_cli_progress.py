@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from trine.cli.progress import ProgressLine
+from trine.cli.progress import ProgressLine, RowsLine
 
 
 @pytest.fixture
@@ -93,3 +93,14 @@ def test_what_has_been_done_is_told_when_it_is_stopped(clock, capsys):
     with ProgressLine() as progress:
         progress.told("two: 6 us")
     assert said(capsys) == [], "quick ones are only in the answer"
+
+
+def test_rows_that_are_known_already_do_not_count_in_the_estimate(clock, capsys):
+    progress = RowsLine()
+    for second in range(5):
+        clock[0] += 0.1
+        progress.rows(100 * second, 1000)  # from a cache
+    for done in (500, 510, 520, 530, 540, 550):
+        clock[0] += 2
+        progress.rows(done, 1000)
+    assert said(capsys)[-1] == "rows predicted: 54%; about 92 s left", "5 a second"

@@ -152,3 +152,37 @@ def test_suggestions_are_the_nearest_names() -> None:
     assert far.count("ggg-") == far.count(",") + 1 == 10
     assert nearest("zzz", names).startswith("; known: aaa-0, aaa-1, ")
     assert nearest("zzz", ("a", "b")) == "; known: a, b"
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("collective all_reduce --size 1M --size 1G --cluster dgx-h100", "--size"),
+        (f"{JOB} --gpus 4", "--gpus"),
+        (f"{JOB} --cpu --no-cpu", "--cpu/--no-cpu"),
+    ],
+)
+def test_an_option_with_one_value_is_given_once(line: str, option: str) -> None:
+    answer = ask(line)
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith(f"error: {option} is given twice")
+
+
+def test_options_that_may_be_repeated_still_are() -> None:
+    answer = ask("train vgg13-h100-b128 --dp 2 --cluster dgx-h100 --slow rank=0:1.1 --slow rank=1:1.2 --brief")
+    assert answer.exit_code == 0
+
+
+def test_hop_counts_workers() -> None:
+    assert "try: trine hop vgg13-h100-b128 --workers 8" in ask("hop vgg13-h100-b128 --gpus 8").stderr
+
+
+def test_python_gives_the_same_help() -> None:
+    with pytest.raises(trine.InputError, match="did you mean 'sharding'"):
+        trine.Plan(shard="fsdp")  # type: ignore[call-arg]
+    with pytest.raises(trine.InputError, match="trine calls it 'sharding'"):
+        trine.Plan(zero=3)  # type: ignore[call-arg]
+    by_name = trine.run_eidolon("gemv-allreduce")
+    assert by_name.end_ps == trine.run_eidolon(trine.EidolonOptions(kernel="gemv-allreduce")).end_ps
+    with pytest.raises(trine.InputError, match="did you mean 'gemv-allreduce'"):
+        trine.run_eidolon("gemv-allredu")

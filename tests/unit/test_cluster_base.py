@@ -58,7 +58,7 @@ def test_bases_stand_on_bases_and_in_nodes_and_scale(tmp_path: Path) -> None:
     assert by_name["gpu0->nvswitch"].bytes_per_s == 100_000_000_000
     assert by_name["nvswitch->gpu0"].bytes_per_s == by_name["gpu1->nvswitch"].bytes_per_s == 370_800_000_000
     assert by_name["gpu0->nvswitch"].latency_ps == 175_000
-    assert (mine.routing, mine.routing_why) == ("ecmp-hash", "its file says so")
+    assert (mine.routing, mine.routing_why) == ("ecmp-hash", "set in its file")
     assert [key for key in mine.sources if key.startswith("changed")] == [
         "changed in half.yaml",
         "changed in mine.yaml",

@@ -98,7 +98,7 @@ def test_split_divides_evenly_and_hash_by_its_salt() -> None:
         ("shortst", "unknown routing 'shortst'; did you mean 'shortest'"),
         ("shortest:1", "only ecmp-hash takes a salt"),
         ("ecmp-hash:", "only ecmp-hash takes a salt"),
-        ("dimension-order", "is for meshes and tori"),
+        ("dimension-order", "needs a mesh or torus"),
     ],
 )
 def test_wrong_policies_are_refused(routing: str, message: str) -> None:

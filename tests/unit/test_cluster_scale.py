@@ -55,8 +55,8 @@ def test_gpus_of_each_node(asked: dict[str, int], expected: list[int]) -> None:
         ({"gpus": 0}, "gpus must be at least 1"),
         ({"nodes": 2, "gpus": 17}, "17 GPUs do not fit into 2 x dgx-h100 with 8 each"),
         ({"nodes": 2, "gpus": 7}, "7 GPUs neither fill 2 x dgx-h100 in order nor spread over them evenly"),
-        ({"gpus_per_node": 9}, "9 GPUs of each 'dgx-h100' are asked for, and it has 8"),
-        ({"fabric": "rail"}, "joins nodes, and there is one"),
+        ({"gpus_per_node": 9}, "'dgx-h100' has 8 GPUs, not 9"),
+        ({"fabric": "rail"}, "joins nodes, but there is one: add --nodes N"),
         ({"nodes": 2, "fabric": "rial"}, "unknown fabric 'rial'; did you mean 'rail'"),
         ({"nodes": 2, "fabric": "rail@ib-ndx"}, "unknown kind of link 'ib-ndx'; did you mean 'ib-ndr'"),
         ({"nodes": 2, "fabric": "rail@pcie5"}, "'pcie5' is a host link"),
@@ -72,7 +72,7 @@ def test_what_cannot_be_is_refused(asked: dict[str, object], message: str) -> No
 def test_nodes_without_a_usual_fabric_say_what_to_add(tmp_path: Path) -> None:
     with_nics = replace(load_cluster("dgx-h100"), name="mine", fabric=None)
     (tmp_path / "mine.yaml").write_text(with_nics.to_yaml())
-    with pytest.raises(SpecError, match=r"does not say what joins its nodes: add .*, for example rail@ib-ndr"):
+    with pytest.raises(SpecError, match=r"has no fabric between its nodes: add .*, for example rail@ib-ndr"):
         load_cluster(tmp_path / "mine.yaml", nodes=2)
     assert len(load_cluster(tmp_path / "mine.yaml", nodes=2, fabric="rail@ib-ndr").gpus) == 16
     with pytest.raises(SpecError, match="has no NICs, so that no fabric can join 2 of it"):

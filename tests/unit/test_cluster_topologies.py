@@ -129,5 +129,5 @@ def test_only_forwarding_devices_carry_others_traffic() -> None:
     )
     cluster = Cluster(name="abc", devices=devices, links=links)
     assert cluster.route(0, 2) == (0, 1)
-    with pytest.raises(SpecError, match="no route from 'c' to 'b'; of GPUs and hosts only those with 'forwards: true'"):
+    with pytest.raises(SpecError, match="no route from 'c' to 'b'; only GPUs and hosts with 'forwards: true'"):
         cluster.route(2, 1)  # only through a, which does not forward

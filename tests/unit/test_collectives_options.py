@@ -177,7 +177,7 @@ def test_a_switch_cannot_start_by_itself() -> None:
             sends.each(0, 1, 0)
         return sends.build()
 
-    with pytest.raises(InputError, match="a switch sends what it never received"):
+    with pytest.raises(InputError, match="a switch sends data that it never received"):
         expand(cut("broadcast", "by hand", 2, 10, 1, sends_of, num_switches=1))
 
 

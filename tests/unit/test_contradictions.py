@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_nothing_denies_the_recomputation_of_the_plan(recompute: str) -> None:
     result = trine.simulate(SMALL, Plan(dp=2, recompute=recompute), cluster="dgx-h100", compare=False)
     assert result.plan["recompute"] == recompute
-    assert "no activation recomputation" not in result.summary()
+    assert "no activation recomputation" not in result.details()
     assert not any("no activation recomputation" in row.detail for row in result.evidence)
 
 
@@ -34,7 +34,7 @@ def test_gradients_have_one_dtype(software: str, dtype: str) -> None:
 
 def test_a_model_without_a_trace_has_no_facts_about_a_trace() -> None:
     result = trine.simulate(SMALL, Plan(), cluster="dgx-h100", compare=False)
-    text = result.summary()
+    text = result.details()
     assert "no trace: predicted" in text
     assert "trace gpu" not in text
     assert "trace batch" not in text
@@ -55,7 +55,8 @@ def test_waiting_for_late_ranks_is_apart_from_the_transfer() -> None:
         else:
             assert transfers == even
             assert waiting > sum(transfers.values())
-            assert "waiting for late ranks" in result.summary()
+            assert "wait for late ranks" in result.summary()
+            assert "waiting for late ranks" in result.details()
         for row, use in zip(result.to_json()["collectives"], result.collectives, strict=True):
             assert row["time_s"] == pytest.approx(row["transfer_s"] + row["waiting_s"])
             assert (row["transfer_s"], row["waiting_s"]) == (use.transfer_ps / 1e12, use.waiting_ps / 1e12)

@@ -52,6 +52,17 @@ def test_hosts_are_framed_and_those_alike_counted():
         assert any(f.left < mark.x < f.right and f.bottom < mark.y < f.top for f in picture.frames)
 
 
+def test_identical_spines_and_leaves_of_hidden_hosts_are_counted():
+    picture = lay_out(load_cluster("dgx-h100", nodes=64))  # 8 spines, 16 leaves, 8 of them of hosts that are drawn
+    switches = [mark.label for mark in picture.marks if mark.kind == "switch" and mark.label[:4] in ("spin", "leaf")]
+    assert switches == [*(f"leaf{i}.rail{i}" for i in range(8)), "spine0", "spine1"]
+    more = {mark.label: (i, mark) for i, mark in enumerate(picture.marks) if mark.kind == MORE}
+    assert set(more) == {"x 62\nmore", "+ 8", "+ 6"}
+    number = {label: i for label, (i, _) in more.items()}
+    assert sorted(picture.hints) == sorted([(number["+ 8"], number["+ 6"]), (number["x 62\nmore"], number["+ 8"])])
+    assert more["x 62\nmore"][1].x > max(frame.right for frame in picture.frames)  # no hint crosses a host
+
+
 def test_flat_fabrics_are_circles():
     picture = lay_out(build_topology("dragonfly:4x2x2", "50 GB/s", "1 us", 72))
     assert not picture.frames

@@ -145,7 +145,7 @@ def test_a_profile_without_its_mapping_is_seen(tmp_path):
     for words in ((), ("--buffer", "input"), ("--kernel", SMALL[0])):
         said = call("writes-from", profile, *words, "-o", tmp_path / "writes.csv", code=2).stderr
         assert "this is no table of records" in said
-        assert "of a profile --mapping FILE says" in said
+        assert "a profile needs --mapping FILE" in said
     records = tmp_path / "records.csv"
     records.write_text("kind,rank,peer,start_ps,end_ps,size_bytes\n")
     said = call("writes-from", records, "-o", tmp_path / "writes.csv", code=2).stderr

@@ -110,7 +110,7 @@ def test_transfers_of_a_result_are_the_same_from_every_file(result, tmp_path):
 
 
 def test_faults_of_records_are_named(result, tmp_path):
-    with pytest.raises(InputError, match="target: nothing is sent to rank 9; ranks that get any: 0, 1"):
+    with pytest.raises(InputError, match="target: no transfer to rank 9; ranks that get any: 0, 1"):
         transfers_into(result.record_table, 9)
     (tmp_path / "records.csv").write_text("kind,rank\n")
     with pytest.raises(InputError, match="peer: is missing: this is no table of records"):

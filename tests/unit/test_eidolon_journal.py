@@ -148,7 +148,7 @@ def test_the_command_leaves_its_journal_only_where_it_did_not_end(tmp_path, monk
     assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
     broken = CliRunner().invoke(app, [*WORDS, "--json", str(tmp_path / "b.json"), "--csv", "/dev/full"])
     assert broken.exit_code == 2
-    assert "note: what has ended is kept in" not in broken.stderr  # a device has nothing beside it
+    assert "note: finished runs are in" not in broken.stderr  # a device has nothing beside it
 
 
 @pytest.mark.slow
@@ -166,6 +166,6 @@ def test_a_sweep_that_is_killed_keeps_what_has_ended_and_goes_on_from_there(tmp_
     assert kept >= 3
     assert [each.name for each in tmp_path.iterdir()] == [journal.name]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ})
-    assert f"note: {kept} runs were taken from {journal}, where an earlier sweep kept them\n" in done.stderr
+    assert f"note: {kept} runs come from {journal}, written by an earlier sweep\n" in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == [target.name]
     assert len(target.read_text().splitlines()) == 1 + 2 * 2 * 91

@@ -46,7 +46,7 @@ from trine.replay.writes import WriteTable
         ({"distribution": "normal(5, 2 us)"}, "distribution: the mean of normal needs a unit"),
         ({"peers": 0}, "--peers is a number from 1"),
         ({"kernel": "./missing.txt", "rows": 4}, "--rows is about fused kernels"),
-        ({"kernel": "./missing.txt", "fused": False}, "--unfused is about fused kernels"),
+        ({"kernel": "./missing.txt", "fused": False}, "--unfused needs a fused kernel"),
     ],
 )
 def test_options_that_cannot_be(given, words):
@@ -67,7 +67,7 @@ def test_options_that_cannot_be(given, words):
         ({"peers": 256, "rows": 64}, "256"),
         ({"straggler": {7: "1 us"}}, "rank 7 writes nothing"),
         ({"kernel": "./missing.txt"}, "missing.txt"),
-        ({"rows": 64 * 500, "cols": 16}, "never begin to wait"),
+        ({"rows": 64 * 500, "cols": 16}, "workgroups never wait for their flags"),
     ],
 )
 def test_runs_that_cannot_be(given, words):

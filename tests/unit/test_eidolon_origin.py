@@ -108,7 +108,7 @@ def test_lines_that_carry_flags_are_flags_as_writes_too(tmp_path: Path) -> None:
 
 
 def test_a_record_that_does_not_say_of_which_run_is_refused(arrivals: Arrivals) -> None:
-    with pytest.raises(InputError, match="does not say of which run it is"):
+    with pytest.raises(InputError, match="does not name its run"):
         replayed(replace(arrivals, origin=""))
 
 

@@ -67,7 +67,7 @@ def test_each_write_is_an_instant_of_its_peer(trace_type, tmp_path, fabric, wher
 
 def test_what_comes_out_of_the_port_of_a_recorded_run(trace_type, tmp_path):  # noqa: F811
     result, _, _, instants, counters = written(trace_type, tmp_path, symmetric=True)
-    arrivals, root = result.incoming.outside, "writes of peers, as they come out of the port"
+    arrivals, root = result.incoming.outside, "writes of peers, as the port delivers them"
     assert len(instants) == np.count_nonzero(arrivals.kind != LOAD)
     assert counters[root, "flags so far"][-1][1] == np.count_nonzero(arrivals.semaphore >= 0)
 

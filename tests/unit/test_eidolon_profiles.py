@@ -47,9 +47,9 @@ def test_rocprofv3_copies_kernels_and_ranges():
     notes = " ".join(profile.notes)
     assert "rocprofv3 kernel_trace, 5 rows" in notes
     assert "rocprofv3 marker_api_trace, 3 rows" in notes
-    assert "1 writes before the target's kernel began are left out" in notes
-    assert "1 writes after the target's kernel ended are left out" in notes
-    assert "1 rows are left out, as the mapping says" in notes
+    assert "1 writes before the start of the target's kernel ignored" in notes
+    assert "1 writes after the end of the target's kernel ignored" in notes
+    assert "1 rows ignored by the mapping" in notes
 
 
 def test_the_first_launch_is_another_run(tmp_path):
@@ -68,12 +68,12 @@ def test_rocprof_results(tmp_path):
 def test_nsight_systems_trace_of_the_gpus():
     profile = read_profile(DATA / "nsys_cuda_gpu_trace.csv", DATA / "nvidia.yaml")
     assert rows_of(profile) == [(8_000_000, 0, "input+0x0", 8192, 0), (12_500_000, 0, "flags+0x0", 8, 1)]
-    assert "1 copies of which the profile does not say where they go are taken to go to the target" in profile.notes
+    assert "1 copies without a destination in the profile assumed to go to the target" in profile.notes
 
 
 def test_bytes_count_only_where_they_are_exact(tmp_path):
     mapping = changed(tmp_path, "nvidia.yaml", (", bytes: 8 KiB", ""))
-    with pytest.raises(InputError, match=r"nsys_cuda_gpu_trace.csv:4: bytes: the profile does not say how many bytes"):
+    with pytest.raises(InputError, match=r"nsys_cuda_gpu_trace.csv:4: bytes: the profile has no exact byte count"):
         read_profile(DATA / "nsys_cuda_gpu_trace.csv", mapping)
     exact = changed(
         tmp_path, "nsys_cuda_gpu_trace.csv", ("Bytes (MB)", "Bytes (B)"), ("0.004", "4096"), ("4.194", "4194304")

@@ -148,7 +148,7 @@ def test_no_writes_are_a_file_too(tmp_path, suffix):
         ("peer,address,bytes,time_us\nx,0,8,1\n", "writes.csv:2: peer: must be a whole number, got 'x'"),
         ("peer,address,bytes,time_us\n1.5,0,8,1\n", "writes.csv:2: peer: must be a whole number, got '1.5'"),
         ("peer,address,bytes,time_us\n-1,0,8,1\n", "writes.csv:2: peer: must be from 0"),
-        ("peer,address,bytes,time_us\n1,flags+1 parsec,8,1\n", "writes.csv:2: address: what is added to a buffer"),
+        ("peer,address,bytes,time_us\n1,flags+1 parsec,8,1\n", "writes.csv:2: address: the offset in a buffer"),
         ("peer,address,bytes,time_us\n1,0,8\n", "writes.csv:2: has 3 values, the header 4"),
         ('peer,address,bytes,time_us\n1,"0,8,1\n1,0,8,1"\n', "a quoted value goes over several lines|is not CSV"),
     ],

@@ -232,7 +232,7 @@ def test_flags_that_nobody_waits_for_are_warned_of_by_name():
     table.register_write(peer=0, address="flags+0x800", size_bytes=4, value=1, time_ps=0)
     warnings = peer_writes(table, target_program(), 1).warnings
     assert warnings == (
-        "peers write values, as if to flags, where nobody waits (1 addresses); they are data: flags+0x800",
+        "peers write flag values to addresses without a waiter (1 addresses); they are data: flags+0x800",
         "more comes to 1 flag than the waits of rank 1 take: sem 0 at flags+0x0",
     )
 

@@ -43,7 +43,7 @@ def test_shares_are_the_preset_files():
 
 def test_no_energy_where_no_power_is_known():
     assert result(*graph()).energy is None
-    assert "energy" not in result(*graph()).summary()
+    assert "energy" not in result(*graph()).details()
     assert result(*graph()).to_json()["energy"] is None
     with pytest.raises(InputError, match="power_w"):
         result(*graph(), power_w=(500,))
@@ -52,7 +52,7 @@ def test_no_energy_where_no_power_is_known():
 def test_a_step_of_one_gpu_that_only_computes():
     answer = trine.simulate("vgg13-h100-b128")
     assert answer.energy.joules == pytest.approx(0.9 * 700 * 0.094038)
-    assert "energy  59.24 J a step, 630 W on average for 1 GPU (assumed)" in answer.summary()
+    assert "energy  59.24 J a step, 630 W on average for 1 GPU (assumed)" in answer.details()
     assert answer.to_json()["energy"]["states_w"] == pytest.approx(
         {"computing": 630, "communicating": 350, "idle": 140}
     )

@@ -130,7 +130,7 @@ def test_hold_of_another_shape():
         ({"since_ps": np.array([-1])}, "due_ps: transfer task 1 .* nor in flight"),
         ({"due_ps": np.array([9])}, "due_ps: transfer task 1 .* nor in flight"),
         ({"flow_end_ps": np.array([5])}, "due_ps: transfer task 1 .* nor in flight"),
-        ({"speed_ppm": np.zeros(1, np.int64)}, "speed_ppm: must be there where the graph has pressure"),
+        ({"speed_ppm": np.zeros(1, np.int64)}, "speed_ppm: is needed exactly if the graph has pressure"),
     ],
 )
 def test_snapshots_of_no_run(change, message):
@@ -229,7 +229,7 @@ def test_who_cannot_count():
     with pytest.raises(InputError, match="stand for many flows each, but equivalent messages"):
         run(graph, network="fifo")
     for model in (OneByOne(), Shrunk()):
-        with pytest.raises(InputError, match=r"stand for many flows each, but .* no weighted_rates of its own"):
+        with pytest.raises(InputError, match=r"stand for many flows each, but .* has no weighted_rates"):
             run(graph, network=model, engine="reference")
     assert run(graph, network=Counting(), engine="reference").end_ps.max() > 0
     once = replace(graph, route_counts=np.ones(1, np.int32))

@@ -49,7 +49,7 @@ def test_steps_of_one_group_are_left_out_together():
     [
         (["gpu", "gpu"], 2, "between 1 and 3 different factors"),
         ([], 2, "got none"),
-        (["gpu", "cpu", "communication"], 2, "3 factors need as many measured steps"),
+        (["gpu", "cpu", "communication"], 2, "3 factors need 3 measured steps"),
         (["nothing"], 2, "no measured step depends on the factor 'nothing'"),
         (["gpu", "same"], 2, "cannot tell gpu and same apart"),
     ],

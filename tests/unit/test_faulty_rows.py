@@ -84,7 +84,7 @@ def test_training_lists_faulty_rows_with_the_reason(folder: Path) -> None:
     assert set(reasons) == set(FAULTY_STEPS)
     for name, (_, reason) in FAULTY_STEPS.items():
         assert reason in reasons[name]
-        assert f"{name}: {reasons[name]}" in found.summary()
+        assert f"{name}: {reasons[name]}" in found.details()
     assert found.document()["not_predicted"] == [{"row": name, "why": why} for name, why in reasons.items()]
 
 
@@ -93,7 +93,7 @@ def test_layouts_list_faulty_rows_with_the_reason(folder: Path) -> None:
     found = validate_layouts(sample=True, jobs=1)
     assert len(found.counted) == 1
     assert [step.row.name for step in found.failed] == ["layout-0", "layout-1", "layout-2"]
-    assert "layout-0: nodes: must be a whole number of at least 1, got 'one'" in found.summary()
+    assert "layout-0: nodes: must be a whole number of at least 1, got 'one'" in found.details()
 
 
 def test_memory_lists_faulty_rows_with_the_reason(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_memory_lists_faulty_rows_with_the_reason(folder: Path) -> None:
     assert [answer.row.name for answer in found.answers] == [sound["case"]]
     assert [row.name for row in found.unread] == ["bad", "even", "gpt/hybrid", "gpt/cut"]
     assert "hybrid sharding cuts the replicas into equal groups" in found.unread[2].why
-    assert all(f"not predicted: {row.name}: {row.why}" in found.summary() for row in found.unread)
+    assert all(f"not predicted: {row.name}: {row.why}" in found.details() for row in found.unread)
 
 
 def test_collectives_list_series_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

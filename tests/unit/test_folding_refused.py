@@ -33,7 +33,7 @@ def run(cluster: Cluster, fold: str = "on", network: Any = "fifo", **fields: Any
 
 
 def why(result: Result) -> str:
-    return next((text for text in result.warnings if "every rank was simulated by itself" in text), "")
+    return next((text for text in result.warnings if "trine simulated every rank" in text), "")
 
 
 @pytest.mark.parametrize("word", ["switch", "ring", "full"])
@@ -64,14 +64,14 @@ def test_queues_that_serve_several_routes_do_not(fields: dict[str, Any]) -> None
     result = run(machine(), **fields)
     assert result.scope is None
     assert "served one after the other, in the order of their tasks, and link gpu0->switch carries" in why(result)
-    with pytest.raises(InputError, match="nothing is folded, so nothing can be verified: equivalent messages"):
+    with pytest.raises(InputError, match="no ranks are folded, so there is nothing to verify: equivalent messages"):
         run(machine(), "verify", **fields)
 
 
 def test_a_host_link_that_two_gpus_share_is_shared() -> None:
     alone, shared = (add_host(machine(), 10**9, US, gpus) for gpus in (1, 2))
     assert run(alone, "verify", inputs="step").scope is not None
-    assert "link host->pcie0 carries those of several routes" in why(run(shared, inputs="step"))
+    assert "link host->pcie0 carries messages of several routes" in why(run(shared, inputs="step"))
 
 
 class LastComeFirstServed:
@@ -95,7 +95,7 @@ def test_networks_that_cannot_count_do_not_fold() -> None:
         def rates(self, routes: Any, capacity: Any) -> list[float]:
             return [min(float(capacity[link]) for link in route) for route in routes]
 
-    assert "'uncounted' has no weighted_rates of its own" in why(run(machine(num_gpus=2), network=Uncounted(), dp=2))
+    assert "'uncounted' has no weighted_rates" in why(run(machine(num_gpus=2), network=Uncounted(), dp=2))
 
 
 def test_jitter_of_every_rank_does_not_fold_and_of_every_class_does() -> None:

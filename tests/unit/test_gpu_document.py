@@ -65,9 +65,28 @@ def test_evidence_of_a_part_is_that_of_its_group():
 
 @pytest.mark.parametrize("gpu", [model(), model(CROSSBAR, l2=SLICES)])
 def test_summary_fits_a_terminal_and_says_what_matters(gpu):
-    text = result(gpu, wall_s=0.25).summary()
-    lines = text.splitlines()
-    assert len(lines) <= 48
+    found = result(gpu, wall_s=0.25)
+    lines = found.summary().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "toy get: 2 ranks of toy on pair, 4 KiB"
+    assert "time         10 us   algbw 409.6 MB/s; busbw 204.8 MB/s" in lines
+    text = "\n".join(lines)
+    for part in (
+        "compute     6.3 %",
+        "issue       6.3 %",
+        "memory     62.5 %",
+        "semaphore  18.7 %",
+        "barrier     6.2 %",
+    ):
+        assert part in text
+    assert any(line.startswith("bottleneck   latency bound: ") for line in lines)
+    assert "simulated    2 of 2 GPUs, 999 events" in lines
+
+
+@pytest.mark.parametrize("gpu", [model(), model(CROSSBAR, l2=SLICES)])
+def test_details_have_all_numbers(gpu):
+    lines = result(gpu, wall_s=0.25).details().splitlines()
     assert max(map(len, lines)) <= 100
     assert "time  10 us  of 4 KiB  algbw 409.6 MB/s  busbw 204.8 MB/s" in lines
     assert "wavefronts  compute 6.3 %, issue 6.3 %, memory 62.5 %, semaphore 18.7 %, barrier 6.2 %" in lines
@@ -78,22 +97,25 @@ def test_summary_fits_a_terminal_and_says_what_matters(gpu):
 def test_summary_and_document_of_a_target_whose_peer_was_replayed():
     fold = SimpleNamespace(classes=1, group_size=1, why_unfolded="only rank 1 is simulated")
     found = replayed(model(poll_ps=0, monitor=Monitor(capacity=3, wakeup_ps=0)), fold=fold)
-    lines = found.summary().splitlines()
+    assert found.summary().startswith("toy get: 2 ranks of toy on pair, 1 peer replayed, 4 KiB\n")
+    assert "fold" not in found.summary()
+    assert re.search(r"^simulated +1 of 2 GPUs \(1 peer replayed\), 999 events$", found.summary(), re.M)
+    lines = found.details().splitlines()
     assert lines[0] == "toy get: 2 ranks of toy on pair, 1 peer replayed"
     assert "flag reads 2, other reads 32; wake-ups 0, spurious 0, found the monitor full 0" in lines
     assert not any("fold" in line for line in lines)
     assert lines[-1].startswith("simulated 1 of 2 GPUs (1 peer replayed), 999 events")
-    assert "flag reads 2, other reads 32" in replayed().summary().splitlines()
+    assert "flag reads 2, other reads 32" in replayed().details().splitlines()
     content = found.document()
     assert (content["ranks"], content["ranks_replayed"]) == (2, 1)
     assert [gpu["rank"] for gpu in content["gpus"]] == [1]
     assert (content["gpus"][0]["flag_reads"], content["gpus"][0]["non_flag_reads"]) == (2, 32)
-    assert "flag reads" not in result().summary()
+    assert "flag reads" not in result().details()
     assert result().document()["ranks_replayed"] == 0
 
 
-def test_summary_says_how_ranks_were_folded():
+def test_details_say_how_ranks_were_folded():
     folded = result(ranks=(0,), fold=SimpleNamespace(classes=1, group_size=2, why_unfolded=None))
-    assert "folded: both ranks behave alike" in folded.summary()
+    assert "folded: both ranks are identical: simulated one of them" in folded.details().splitlines()
     alone = result(fold=SimpleNamespace(classes=2, group_size=1, why_unfolded="link gpu0->gpu1 is slower"))
-    assert "not folded: link gpu0->gpu1 is slower" in alone.summary()
+    assert "not folded: link gpu0->gpu1 is slower" in alone.details()

@@ -112,7 +112,8 @@ def test_of_a_stopped_run_what_had_begun_ends_where_it_was_stopped():
     assert [gpu.workgroups for gpu in found.gpus] == [1, 2]
     assert [gpu.occupied_ps for gpu in found.gpus] == [6 * US, 9 * US]
     assert found.operations[0].longest_ps == 6 * US
-    assert "PARTIAL: stopped then; 1 of 4 workgroups had ended" in found.summary()
+    for text in (found.summary(), found.details()):
+        assert "PARTIAL: stopped; 1 of 4 workgroups had ended" in text
 
 
 def test_a_run_without_workgroups():
@@ -125,6 +126,7 @@ def test_a_run_without_workgroups():
     assert found.bottleneck.what == "nothing ran"
     assert found.document()["gpus"][0]["start_s"] is None
     assert "wavefronts" not in found.summary()
+    assert "wavefronts" not in found.details()
 
 
 def test_operations_by_kind_and_label():

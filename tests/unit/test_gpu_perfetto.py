@@ -90,7 +90,7 @@ def test_workgroups_at_the_same_time_on_one_cu_have_places(trace_type, tmp_path)
 def test_long_programs_keep_all_workgroups_and_say_what_is_missing(trace_type, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(gpu_perfetto, "MAX_SLICES", 12)
     tracks, slices, notes = written(trace_type, result(), tmp_path)
-    assert notes == ("operations of 2 of 4 workgroups are left out of the timeline",)
+    assert notes == ("the timeline omits operations of 2 of 4 workgroups",)
     assert notes[0] in tracks[1][0]
     assert sum(name == "get" for _, name, *_ in slices) == 4
     assert sum(name.startswith("copy") for _, name, *_ in slices) == 2

@@ -67,11 +67,11 @@ def test_what_is_right_passes():
         ("operand_rank", 3, 0, "(dma): must be of the own rank 1, not of rank 0"),
         ("operand_address", 0, -128, "-128 is no address"),
         ("operand_address", 0, 2**62, f"{2**62} is no address"),
-        ("operand_address", 0, 1000, "addresses 1000 to 1128 are not inside one buffer of a (0 to 1024)"),
+        ("operand_address", 0, 1000, "addresses 1000 to 1128 leave one buffer of a (0 to 1024)"),
         ("operand_address", 4, 961, "(dma): addresses 961 to 1024 are not inside"),
         ("operand_address", 6, 10**6, None),
         ("operand_step", 1, -512, "-256 is no address"),
-        ("operand_semaphore", 0, 0, "semaphore 0 of an operand that has none"),
+        ("operand_semaphore", 0, 0, "semaphore 0 of an operand without semaphores"),
         ("operand_semaphore", 2, -1, "(load): has no semaphore"),
         ("operand_semaphore", 2, 4, "there is no semaphore 4: each rank has 4, from 0"),
         ("operand_semaphore", 4, -1, None),
@@ -162,7 +162,7 @@ def test_the_gpu_must_have_room_and_the_same_lines():
         InputError, match=r"kernel 0: its workgroups have 4 wavefronts, and a CU of GPU .* no more than 3"
     ):
         validate_program(PROGRAM, replace(model, wavefronts_per_cu=3))
-    with pytest.raises(InputError, match=r"lines of 128 B, and those of GPU .* have 64"):
+    with pytest.raises(InputError, match=r"lines of 128 B, but GPU .* has lines of 64"):
         validate_program(PROGRAM, replace(model, line_bytes=64))
     with pytest.raises(InputError, match="is for 2 ranks, not for 3"):
         validate_program(PROGRAM, num_ranks=3)

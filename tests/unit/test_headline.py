@@ -224,7 +224,7 @@ def test_moved_times_have_the_range_of_operators_that_were_left_out() -> None:
         assert ends is not None
         assert most[0] - 1e-6 <= ends[0] / moved.step_time_ps <= least[0] + 1e-6
         assert least[1] - 1e-6 <= ends[1] / moved.step_time_ps <= most[1] + 1e-6
-        assert "operators that were left out" in str(headline.numbers(moved)["step_time_band"])
+        assert "held-out operators fall this close" in str(headline.numbers(moved)["step_time_band"])
 
 
 def test_times_that_were_predicted_have_no_band() -> None:
@@ -238,7 +238,7 @@ def test_times_that_were_predicted_have_no_band() -> None:
         found = headline.numbers(moved)
         assert (found["step_time_low_s"], found["step_time_band"], found["mfu_low"]) == (None, None, None)
     smaller = trine.simulate("vgg13-h100-b128", trine.Plan(dp=8, batch=64), cluster="dgx-h100", compare=False)
-    assert "as modelled from the recorded one" in str(headline.numbers(smaller)["step_time_band"])
+    assert "scaled from the recording, without a range" in str(headline.numbers(smaller)["step_time_band"])
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,10 @@ def test_one_line_says_throughput_and_whether_it_fits() -> None:
     assert step.memory_verdict(0) == "does not fit"
     needed = step.memory_uses[0].needed_bytes / 2**30
     assert f"memory needed {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.headline
-    assert f"memory needed  {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.summary()
+    assert f"memory needed  {needed:.4g} GiB of 80 GiB (rank 0): DOES NOT FIT" in step.details()
+    row = next(line for line in step.summary().splitlines() if line.startswith("memory "))
+    assert f" {needed:.4g} GiB of 80 GiB   DOES NOT FIT: {needed - 80:.4g} GiB over on rank 0; " in row
     tokens = float(str(headline.numbers(step)["tokens_per_s"]))
     assert tokens > 1e5
-    for text in (step.headline, step.summary()):
+    for text in (step.headline, step.summary(), step.details()):
         assert f"{tokens:,.0f} tokens/s" in text

@@ -118,7 +118,7 @@ def test_smi_old_code_and_no_legend():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("GPU3\tNV18", "GPU3\tPHB", "GPU3 and GPU0 are told apart by PHB and NV18"),
+        ("GPU3\tNV18", "GPU3\tPHB", "GPU3 and GPU0 have two entries: PHB and NV18"),
         ("GPU1\tNV18", "GPU1\tNVX", "GPU1, GPU0: unknown code 'NVX'"),
         ("GPU5\tNV18", "GPUX\tNV18", "GPU4 has|GPU5 is missing|row of GPU5"),
         ("NIC3\tSYS\tSYS", "NIC3\tSYS", "row of NIC3 has 11 cells, there are 12"),

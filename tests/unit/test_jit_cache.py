@@ -65,7 +65,7 @@ def link(folder):
     code_of(folder).symlink_to("elsewhere")
 
 
-WRONG_SUM = "is not what its SHA-256 says"
+WRONG_SUM = "does not match its SHA-256"
 DAMAGES = {
     "truncated": (lambda folder: code_of(folder).write_bytes(code_of(folder).read_bytes()[:1000]), WRONG_SUM),
     "empty": (lambda folder: code_of(folder).write_bytes(b""), WRONG_SUM),
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_not_read_but_said_once_and_replaced(name, folder):
         assert _jit_files.read(folder, NAME) is None
         assert _jit_files.read(folder, NAME) is None
     assert [str(each.message) for each in caught] == [
-        f"{folder}: {NAME}.nbc {reason}: it is compiled anew, and replaced where that can be written; should this "
+        f"{folder}: {NAME}.nbc {reason}: trine compiles it again and replaces the file if it can; if this "
         "come again, delete the folder and run 'trine warmup'"
     ]
     assert _jit_files.read(folder, OTHER) == CONTENT
@@ -105,7 +105,7 @@ def test_a_folder_that_others_can_write_is_not_used(folder):
     folder.chmod(0o777)
     said = (
         f"kernels are compiled anew in each process: {folder} can be written by others: chmod go-w it, or set "
-        "NUMBA_CACHE_DIR to a folder of your own"
+        "NUMBA_CACHE_DIR to another folder"
     )
     with pytest.warns(_jit_files.CacheWarning) as caught:  # noqa: PT031
         assert not _jit_files.usable(folder)
@@ -136,7 +136,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(folder):
         _jit_files.write(folder, "_small.new-1", CONTENT)
     assert [str(each.message) for each in caught] == [
         f"kernels are compiled anew in each process: cannot write {folder} (File too large): make room, or let it be "
-        "written, or set NUMBA_CACHE_DIR to a folder of your own"
+        "written, or set NUMBA_CACHE_DIR to another folder"
     ]
     assert not list(folder.glob("*.part"))
     assert not (folder / "_small.new-1.nbc").exists()

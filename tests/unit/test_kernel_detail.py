@@ -246,8 +246,8 @@ def test_sums_in_switches_are_looked_at_in_the_run_of_all(model):
     assert kernel.flag_reads == run.gpu.acquires[0] + run.gpu.flagged_loads[0]
     peers = {peer.rank: peer for peer in found.peers}
     assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 2  # which is late
-    assert not any("replayed" in words for words in (found.summary(), json.dumps(found.document()), kernel.headline))
-    assert "simulated 4 GPUs, of which 1 is shown" in found.summary()
+    assert not any("replayed" in words for words in (found.details(), json.dumps(found.document()), kernel.headline))
+    assert "simulated 4 GPUs, of which 1 is shown" in found.details()
     assert kernel.inside.num_replayed == 0
     lines = 512 * 1024 // 4 // 128  # of a chunk: each peer stores its own to all, and loads from all
     assert [peers[rank].writes - peers[rank].flags for rank in (1, 2, 3)] == [lines] * 3
@@ -315,7 +315,7 @@ def test_the_command_answers_with_documented_keys_and_a_timeline(tmp_path):
         (["--detail", "rank=0", "--repeat", "2"], "it does not go with --repeat"),
         (["--detail", "rank=0,layer=9"], "--detail, layer: there is no layer 9; the nearest is 1"),
         (["--detail", "rank=0,algorithm=nvl"], "did you mean 'nvls'"),
-        (["--detail", "rank=0,poll=none,sync=mwait"], "--detail, poll none is no way to mwait"),
+        (["--detail", "rank=0,poll=none,sync=mwait"], "--detail, poll none does not go with mwait"),
     ],
 )
 def test_the_command_refuses_in_one_line(words, problem):

@@ -170,7 +170,7 @@ def test_sharding_costs_what_it_costs_and_not_another_profile() -> None:
         result = trine.simulate("model:llama-3-8b,layers=4", plan, cluster="dgx-h100", compare=False)
         assert result.plan["software"] == "megatron-core"
         assert "with megatron-core" in result.headline
-        assert result.summary().splitlines()[0].endswith("with megatron-core")
+        assert result.details().splitlines()[0].endswith("with megatron-core")
         times[sharding] = result.step_time_ps
     named = trine.simulate(
         "model:llama-3-8b,layers=4", Plan(dp=8, batch=4, micro_batch=1), cluster="dgx-h100", software="megatron-core",

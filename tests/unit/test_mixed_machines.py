@@ -120,7 +120,7 @@ def test_recorded_times_are_moved_to_the_other_gpu_with_a_range():
     result = simulated(trine.Plan(dp=2), (SLOW, FAST), chain(FAST))
     moved, kept = result.rank_times.compute.tolist()
     assert kept == 40 * MS < moved
-    assert any("times of the h100-sxm alone: those of the a100-80gb are predicted" in text for text in result.warnings)
+    assert any("times of the h100-sxm alone: times of the a100-80gb are predicted" in text for text in result.warnings)
     assert {row.kind for row in result.evidence if row.what == "operator time"} == {"measured", "assumed"}
     low, high = result.band.ends_ps(result)
     assert (low, high) == pytest.approx((0.75 * result.step_time_ps, 1.82 * result.step_time_ps), rel=1e-6)

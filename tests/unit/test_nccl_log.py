@@ -86,7 +86,7 @@ def test_a_cut_line_is_left_out_and_said(tmp_path: Path) -> None:
     cut = text.rindex("4190")
     found = read(tmp_path, text[: cut + 6])
     assert times_us(found) == ROWS[:2]
-    assert found.notes == ("line 7 is cut and was left out",)
+    assert found.notes == ("line 7 is cut: ignored",)
 
 
 def test_a_line_cut_in_the_second_result_keeps_the_first(tmp_path: Path) -> None:

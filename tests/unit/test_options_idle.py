@@ -55,7 +55,8 @@ def test_buffers_of_a_model_without_any_say_so():
 @pytest.mark.parametrize("option", [("--wavefronts", 2), ("--max-outstanding", 4), ("--arbitration", "fair")])
 def test_options_of_kernels_say_where_they_move_no_time(option):
     name = option[0].removeprefix("--").replace("-", "_")
-    assert f"{name} {option[1]} changes no time at these sizes" in invoke(*INSIDE, *option).stdout
+    for details in ((), ("--details",)):
+        assert f"{name} {option[1]} changes no time at these sizes" in invoke(*INSIDE, *option, *details).stdout
 
 
 def test_options_of_kernels_that_move_the_time_are_not_said_to_be_idle():
@@ -69,10 +70,10 @@ def test_options_of_kernels_that_move_the_time_are_not_said_to_be_idle():
 def test_flag_spacing_says_how_far_it_moves_the_time():
     words = ("eidolon", "run", "gemv-allreduce", "--rows", 128, "--cols", 128)
     told = " ".join(invoke(*words, "--flag-spacing", 4096).stdout.split())
-    assert "flag_spacing 4096: the time is 0 ps from that with 8 bytes" in told
+    assert "flag_spacing 4096: the time differs by 0 ps from 8 bytes" in told
     assert "flag_spacing" not in " ".join(invoke(*words).stdout.split())
 
 
 def test_cpu_launches_say_what_they_expose():
-    told = " ".join(invoke("train", TRACE, "--cpu").stdout.split())
-    assert "CPU launch: 5 us exposed on rank 0" in told
+    told = " ".join(invoke("train", TRACE, "--cpu", "--details").stdout.split())
+    assert "5 us of it exposed on rank 0" in told

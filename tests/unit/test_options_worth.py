@@ -127,7 +127,7 @@ def test_costs_of_the_caller_are_asked_for_this_step_only():
     costs = StepCosts(cluster)
     result = trine.simulate(model(), trine.Plan(**SEQUENCE, tp_overlap=4), cluster=cluster, collective_costs=costs)
     (text,) = about(result, "how much time --tp-overlap 4")
-    assert text.endswith("the costs of collectives are those of this step's messages")
+    assert text.endswith("the costs of collectives fit this step's messages")
 
 
 def test_random_durations_are_not_compared_and_slow_ranks_are():

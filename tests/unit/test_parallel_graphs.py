@@ -128,7 +128,7 @@ def test_a_cut_that_the_trace_does_not_link_is_warned_about_or_refused():
     assert any("does not link the stages at linear.2" in text for text in report.warnings)
     first = next(op for op in workload.operators if op.layer == "linear.1" and op.phase == "forward")
     operators = tuple(replace(op, outputs=()) if op is first else op for op in operators)
-    with pytest.raises(PlanError, match=r"which tensor goes from 'linear\.1' to 'linear\.2'"):
+    with pytest.raises(PlanError, match=r"has no tensor from 'linear\.1' to 'linear\.2'"):
         context(replace(workload, operators=operators), Plan(pp=2, cuts=("linear.2",)))
 
 
@@ -291,7 +291,7 @@ def test_each_rank_is_held_against_its_own_gpu():
     assert isinstance(devices[0], Device)
     result = trine.simulate("resnet50-h100-b128", Plan(dp=2, batch=256), cluster=cluster)
     assert [result.memory_verdict(rank) for rank in (0, 1)] == ["fits", "does not fit"]
-    assert any("times of the h100-sxm alone: those of the t4 are predicted" in text for text in result.warnings)
+    assert any("times of the h100-sxm alone: times of the t4 are predicted" in text for text in result.warnings)
     assert result.rank_times.compute[1] > 2 * result.rank_times.compute[0]
 
 

@@ -34,7 +34,7 @@ def test_logarithmic_axes_have_numbers_also_within_a_decade(values, expected):
 
 
 def row(rows: int, peers: int, sync: str, wakeup_s: float) -> dict[str, object]:
-    counts = {"flag_reads": rows, "non_flag_reads": 10 * rows, "wall_s": 0.1}
+    counts = {"flag_reads": rows, "non_flag_reads": 10 * rows, "time_s": 1e-5}
     return {"rows": rows, "cols": 64, "peers": peers, "sync": sync, "wakeup_s": wakeup_s, **counts}
 
 

@@ -54,7 +54,7 @@ def test_layers_are_cut_into_equal_parts():
     _, report = job_of(workload, pp=2, virtual_stages=2, schedule="interleaved", batch=4 * B, micro_batch=B,
                        balance="layers")  # fmt: skip
     assert report.cuts == ("layers.1.ln1", "layers.3.ln1", "layers.5.ln1")
-    with pytest.raises(trine.PlanError, match=r"9 stages need as many layers; the names of the operators tell 8"):
+    with pytest.raises(trine.PlanError, match=r"9 pipeline stages need 9 layers; the model has 8"):
         job_of(workload, pp=9, balance="layers")
 
 

@@ -91,14 +91,14 @@ def test_shapes_without_an_order_are_refused_with_the_reason(name, shape, says):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"virtual_stages": 2}, "virtual stages shorten the bubble of a pipeline, and pp = 1 has none"),
+        ({"virtual_stages": 2}, "virtual stages need a pipeline: pp must be above 1"),
         ({"pp": 2, "virtual_stages": 2, "cuts": ("a",)}, "4 stages need 3 cuts, got 1"),
         ({"balance": "layers"}, "pp = 1 has no cuts"),
         ({"pp": 2, "balance": "layers", "cuts": ("a",)}, "cuts say where"),
         ({"pp": 2, "balance": "layer"}, "balance must be one of time, layers, blocks, nanotron; got 'layer'"),
         ({"recompute": "ful"}, "recompute must be one of none, full, selective"),
         ({"recompute_layers": 2}, "recompute_layers is about full recomputation"),
-        ({"sync": "each"}, "sync is about reductions over replicas, and dp = 1 has none"),
+        ({"sync": "each"}, "sync needs replicas: dp must be above 1"),
         ({"dp": 2, "data": "dp", "recompute": "full"}, "modelled without recomputation"),
     ],
 )

@@ -42,5 +42,5 @@ def test_packets_that_are_copied_whole_have_no_race() -> None:
 
 
 def test_order_by_data_alone_is_beyond_the_checker() -> None:
-    with pytest.raises(InputError, match=r"but nothing says that rank 0 workgroup 0 .* has read it"):
+    with pytest.raises(InputError, match=r"but rank 0 workgroup 0 .* may not have read it yet"):
         check_program(lower_plan(bundled(ORDERED_BY_DATA), 64, wavefronts=3))

@@ -105,7 +105,7 @@ CASES = [
     (V1, put("gpus.0.channels.0.type", "nvlink"), "unknown 'nvlink'"),
     (V1, put("gpus.0.outputChunks", -1), "must be from 0"),
     (V1, put("max_message_size", 2**64), "max_message_size: must be from 0"),
-    (V1, put("gpus", {}), "gpus: is not a plan: must be a list of what each GPU does, got {}"),
+    (V1, put("gpus", {}), "gpus: is not a plan: must be a list with each GPU's program, got {}"),
     (V1, put("name", "x" * 1001), "name: must be at most 1000 characters, got 1001"),
 ]  # fmt: skip
 
@@ -157,7 +157,7 @@ def sample(name: str) -> KernelPlan:
     [
         ("v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json", 512, "is for messages of 1024 bytes to 2097152 bytes"),
         ("v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json", 2**22, "got 4194304"),
-        ("v2_HEAD_allreduce_allpairs_4gpu.json", 1000, "takes multiples of 512 bytes, 1000 is none; the next is 1024"),
+        ("v2_HEAD_allreduce_allpairs_4gpu.json", 1000, "needs a multiple of 512 bytes, not 1000; the next is 1024"),
         ("v1_v0.7.0_allreduce_ring_4gpu.json", 100, "takes multiples of 64 bytes"),
         ("allreduce_a100_ring_4_1_1.xml", 0, "a message must have a size"),
     ],

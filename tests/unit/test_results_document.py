@@ -53,24 +53,36 @@ def test_a_run_without_memory_says_so():
 
 def test_summary_puts_the_biggest_part_first_and_fits_a_screen():
     lines = full_result().summary().splitlines()
+    assert lines[0] == "toy on 2 x GPU: dp 2"
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    first = lines.index(next(line for line in lines if "time of rank 0" in line)) + 1
+    assert [line.split()[0] for line in lines[first : first + 3]] == ["compute", "exposed", "idle"]
+    assert any(line.split()[:3] == ["step", "100", "ps"] for line in lines)
+    assert any(line.startswith("memory ") and "DOES NOT FIT: " in line for line in lines)
+    assert any(line.split(maxsplit=1) == ["warning", "the cluster has no name"] for line in lines)
+
+
+def test_details_put_the_biggest_part_first_and_have_everything():
+    lines = full_result().details().splitlines()
     assert lines[0] == "step time  100 ps"
     first = lines.index("time of rank 0, the slowest of 2") + 1
     assert [line.split()[0] for line in lines[first : first + 3]] == ["compute", "exposed", "idle"]
-    assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
     text = "\n".join(lines)
     for part in ("DOES NOT FIT", "not modelled: kernel interference", "warning: the cluster has no name", "measured:"):
         assert part in text
 
 
-def test_summary_shortens_what_is_too_long():
+def test_long_names_keep_their_end_within_the_width():
     found = full_result()
     long = "x" * 300
     graph = found.graph
     renamed = result(
         type(graph)(**{f: getattr(graph, f) for f in graph.__dataclass_fields__ if f != "operator_names"},
                     operator_names=(long, "linear")), found.records)  # fmt: skip
-    assert max(map(len, renamed.summary().splitlines())) <= 100
+    for text in (renamed.summary(), renamed.details()):
+        assert max(map(len, text.splitlines())) <= 100
 
 
 def test_wrong_evidence_is_refused_with_the_nearest_kind():
@@ -85,11 +97,11 @@ def test_capacities_must_be_one_a_rank():
         result(*overlap(), memory_capacity_bytes=(5,))
 
 
-def test_summary_cuts_long_evidence_that_the_json_has_in_full():
+def test_details_have_long_evidence_in_full_and_the_summary_fits_a_screen():
     found = full_result()
     story = "said at length " * 40
     found = result(found.graph, found.records, evidence=(Evidence("links", "assumed", story),))
-    lines = [line for line in found.summary().splitlines() if "said at length" in line]
-    assert len(lines) == 2
-    assert lines[1].endswith(" ...")
+    assert f"assumed: links: {story.strip()}" in " ".join(found.details().split())
+    assert len(found.summary().splitlines()) <= 24
+    assert "..." not in found.summary() + found.details()
     assert found.to_json()["evidence"][0]["detail"] == story

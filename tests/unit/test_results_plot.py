@@ -54,3 +54,20 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"trine\[plot\]"):
         plot_timeline(result(*overlap()), tmp_path / "t.png")
+
+
+def test_a_timeline_names_the_job_and_draws_one_of_identical_ranks(tmp_path):
+    pytest.importorskip("matplotlib")
+    import trine
+
+    job = trine.Plan(dp=4, pp=2, micro_batch=32)
+    for fold in ("on", "off"):
+        result = trine.simulate("vgg13-h100-b128", job, cluster="dgx-h100", fold=fold)
+        axes = result.plot("timeline").axes[0]
+        assert [label.get_text() for label in axes.get_yticklabels()] == [
+            "gpu0 x 4 compute", "gpu0 x 4 transfers", "gpu4 x 4 compute", "gpu4 x 4 transfers",
+        ]  # fmt: skip
+        assert axes.get_title(loc="left").startswith("vgg13-h100-b128 on 8 x h100-sxm (dgx-h100): pp 2 x dp 4")
+    all_ranks = result.plot("timeline", ranks=range(8)).axes[0]
+    assert len(all_ranks.get_yticklabels()) == 16
+    assert "vgg13-h100-b128" in result.plot("breakdown").axes[0].get_title(loc="left")

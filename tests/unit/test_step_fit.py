@@ -108,10 +108,10 @@ def test_a_fit_that_the_steps_contradict_warns_and_widens_the_band(tmp_path):
     assert "warning: factors fitted on the other steps" in fit.text()
     step = trine.simulate(MODEL, Plan(dp=2), cluster="dgx-h100", software=fit.software).document()
     assert step["step_time_high_s"] == pytest.approx(step["step_time_s"] * (1 + error), rel=1e-6)
-    assert f"left out ({error:.1%})" in step["step_time_band"]
+    assert f"error of this software's fit on held-out steps ({error:.1%})" in step["step_time_band"]
     fine = fit.software.scaled({"gpu": 1.0}, "a test", 0.01)
     assert (
-        "fit of this software"
+        "this software's fit"
         not in trine.simulate(MODEL, Plan(dp=2), cluster="dgx-h100", software=fine).document()["step_time_band"]
     )
 

@@ -135,7 +135,7 @@ T5 = "family: t5\nlayers: 2\nhidden: 64\nheads: 4\nffn: 256\nvocab: 100\nsequenc
     ("text", "message"),
     [
         (MODEL + "fnn: 256\n", "did you mean 'ffn'"),
-        (MODEL, "either ffn, or experts"),
+        (MODEL, "either ffn or experts.ffn"),
         (MODEL + "ffn: 256\nkv_heads: 3\n", "kv_heads: must divide the 4 heads"),
         (MODEL + "ffn: 256\nparameters: 7\n", "parameters: says 7, but the shapes make"),
         (MODEL + "ffn: 256\nqk_norm: true\nmax_positions: 8\n", "needs rotary positions"),

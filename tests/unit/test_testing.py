@@ -129,7 +129,7 @@ class Aware(FairSharing):
     ("factors", "message"),
     [
         ([1.0, 0.5], "a second run differs from the first"),
-        ([1.0, 1.0, 0.5], "depends on how many bytes it still has"),
+        ([1.0, 1.0, 0.5], "depend on its remaining bytes"),
         ([0.5, 0.5, 1.0], r"ends at \d+ ps, but with twice the bytes at"),
     ],
 )
@@ -317,7 +317,7 @@ def test_other_roots_and_chunks():
 
     with pytest.raises(AssertionError, match="of 2 ranks, 0 bytes, root 1: the schedule says root 0"):
         check_collective("broadcast", to_rank_0)
-    with pytest.raises(AssertionError, match="of 2 ranks, 0 bytes: says that it is shift_symmetric"):
+    with pytest.raises(AssertionError, match="of 2 ranks, 0 bytes: declares shift_symmetric"):
         check_collective("all_gather", halves)
 
 

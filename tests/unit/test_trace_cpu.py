@@ -110,7 +110,7 @@ def test_launches_are_on_and_bound_a_small_step() -> None:
     assert busy.step_time_s == pytest.approx(expected, rel=0.15)  # 0.9.0: as without launches
     assert without.step_time_s < 0.5 * busy.step_time_s
     texts = [f"{row.what}: {row.detail}" for row in busy.evidence]
-    assert any("15 us of CPU a kernel" in text for text in texts)
+    assert any("15 us of CPU time per kernel launch" in text for text in texts)
     assert any("became 7 foreach operators" in text and "pytorch-eager" in text for text in texts)
     slower = trine.simulate(PAIR, gpu="h100-sxm", software="megatron-core")
     assert slower.step_time_s > 2 * busy.step_time_s  # 60 us a kernel

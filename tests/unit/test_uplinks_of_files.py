@@ -151,7 +151,7 @@ def test_what_names_or_implies_a_policy_keeps_it(tmp_path: Path) -> None:
     assert build_topology("torus:4x4", "10 GB/s", 0, 16).routing == "shortest"
     for policy in ("shortest", "ecmp-hash:7"):
         cluster = load_cluster(as_yaml(tmp_path, False, routing=policy))
-        assert (cluster.routing, cluster.routing_why) == (policy, "its file says so")
+        assert (cluster.routing, cluster.routing_why) == (policy, "set in its file")
     assert load_cluster(tmp_path / "clos.yaml", routing="rail").routing_why == "asked for"
 
 
@@ -179,12 +179,14 @@ def cli(*args: str) -> str:
 
 def test_a_crowded_uplink_is_named_with_its_share_and_the_remedy(tmp_path: Path) -> None:
     asked = ("collective", "all_to_all", "--size", "64M", "--cluster", str(as_yaml(tmp_path, False)))
-    said = cli(*asked, "--routing", "shortest")
-    assert "leaf0->spine0 carries 4.0 times its even share: 100 % of what 4 uplinks alike carry" in said
-    assert "--routing d-mod-k" in said
+    for option in ((), ("--details",)):
+        said = cli(*asked, "--routing", "shortest", *option)
+        crowded = "leaf0->spine0 carries 4.0 times its even share: 100 % of what 4 uplinks alike carry"
+        assert crowded in " ".join(said.split())
+        assert "--routing d-mod-k" in said
+        assert "even share" not in cli(*asked, *option)
     assert "# routing shortest: asked for" in said
-    said = cli(*asked)
-    assert "even share" not in said
+    said = cli(*asked, "--details")
     assert "# routing d-mod-k: the file names none" in said
     data = json.loads(cli(*asked, "--json", "-"))
     assert (data["routing"], "uplinks" in data["routing_reason"]) == ("d-mod-k", True)
@@ -199,7 +201,7 @@ def test_training_says_so_too_and_folds_exactly(routing: str | None, tmp_path: P
     workload = trine.load("vgg13-h100-b128")
     result = trine.simulate(workload, trine.Plan(dp=4, tp=4), cluster=cluster, fold="verify")
     assert result.plan["routing"] == (routing or "d-mod-k")
-    assert f"routing: {routing or 'd-mod-k'} (" in result.summary()
+    assert f"routing: {routing or 'd-mod-k'} (" in result.details()
     crowded = [warning for warning in result.warnings if "even share" in warning]
     assert bool(crowded) == (routing == "shortest")
     used = {use.tier: use for use in result.links if use.size_bytes}

@@ -18,7 +18,7 @@ from trine.studies.training_page import write_page
 from trine.studies.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 from trine.studies.validate_layouts import LayoutValidation, spearman
 from trine.studies.validate_training import TrainingValidation, chosen_rows, thinned, validate_training
-from trine.studies.validation import Errors
+from trine.studies.validation import Errors, read_table
 
 
 def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:
@@ -135,8 +135,8 @@ def test_rows_apart_count_nowhere_and_show_their_errors() -> None:
     )
     found = TrainingValidation(steps=steps)
     assert found.counted == ()
-    assert "by source" not in found.summary()
-    apart = found.summary().split("apart, counted nowhere")[1].splitlines()
+    assert "by source" not in found.details()
+    apart = found.details().split("apart, counted nowhere")[1].splitlines()
     assert apart[1].split() == ["narayanan", "3", "+20.0%", "20.0%", "20.0%", "30.0%", "0%"]
     assert apart[2].strip() == rows[0].apart
 
@@ -182,7 +182,7 @@ def test_one_row_is_predicted_and_said(tmp_path) -> None:  # type: ignore[no-unt
     assert not answer.why_not
     assert 0.2 < answer.step_s / (row.step_s or 1) < 5
     found = TrainingValidation(steps=(ComparedStep(row=row, answer=answer),), is_sample=True)
-    assert "simumax" in found.summary()
+    assert "simumax" in found.details()
     assert found.document()["rows"]
     assert replace(found, steps=()).headline.endswith("no row that counts was predicted")
 
@@ -236,7 +236,7 @@ def test_layouts_are_ranked_and_their_choice_costed() -> None:
     assert all(group.regret == 0 and group.spearman == pytest.approx(1) for group in found.groups())
     assert found.by_nodes()[0][1].mean == pytest.approx(1 - 1 / 1.1)
     assert found.document()["groups"]
-    assert "Spearman" in found.summary()
+    assert "Spearman" in found.details()
 
 
 def _validation() -> TrainingValidation:
@@ -286,8 +286,11 @@ def test_the_page_shows_every_source_and_draws(tmp_path) -> None:  # type: ignor
     rows = [row for row in load_layouts() if not row.apart and row.num_nodes <= 2][:40]
     steps = tuple(ComparedStep(row=row, answer=Predicted(row=row.name, step_s=(row.step_s or 0) * 1.1)) for row in rows)
     written = write_page(found, LayoutValidation(steps=steps, least=2), tmp_path)
-    assert all(path.stat().st_size > 2000 for path in written)
+    assert all(path.stat().st_size > (200 if path.suffix == ".csv" else 2000) for path in written)
+    rows = read_table(tmp_path / "training-accuracy-rows.csv")
+    assert len(rows) == len(found.counted)
     text = written[0].read_text()
+    assert all(path.name in text for path in written[1:])
     assert "| mpt |" in text
     assert "calculon" in text
     assert "/work" not in text

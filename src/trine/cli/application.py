@@ -142,6 +142,15 @@ class _Page(click.Command):
 
     page: Callable[..., str]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of a command line. Raises UsageError for an option with one value that is given twice."""
+        if not ctx.resilient_parsing:
+            given = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
+            twice = next((each for each in given if not each.multiple and given.count(each) > 1), None)
+            if twice is not None:
+                raise click.UsageError(f"{'/'.join((*twice.opts, *twice.secondary_opts))} is given twice", ctx)
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write that page."""
         formatter.write(self.page(has_colour(sys.stdout)))

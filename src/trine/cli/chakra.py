@@ -13,6 +13,7 @@ from trine.cli.options import (
     NETWORK,
     NETWORK_WORDS,
     Brief,
+    Details,
     Json,
     Option,
     Parquet,
@@ -76,6 +77,7 @@ def run(
         str | None, Option("Draw the NoC's utilisation (PNG, SVG); needs trine[plot].", "FILE", INSIDE)
     ] = None,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
     perfetto: Perfetto = None,
     parquet: Parquet = None,
@@ -96,19 +98,19 @@ def run(
     )
     cluster, warnings = job_machine(trace.num_ranks, machine)
     if cluster is None:
-        raise InputError("no machine was described: --cluster NAME or FILE, or --topology with --bandwidth")
+        raise InputError("add a machine: --cluster NAME or FILE, or --topology with --bandwidth")
     if loadstore:
         _refuse_what_cannot_matter(trace, given)
         kernels, model = given.make(algorithms=algorithms), _model(cluster, trace, requests)
         found = _run_loadstore(trace, cluster, kernels, model, engine or "compiled", warnings)
-        show_answer(found, json, brief)
+        show_answer(found, json, brief, details)
         write_json(found, json, "chakra run")
         draw_inside(found.gpu, inside_perfetto, plot_noc)
         write_files(found, perfetto, parquet, timeline)
         end(found.gpu.finished)
         return
     result = _run_operator(trace, cluster, network, collective_costs, warnings)
-    show_answer(result, json, brief)
+    show_answer(result, json, brief, details)
     write_json(result, json, "chakra run")
     write_files(result, perfetto, parquet, timeline)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
-from trine.cli.options import OUTPUT, Brief, Json, Option, argument, collectives
-from trine.cli.output import EXIT_FAILED, drawn, say, show, write_json
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, collectives
+from trine.cli.output import EXIT_FAILED, drawn, say, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions
 from trine.errors import about
@@ -44,6 +44,7 @@ def check(
     in_place: Annotated[bool, Option("Compare the in-place results.")] = False,
     fail_if_suspicious: Annotated[bool, Option("Exit with 1 unless the run is healthy.")] = False,
     brief: Brief = False,
+    details: Details = False,
     plot: Annotated[
         str | None, Option("Draw measured and predicted (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)
     ] = None,
@@ -66,7 +67,7 @@ def check(
     cluster = _machine(found, machine)
     with about(log):
         answer = check_log(found, cluster, options=options, in_place=in_place)
-    show(answer.headline if brief else answer.table(), json)
+    show_answer(answer, json, brief, details)
     write_json(answer, json, "check")
     drawn(plot, answer)
     if fail_if_suspicious and not answer.healthy:

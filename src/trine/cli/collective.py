@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 from trine.cli.layout import imbalance_fields
 from trine.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
-from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Json, Option, argument, collectives, networks
-from trine.cli.output import drawn, say, show, write_json
+from trine.cli.options import (
+    HOW,
+    JOB,
+    NETWORK_WORDS,
+    OUTPUT,
+    Brief,
+    Details,
+    Json,
+    Option,
+    argument,
+    collectives,
+    networks,
+)
+from trine.cli.output import drawn, say, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.collectives.kernels.moe.options import MOE, MoeOptions
@@ -40,6 +52,7 @@ def collective(
     network: Annotated[str | None, Option("Simulate every message.", NETWORK_WORDS, HOW, values=networks)] = None,
     explain: Annotated[bool, Option("Explain each microsecond, and the alternatives.", panel=OUTPUT)] = False,
     brief: Brief = False,
+    details: Details = False,
     plot: Annotated[str | None, Option("Draw the table (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
     json: Json = None,
 ) -> None:  # fmt: skip
@@ -54,7 +67,7 @@ def collective(
         table = _uneven(kind, sizes, table, experts, machine)
         sizes = sizes if table is None else [max(sum(row) for row in table)]
     if kind in MOE and (not wanted or inside.compare_fidelity):
-        raise InputError(f"{kind} is known to the load-store level alone: --fidelity loadstore")
+        raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
     if plot is not None:
         from trine.collectives.plot import check_plot
 
@@ -67,12 +80,12 @@ def collective(
         refuse_others(others, inside.compare_fidelity)
         LoadStoreQuestion(
             op=kind, sizes=sizes, machine=machine, asked=asked.make(), given=given, inside=inside, network=network,
-            json=json, plot=plot, brief=brief, matrix=None if table is None else [*map(tuple, table)],
+            json=json, plot=plot, brief=brief, details=details, matrix=None if table is None else [*map(tuple, table)],
             moe=_tokens(experts) if kind in MOE else None,
         ).answer()  # fmt: skip
         return
     answer, warnings = _Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)
-    show(answer.headline if brief else answer.table(), json)
+    show_answer(answer, json, brief, details)
     for warning in () if brief else warnings:
         say(f"note: {warning}")
     if explain:
@@ -93,7 +106,7 @@ def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Ma
 
     if matrix is not None:
         if size is not None:
-            raise InputError("--size and --matrix both say how much is sent: give one")
+            raise InputError("--size and --matrix both set the bytes sent: give one")
         table = read_matrix(matrix)
         return [max(sum(row) for row in table)], table
     if size is None and op != "barrier":
@@ -122,7 +135,7 @@ def _uneven(
             known = " and ".join(MOE) + (", or all_to_all_v" if name == "expert_imbalance" else "")
             raise InputError(f"--{name.replace('_', '-')} is about {known}, not about {op}")
     if table is not None:
-        raise InputError("--matrix and --expert-imbalance both say how much goes where: give one")
+        raise InputError("--matrix and --expert-imbalance both set the bytes of each pair: give one")
     if len(sizes) != 1:
         raise InputError("--expert-imbalance of all_to_all_v needs one size")
     fields, ranks = imbalance_fields(given["expert_imbalance"]), len(group_machine(machine)[0].gpus)
@@ -184,7 +197,7 @@ def _refuse_links_that_do_not_matter(
 
     for option, without in options_of_links(machine):
         if same(machine, without) and same(_alone(machine, without, none), none):
-            raise InputError(f"{option} changes nothing: it is not what bounds this group, or carries none of it")
+            raise InputError(f"{option} has no effect: it is not the group's bottleneck, or carries no traffic")
 
 
 def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:

@@ -53,6 +53,7 @@ COMMANDS = (
             "Summarise Chakra traces, and check that all ranks' traces fit together."),
     Command("run", "graph:run", QUESTIONS,
             "Simulate the compute, transfer and join tasks of GRAPH: start and end of each."),
+    Command("help", "pages:help_page", QUESTIONS, "Print a page of the documentation."),
     Command("kernel run", "kernel:run", INSIDE,
             "Simulate the kernels of FILE: their time, what wavefronts wait for, and utilisation."),
     Command("kernel show", "kernel:show_program", INSIDE,
@@ -76,9 +77,10 @@ COMMANDS = (
     Command("validate loadstore", "validate:loadstore", MEASURED,
             "Replay published times of communication kernels on the load-store level."),
     Command("validate training", "validate:training", MEASURED,
-            "Replay the bundled published training steps: error by source, GPU, software and scale, worst first."),
+            "Compare published training steps with predictions: error by source, GPU, software and scale."),
     Command("validate layouts", "validate:layouts", MEASURED,
-            "Replay the layouts of the Ultra-Scale Playbook: rank correlation, and the regret of trine's choice."),
+            "Compare layouts of the Ultra-Scale Playbook with predictions: rank correlation, and the regret of trine's "
+            "choice."),
     Command("validate memory", "validate:memory", MEASURED,
             "Compare published peak memory with the model, worst first, and check which layouts fit."),
     Command("validate operators", "validate:operators", MEASURED,
@@ -108,7 +110,7 @@ COMMANDS = (
     Command("trace inspect", "trace:inspect", PREPARE,
             "Summarise a trace: its content, missing parts and assumptions."),
     Command("trace convert", "trace:convert", PREPARE,
-            "Convert a trace to trine's own format, which keeps everything (docs/formats/trace.md)."),
+            "Convert a trace to trine's own format, which keeps everything (trine help trace)."),
     Command("trace models", "trace:models", PREPARE, "List the models for trace synthesize and model:NAME."),
     Command("trace synthesize", "trace:synthesize", PREPARE,
             "Write a training step of MODEL from its published shapes, with predicted times."),
@@ -126,31 +128,33 @@ COMMANDS = (
 MOST_LISTED = 20
 COMMON = {
     "train":
-        "gpus parallel dp tp pp global-batch batch micro-batch sharding recompute software "
-        "cluster nodes gpu json",
+        "gpus parallel dp tp pp global-batch batch micro-batch sharding recompute software cluster "
+        "nodes details json",
     "collective":
-        "size cluster gpus nodes fabric topology bandwidth latency library algorithm fidelity "
-        "explain brief plot json",
+        "size cluster gpus nodes fabric topology bandwidth latency library algorithm fidelity explain "
+        "brief details plot json",
     "hop":
         "workers graph iterations batch backup staleness slow cluster nodes bandwidth latency gpu "
-        "brief json perfetto",
+        "brief details json perfetto",
     "chakra run":
-        "cluster nodes fabric topology bandwidth latency comm-groups peak memory algorithm "
-        "fidelity brief json perfetto timeline",
+        "cluster nodes fabric topology bandwidth latency comm-groups peak memory algorithm fidelity "
+        "brief details json perfetto timeline",
     "kernel run":
-        "cluster gpus nodes topology bandwidth latency gpu-model size wavefronts unroll "
-        "verify-fold brief json perfetto plot-noc",
+        "cluster gpus nodes topology bandwidth latency gpu-model size wavefronts unroll verify-fold "
+        "brief details json perfetto plot-noc",
     "eidolon run":
         "rows cols inner peers algorithm workgroups unfused sync wakeup straggler gpu-model brief "
-        "json perfetto plot",
+        "details json perfetto plot",
     "eidolon sweep":
-        "rows cols inner peers algorithm workgroups unfused sync wakeup gpu-model jobs brief json "
-        "csv plot",
+        "rows cols inner peers algorithm workgroups unfused sync wakeup gpu-model jobs brief details "
+        "json csv plot",
     "eidolon record":
         "output rows cols inner peers algorithm workgroups unfused sync target gpu-model cluster",
     "eidolon writes-from":
-        "output rows cols inner peers algorithm workgroups gpu-model cluster target kernel "
-        "mapping",
+        "output rows cols inner peers algorithm workgroups gpu-model cluster target kernel mapping",
+    "check":
+        "cluster gpus nodes fabric topology bandwidth latency launch op run in-place "
+        "fail-if-suspicious brief details plot json",
 }  # fmt: skip
 
 

@@ -6,7 +6,19 @@ import os
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import MACHINE, OUTPUT, WAITS, WRITES, Brief, Json, Option, Perfetto, argument, fused_kernels
+from trine.cli.options import (
+    MACHINE,
+    OUTPUT,
+    WAITS,
+    WRITES,
+    Brief,
+    Details,
+    Json,
+    Option,
+    Perfetto,
+    argument,
+    fused_kernels,
+)
 from trine.cli.output import TIMELINE, all_written, drawn, end, say, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
@@ -36,6 +48,7 @@ def run(
     kernel: Kernel,
     given: Given[EidolonOptions],
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
     perfetto: Perfetto = None,
     plot: _Plot = None,
@@ -49,7 +62,7 @@ def run(
     options = made(given, kernel=kernel)
     with ProgressLine("requests") as progress:
         result = run_eidolon(options, progress=progress, on_compile=progress.compiling)
-    _report(result, brief, json, perfetto, plot)
+    _report(result, brief, details, json, perfetto, plot)
 
 
 def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
@@ -61,8 +74,10 @@ def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
     return given.make(**more)
 
 
-def _report(result: EidolonResult, brief: bool, json: str | None, perfetto: str | None, plot: str | None) -> None:
-    show_answer(result, json, brief)
+def _report(
+    result: EidolonResult, brief: bool, details: bool, json: str | None, perfetto: str | None, plot: str | None
+) -> None:
+    show_answer(result, json, brief, details)
     write_json(result, json, "eidolon run")
     written(perfetto, result.to_perfetto, TIMELINE)
     drawn(plot, result)
@@ -84,6 +99,7 @@ def sweep(
     ] = None,
     jobs: Annotated[int | None, Option("Run N at a time [one per core].")] = None,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
     csv: Annotated[str | None, Option("Write one line per run.", "FILE", OUTPUT)] = None,
     plot: Annotated[str | None, Option("Draw the sweep (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
@@ -105,10 +121,10 @@ def sweep(
     base, journal = made(given, kernel=kernel), _journal(csv, json)
     with ProgressLine(None) as progress:
         found = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
-    show_answer(found, json, brief)
+    show_answer(found, json, brief, details)
     if "flag_spacing" in given:
-        say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so that it only decides which memory "
-            "channels serve them; trine eidolon run says how far it moves one run")  # fmt: skip
+        say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so it only decides which memory "
+            "channels serve them; trine eidolon run prints its effect on one run")  # fmt: skip
     write_json(found, json, "eidolon sweep")
     if found.rows:
         written(csv, found.to_csv)
@@ -133,11 +149,11 @@ def _end_journal(journal: Journal, finished: bool) -> None:
     for note in journal.notes:
         say(f"note: {note}")
     if journal.num_taken:
-        say(f"note: {journal.num_taken} runs were taken from {journal.path}, where an earlier sweep kept them")
+        say(f"note: {journal.num_taken} runs come from {journal.path}, written by an earlier sweep")
     if finished and all_written():
         journal.remove()
     elif journal.path.exists():
-        say(f"note: what has ended is kept in {journal.path}: the same command goes on from there")
+        say(f"note: finished runs are in {journal.path}; the same command resumes from there")
 
 
 def whole_numbers(option: str, text: str | None, least: int = 1) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ def writes_from(
         if kernel is None:
             _refuse(of_kernel, "a kernel: give --kernel")
         else:
-            _refuse(of_list, "transfers that are listed, and --kernel says where they go")
+            _refuse(of_list, "listed transfers, whose targets come from --kernel")
         if kernel is not None:
             of_kernel["kernel"] = kernel
 
@@ -145,7 +145,7 @@ def _idle(
         pairs: Iterator[tuple[Any, Any]] = zip(table.columns, other.columns, strict=True)
         if table.names == other.names and all(np.array_equal(one, two) for one, two in pairs):
             option = f"--{name.replace('_', '-')} {given[name]}"
-            yield f"{option} changes none of the writes: it decides what the target does"
+            yield f"{option} does not change the writes: it affects the target's kernel only"
 
 
 def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...]]:

@@ -89,9 +89,7 @@ def _totals(model: GpuModel) -> list[str]:
     if model.l2 is not None:
         lines.append(f"L2 in all: {format_bandwidth(memory.num_channels * model.l2.bytes_per_s)}")
         lines.append(f"load that hits the L2: {format_time(local_load_ps(model, hit=True))}")
-    lines.append(
-        f"load from memory: {format_time(local_load_ps(model, hit=False))} (of a CU with nothing else going on)"
-    )
+    lines.append(f"load from memory: {format_time(local_load_ps(model, hit=False))} (on an idle CU)")
     lines.append(f"in flight at most: {format_bytes(model.max_outstanding * model.line_bytes)} a compute unit")
     return lines
 

@@ -10,7 +10,7 @@ from trine.cli.progress import ProgressLine
 
 
 def run(
-    graph: Annotated[str, argument("Task graph, JSON (docs/formats/graph.md).")],
+    graph: Annotated[str, argument("Task graph, JSON (trine help graph).")],
     cluster: Annotated[str, Option("Choose the cluster: preset or file.", panel=MACHINE, values=clusters)],
     network: Annotated[
         str | None,

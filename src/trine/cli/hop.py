@@ -12,6 +12,7 @@ from trine.cli.options import (
     NETWORK_WORDS,
     OUTPUT,
     Brief,
+    Details,
     Json,
     Option,
     Perfetto,
@@ -49,7 +50,7 @@ class Chance:
     def check(self, has_other_output: bool) -> None:
         """Raise InputError for options that cannot matter."""
         if self.slow_by is None and self.slow_per is not None:
-            raise InputError("--slow-per says who draws the factors of --slow-by, which was not given")
+            raise InputError("--slow-per needs --slow-by")
         is_random = self.slow_by is not None or self.jitter is not None
         if self.seed is not None and not is_random:
             raise InputError("--seed matters to --slow-by and --jitter only")
@@ -104,6 +105,7 @@ def hop(
     ] = None,
     compare: Annotated[bool, Option("Also run without Hop's options.", panel=OUTPUT)] = False,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
     perfetto: Perfetto = None,
 ) -> None:
@@ -140,12 +142,12 @@ def hop(
     seed = chance.seed or 0
     if chance.repeat is not None:
         runs = ensemble(lambda each: run(protocol, each).end_ps, chance.repeat, seed)
-        show_answer(runs, json, brief)
+        show_answer(runs, json, brief, details)
         write_json(runs, json, "hop")
         end(runs.finished)
         return
     result = run(protocol, seed)
-    show_answer(result, json, brief)
+    show_answer(result, json, brief, details)
     answer = result.document()
     if compare:
         against = run(standard, seed)
@@ -158,7 +160,7 @@ def hop(
 
 def _protocol(given: Given[HopProtocol]) -> HopProtocol:
     if "skip_behind" in given and not given["max_skip"]:
-        raise InputError("--skip-behind says when iterations are skipped: give --max-skip as well")
+        raise InputError("--skip-behind needs --max-skip")
     bounded = "max_gap" in given or not given["backup"]
     return given.make() if bounded else given.make(max_gap=DEFAULT_MAX_GAP)
 

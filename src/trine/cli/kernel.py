@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.loadstore import draw_inside
 from trine.cli.machine import LinkedMachine, MachineOptions, group_machine
-from trine.cli.options import OUTPUT, RANKS, Brief, Engine, Json, Option, Perfetto, argument
+from trine.cli.options import OUTPUT, RANKS, Brief, Details, Engine, Json, Option, Perfetto, argument
 from trine.cli.output import end, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
@@ -55,6 +55,7 @@ def run(
     verify_fold: Annotated[bool, Option("Run folded and unfolded; compare everything.", panel=RANKS)] = False,
     engine: Engine = "compiled",
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
     perfetto: Perfetto = None,
     plot_noc: Annotated[
@@ -84,7 +85,7 @@ def run(
     _refuse_what_cannot_matter(program, kernel["unroll"], no_fold or verify_fold)
     runs = _Runs(source, program, cluster, group, engine)
     if "initiator" in changes and not runs.has_puts(model):
-        raise InputError("--initiator cannot matter: nothing of the program crosses NICs")
+        raise InputError("--initiator has no effect: the program sends nothing over NICs")
     result = runs.result(model, warnings, fold="off" if no_fold else "auto", verify=verify_fold)
     if result.finished and result.records.num_events <= CHEAP_EVENTS:
 
@@ -94,7 +95,7 @@ def run(
 
         idle = tuple(unused_options(changes, same_without, "of this program"))
         result = replace(result, notes=(*result.notes, *idle))
-    show_answer(result, json, brief)
+    show_answer(result, json, brief, details)
     write_json(result, json, "kernel run")
     draw_inside(result, perfetto, plot_noc)
     end(result.finished)
@@ -205,7 +206,7 @@ def _refuse_what_cannot_matter(program: GpuProgram, unroll: int | None, folding:
     from trine.gpu.program import DATA_OPS
 
     if unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
-        raise InputError("--unroll cannot matter: every operation of the program says its own, or none has lines")
+        raise InputError("--unroll has no effect: each operation of the program sets its own, or none has lines")
     if folding and program.num_ranks == 1:
         raise InputError("--no-fold and --verify-fold are about several ranks, and there is one")
 

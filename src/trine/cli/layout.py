@@ -23,6 +23,9 @@ _AXIS_OF = {
     "tp_style": "tp", "schedule": "pp", "cuts": "pp", "virtual_stages": "pp", "balance": "pp", "cp_style": "cp",
     "expert_imbalance": "ep", "capacity_factor": "ep", "tp_overlap": "tp",
 }  # fmt: skip
+_AXIS_WORDS = {
+    "tp": "tensor parallelism", "pp": "a pipeline", "cp": "context parallelism", "ep": "expert parallelism",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +92,7 @@ def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
     """Refuse options of an axis that the layout does not name, or of what it has none of."""
     data = "cp" in given or ("dp" in ways and ways.get("data") != "dp")
     if "bucket_bytes" in given and not data:
-        raise PlanError("--bucket is about DDP's gradients, and the layout has none: --parallel ddp or --dp N")
+        raise PlanError("--bucket needs DDP: add --parallel ddp or --dp N")
     several = {"ep": (given["ep"] or 1) > 1} | {axis: ways.get(axis, 1) > 1 for axis in ("cp", "tp", "dp")}
     for name, axis in _AXIS_OF.items():
         if name not in given:
@@ -97,11 +100,10 @@ def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
         option = "--" + name.replace("_", "-")
         named = axis in ways if name in ("tp_style", "schedule", "cuts", "virtual_stages", "balance") else several[axis]
         if not named:
-            how = f"--parallel {axis} or --{axis} N" if axis in PARALLEL else f"--{axis} N"
-            raise PlanError(f"{option} is about {axis}, which the layout does not name: {how}")
+            raise PlanError(f"{option} needs {_AXIS_WORDS[axis]}: add --{axis} N")
     for name in ("buffers", "dp_overlap", "sync_every", "replica_batches"):
         if name in given and not (several["dp"] or several["cp"]):
-            raise PlanError(f"--{name.replace('_', '-')} is about replicas, and the layout has none: --dp N")
+            raise PlanError(f"--{name.replace('_', '-')} needs replicas: add --dp N")
     if "reshard" in given and ways.get("sharding", given["sharding"]) != "fsdp":
         raise PlanError("--reshard is about parameters that are gathered: --sharding fsdp")
     if "tp_overlap" in given and given["tp_overlap"] < 2:

@@ -99,6 +99,7 @@ class LoadStoreQuestion:
     json: str | None
     plot: str | None
     brief: bool
+    details: bool
     matrix: Sequence[Sequence[int]] | None = None
     moe: MoeOptions | None = None
 
@@ -113,7 +114,7 @@ class LoadStoreQuestion:
         with ProgressLine("requests") as progress:
             compare = self.inside.compare_fidelity
             answer = self._compared(cluster, how, progress) if compare else self._run(cluster, how, progress)
-        show_answer(answer, self.json, self.brief)
+        show_answer(answer, self.json, self.brief, self.details)
         _report(answer, self.inside, self.json, self.plot)
         for warning in () if self.brief else warnings:
             say(f"note: {warning}")

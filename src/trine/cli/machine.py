@@ -59,8 +59,8 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
     machine, warnings = described_machine(options)
     if machine is None:
         raise InputError(
-            "no machine was described: --cluster NAME or FILE, or --topology with --bandwidth; in commands with "
-            "circuits also --circuit-setup with --circuit-ports and --circuit-bandwidth"
+            "add a machine: --cluster NAME or FILE (such as --cluster dgx-h100), --topology with --bandwidth, or "
+            "--circuit-setup with --circuit-ports and --circuit-bandwidth"
         )
     return machine, warnings
 
@@ -164,21 +164,23 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
         raise InputError("--cluster and --topology both describe the machine: give one")
     _refuse(options, ("nodes", "fabric"), "and --topology describes all of it: use --cluster")
     if options.has_circuits:
-        raise InputError("--topology joins all GPUs by links, where circuits are none: use --cluster, or neither")
-    if options.bandwidth is None:
-        raise InputError(f'--topology {options.topology} needs --bandwidth, e.g. --bandwidth "65 GB/s"')
+        raise InputError("--topology joins all GPUs by links and leaves no circuits: use --cluster, or neither")
     from trine.cluster import build_topology
     from trine.cluster.select import slow_down, take_down
     from trine.cluster.topologies import BLUEPRINTS, implied_gpus
 
     text = str(options.topology)
+    kind = text.partition(":")[0]
+    if kind in BLUEPRINTS and ":" in text and not any(":" in form for form in BLUEPRINTS[kind].texts):
+        raise InputError(f"--topology {text:.80} has a size: use --topology {kind}, and --gpus N without a layout")
+    if options.bandwidth is None:
+        raise InputError(f'--topology {text:.80} needs --bandwidth, such as --bandwidth "65 GB/s"')
     gpus = implied_gpus(text) if options.gpus is None else options.gpus
     if gpus is None:
-        kind = text.partition(":")[0]
         if kind not in BLUEPRINTS:
             raise InputError(f"unknown --topology {text!r:.80}{nearest(kind[:80], BLUEPRINTS)}")
         raise InputError(_lacks(kind, text))
-    warnings = [] if options.latency is not None else ["--latency was not given: links have none"]
+    warnings = [] if options.latency is not None else ["links have no latency: --latency sets it"]
     latency = options.latency if options.latency is not None else 0
     machine = build_topology(text, options.bandwidth, latency, gpus, options.gpu)
     machine = take_down(slow_down(machine, [slow_link(each) for each in options.slow_link]), options.link_down)
@@ -190,8 +192,6 @@ def _lacks(kind: str, text: str) -> str:
     from trine.cluster.topologies import BLUEPRINTS, implied_gpus
 
     forms = BLUEPRINTS[kind].texts
-    if ":" in text and all(":" not in form for form in forms):
-        return f"--topology {kind} has no sizes, got {text!r:.80}: give --topology {kind} and --gpus"
     if ":" in text or not all(":" in form for form in forms):
         return f"--topology {text} needs --gpus"
     enough = any(implied_gpus(f"{kind}:{sizes}") for sizes in ("2", "2x2", "2x2x2"))
@@ -229,7 +229,7 @@ def _circuits_alone(options: MachineOptions) -> tuple[Cluster, list[str]]:
     from trine.cluster import Cluster, Device
 
     if options.gpus is None:
-        raise InputError("circuits alone do not say how many GPUs there are: --gpus N, or --cluster NAME or FILE")
+        raise InputError("circuits need a number of GPUs: --gpus N, or --cluster NAME or FILE")
     circuits, warnings = _circuits(options, None)
     devices = tuple(Device(name=f"gpu{i}", gpu=options.gpu) for i in range(options.gpus))
     name, sources = f"{options.gpus} GPUs on circuits", {"circuits": f"given: {circuits.describe()}"}
@@ -255,6 +255,6 @@ def _circuits(options: MachineOptions, known: Circuits | None) -> tuple[Circuits
         return replace(known, **given), []
     for field, word in (("setup_ps", "setup"), ("ports", "ports"), ("bytes_per_s", "bandwidth")):
         if field not in given:
-            raise InputError(f"--circuit-{word} is missing: the cluster has no circuits that it could be taken from")
-    warnings = [] if options.circuit_latency is not None else ["--circuit-latency was not given: circuits have none"]
+            raise InputError(f"--circuit-{word} is missing, and the cluster has no circuits to take it from")
+    warnings = [] if options.circuit_latency is not None else ["circuits have no latency: --circuit-latency sets it"]
     return Circuits(**{"latency_ps": 0, **given}), warnings

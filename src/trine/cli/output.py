@@ -15,6 +15,7 @@ from trine.cli.help import RED, has_colour, painted
 from trine.cli.streams import want_stdout
 from trine.errors import InputError, TrineError, one_line, safe
 from trine.inputs import can_be_named, forget_inputs, is_file, was_read
+from trine.results.text import WIDE, fitted
 from trine.units import MAX_GPUS
 
 if TYPE_CHECKING:
@@ -52,13 +53,15 @@ def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
     ------
     InputError: a number beyond :data:`MAX_COUNT`, or a text with NUL or halves of characters; names the option.
     """
+    if given.get("brief") and given.get("details"):
+        raise InputError("--brief and --details contradict each other")
     for name, value in given.items():
         option = words.get(name, f"--{name.replace('_', '-')}")
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, int) and one > MAX_COUNT and name not in _NO_COUNTS:
                 raise InputError(f"{option} is at most {MAX_COUNT}, got {one}")
             if isinstance(one, str) and not can_be_named(one):
-                raise InputError(f"{option}: nothing is called {one!r}")
+                raise InputError(f"{option}: unknown name {one!r}")
 
 
 def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Callable[..., R]:
@@ -159,14 +162,27 @@ def coloured(text: str, stream: TextIO) -> str:
     return _WRONG.sub(lambda found: painted(found[0], RED, True), text) if has_colour(stream) else text
 
 
-def show_answer(answer: Report, json_target: str | None, brief: bool) -> None:
-    """An answer as text, or its headline alone."""
-    show(answer.headline if brief else answer.summary(), json_target)
+def show_answer(answer: Report, json_target: str | None, brief: bool, details: bool) -> None:
+    """Print an answer on one screen, its headline alone, or everything."""
+    with to_terminal(json_target):
+        show(answer.headline if brief else answer.details() if details else answer.summary(), json_target)
+
+
+@contextmanager
+def to_terminal(json_target: str | None) -> Iterator[None]:
+    """Write answers as wide as the terminal that shows them."""
+    with fitted(os.get_terminal_size(_stream(json_target).fileno()).columns if _stream(json_target).isatty() else WIDE):
+        yield
+
+
+def _stream(json_target: str | None) -> TextIO:
+    """Return stdout, or stderr when stdout belongs to the JSON."""
+    return sys.stderr if json_target == "-" else sys.stdout
 
 
 def show(text: str, json_target: str | None) -> None:
-    """The readable answer: on stdout, or on stderr when stdout belongs to the JSON."""
-    stream = sys.stderr if json_target == "-" else sys.stdout
+    """Print the readable answer."""
+    stream = _stream(json_target)
     print(coloured(safe(text), stream), file=stream, flush=True)
 
 
@@ -186,7 +202,7 @@ def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
 def end(finished: bool) -> None:
     """Leave with the exit code of a run that was stopped, if it was."""
     if not finished:
-        say("interrupted: the answer is about what had happened until then")
+        say("interrupted: the answer covers the run up to then")
         raise SystemExit(EXIT_INTERRUPTED)
 
 
@@ -197,7 +213,7 @@ def show_table(
 
     has_head: whether the titles are a line of their own there.
     """
-    stream = sys.stderr if json_target == "-" else sys.stdout
+    stream = _stream(json_target)
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         for row in (*([titles] if has_head else []), *rows):
             show(layout.format(*row), json_target)

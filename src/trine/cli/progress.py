@@ -110,18 +110,26 @@ class ProgressLine:
 
 
 class RowsLine(ProgressLine):
-    """Progress over rows of a table, each of which is a simulation of its own."""
+    """Progress over rows of a table, each simulated on its own; done and total may count rows or their work.
 
-    WINDOW_S = 60.0
+    The estimate excludes the first two seconds, in which replays count the rows that they know already.
+    """
+
+    WINDOW_S = 600.0
 
     def __init__(self, what: str = "rows predicted") -> None:
-        super().__init__("rows")
+        super().__init__(None)
         self._what = what
 
     def rows(self, done: int, total: int) -> None:
-        """Callback of what replays rows."""
+        """Callback of functions that replay rows."""
         self(done, total, 0)
+
+    def _see(self, now: float, done: int) -> None:
+        if now - self._began < self.SILENT_S:
+            self._seen.clear()
+        super()._see(now, done)
 
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
         left = self._left_s(total)
-        return f"{done:,} of {total:,} {self._what}" + ("" if left is None else f"; about {left:.0f} s left")
+        return f"{self._what}: {done / total:.0%}" + ("" if left is None else f"; about {left:.0f} s left")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trine.arguments import option
 from trine.errors import InputError
+from trine.results.text import MAX_LINES
 
 if TYPE_CHECKING:
     from trine.parallel.plan import Plan
@@ -57,7 +58,7 @@ class RankOptions:
         from trine.parallel.stragglers import PER, Stragglers, parse_jitter, parse_slow
 
         if self.jitter is None and self.jitter_per is not None:
-            raise InputError("--jitter-per says what draws the factors of --jitter, which was not given")
+            raise InputError("--jitter-per needs --jitter")
         if self.jitter is None and self.seed is not None and self.repeat is None:
             raise InputError("--seed matters to --jitter and --repeat only")
         if not self.slow and self.jitter is None:
@@ -127,10 +128,15 @@ class TrainAnswer:
         """False: Ctrl-C came before the last of repeated runs."""
         return self._ensemble is None or self._ensemble.runs.finished
 
-    def summary(self, result: Result) -> str:
-        """The result's summary, below what the range or the ensemble says."""
-        above = [each.summary() for each in (self._ensemble, self._range) if each is not None]
-        return "\n".join([*above, result.summary()])
+    def text(self, result: Result, details: bool) -> str:
+        """Return the result as text, below the range or the ensemble."""
+        from trine.results.summary import screen
+
+        studies = [each for each in (self._ensemble, self._range) if each is not None]
+        if details:
+            return "\n".join([*(each.details() for each in studies), result.details()])
+        above = [line for each in studies for line in each.summary().splitlines()]
+        return "\n".join([*above, screen(result).text(MAX_LINES - len(above))])
 
     def headline(self, result: Result) -> str:
         """The headline of the range or the ensemble, else that of the result."""

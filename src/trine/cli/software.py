@@ -54,7 +54,7 @@ def show_software(
     for field, value in _lines("", data):
         show(f"  {field:32} {value}", json)
     if profile.sources:
-        show("where the numbers come from", json)
+        show("sources of the numbers", json)
     for field, text in profile.sources.items():
         show(f"  {field}: {text}", json)
     file = str(software_file(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Brief, Json, Option, argument, studies
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, studies
 from trine.cli.output import drawn, show_answer, show_table, write_json
 from trine.cli.progress import ProgressLine
 
@@ -13,6 +13,7 @@ def study(
     name: Annotated[str | None, argument("Study; lists them if missing.", "[NAME]", studies)] = None,
     plot: Annotated[str | None, Option("Draw the curves (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)] = None,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
     """Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the paper.
@@ -30,6 +31,6 @@ def study(
         return
     with ProgressLine() as progress:
         found = run_case(name, on_run=progress.told)
-    show_answer(found, json, brief)
+    show_answer(found, json, brief, details)
     write_json(found, json, "study")
     drawn(plot, found)

@@ -24,6 +24,8 @@ OPTIONS = {
     }.items()
     for name in names.split()
 }  # fmt: skip
+#: An option of other commands, in a command without it.
+ELSEWHERE = {"gpus": "--workers {}"}
 #: Values of options in other tools, and trine's.
 VALUES = {("--offload", "cpu"): "optimizer", ("--recompute", "true"): "full", ("--sharding", "zero"): "zero1"}
 #: Values of ``--recompute`` and ``--zero`` in other tools.
@@ -39,7 +41,9 @@ def correct(words: Sequence[str], known: Collection[str]) -> str | None:
     while left:
         word = left.pop(0)
         name, equals, value = word.partition("=")
-        ours = OPTIONS.get(name.removeprefix("--")) if name.startswith("--") and name not in known else None
+        ours = (
+            (OPTIONS | ELSEWHERE).get(name.removeprefix("--")) if name.startswith("--") and name not in known else None
+        )
         if not equals and left and not left[0].startswith("-"):
             value = left[0]
         if ours is None:

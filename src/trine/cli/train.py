@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, job_machine
-from trine.cli.options import OUTPUT, RANKS, Brief, Json, Option, Parquet, Perfetto, Timeline, argument, workloads
-from trine.cli.output import TIMELINE, end, say, show, write_files, write_json, written
+from trine.cli.options import (
+    OUTPUT,
+    RANKS,
+    Brief,
+    Details,
+    Json,
+    Option,
+    Parquet,
+    Perfetto,
+    Timeline,
+    argument,
+    workloads,
+)
+from trine.cli.output import TIMELINE, end, say, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.cli.ranks import RANGE, RankOptions, TrainAnswer
@@ -38,12 +50,13 @@ def train(
     machine: Annotated[MachineOptions, Fields(without=("gpus",))],
     ranks: RankOptions,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
     perfetto: Perfetto = None,
     parquet: Parquet = None,
     timeline: Timeline = None,
     explain_memory: Annotated[
-        bool, Option("Say what holds the memory's peak, and what other options would change.", panel=OUTPUT)
+        bool, Option("Explain the memory's peak, and the effect of other options.", panel=OUTPUT)
     ] = False,
     memory_snapshot: Annotated[
         str | None, Option("Write a rank's allocations for PyTorch's memory_viz.", "FILE", OUTPUT)
@@ -84,7 +97,7 @@ def train(
         how.values["cpu"] = False
         warnings = [
             *warnings,
-            "launches by the CPU are left out, since ASTRA-sim stops at them (--chakra-target chakra)",
+            "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)",
         ]
     with ProgressLine() as progress:
         asked_how = how.make(
@@ -101,7 +114,8 @@ def train(
         result = answer.simulate(workload, job, asked_how)
     memory = MemoryAnswer(workload, job, asked_how, explain_memory, memory_snapshot)
     inside.check(job, answer.whole)
-    show(answer.headline(result) if brief else answer.summary(result), json)
+    with to_terminal(json):
+        show(answer.headline(result) if brief else answer.text(result, details), json)
     memory.show(json)
     inside.run(workload, job, asked_how, answer.whole)
     inside.show(json, brief)

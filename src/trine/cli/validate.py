@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from trine.cli.options import OUTPUT, Brief, Json, Option, software_profiles
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, software_profiles
 from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes, written
 from trine.cli.progress import RowsLine
+from trine.results.text import first_screen
 
 if TYPE_CHECKING:
     from trine.studies.validation import Validation
@@ -25,6 +26,7 @@ def collectives(
     report: Annotated[str | None, Option("Write the page with its pictures; needs trine[plot].", "DIR", OUTPUT)] = None,
     plot: Annotated[str | None, Option("Draw all errors by size; needs trine[plot].", "FILE", OUTPUT)] = None,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
     """Replay the bundled measured collectives: error by machine, collective and size, worst first.
@@ -44,7 +46,8 @@ def collectives(
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
     found = replace(found, left_out=without, notes=(doubt,) if doubt else ())
-    show(found.headline if brief else summary_text(found, None if every else SHOWN), json)
+    text = summary_text(found, None if every else SHOWN)
+    show(found.headline if brief else text if every or details else first_screen(text), json)
     write_json(found, json, "validate collectives")
     written(plot, lambda path: plot_errors(found, Path(path)), "drawn in {}")
     if report is not None:
@@ -57,6 +60,7 @@ def loadstore(
     series: Annotated[list[str] | None, Option("Replay only this series; may be repeated.")] = None,
     largest: Annotated[str, Option("Leave out larger sizes.")] = "1M",
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
     """Replay published times of communication kernels on the load-store level.
@@ -77,14 +81,14 @@ def loadstore(
         compared=tuple(row for row in rows if not isinstance(row, UnreadRow)), finished=finished,
         unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
     )  # fmt: skip
-    _answer(found, json, brief)
+    _answer(found, json, brief, details)
 
 
 Sample = Annotated[bool, Option("Replay a sample of cheap rows (about a minute).")]
 Sources = Annotated[list[str] | None, Option("Replay only this source; may be repeated.", names=("--source",))]
 Blind = Annotated[bool, Option("Fit no factors.")]
 Jobs = Annotated[int | None, Option("Replay N rows at a time [one per core].")]
-Again = Annotated[bool, Option("Replay rows again that have a stored answer.")]
+Again = Annotated[bool, Option("Replay all rows instead of printing the stored report.")]
 
 
 def _software(usual: str) -> Option:
@@ -103,25 +107,32 @@ def training(
     jobs: Jobs = None,
     again: Again = False,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
-    """Replay the bundled published training steps: error by source, GPU, software and scale, worst first.
+    """Compare published training steps with predictions: error by source, GPU, software and scale.
 
-    Example: trine validate training --sample
+    Prints the stored report, unless options select rows or ask for a replay.
+
+    Example: trine validate training
     """
     from trine.errors import InputError
-    from trine.studies.validate_training import validate_training
+    from trine.studies.validate_training import load_stored_training, validate_training
 
     if report is not None and sources:
         raise InputError("the report is about all sources: leave out --source", field="report")
-    asked: dict[str, Any] = {"software": software, "blind": blind, "jobs": jobs}
-    found = _replayed(validate_training, again, sample=sample, sources=sources, most_rows=most_rows, **asked)
-    _answer(found, json, brief)
+    asked: dict[str, Any] = {
+        "sample": sample, "most_rows": most_rows, "software": software, "blind": blind, "jobs": jobs
+    }  # fmt: skip
+    chosen = asked | {"sources": sources}
+    found = _replayed(validate_training, again, **chosen) if _is_chosen(again, chosen) else load_stored_training()
+    _answer(found, json, brief, details)
     if report is not None:
         from trine.studies.training_page import write_page
-        from trine.studies.validate_layouts import validate_layouts
+        from trine.studies.validate_layouts import load_stored_layouts, validate_layouts
 
-        on_layouts = _replayed(validate_layouts, again, sample=sample, most_rows=most_rows, **asked)
+        is_replayed = _is_chosen(again, asked)
+        on_layouts = _replayed(validate_layouts, again, **asked) if is_replayed else load_stored_layouts()
         with writes():
             for path in write_page(found, on_layouts, report):
                 say(f"wrote {path}")
@@ -134,20 +145,29 @@ def layouts(
     jobs: Jobs = None,
     again: Again = False,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
-    """Replay the layouts of the Ultra-Scale Playbook: rank correlation, and the regret of trine's choice.
+    """Compare layouts of the Ultra-Scale Playbook with predictions: rank correlation, and the regret of trine's choice.
 
-    Example: trine validate layouts --sample
+    Prints the stored report, unless options select rows or ask for a replay.
+
+    Example: trine validate layouts
     """
-    from trine.studies.validate_layouts import validate_layouts
+    from trine.studies.validate_layouts import load_stored_layouts, validate_layouts
 
-    found = _replayed(validate_layouts, again, sample=sample, software=software, blind=blind, jobs=jobs)
-    _answer(found, json, brief)
+    asked: dict[str, Any] = {"sample": sample, "software": software, "blind": blind, "jobs": jobs}
+    found = _replayed(validate_layouts, again, **asked) if _is_chosen(again, asked) else load_stored_layouts()
+    _answer(found, json, brief, details)
+
+
+def _is_chosen(again: bool, asked: dict[str, Any]) -> bool:
+    """Whether options select rows or ask for a replay."""
+    return again or any(value is not None and value is not False for value in asked.values())
 
 
 def _replayed(validate: Callable[..., Found], again: bool, **asked: Any) -> Found:
-    """What ``validate`` finds, with progress and the answers that the user's cache keeps."""
+    """Replay rows with progress; take answers of the user's cache, except for ``again``."""
     from trine.studies.replay_rows import Answers, user_answers
 
     with RowsLine() as progress:
@@ -157,24 +177,32 @@ def _replayed(validate: Callable[..., Found], again: bool, **asked: Any) -> Foun
 def memory(
     sample: Annotated[bool, Option("Replay a sample of rows (a few seconds).")] = False,
     sources: Sources = None,
+    again: Again = False,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
     """Compare published peak memory with the model, worst first, and check which layouts fit.
 
-    Example: trine validate memory --sample
-    """
-    from trine.studies.validate_memory import validate_memory
+    Prints the stored report, unless options select rows or ask for a replay.
 
-    with RowsLine() as progress:
-        found = validate_memory(sample=sample, sources=sources, progress=progress.rows)
-    _answer(found, json, brief)
+    Example: trine validate memory
+    """
+    from trine.studies.validate_memory import load_stored_memory, validate_memory
+
+    if again or sample or sources:
+        with RowsLine() as progress:
+            found = validate_memory(sample=sample, sources=sources, progress=progress.rows)
+    else:
+        found = load_stored_memory()
+    _answer(found, json, brief, details)
 
 
 def operators(
     gpu: Annotated[list[str] | None, Option("Use only this GPU's rows; may be repeated.")] = None,
     sample: Annotated[bool, Option("Use one of ten shapes (about a minute).")] = False,
     brief: Brief = False,
+    details: Details = False,
     json: Json = None,
 ) -> None:
     """Predict measured operator times with shapes or whole GPUs left out, and on another GPU.
@@ -186,21 +214,24 @@ def operators(
     every = SAMPLED if sample else 1
     errors, finished = until_stopped(answers(steps(gpu or (), every=every)))
     found = OperatorValidation(errors=tuple(errors), every=every, finished=finished)
-    _answer(found, json, brief)
+    _answer(found, json, brief, details)
 
 
-def scaling(brief: Brief = False, json: Json = None) -> None:
+def scaling(brief: Brief = False, details: Details = False, json: Json = None) -> None:
     """Predict published scaling efficiency on 8 GPUs from the row on one.
 
     Example: trine validate scaling
     """
     from trine.studies.validate_scaling import validate_scaling
 
-    _answer(validate_scaling(), json, brief)
+    _answer(validate_scaling(), json, brief, details)
 
 
-def _answer(found: Validation, json: str | None, brief: bool) -> None:
+def _answer(found: Validation, json: str | None, brief: bool, details: bool) -> None:
     """Show an answer and write its JSON; leave with the exit code of a run that was stopped, if it was."""
-    show_answer(found, json, brief)
+    if brief and found.origin:
+        show(f"{found.headline}; {found.origin}", json)
+    else:
+        show_answer(found, json, brief, details)
     write_json(found, json, found.SCHEMA.replace("-", " "))
     end(found.finished)

@@ -64,7 +64,7 @@ def changed(
         library=spec.library or base.library,
     )
     if spec.routing is not None:
-        return cluster.routed(spec.routing, "its file says so")
+        return cluster.routed(spec.routing, "set in its file")
     return cluster.routed(*usual_routing(cluster)) if base.routing_why.startswith(UNNAMED) else cluster
 
 

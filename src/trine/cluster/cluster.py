@@ -136,7 +136,7 @@ class Cluster(ClusterData):
         if len(paths) > 1:
             raise SpecError(
                 f"routing {self.routing!r} spreads messages from {self.devices[source].name!r} to "
-                f"{self.devices[target].name!r} over {len(paths)} routes, and one is asked for; "
+                f"{self.devices[target].name!r} over {len(paths)} routes, but one is needed; "
                 "use 'ecmp-hash' or 'd-mod-k', which choose one"
             )
         return paths[0][0]
@@ -155,7 +155,7 @@ class Cluster(ClusterData):
             return (((), 1.0),)
         if not paths:
             names = f"from {self.devices[source].name!r} to {self.devices[target].name!r}"
-            why = "of GPUs and hosts only those with 'forwards: true' carry the traffic of others"
+            why = "only GPUs and hosts with 'forwards: true' carry other devices' traffic"
             if self.node_of[source] != self.node_of[target] and not self.has_fabric:
                 why = "no link leads from one node to another (give a --fabric, or list such links)"
             if lost := self._lost_between(source, target):

@@ -29,7 +29,7 @@ def check_routing(text: str, grid: tuple[int, ...]) -> None:
     if colon and (name != HASH or not salt):
         raise SpecError(f"routing {text!r}: only {HASH} takes a salt, such as '{HASH}:7'")
     if name == DIMENSIONS and not grid:
-        raise SpecError(f"routing '{DIMENSIONS}' is for meshes and tori (with 'grid'), and this cluster is none")
+        raise SpecError(f"routing '{DIMENSIONS}' needs a mesh or torus (with 'grid')")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ def _wide(wire: Link, lanes: float) -> Link:
 def check_size(number: int, most: int = MAX_SIZE) -> None:
     """Raise SpecError for what is too large to be built, before it is."""
     if number > most:
-        raise SpecError(f"{number} links or switches are more than the {most} that are taken seriously")
+        raise SpecError(f"{number} links or switches: at most {most} are allowed")
 
 
 def add_switch(builder: FabricBuilder, ports: Sequence[int], name: str = "switch") -> int:

@@ -125,7 +125,7 @@ def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     """What was built, with what the file says of the whole."""
     joined = spec.node is not None or spec.nodes is not None
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
-    reason = built.routing_reason if spec.routing is None else (spec.routing, "its file says so")
+    reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
     return replace(
         built,
         name=spec.name or Path(file).stem,
@@ -293,7 +293,7 @@ def _fabric(spec: FabricSpec, file: str) -> Fabric:
 
 def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
     if spec.buffer is not None and spec.buffer < 1:
-        raise SpecError("must be positive; leave it out where there is always room", file=file, field="circuits.buffer")
+        raise SpecError("must be positive; leave it out for an unlimited buffer", file=file, field="circuits.buffer")
     return Circuits(
         setup_ps=spec.setup,
         ports=spec.ports,

@@ -38,12 +38,12 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     """
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
         total = sum(len(node.gpus) for node in nodes)
-        raise SpecError(f"a machine of {total} GPUs is asked for: at most {MAX_GPUS} are simulated")
+        raise SpecError(f"{total} GPUs: trine simulates at most {MAX_GPUS}")
     if len(nodes) > 1 and fabric is None:
         if not nodes[0].device_table.where(NIC).any():
             raise SpecError(f"{nodes[0].name!r} has no NICs, so that no fabric can join {len(nodes)} of it")
         raise SpecError(
-            f"{nodes[0].name!r} does not say what joins its nodes: add 'fabric: {{kind: ..., link: ...}}' to the file, "
+            f"{nodes[0].name!r} has no fabric between its nodes: add 'fabric: {{kind: ..., link: ...}}' to the file, "
             f"or --fabric KIND@LINK, for example {usual_text(nodes[0])}"
         )
     with_circuits = next((node for node in nodes if node.circuits is not None), None)
@@ -146,7 +146,7 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
     words = f"joined by {fabric.kind} of {len(builder.switches) - builder.num_middles} switches, {fabric.link}"
     if kind.crowding is not None and share < 1:
         fitted, tested = kind.crowding.fitted, kind.crowding.tested
-        words += f", at {share:.0%} of its bandwidth on so many nodes (fitted on {fitted}; tested on {tested})"
+        words += f", at {share:.0%} of its bandwidth at this number of nodes (fitted on {fitted}; tested on {tested})"
     if fabric.oversubscription != 1:
         alone = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
         words += f", {fabric.oversubscription:g} to 1 oversubscribed{alone}"
@@ -183,7 +183,7 @@ def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tu
     for nic, kind in zip(nics, devices.kind[nics].tolist(), strict=True):
         rail = devices.kinds[kind].rail
         if rail is None:
-            raise SpecError(f"a rail fabric needs the rail of each NIC, and {devices.names[nic]!r} has none")
+            raise SpecError(f"a rail fabric needs the rail of each NIC; {devices.names[nic]!r} has no rail")
         by_rail.setdefault(rail, []).append(nic)
     parts: list[tuple[int, int, list[int]]] = []
     for rail, members in sorted(by_rail.items()):

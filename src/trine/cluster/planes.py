@@ -64,7 +64,7 @@ def idle_planes(cluster: ClusterData) -> str:
 
 def _is_chosen(cluster: ClusterData) -> bool:
     """Whether the cluster's file or user names a policy that picks one of several switches."""
-    chosen = cluster.routing_why in ("asked for", "its file says so")
+    chosen = cluster.routing_why in ("asked for", "set in its file")
     return chosen and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
 
 

@@ -35,7 +35,7 @@ def scaled(
     if nodes is None and gpus is None and gpus_per_node is None:
         _check_not_joined(cluster, nodes, gpus, fabric)
         if fabric is not None:
-            raise SpecError(f"a fabric ({fabric}) joins nodes, and there is one: say how many (--nodes)")
+            raise SpecError(f"a fabric ({fabric}) joins nodes, but there is one: add --nodes N")
         return cluster
     _check_not_joined(cluster, nodes, gpus, fabric)
     if gpus is None and gpus_per_node is None and joined_nodes(cluster):
@@ -46,7 +46,7 @@ def scaled(
     size = len(cluster.gpus)
     per_node = gpus_per_node or size
     if per_node > size:
-        raise SpecError(f"{per_node} GPUs of each {cluster.name!r} are asked for, and it has {size}")
+        raise SpecError(f"{cluster.name!r} has {size} GPUs, not {per_node}")
     counts, words = _counts(nodes, gpus, per_node, cluster.name)
     return _copies(cluster, counts, words, fabric)
 
@@ -58,10 +58,10 @@ def more_gpus(cluster: Cluster, gpus: int) -> str:
     if joined:
         return f"its {joined} nodes are joined already; --nodes joins copies of a cluster of one node"
     if not cluster.device_table.where(NIC).any():
-        return "it has no NICs, by which copies of it could be joined"
+        return "it has no NICs to join copies of it"
     if cluster.fabric is not None:
-        return f"--nodes {number} (nodes={number} of load_cluster) joins so many of it by its usual fabric"
-    return f"--nodes {number} --fabric {usual_text(cluster)} joins so many of it"
+        return f"--nodes {number} (nodes={number} of load_cluster) joins {number} copies by its usual fabric"
+    return f"--nodes {number} --fabric {usual_text(cluster)} joins {number} copies"
 
 
 def joined_nodes(cluster: Cluster) -> int:
@@ -78,7 +78,7 @@ def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fab
     if fabric is not None:
         raise SpecError(f"the {joined} nodes of {name!r} are joined already, so that --fabric {fabric} joins nothing")
     if gpus is not None and gpus > len(cluster.gpus):
-        raise SpecError(f"{name!r} has {len(cluster.gpus)} GPUs, and {gpus} are asked for: {more_gpus(cluster, gpus)}")
+        raise SpecError(f"{name!r} has {len(cluster.gpus)} GPUs, not {gpus}: {more_gpus(cluster, gpus)}")
     if nodes is not None and gpus is None and nodes != joined:
         per_node = max(map(len, _gpus_by_host(cluster)))
         some = "node" if nodes == 1 else f"{nodes} nodes"
@@ -96,7 +96,7 @@ def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tu
         return [per_node] * (nodes or 1), ""
     number = -(-gpus // per_node) if nodes is None else nodes
     if gpus > number * per_node:
-        hint = f"{-(-gpus // per_node)} of them hold so many"
+        hint = f"{-(-gpus // per_node)} of them have {gpus} GPUs"
         raise SpecError(f"{gpus} GPUs do not fit into {number} x {name} with {per_node} each: {hint}")
     _check_number(gpus)
     if number == -(-gpus // per_node):
@@ -109,7 +109,7 @@ def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tu
 def _check_number(gpus: int) -> None:
     """Before anything of this size is made."""
     if gpus > MAX_GPUS:
-        raise SpecError(f"a machine of {gpus} GPUs is asked for: at most {MAX_GPUS} are simulated")
+        raise SpecError(f"{gpus} GPUs: trine simulates at most {MAX_GPUS}")
 
 
 def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | None) -> Cluster:
@@ -152,7 +152,7 @@ def _hosts_of(
     """``gpus`` GPUs on ``nodes`` hosts, in order, of as many racks as these need."""
     largest = max(map(len, hosts))
     if gpus_per_node is not None and gpus_per_node > largest:
-        raise SpecError(f"{gpus_per_node} GPUs of each host of {cluster.name!r} are asked for, and it has {largest}")
+        raise SpecError(f"hosts of {cluster.name!r} have {largest} GPUs, not {gpus_per_node}")
     counts, _ = _counts(nodes, gpus, gpus_per_node or largest, f"hosts of {cluster.name}")
     racks = []
     for first in range(0, nodes, len(hosts)):

@@ -38,7 +38,7 @@ def first_gpus(cluster: Cluster, count: int) -> Cluster:
     SpecError: it has fewer.
     """
     if not 1 <= count <= len(cluster.gpus):
-        raise SpecError(f"{count} GPUs of {cluster.name!r} are asked for, and it has {len(cluster.gpus)}")
+        raise SpecError(f"{cluster.name!r} has {len(cluster.gpus)} GPUs, not {count}")
     if count == len(cluster.gpus):
         return cluster
     return replace(with_gpus(cluster, set(cluster.gpus[:count])), name=f"{cluster.name} ({count} GPUs)")

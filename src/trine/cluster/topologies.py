@@ -238,7 +238,7 @@ def _grid_sizes(kind: str, sizes: str, num_gpus: int) -> tuple[int, ...]:
         )
     numbers = _numbers(kind, sizes)
     if prod(numbers) != num_gpus:
-        raise SpecError(f"topology '{kind}:{sizes}' has {prod(numbers)} GPUs, but {num_gpus} are asked for")
+        raise SpecError(f"topology '{kind}:{sizes}' has {prod(numbers)} GPUs, not {num_gpus}")
     return numbers
 
 
@@ -271,7 +271,7 @@ def _hypercube(num_gpus: int) -> list[tuple[int, int]]:
 
 def _hypercube_mesh(num_gpus: int) -> list[tuple[int, int]]:
     if num_gpus != 8:
-        raise SpecError(f"a hypercube-mesh (that of DGX-1) has 8 GPUs, not {num_gpus}")
+        raise SpecError(f"a hypercube-mesh (as in DGX-1) has 8 GPUs, not {num_gpus}")
     return [(a, b) for a, b, lanes in CUBE_MESH for _ in range(lanes)]
 
 

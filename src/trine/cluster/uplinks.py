@@ -214,11 +214,11 @@ def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
     worst = found[0]
     more = len({int(cluster.link_table.source[each.link]) for each in found}) - 1
     least = "at least " if len(found) >= LOOKED_AT else ""
-    others = f" (and so do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
+    others = f" (as do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
     usual = usual_routing(cluster)[0] if cluster.routing == SHORTEST else SHORTEST
     remedy = f"--routing {usual} deals targets out over them, " if usual != SHORTEST else ""
     return (
         f"{cluster.link_name(worst.link)} carries {worst.times:.1f} times its even share: {100 * worst.share:.0f} % of "
-        f"what {worst.alike} uplinks alike carry together{others}, since routing is {cluster.routing!r}; "
+        f"the traffic of {worst.alike} equal uplinks{others}, since routing is {cluster.routing!r}; "
         f"{remedy}--routing {SPLIT} divides each message over all of them"
     )

@@ -101,7 +101,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
     waits = before >= 0
     waits[users] = True
     if not waits[one.src >= num_ranks].all():
-        raise InputError("in this schedule a switch sends what it never received")
+        raise InputError("in this schedule a switch sends data that it never received")
     ptr, idx = csr(np.concatenate([users, has_before]), np.concatenate([received, before[has_before]]), m, m)
     on_pair = previous_of_same(one.src, one.channel, one.dst)
     ends = last_of_pairs(on_pair)

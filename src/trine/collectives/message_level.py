@@ -85,9 +85,9 @@ class MessageLevelRuns:
             self.notes = self.library.cost_notes()
         else:
             self.notes = (
-                "circuits: their set-up is in these times, but no launch, protocol or synchronisation of a library"
+                "circuits: times include circuit set-up, but no launch, protocol or synchronisation of a library"
                 if cluster.circuits is not None
-                else "bare links: no launch, protocol or synchronisation of a library is in these times; links of a "
+                else "bare links: times exclude a library's launch, protocol and synchronisation; links of a "
                 "known kind ('link: nvlink4' in the cluster file) or --protocol simple add them",
             )
         if options.algorithm == AUTO:
@@ -280,7 +280,7 @@ class MessageLevelRuns:
         nodes = len({self.cluster.devices[gpu].node for gpu in self.group})
         raise InputError(
             f"{name} needs a switch that reduces and that all {len(self.group)} ranks reach; {self.cluster.name!r} has "
-            f"{len(switches)}, each for the GPUs of its own node or rack, and the ranks are on {nodes} nodes: nvlstree "
+            f"{len(switches)}, each for the GPUs of one node or rack, and the ranks are on {nodes} nodes: nvlstree "
             "(all_reduce) and hierarchical work across them",
             field="algorithm",
         )
@@ -338,7 +338,7 @@ def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
     """Whether only the links count: the protocol ``none``, links that do not say what they are, or circuits."""
     if options.protocol != AUTO:
         if cluster.circuits is not None and options.protocol != "none" and options.protocol in PROTOCOLS:
-            raise InputError("what a library's protocols cost is known on links only", field="protocol")
+            raise InputError("the costs of a library's protocols are known on links only", field="protocol")
         return options.protocol == "none"
     return cluster.circuits is not None or not cluster.link_table.has_media
 

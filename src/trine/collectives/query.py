@@ -66,7 +66,7 @@ def collective(
         raise InputError("a barrier has no bytes: leave --size out", field="size")
     if "," in options.protocol:
         text = f"one protocol at a time, got {options.protocol!r:.80}: give one of them, or auto"
-        raise InputError(f"{text}, by which the library chooses", field="protocol")
+        raise InputError(f"{text} (the library's choice)", field="protocol")
     asked = None if network is not None or needs_steps(op, options, cluster) else Collectives(cluster, ranks, options)
     if asked is None or _only_trine_has_it(op, asked):
         runs = MessageLevelRuns(
@@ -123,9 +123,9 @@ def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> l
     stated = [row for row in rows if row.notes]
     notes = [f"at {format_size(stated[0].size_bytes)}: {note}" for note in stated[0].notes] if stated else []
     if len(stated) > 1:
-        notes.append(f"so it is at {len(stated)} of the {len(rows)} sizes")
+        notes.append(f"the same holds at {len(stated)} of the {len(rows)} sizes")
     if not load.any() and rows[-1].sent_bytes:
-        notes.append("the loads of links are left out: there are too many pairs of ranks")
+        notes.append("no link loads: there are too many pairs of ranks")
     return notes
 
 

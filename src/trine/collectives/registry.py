@@ -127,7 +127,7 @@ def known_name(kind: str, algorithm: str | None) -> str:
     """
     if algorithm is not None and "," in algorithm:
         raise InputError(
-            f"one algorithm at a time, got {algorithm!r:.80}: give one of them, or auto, by which the library chooses"
+            f"one algorithm at a time, got {algorithm!r:.80}: give one of them, or auto for the library's choice"
         )
     base = "" if algorithm is None else algorithm.partition(":")[0]
     name = _default(kind) if algorithm is None else f"{kind}/{base}"

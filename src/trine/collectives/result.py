@@ -15,6 +15,8 @@ from trine.collectives.plot import draw_sizes
 from trine.collectives.sizes import format_size
 from trine.evidence import Evidence
 from trine.results.report import Report, Row, Table
+from trine.results.screen import wrapped_at
+from trine.results.text import columns
 from trine.units import format_bandwidth, format_bytes, format_time
 
 #: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
@@ -80,6 +82,35 @@ class CollectiveResult(Report):
         return tuple(self.cluster.sources.values())
 
     def summary(self) -> str:
+        """Return one row a size: time with its likely range, bandwidth, choice and evidence; then notes."""
+        nodes = f"{self.num_nodes} node{'s' if self.num_nodes > 1 else ''}"
+        rows: list[tuple[str, ...]] = [
+            ("size (B)", "time (us)", "low", "high", "algbw", "busbw (GB/s)", "choice", "chan", "evidence")
+        ]
+        for row in self.rows:
+            rates = (f"{rate / 1e9:.2f}" for rate in (row.algbw_bytes_per_s, row.busbw_bytes_per_s))
+            times = (_us(ps) for ps in (row.time_ps, row.low_ps, row.high_ps))
+            choice = f"{row.algorithm}/{row.protocol}"
+            rows.append((str(row.size_bytes), *times, *rates, choice, str(row.channels or "-"), row.evidence))
+        lines = [
+            *wrapped_at("", f"{self.op} of {len(self.group)} ranks on {nodes}, {self.cluster.name}; {self._how()}", 0),
+            "",
+            *columns(rows, spare=(7, 4, 8, 6)),
+            "",
+            *(line for note in self.notes for line in wrapped_at("note", note, 7)),
+        ]
+        if self.tiers:
+            top = max(self.tiers, key=lambda load: load.size_bytes / load.bytes_per_s)
+            size = format_size(self.rows[-1].size_bytes)
+            busiest = f"{top.link} carries {format_bytes(top.size_bytes)} of {size} ({top.tier})"
+            lines += wrapped_at("link", f"{busiest}; links of the tier: {top.count}", 7)
+        return "\n".join([*lines, *wrapped_at("next", "--explain; --details; --plot FILE; trine help collectives", 7)])
+
+    def _how(self) -> str:
+        how = f"links shared {self.network}, step by step" if self.network else f"{self.library} {self.version}"
+        return f"{how}; launch {self.launch}"
+
+    def details(self) -> str:
         """Return the table that nccl-tests prints, with the choice, the band and the evidence."""
         return self.table()
 
@@ -133,10 +164,9 @@ class CollectiveResult(Report):
 
     def table(self) -> str:
         """The table that nccl-tests prints, with the choice, the band and the evidence."""
-        how = f"links shared {self.network}, step by step" if self.network else f"{self.library} {self.version}"
         lines = [
             f"# {self.op} of {len(self.group)} ranks on {self.num_nodes} node{'s' if self.num_nodes > 1 else ''}, "
-            f"{self.cluster.name}; {how}; launch {self.launch}",
+            f"{self.cluster.name}; {self._how()}",
             f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'algorithm':16} {'protocol':8} {'chan':>4} "
             f"{'low':>11} {'high':>11}  evidence",
             f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}  {'':16} {'':8} {'':>4} {'(us)':>11} {'(us)':>11}",

@@ -261,7 +261,7 @@ def wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
     """Bytes on the wire, rounded up; a factor that is no fraction is taken to the nearest one of up to 1/10000."""
     exact = Fraction(factor).limit_denominator(10_000)
     if exact < 1:
-        raise InputError(f"bytes on the wire must be at least those of the payload, got {factor}", field="byte_factor")
+        raise InputError(f"bytes on the wire must be at least the payload's bytes, got {factor}", field="byte_factor")
     if exact == 1:
         return size_bytes
     sizes, which = np.unique(size_bytes, return_inverse=True)

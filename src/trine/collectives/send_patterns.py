@@ -278,8 +278,8 @@ def _arrivals_from(
     )
     if not is_moved:
         raise InputError(
-            f"the {schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks says that it has the symmetry "
-            f"{symmetry}, but the sends of rank {position} are not those of rank 0 moved"
+            f"the {schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks declares the symmetry "
+            f"{symmetry}, but the sends of rank {position} are not the moved sends of rank 0"
         )
     kept = np.flatnonzero(theirs.dst[theirs.unit_transfer] == 0)
     return theirs.unit_chunk[kept], theirs.unit_transfer[kept], theirs.unit_adds[kept]

@@ -89,7 +89,7 @@ def calibrate(workloads: Sequence[Workload], trace_gpu: str | None = None) -> Ca
         if workload.format == SYNTHESISED:
             raise InputError(f"{workload.source} holds predicted times; a calibration needs recorded ones")
         if not workload.has_gpu_times:
-            raise InputError("holds times of a CPU; a calibration needs those of a GPU", file=workload.source)
+            raise InputError("holds CPU times; a calibration needs GPU times", file=workload.source)
     if trace_gpu is not None:
         workloads = [recorded_on(workload, trace_gpu) for workload in workloads]
     gpu = one_gpu(workloads)

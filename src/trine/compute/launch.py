@@ -77,7 +77,8 @@ def software_launches(
         kernels.append(number)
         by_weight.append(op.attributes.get("by_weight") is True)
     each, more = style.cpu_us_per_kernel * factor, style.layer_us * factor
-    note = f"{each:.3g} us of CPU a kernel and {more:.3g} us a layer's pass ({software.name})"
+    per_layer = f", {more:.3g} us per layer" if more else ""
+    note = f"{each:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
     return LaunchCosts(
         tuple(costs), ASSUMED, (note,), tuple(kernels), tuple(by_weight),
         round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
@@ -100,7 +101,7 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
     """
     spans = _spans(workload)
     if not spans:
-        note = f"the trace has no CPU side: {format_time(default_ps)} per operator was assumed for launches"
+        note = f"the trace has no CPU side: {format_time(default_ps)} of CPU time assumed per operator"
         return LaunchCosts((default_ps,) * len(workload.operators), "assumed", (note,))
     usual = _usual(workload, spans)
     usual_gap = round(median([float(gap) for _, gap in spans.values()]))
@@ -167,7 +168,7 @@ def _usual(workload: Workload, spans: dict[int, tuple[int, int]]) -> dict[str, i
 def _notes(workload: Workload, spans: dict[int, tuple[int, int]], num_waits: int, default_ps: int) -> tuple[str, ...]:
     notes = []
     if num_waits:
-        notes.append(f"{num_waits} launches were taken to include a wait, which was left out")
+        notes.append(f"{num_waits} launches seem to include a wait; trine leaves the wait out")
     missing = len(workload.operators) - len(spans)
     if missing:
         notes.append(f"{missing} operators have no launch time: {format_time(default_ps)} each was assumed")

@@ -113,7 +113,7 @@ def _check_gpu(calibrated: str | None, traced: str | None) -> None:
     if (None if calibrated is None else short_name(calibrated)) == (None if traced is None else short_name(traced)):
         return
     unknown = "a GPU that is not named"
-    how = "" if calibrated and traced else f": {'' if calibrated else 'trine calibrate '}--trace-gpu NAME says which"
+    how = "" if calibrated and traced else f": {'' if calibrated else 'trine calibrate '}add --trace-gpu NAME"
     raise InputError(f"is of {calibrated or unknown}, the trace of {traced or unknown}{how}", field="calibration")
 
 

@@ -169,7 +169,7 @@ def from_shapes(
     if calibration is not None:
         raise InputError(f"the model {name!r} uses no calibration; use 'auto' or 'linear'", field="compute")
     if target is None and workload.gpu is None:
-        raise InputError(f"the {name} of which GPU? The trace does not say: --gpu NAME does", field="gpu")
+        raise InputError(f"{name} needs a GPU, and the trace names no GPU: add --gpu NAME", field="gpu")
     gpu = target if target is not None else load_gpu(workload.gpu or "")
     if name == ROOFLINE:
         return Roofline(workload, gpu)

@@ -45,13 +45,13 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 
     spec, said = load_gpu(name), known_gpu(workload.gpu)
     if said is not None and said.name != spec.name:
-        raise InputError(f"the trace says that it was recorded on {workload.gpu!r:.90}, which contradicts {name!r:.90}")
+        raise InputError(f"the trace was recorded on {workload.gpu!r:.90}, not on {name!r:.90}")
     if not workload.has_gpu_times:
         raise InputError(f"{no_gpu_times(workload, spec.name)}, without --trace-gpu")
     if said is not None:
         return replace(workload, gpu=spec.name)
-    before = "names no GPU" if workload.gpu is None else f"names {workload.gpu[:80]}, of which trine has no data sheet"
-    given = f"the trace {before}: it was taken as recorded on a {spec.name}, as was given"
+    before = "names no GPU" if workload.gpu is None else f"names {workload.gpu[:80]}, without a data sheet in trine"
+    given = f"the trace {before}: trine takes {spec.name}, from --trace-gpu"
     return replace(workload, gpu=spec.name, assumptions=(*workload.assumptions, given))
 
 
@@ -70,8 +70,8 @@ def one_gpu(workloads: Sequence[Workload]) -> str | None:
     silent = next((w for w in workloads if w.gpu is None), None)
     if named and silent is not None:
         raise InputError(
-            f"the trace {silent.name[:80]!r} does not say on which GPU it was recorded, others were on "
-            f"{next(iter(named.values()))[:80]}: --trace-gpu NAME says it",
+            f"the trace {silent.name[:80]!r} names no GPU, others were recorded on "
+            f"{next(iter(named.values()))[:80]}: add --trace-gpu NAME",
             field="gpu",
         )
     return next(iter(named.values()), None)

@@ -295,7 +295,7 @@ def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, sp
         return (None,) * len(tensors)
     length = sequence_length(workload)
     if length is None:
-        raise PlanError(f"the workload {workload.name!r} does not say how many tokens a sample has", field="tokens")
+        raise PlanError(f"the workload {workload.name!r} has no number of tokens per sample", field="tokens")
     kind = kind_of(operator)
     with_keys = family_of(kind) == "attention" and not is_backward(kind) and split.keys is not None
     found: list[_Part | None] = []

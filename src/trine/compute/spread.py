@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: (SC 2022, arXiv 2208.11035): 8 % of variation on average within each of five systems with GPUs of one kind, taken as
 #: the range between the whiskers of a box plot, 5.4 standard deviations of a normal distribution.
 GPU_SPREAD = 0.0148
-SPREAD_SOURCE = "GPUs of one kind vary by 8 % (Sinha et al., SC 2022, arXiv 2208.11035), 5.4 standard deviations"
+SPREAD_SOURCE = "standard deviation 1.48 % of GPUs of one model: Sinha et al., SC 2022, arXiv 2208.11035"
 #: A normal distribution with a larger one would have GPUs of no speed at all.
 MOST_SPREAD = 0.25
 

@@ -43,8 +43,8 @@ class Transfer:
         self._has_tables = None not in tables and tables[0] != tables[1]
         self.by = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
         self.notes: tuple[str, ...] = (
-            f"times were scaled from {source.name} to {target.name} by the ratio of {self.by}; products of "
-            f"float32 matrices taken to run in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
+            f"times scaled from {source.name} to {target.name} by the ratio of {self.by}; products of "
+            f"float32 matrices assumed in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
         )
 
     def time(self, sizes: Resized, amount: Work, ps: int, fixed_ps: float) -> tuple[int, str]:

@@ -96,13 +96,13 @@ def network_on(cluster: Cluster | None, network: str | Network | None) -> str | 
         )
     if not asks:
         raise InputError(
-            f"the GPUs of {cluster.name!r} are joined by circuits, of which the network {name!r} knows nothing: use "
+            f"the GPUs of {cluster.name!r} are joined by circuits, which the network {name!r} does not model: use "
             f"{CIRCUIT!r}",
             field="network",
         )
     if _links_join_all(cluster):
         raise InputError(
-            f"circuits join GPUs that no links join, and those of {cluster.name!r} are all joined by links: leave the "
+            f"circuits join GPUs without links, but links join all GPUs of {cluster.name!r}: leave the "
             "circuits out, or the links",
             field="network",
         )

@@ -332,7 +332,7 @@ def _restore(state: EngineState, graph: TaskGraph, resume: Snapshot) -> None:
     columns = (plain(column, np.int64) for column in (resume.ready_ps, resume.start_ps, resume.end_ps))
     num_ready, wrong = restore_tasks(for_kernel(state.work), *columns)
     if wrong >= 0:
-        raise InputError(f"{describe_task(graph, int(wrong))} has not become ready, though nothing is left to wait for")
+        raise InputError(f"{describe_task(graph, int(wrong))} is not ready although all its dependencies have ended")
     clock.now = resume.now_ps
     clock.num_ready = num_ready
     clock.num_done = int((resume.end_ps >= 0).sum())

@@ -203,7 +203,7 @@ def why_unfolded(network: Network) -> str | None:
     """
     why: str | None = getattr(network, "folds", None)
     if why is None and not (isinstance(network, WeightedModel) and _counts_by_its_own_rule(type(network))):
-        return f"the network {network.name!r} has no weighted_rates of its own, which tell one flow from many like it"
+        return f"the network {network.name!r} has no weighted_rates, which tell one flow from many equal ones"
     return why
 
 

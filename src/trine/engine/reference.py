@@ -381,9 +381,7 @@ def _restore(run: Reference, resume: Snapshot) -> None:
             if run.start_ps[task] < 0 and task not in run.held:
                 run.ready.append(task)
         elif run.waits[task] <= 0:
-            raise InputError(
-                f"{describe_task(run.graph, task)} has not become ready, though nothing is left to wait for"
-            )
+            raise InputError(f"{describe_task(run.graph, task)} is not ready although all its dependencies have ended")
     for place, task in enumerate(resume.active.tolist()):
         _restore_active(run, resume, place, task)
     heapq.heapify(run.events)

@@ -212,13 +212,13 @@ def _check_active(graph: TaskGraph, snapshot: Snapshot, active: Int64) -> None:
         raise InputError("two tasks run on one stream at a time", field="active")
     left_as = snapshot.stream_left_as
     if left_as is not None and (left_as[streams] <= 0).any():
-        raise InputError("nothing is left of a task that runs", field="stream_left_as")
+        raise InputError("a running task has no work left", field="stream_left_as")
 
 
 def _check_lengths(graph: TaskGraph, snapshot: Snapshot) -> None:
     slows = graph.pressure_ppm is not None
     if slows == (snapshot.speed_ppm is None) or slows == (snapshot.stream_left_as is None):
-        raise InputError("must be there where the graph has pressure, and only there", field="speed_ppm")
+        raise InputError("is needed exactly if the graph has pressure", field="speed_ppm")
     expected = dict.fromkeys(("ready_ps", "start_ps", "end_ps"), graph.num_tasks)
     for field in ("due_ps", "since_ps", "remaining_bytes", "bytes_per_s", "flow_end_ps"):
         expected[field] = len(snapshot.active)

@@ -140,7 +140,7 @@ def _check_pressure(graph: TaskGraph) -> None:
         return
     if ppm is None or stream is None:
         missing = "pressure_ppm" if ppm is None else "pressure_stream"
-        raise InputError("is missing: what presses, and on which stream, go together", field=missing)
+        raise InputError("is missing: pressure and its stream go together", field=missing)
     for field, column in (("pressure_ppm", ppm), ("pressure_stream", stream)):
         if len(column) != graph.num_tasks:
             raise InputError(f"has {len(column)} entries for {graph.num_tasks} tasks", field=field)

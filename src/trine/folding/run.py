@@ -144,7 +144,7 @@ class JobRunner:
         folder = self._folder(patterns, scaling)
         why = why or _why_queues(folder)
         if self.fold == "verify" and (why or self.placement.num_ranks == 1):
-            raise InputError(f"nothing is folded, so nothing can be verified: {why or 'one rank'}", field="fold")
+            raise InputError(f"no ranks are folded, so there is nothing to verify: {why or 'one rank'}", field="fold")
         if why:
             return self._unfolded(scaling, why)
         whole = whole if scaling is None else _Whole(self, scaling)
@@ -276,7 +276,7 @@ def _why_queues(folder: Folder) -> str:
     if not folder.shared_link:
         return ""
     why = why_unfolded(network_model(folder.network))
-    return f"{why}, and link {folder.shared_link} carries those of several routes"
+    return f"{why}, and link {folder.shared_link} carries messages of several routes"
 
 
 def scope_of(

@@ -60,7 +60,7 @@ _ENDINGS = {
 #: The formats in words, for files that are none of them.
 _KNOWN = (
     "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
-    "links, node-link JSON, GraphML, a cluster file of trine; see docs/formats/imports.md"
+    "links, node-link JSON, GraphML, a cluster file of trine; see trine help imports"
 )
 _ROCM = re.compile(
     r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE

@@ -93,7 +93,7 @@ class _MachineReader:
         self.bridges(machine, sockets[0][1], skip_packages=bool(packages), many=len(packages) > 1)
         if not any(device.kind == GPU for device in self.draft.devices):
             devices = sum(1 for _ in _walk(machine, "PCIDev"))
-            why = f"none of its {devices} PCI devices computes" if devices else "lstopo must see I/O devices"
+            why = f"its {devices} PCI devices include no GPU" if devices else "lstopo must see I/O devices"
             raise SpecError(f"has no GPU: {why} (lstopo --whole-io file.xml)", file=self.file)
         for (_, a), (_, b) in combinations(sockets, 2):
             self.draft.join(a, b, socket_of(self.media, self.vendor))
@@ -249,7 +249,7 @@ class _MachineReader:
             self.media.missing["pcie"] = f"line {item.line}: lstopo could not see the speed, run it as root"
             return Link(bytes_per_s=1, latency_ps=0, link_class="host")
         self.slow |= speed < 7 and self.wanted(item) == GPU
-        self.media.choices.used["link pcie"] = "GB/s from the file, what is reached of it from the catalogue"
+        self.media.choices.used["link pcie"] = "GB/s from the file, achieved share from the catalogue"
         return pcie_of_bandwidth(speed)
 
 

@@ -134,7 +134,7 @@ class Media:
         if generation is None or lanes <= 0:
             self.missing["pcie"] = "the file has a PCIe link without speed or width"
             return Link(bytes_per_s=1, latency_ps=0, link_class=HOST_LINK)
-        self.choices.used["link pcie"] = "speed and width from the file, what is reached of it from the catalogue"
+        self.choices.used["link pcie"] = "speed and width from the file, achieved share from the catalogue"
         return pcie_rates(generation, lanes)
 
     def chosen(self, name: str) -> LinkChoice | None:

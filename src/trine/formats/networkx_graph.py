@@ -301,5 +301,5 @@ def _networkx() -> Any:
     try:
         import networkx
     except ImportError:
-        raise InputError("this needs networkx, which is not installed: pip install networkx") from None
+        raise InputError("this needs networkx: pip install networkx") from None
     return networkx

@@ -155,7 +155,7 @@ def _codes(rows: Mapping[str, list[str]], names: tuple[str, ...], file: str) -> 
                 raise SpecError(f"{row}, {column}: the code X is for a device and itself", file=file)
             code = "SYS" if cell == "SOC" else cell
             if row != column and codes.setdefault((column, row), code) != code:
-                raise SpecError(f"{row} and {column} are told apart by {code} and {codes[column, row]}", file=file)
+                raise SpecError(f"{row} and {column} have two entries: {code} and {codes[column, row]}", file=file)
             if row != column:
                 codes[row, column] = code
     return codes

@@ -63,7 +63,7 @@ def assemble(
     devices, notes = list(devices), list(notes)
     if not says_who_forwards and gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
         devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
-        notes.append("GPUs carry the traffic of other GPUs, since nothing else joins all of them")
+        notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")
     try:
         cluster = Cluster(
             name=name,

@@ -45,7 +45,7 @@ def for_lines(unfinished: int, flagged: Sequence[str]) -> str:
 
 
 def for_slot(limit: int, whose: str) -> str:
-    return f"a request slot: all {limit} of {whose} are taken"
+    return f"a request slot: {whose} has all {limit} in use"
 
 
 def gpu_deadlock(

@@ -287,7 +287,7 @@ def _over_one_switch(fabric: GpuFabric, here: int, there: int) -> list[tuple[int
             raise InputError(
                 f"rank {here} reaches rank {there} over {cluster.links[route[0]].name!r}: multimem operations (NVLS) "
                 "need one switch between the ranks that adds up and multicasts (NVSwitches from Hopper on; in cluster "
-                f"files 'reduces: true'), and {cluster.name!r} has none there; take another algorithm"
+                f"files 'reduces: true'), and {cluster.name!r} has no such switch there; take another algorithm"
             )
         fabric.paths(here, there)  # or loads and stores do not go this way at all
     target = cluster.link_table.target

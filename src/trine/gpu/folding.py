@@ -112,9 +112,9 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
         return "GPUs that share the memory of a host are not folded"
     num_kernels = system.program.num_kernels
     if graph.num_tasks != num_kernels or len(graph.predecessor_idx) or (graph.stream >= 0).any():
-        return "tasks beside those of kernels, or that wait for each other, are not folded at the load-store level"
+        return "the load-store level does not fold other tasks than kernels, or tasks that wait for each other"
     if (system.task_kernel != np.arange(num_kernels)).any():
-        return "tasks carry the kernels in another order than that of the program"
+        return "tasks start the kernels in another order than the program"
     if len(system.fabric.cluster.links) == 0:
         return "no links join the ranks"
     return None
@@ -183,13 +183,13 @@ def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64
         operand = int(np.flatnonzero(wrong[rank])[0])
         where = _where(system, rows, rank, operand)
         hashed = "ports are" if system.model.ports.choice == HASHED else "the halves of the L2 are"
-        need = f"an equal one ({hashed} hashed)" if period is None else f"one that is equal modulo {period} bytes"
+        need = f"equal addresses ({hashed} hashed)" if period is None else f"addresses equal modulo {period} bytes"
         return (
-            f"addresses depend on the absolute rank: {where} is at {rows.address[rank, operand]}, on rank {near[rank]} "
-            f"at {rows.address[near[rank], operand]}; the same channels and ports need {need}"
+            f"each works on another slice, hence other channels: {where} is at {rows.address[rank, operand]}, "
+            f"on rank {near[rank]} at {rows.address[near[rank], operand]}; folding needs {need}"
         )
     if system.model.l2 is not None and not _same_lines(system, rows, group, there):
-        return "addresses depend on the absolute rank: what is one line of the L2 on one rank are two on another"
+        return "each works on another slice, hence other L2 slices: one L2 line on one rank is two lines on another"
     return None
 
 
@@ -297,7 +297,7 @@ def _moved_links(
     bad = np.flatnonzero(length != length[place])
     if len(bad):
         a, b = divmod(int(pairs[bad[0]]), ranks), divmod(int(image[bad[0]]), ranks)
-        return f"the route from rank {a[0]} to {a[1]} is not as long as that from rank {b[0]} to {b[1]}", None
+        return f"the route from rank {a[0]} to {a[1]} is not as long as the one from rank {b[0]} to {b[1]}", None
     at = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], length)
     there = links[np.repeat(ptr[place], length) + at]
     source = np.searchsorted(used, links)

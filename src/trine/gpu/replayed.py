@@ -168,7 +168,7 @@ def _check_writes(system: GpuSystem, writes: PeerWrites, target: int) -> None:
         raise InputError("columns of writes are of different lengths", field="outside")
     bad_peer = (writes.peer < 0) | (writes.peer >= system.num_ranks) | (writes.peer == target)
     for bad, problem in (
-        (bad_peer, f"a peer that is none of rank {target} among {system.num_ranks}"),
+        (bad_peer, f"an invalid peer of rank {target} among {system.num_ranks}"),
         (writes.time_ps < 0, "a time in the past"),
         (writes.address < 0, "a negative address"),
         ((writes.size_bytes <= 0) & (writes.semaphore < 0), "no bytes"),
@@ -317,6 +317,6 @@ def _check_all_wait(system: GpuSystem, waiting: Int64, since_ps: Int64, begun_ps
     name, others = system.program.name, f"never begins: others hold the places of {system.model.name!r}"
     why = others if begun_ps[late[0]] < 0 else "waits for something else first"
     raise InputError(
-        f"{name!r}: {len(late)} of {len(waiting)} workgroups never begin to wait for their flags (workgroup "
-        f"{waiting[late[0]]} {why}); give the kernel fewer workgroups, or say when flags land from the start"
+        f"{name!r}: {len(late)} of {len(waiting)} workgroups never wait for their flags (workgroup "
+        f"{waiting[late[0]]} {why}); give the kernel fewer workgroups, or set the flags' times from the start"
     )

@@ -277,7 +277,7 @@ def check_tasks(system: GpuSystem) -> None:
 def check_recordable(system: GpuSystem, target: int) -> None:
     """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
     if system.program.num_hosts:
-        raise InputError("what comes to a GPU that loads from a host's memory is not recorded", field="record")
+        raise InputError("arrivals at a GPU that loads from host memory are not recorded", field="record")
     if not 0 <= target < system.num_ranks:
         raise InputError(f"rank {target} is not one of {system.num_ranks}", field="record")
     own_tasks(system.graph, system.fabric, target, "record")

@@ -222,5 +222,5 @@ def _refuse_data(system: GpuSystem, flags: Int64) -> None:
             if len(hit):
                 raise InputError(
                     f"GPU program {program.name!r}, {place_of(program, int(op[i]))}: stores data to the line at "
-                    f"{hit[0] * line_bytes:#x}, in which a semaphore lies that the monitor watches"
+                    f"{hit[0] * line_bytes:#x}, which holds a semaphore that the monitor watches"
                 )

@@ -67,7 +67,7 @@ def _elsewhere(graph: TaskGraph, own: Bool, before: Int64) -> Bool:
 
 # Recording
 
-_ORDER = "in which order is not on record; let launches and transfers take time"
+_ORDER = "in an unknown order; let launches and transfers take time"
 
 
 def with_task_ends(arrivals: Arrivals, system: GpuSystem, records: Records) -> Arrivals:

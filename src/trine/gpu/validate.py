@@ -106,7 +106,7 @@ def _kind_name(kind: int) -> str:
 def _model_fault(program: GpuProgram, model: GpuModel) -> ProgramFault | None:
     if program.line_bytes != model.line_bytes:
         return ProgramFault(
-            f"has lines of {program.line_bytes} B, and those of GPU {model.name!r} have {model.line_bytes}"
+            f"has lines of {program.line_bytes} B, but GPU {model.name!r} has lines of {model.line_bytes}"
         )
     wide = np.flatnonzero(program.kernel_wavefronts > model.wavefronts_per_cu)
     if len(wide):
@@ -310,7 +310,7 @@ def _semaphore_faults(
     amount, alone = program.op_amount[op_of], np.diff(program.operand_ptr)[op_of] == 1
     last = first + np.where(flagged, np.maximum(amount, 1) - 1, 0)
     checks: list[tuple[Bool, Callable[[int], str]]] = [
-        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand that has none"),
+        (~may & (first != -1), lambda at: f"semaphore {first[at]} of an operand without semaphores"),
         (needs & (first == -1), lambda at: "has no semaphore"),
         ((kind == isa.DMA) & (amount == 0) & alone & (first == -1), lambda at: "moves nothing and releases nothing"),
         ((first < -1) | (last >= count), lambda at: _no_semaphore(int(first[at]), int(last[at]), count)),
@@ -350,7 +350,7 @@ def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8
         inside |= (low >= buffer.base) & (high < buffer.base + buffer.size_bytes)
     known = ", ".join(f"{b.name} ({b.base} to {b.base + b.size_bytes})" for b in program.buffers[:8])
     fault = first_operand_fault(
-        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} are not inside one buffer of {known}"
+        program, ~inside, lambda at: f"addresses {first[at]} to {last[at]} leave one buffer of {known}"
     )
     if fault is not None:
         yield fault

@@ -253,10 +253,10 @@ def cut_rule(context: JobContext) -> str:
     if plan.pp == 1:
         return ""
     if plan.cuts:
-        return "where they were asked for"
+        return "at the requested places"
     if has_layers(forward):
-        return "between layers, as the names of the operators tell them"
-    return "between any two operators of different names up to the head, as names tell no layers"
+        return "between layers, found by operator names"
+    return "between any two operators of different names up to the head, since names show no layers"
 
 
 def wide_crossings(context: JobContext) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ def wide_crossings(context: JobContext) -> tuple[str, ...]:
         sentences.append(
             f"the cut at {context.stages.cuts[target - 1]!r} lies inside a layer: of each micro-batch tensor "
             f"{crossing.tensor}, the output of {context.operators[crossing.producer].layer!r}, crosses it with "
-            f"{format_bytes(sent)}, {whole / limit[crossing.producer]:.3g} times what the layer puts out"
+            f"{format_bytes(sent)}, {whole / limit[crossing.producer]:.3g} times the layer's output"
         )
     if len(widest) > MAX_NAMED:
         sentences.append(f"{len(widest) - MAX_NAMED} more cuts lie inside layers and send more than these put out")

@@ -180,12 +180,12 @@ class CommunicationKernels:
 
     def describe(self) -> str:
         """What the answers rest on, in a sentence."""
-        whose = "assumed channels" if self.costs is None else f"channels and times of {self.costs.library}"
-        waves = f", {self.bound.waves:.0%} are products of as many blocks as SMs" if self.bound.waves else ""
+        whose = "collectives" if self.costs is None else self.costs.library.upper()
+        waves = f", {self.bound.waves:.0%} GEMMs with one block per SM" if self.bound.waves else ""
         return (
-            f"kernels of collectives keep SMs of the {self.gpu.name} ({self.gpu.num_compute_units}) and read and write "
-            f"its memory: {whose}; {self.bound.memory:.0%} of the time of operators is bound by memory"
-            f"{waves} (docs/background/contention.md)"
+            f"{whose} kernels take SMs and memory bandwidth of the {self.gpu.name} ({self.gpu.num_compute_units} SMs); "
+            f"{self.bound.memory:.0%} of the compute time is memory bound"
+            f"{waves} (trine help contention)"
         )
 
     def _route(self, sources: Int64, targets: Int64) -> tuple[int, bool]:
@@ -286,8 +286,8 @@ def kernels_of(
     """The kernels of a job on ``gpu``. Raises InputError where trine has no data sheet of the GPU."""
     if gpu is None:
         raise InputError(
-            "how much communication slows compute down depends on the GPU's SMs and memory bandwidth, and no data "
-            "sheet of the GPU is known: --gpu NAME or --trace-gpu NAME says which it is",
+            "contention depends on the GPU's SMs and memory bandwidth, and no data "
+            "sheet of the GPU is known: add --gpu NAME or --trace-gpu NAME",
             field="overlap",
         )
     return CommunicationKernels(

@@ -126,8 +126,8 @@ def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages:
             starts.append(end)
     if len(starts) < num_stages:
         raise PlanError(
-            f"nanotron's rule leaves {num_stages - len(starts)} of {num_stages} stages empty: the head has as many "
-            "parameters as several blocks; take fewer stages, or another balance"
+            f"nanotron's rule leaves {num_stages - len(starts)} of {num_stages} stages empty: the head has more "
+            "parameters than a block; take fewer stages, or another balance"
         )
     return starts
 
@@ -137,8 +137,8 @@ def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) ->
     found = [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
     if len(found) < num_stages:
         raise PlanError(
-            f"{num_stages} stages need as many blocks; the names of the operators tell {len(found)}: take fewer "
-            "stages, balance by time, or name the cuts"
+            f"{num_stages} stages need {num_stages} layers; {workload.name} has {len(found)} by its operators' names: "
+            "use fewer stages, --balance time, or --cuts"
         )
     return found
 
@@ -160,12 +160,12 @@ def _require_places(found: int, num_stages: int, tells_layers: bool) -> None:
         return
     if tells_layers:
         raise PlanError(
-            f"{num_stages} stages need as many layers; the names of the operators tell {found} (the embedding, and the "
-            "head with the loss, are one each): take fewer stages, or name cuts inside layers"
+            f"{num_stages} pipeline stages need {num_stages} layers; the model has {found} with embedding and head: "
+            "use fewer stages, or name cuts inside layers"
         )
     raise PlanError(
-        f"{num_stages} stages need as many layers; the names of the operators tell {found} (names such as "
-        "'layers.3.mlp.up' do): balance by time, or name the cuts"
+        f"{num_stages} pipeline stages need {num_stages} layers; the operators name {found} (as 'layers.3.mlp.up' "
+        "does): use --balance time, or name the cuts"
     )
 
 
@@ -189,8 +189,8 @@ def balanced_starts(
         _require_places(len(places), num_stages, True)
     elif len(places) < num_stages:
         raise PlanError(
-            f"{num_stages} pipeline stages need as many operators up to the head at which one may begin, with tensors "
-            f"that are sent there; the trace has {len(places)}"
+            f"{num_stages} pipeline stages need {num_stages} operators up to the head where a stage can begin; "
+            f"the trace has {len(places)}"
         )
     known: dict[int, list[int]] = {}
 

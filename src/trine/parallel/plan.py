@@ -194,7 +194,7 @@ class Plan(OneLine):
 
     def _check_overlap(self) -> None:
         if not self._is_ideal and self.num_ranks == 1 and (self.offload == "none" or self.overlap == "modelled"):
-            raise PlanError(f"overlap {self.overlap!r} is about communication, and one GPU has none")
+            raise PlanError(f"overlap {self.overlap!r} needs communication, but there is one GPU")
         if self.data == "dp" and not self._is_ideal:
             raise PlanError("DataParallel (dp) overlaps nothing with compute, so overlap cannot matter: it needs ddp")
         if self.data == "dp" and self.offload != "none":
@@ -203,16 +203,16 @@ class Plan(OneLine):
     def _check_pipeline(self) -> None:
         parts = self.pp * self.virtual_stages
         if self.virtual_stages > 1 and self.pp == 1:
-            raise PlanError("virtual stages shorten the bubble of a pipeline, and pp = 1 has none")
+            raise PlanError("virtual stages need a pipeline: pp must be above 1")
         if self.cuts and len(self.cuts) != parts - 1:
             raise PlanError(f"{parts} stages need {parts - 1} cuts, got {len(self.cuts)}: {', '.join(self.cuts)}")
         if self.balance not in (None, "time") and (self.cuts or self.pp == 1):
             reason = "cuts say where" if self.cuts else "pp = 1 has no cuts"
-            raise PlanError(f"balance says where the pipeline is cut, but {reason}")
+            raise PlanError(f"balance places the cuts of a pipeline, but {reason}")
         if self.recompute_layers is not None and self.recompute != "full":
             raise PlanError(f"recompute_layers is about full recomputation, and recompute is {self.recompute!r}")
         if self.sync == "each" and self.dp * self.cp == 1:
-            raise PlanError("sync is about reductions over replicas, and dp = 1 has none")
+            raise PlanError("sync needs replicas: dp must be above 1")
 
     def _check_data_parallel(self) -> None:
         if self.tp > 1 or self.pp > 1:
@@ -378,7 +378,7 @@ def _replicas(plan: Plan) -> None:
 def _sharding(plan: Plan) -> None:
     _require_one_of("sharding", plan.sharding, SHARDINGS)
     if plan.sharding == "none":
-        _only_if(plan.shard_ways is None, "shard_ways", "nothing is sharded: set sharding")
+        _only_if(plan.shard_ways is None, "shard_ways", "shard_ways needs sharding")
         return
     if plan.data != "ddp":
         raise PlanError(f"DataParallel (dp) keeps whole replicas: sharding {plan.sharding!r} needs ddp")
@@ -457,7 +457,7 @@ def _local(plan: Plan) -> None:
     if plan.sync_every is None:
         return
     if plan.dp == 1 or plan.data != "ddp":
-        raise PlanError("sync_every is about DDP replicas that average their parameters, and there are none")
+        raise PlanError("sync_every needs DDP replicas, which average their parameters")
     if plan.sharding != "none" or plan.cp * plan.ep > 1:
         raise PlanError("local SGD keeps whole replicas: sync_every does not combine with sharding, cp or ep")
     for name, is_default in (

@@ -126,7 +126,7 @@ def check_recompute(workload: Workload, plan: Plan, parts: Sequence[Sequence[Seq
     if plan.recompute == "none":
         return
     if not workload.is_training:
-        raise PlanError("recomputation is about the backward pass, and the trace has none")
+        raise PlanError("recomputation needs a backward pass, which the trace lacks")
     if not any(parts):
         raise PlanError(
             f"{plan.recompute} recomputation finds nothing in {workload.name!r} to run again"
@@ -144,7 +144,7 @@ def check_recompute(workload: Workload, plan: Plan, parts: Sequence[Sequence[Seq
         and (plan.pp == 1 or plan.recompute_layers is not None)
     ):
         raise PlanError(
-            "full recomputation goes by layers, and the names of the operators tell none (names such as "
+            "full recomputation needs layers, and the operators' names show none (names such as "
             "'layers.3.mlp.up' do): with a pipeline, each stage is recomputed as a whole"
         )
 

@@ -342,8 +342,8 @@ def _style(attention: Attention, plan: Plan) -> tuple[str, str]:
     if plan.sequence_parallel:
         return "megatron", "sequence parallelism is a part of it"
     if attention.is_there:
-        return "megatron", "the default for models with attention"
-    return "column", "the default for models without attention"
+        return "megatron", "default for models with attention"
+    return "column", "default for models without attention"
 
 
 def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:

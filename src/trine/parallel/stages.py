@@ -191,7 +191,7 @@ def cut_into_stages(
     forward = [op for op in workload.operators if op.phase == FORWARD]
     if num_stages > len(forward):
         raise PlanError(
-            f"{num_stages} pipeline stages need at least as many forward operators; the trace has {len(forward)}"
+            f"{num_stages} pipeline stages need {num_stages} forward operators; the trace has {len(forward)}"
         )
     if num_stages == 1:
         starts = [0]
@@ -290,7 +290,7 @@ def _guess(workload: Workload, before: Operator, after: Operator, target: int) -
     outputs = sendable(workload, before)
     if not outputs:
         raise PlanError(
-            f"the trace does not say which tensor goes from {before.layer!r} to {after.layer!r}, so the pipeline "
+            f"the trace has no tensor from {before.layer!r} to {after.layer!r}, so the pipeline "
             "cannot be cut there: name other cuts, or record a trace with tensor shapes"
         )
     return Crossing(target - 1, target, outputs[0], before.id, after.id, True, guessed=True)

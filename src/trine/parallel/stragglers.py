@@ -163,13 +163,13 @@ class Stragglers(OneLine):
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was put in, for the result's evidence (``assumed``)."""
-        said = [f"rank {rank} computes {factor:g} times as long" for rank, factor in self.slow[:8]]
+        said = [f"rank {rank} computes for {factor:g} times the usual time" for rank, factor in self.slow[:8]]
         if len(self.slow) > 8:
             said.append(f"{len(self.slow) - 8} more ranks are slow")
         if self.jitter is not None:
             each = "each operator of each rank" if self.per == "operator" else "all operators of a rank in a step"
             if self.each == "class":
-                each += ", alike on ranks that behave alike"
+                each += ", equal on identical ranks"
             said.append(f"jitter: {each}, {self.jitter.distribution} {self.jitter.spread:g}, seed {self.seed}")
         return tuple(said)
 

@@ -120,7 +120,7 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
     what = "context parallelism" if plan.cp > 1 else "sequence parallelism"
     if length is None:
         raise PlanError(
-            f"{what} divides the tokens of each sample, and {workload.name!r} does not say how many there are: "
+            f"{what} divides the tokens of each sample, but {workload.name!r} has no number of tokens: "
             "synthesise the model (model:NAME), or give the trace the metadata 'sequence'"
         )
     degree = plan.cp * (plan.tp if plan.sequence_parallel else 1)
@@ -160,7 +160,7 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
     for op in experts:
         count = op.attributes.get("num_experts")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise PlanError(f"operator {op.id} ({op.name}) does not say how many experts there are")
+            raise PlanError(f"operator {op.id} ({op.name}) has no number of experts")
         if count % plan.ep:
             valid = [n for n in range(1, count + 1) if count % n == 0]
             near = [*[n for n in valid if n < plan.ep][-1:], *[n for n in valid if n > plan.ep][:1]]
@@ -173,8 +173,8 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
     dispatched = {op.attributes.get("moe") for op in workload.operators if op.phase == FORWARD}
     if not {"dispatch", "combine"} <= dispatched:
         raise PlanError(
-            f"expert parallelism sends tokens behind the operator with the attribute moe = 'dispatch' and before that "
-            f"with 'combine', and {workload.name!r} lacks one"
+            f"expert parallelism needs an operator with the attribute moe = 'dispatch' and one with 'combine'; "
+            f"{workload.name!r} lacks one"
         )
 
 

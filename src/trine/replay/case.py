@@ -149,7 +149,7 @@ def _of_program(options: EidolonOptions, program: GpuProgram, target: int) -> tu
         return ()
     notes = ["peers' flags are replayed, their data is not: give it with --writes, --symmetric or --arrivals"]
     if (program.kernel_rank == target).all():
-        notes.append(f"the program has kernels of rank {target} alone: its peers are taken to do the same, turned")
+        notes.append(f"the program has kernels of rank {target} alone: trine assumes the same, rotated, for its peers")
     return tuple(notes)
 
 

@@ -38,7 +38,7 @@ class Fit(NamedTuple):
         name = f" ({self.name})" if self.name else ""
         if self.slope_per_s is not None and self.expected_per_s is not None and self.r2 is not None:
             yield (
-                f"spin{name}: {self.slope_per_s / 1e6:.4g} flag reads a us of wake-up time, r^2 {self.r2:.4f}; waiting "
+                f"spin{name}: {self.slope_per_s / 1e6:.4g} flag reads per us of wake-up time, r^2 {self.r2:.4f}; "
                 f"wavefronts / polling interval: {self.expected_per_s / 1e6:.4g}"
             )
         if self.break_even_s is not None and self.saved is not None:

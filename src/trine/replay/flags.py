@@ -39,7 +39,7 @@ def flag_places(program: GpuProgram, rank: int) -> Places:
     single, many = np.flatnonzero(chosen & ~flagged), np.flatnonzero(chosen & flagged)
     lines = program.op_amount[op[many]]
     if lines.sum() > MAX_FLAGGED_LINES:
-        raise InputError(f"{program.name!r} has more than {MAX_FLAGGED_LINES} lines with flags of their own")
+        raise InputError(f"{program.name!r} has more than {MAX_FLAGGED_LINES} lines with flags")
     which, number = np.repeat(many, lines), spans(0, lines)
     address = np.concatenate(
         [program.operand_address[single], program.operand_address[which] + number * program.operand_step[which]]

@@ -37,7 +37,7 @@ class Writes(NamedTuple):
 def with_writes(timeline: Timeline, outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Timeline:
     """The timeline of the target with tracks of what its peers write, up to ``end_ps``."""
     found = _writes(outside, line_bytes, end_ps)
-    where = "as they come out of the port"
+    where = "as the port delivers them"
     if isinstance(outside, PeerWrites):
         where = "as they set out" if outside.fabric == MODELLED else "as they land"
     notes = timeline.notes

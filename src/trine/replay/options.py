@@ -105,9 +105,7 @@ class EidolonOptions(OneLine):
         self._check_types()
         given = [name for name in SOURCES if getattr(self, name) not in (None, False)]
         if len(given) > 1:
-            raise InputError(
-                f"{_option(given[0])} and {_option(given[1])} both say what peers send, and when: give one"
-            )
+            raise InputError(f"{_option(given[0])} and {_option(given[1])} both set the peers' writes: give one")
         self._check_words()
         self._refuse_idle()
         if self.is_fused_name:
@@ -169,13 +167,13 @@ class EidolonOptions(OneLine):
         drawn = self.source in ("wakeup", "distribution")
         for name in ("wakeup_from", "straggler"):
             if getattr(self, name) and not drawn:
-                raise InputError(f"{_option(name)} cannot matter with {_option(self.source)}, which says when")
+                raise InputError(f"{_option(name)} has no effect with {_option(self.source)}, which sets the times")
         varies = self.source == "distribution" and self.delay.kind != "constant"
         for name in ("seed", "together"):
             if getattr(self, name) not in (None, False) and not varies:
-                raise InputError(f"{_option(name)} cannot matter: nothing is drawn without --distribution")
+                raise InputError(f"{_option(name)} has no effect without --distribution")
         if self.fabric is not None and self.source in ("arrivals", "symmetric"):
-            raise InputError(f"--fabric cannot matter with {_option(self.source)}: what is recorded is at the I/O port")
+            raise InputError(f"--fabric has no effect with {_option(self.source)}: its arrivals are at the I/O port")
         if drawn:
             for late in self.straggler.values():
                 time_ps("straggler", late)
@@ -190,7 +188,7 @@ class EidolonOptions(OneLine):
                 f"{_option('flags' if name == 'waits' else name)} is about fused kernels: a program says it itself"
             )
         if not self.fused:
-            raise InputError("--unfused is about fused kernels: a program is what it is")
+            raise InputError("--unfused needs a fused kernel, not a program")
 
 
 def time_ps(name: str, value: str | int) -> int:

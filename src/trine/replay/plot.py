@@ -15,7 +15,7 @@ Spans = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _STYLES = {"spin": "o-", "mwait": "s--", "sleep": "^:"}
 _COLUMNS = 5  # of the legend
-_PANELS = (("flag_reads", "flag reads"), ("non_flag_reads", "non-flag reads"), ("wall_s", "wall time of trine, s"))
+_PANELS = (("time_s", "kernel time (us)", 1e6), ("flag_reads", "flag reads", 1), ("non_flag_reads", "other reads", 1))
 
 
 def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) -> Any:
@@ -53,23 +53,25 @@ def _steps(axes: Any, starts: Any, ends: Any, now_ps: int) -> None:
     axes.step(at[order] / 1e6, np.cumsum(change[order]), where="post", color=COLOURS[0], lw=1)
 
 
-def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: float) -> Any:
-    """Draw flag reads, non-flag reads and the time of the simulation against what varies most; return the figure.
+def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: float, title: str) -> Any:
+    """Draw the kernel's time, flag reads and other reads against the option with most values; return the figure.
 
     curves: rows by name, in the order of ``axis``, a key of rows whose values times ``scale`` are called ``label``.
     """
     below = -(-len(curves) // _COLUMNS) if len(curves) > 1 else 0
     figure, panels = subplots(1, len(_PANELS), figsize=(11, 3.4 + 0.17 * below))
     colours = _colours(list(curves))
-    for (key, title), axes in zip(_PANELS, panels, strict=True):
+    for (key, panel, unit), axes in zip(_PANELS, panels, strict=True):
         for name, rows in curves.items():
             x = [float(row[axis]) * scale for row in rows]  # type: ignore[arg-type]
             style = _STYLES[str(rows[0]["sync"])]
-            axes.plot(x, [row[key] for row in rows], style, ms=3, color=colours[name], label=name)
+            y = [float(row[key]) * unit for row in rows]  # type: ignore[arg-type]
+            axes.plot(x, y, style, ms=3, color=colours[name], label=name)
         axes.set_xlabel(label)
-        axes.set_title(title, fontsize=9)
+        axes.set_title(panel, fontsize=9)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
+    figure.suptitle(title, fontsize=10)
     if below:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=_COLUMNS, fontsize=7, frameon=False)

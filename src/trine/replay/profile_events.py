@@ -67,7 +67,7 @@ def _kineto(trace: Any, file: str, by_rank: bool) -> Iterator[ProfileRow]:
     if by_rank:
         said = trace.get("distributedInfo") if isinstance(trace, dict) else None
         if not isinstance(said, dict) or not isinstance(said.get("rank"), int):
-            raise SpecError("does not say of which rank it is", file=file, field="distributedInfo.rank")
+            raise SpecError("has no rank", file=file, field="distributedInfo.rank")
         rank = f"rank {said['rank']}"
     if not isinstance(base_ns, int) or not 0 <= base_ns <= MAX_INT64:
         raise SpecError(f"must be whole nanoseconds, got {str(base_ns)[:40]}", file=file, field="baseTimeNanoseconds")

@@ -88,7 +88,7 @@ class MappingFile(Spec):
         if (self.kernel is None) == (self.start_ns is None):
             raise InputError("needs the kernel of the target whose start is time 0, or start_ns, and not both")
         if self.start_ns is not None and self.launch:
-            raise InputError("launch counts launches of a kernel, and none is named")
+            raise InputError("launch counts launches of a kernel: name the kernel")
 
 
 class ProfileMapping(NamedTuple):
@@ -215,7 +215,7 @@ class _ProfileReader:
         if row.kind == COPY:
             where = "the target" if row.other else "another GPU"
             raise InputError(
-                f"a copy of device {row.device!r} to {where}, but no rule of {self.given.file} says to which address "
+                f"a copy of device {row.device!r} to {where}, but no rule of {self.given.file} sets its address "
                 "(or 'ignore: true')",
                 file=f"{row.file}:{row.line}",
                 field="writes",
@@ -224,10 +224,10 @@ class _ProfileReader:
     def notes(self) -> list[str]:
         """What was left out."""
         what = {
-            "writes before the target's kernel began are left out": self.early,
-            "writes after the target's kernel ended are left out": self.late,
-            "copies of which the profile does not say where they go are taken to go to the target": self.assumed,
-            "rows are left out, as the mapping says": self.ignored,
+            "writes before the start of the target's kernel ignored": self.early,
+            "writes after the end of the target's kernel ignored": self.late,
+            "copies without a destination in the profile assumed to go to the target": self.assumed,
+            "rows ignored by the mapping": self.ignored,
         }
         return [f"{number} {text}" for text, number in what.items() if number]
 
@@ -242,7 +242,7 @@ class _ProfileReader:
         size = row.size_bytes if row.size_bytes is not None else rule.bytes
         if size is None:
             raise InputError(
-                "the profile does not say how many bytes (or rounds them): say 'bytes' in the rule",
+                "the profile has no exact byte count: add 'bytes' to the rule",
                 file=f"{row.file}:{row.line}",
                 field="bytes",
             )

@@ -62,7 +62,7 @@ def record_run(
         simulated here. KeyboardInterrupt: Ctrl-C came before the end.
     """
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
-        raise InputError("what peers send is simulated when it is recorded: give nothing that says when they write")
+        raise InputError("a record simulates the peers: give no times of their writes")
     work = make_case(replace(options, symmetric=True))
     check_replayable_program(work.program)
     how = GpuRunOptions(fold=fold, engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
@@ -106,5 +106,5 @@ def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:
     )
     notes = ["as writes they begin at the memory, at the times of the port: --arrivals replays the record to the ps"]
     if loads := int(np.count_nonzero(~writes)):
-        notes.append(f"{loads:,} loads of peers are left out")
+        notes.append(f"{loads:,} loads by peers ignored")
     return table, tuple(notes)

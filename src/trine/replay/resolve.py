@@ -198,7 +198,7 @@ def _unread_values(table: WriteTable, program: GpuProgram, address: Int64, is_fl
         distinct = np.unique(address[rows])
         names = [place_name(program, place) for place in distinct[:SHOWN].tolist()]
         yield (
-            f"peers write values, as if to flags, where nobody waits ({len(distinct)} addresses); they are data: "
+            f"peers write flag values to addresses without a waiter ({len(distinct)} addresses); they are data: "
             f"{listed(names, len(distinct))}"
         )
 

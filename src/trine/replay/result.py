@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,13 +24,15 @@ from trine.replay.traffic import PeerTraffic
 from trine.results.gpu import document as gpu_document
 from trine.results.gpu.result import GpuResult
 from trine.results.gpu.run import percentages, state_times
+from trine.results.gpu.summary import in_vendor_words
 from trine.results.report import Report, Row, Table, Timeline, evidence_rows, seconds
+from trine.results.screen import Listing, Screen
 from trine.results.text import wrapped
 from trine.units import PS_PER_S, format_time
 
-_PEERS = "what peers do beside writing, and that they would wait for the target"
+_PEERS = "peers' other work, and their waiting for the target"
 _LABEL = 26
-_IDEAL = "links and ports on the way of the peers' writes, which begin at the target's memory (--fabric modelled)"
+_IDEAL = "links and ports between the peers and the target's memory (--fabric modelled)"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -180,7 +182,7 @@ class EidolonResult(Report):
         """Where the numbers of the model, the cluster and the peers' writes come from."""
         detail = self.incoming.origin
         if self.incoming.fabric == IDEAL:
-            detail += "; they begin at the target's memory"
+            detail += "; fabric not simulated (--fabric modelled)"
         return (Evidence("writes of peers", self.incoming.evidence, detail), *self.inside.evidence)
 
     @property
@@ -217,8 +219,12 @@ class EidolonResult(Report):
         return (*self.warnings, *(f"not modelled: {words}" for words in self.not_modelled))
 
     def summary(self) -> str:
-        """The result as text of 100 columns."""
-        return _summary(self)
+        """Return the answer on one screen."""
+        return _screen(self).in_words(partial(in_vendor_words, gpu=self.work.model.name)).text()
+
+    def details(self) -> str:
+        """Return everything as text."""
+        return in_vendor_words(_details(self), self.work.model.name)
 
     def body(self) -> list[str]:
         """The lines of the summary behind the time: reads, waits, what wavefronts did, how it is known."""
@@ -250,8 +256,44 @@ class EidolonResult(Report):
         return draw_waiting(title, self.acquires_ps, self.incoming.time_ps, self.inside.time_ps)
 
 
-def _summary(result: EidolonResult) -> str:
-    """Text of 100 columns."""
+def _screen(result: EidolonResult) -> Screen:
+    """Return the question, time, reads and waits, what wavefronts do, and what that rests on."""
+    own, *_ = result.evidence
+    stopped = "" if result.finished else "PARTIAL: stopped; counts are up to then"
+    reads = (
+        ("flag reads", f"{result.flag_reads:,}", f"{result.non_flag_reads:,} other reads"),
+        ("peer writes", f"{result.writes_delivered:,}", f"{result.incoming.num_flags:,} of them set flags"),
+    )
+    wait = [] if result.wait_ps is None else [
+        ("wait", format_time(result.wait_ps), f"mean of {result.waiting_wavefronts:,} wavefronts; {_way_words(result)}")
+    ]  # fmt: skip
+    times = state_times(result.inside)
+    return Screen(
+        question=f"{result.work.program.name} on {result.work.model.name}: rank {result.work.target}, "
+        f"{result.inside.left_out}; {'; '.join(result.work.program.notes)}".removesuffix("; "),
+        numbers=[("time", format_time(result.end_ps), stopped), *reads, *wait],
+        listings=(
+            Listing(
+                title="where wavefronts spend their time",
+                rows=[*zip(times, percentages(list(times.values())), strict=True)],
+            ),
+        ),
+        warnings=result.warnings,
+        closing=(
+            ("bottleneck", result.inside.bottleneck.sentence),
+            ("rests on", f"{own.detail} ({own.kind}); {_kinds(result)}"),
+            ("next", "--details (polling, counters, evidence, effects left out); --plot FILE; trine help eidolons"),
+        ),
+    )
+
+
+def _kinds(result: EidolonResult) -> str:
+    kinds = [item.kind for item in result.evidence[1:]]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds)
+    return f"numbers of GPU and cluster: {counts}"
+
+
+def _details(result: EidolonResult) -> str:
     return "\n".join(line.rstrip() for line in (*_head(result), *result.body()))
 
 
@@ -262,13 +304,13 @@ def _head(result: EidolonResult) -> list[str]:
         *(f"  {note}" for note in work.program.notes),
     ]
     if not result.finished:
-        lines.append("PARTIAL: the run was stopped; what follows is about what had happened until then")
+        lines.append("PARTIAL: stopped; counts are up to then")
     return [*lines, _row("time", format_time(result.end_ps))]
 
 
 def _reads(result: EidolonResult) -> list[str]:
     expected = result.work.non_flag_reads
-    as_flow = "" if expected is None else f"lines; the data flow asks for {expected:,}"
+    as_flow = "" if expected is None else f"lines; the data flow needs {expected:,}"
     late = f" ({result.writes_late:,} more came later)" if result.writes_late else ""
     return [
         _row("flag reads", f"{result.flag_reads:,}"),
@@ -281,7 +323,7 @@ def _waits(result: EidolonResult) -> list[str]:
     if result.wait_ps is None:
         return [_row("waiting", "none", "no wavefront acquires")]
     gpu, waits = result.inside.gpus[0], result.waits_from_ps
-    since = "" if waits is None else f"; the last begins at {format_time(waits)}"
+    since = "" if waits is None else f"; the last starts waiting at {format_time(waits)}"
     lines = [
         _row("waiting wavefronts", f"{result.waiting_wavefronts:,}", f"{_way_words(result)}{since}"),
         _row("wait of each", format_time(result.wait_ps), f"mean; {format_time(result.wait_total_ps)} of all"),
@@ -293,7 +335,7 @@ def _waits(result: EidolonResult) -> list[str]:
             _row(
                 "polling interval",
                 format_time(interval),
-                f"uncontended; {rate / 1e6:.4g} flag reads a us while all wait{asleep}",
+                f"uncontended; {rate / 1e6:.4g} flag reads per us while all wait{asleep}",
             )
         )
     if result.work.model.monitor is not None:
@@ -306,11 +348,11 @@ def _way_words(result: EidolonResult) -> str:
     """How wavefronts wait, with its numbers."""
     model = result.work.model
     if model.monitor is not None:
-        room = f"room for {model.monitor.capacity:,}"
+        room = f"capacity {model.monitor.capacity:,}"
         return f"mwait, {room}, wake-up {format_time(model.monitor.wakeup_ps)}"
     if model.poll_ps is None:
         return "the memory answers"
-    return f"{result.work.way}, {format_time(model.poll_ps + model.poll_turn_ps)} from an answer to the next read"
+    return f"{result.work.way}, {format_time(model.poll_ps + model.poll_turn_ps)} between an answer and the next read"
 
 
 def _inside(result: EidolonResult) -> list[str]:
@@ -323,14 +365,12 @@ def _inside(result: EidolonResult) -> list[str]:
 
 
 def _known(result: EidolonResult) -> list[str]:
-    own, *others = result.evidence
-    kinds = [item.kind for item in others]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds)
+    own, *_ = result.evidence
     events = result.inside.records.num_events
-    rate = f"{events / result.engine_s / 1e6:.2g} M a s" if result.engine_s else ""
+    rate = f"{events / result.engine_s / 1e6:.2g} M events/s" if result.engine_s else ""
     wall = format_time(result.wall_s * 1e12)
     return [
-        *wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {counts}"),
+        *wrapped("evidence", f"{own.detail} ({own.kind}); {_kinds(result)}"),
         *wrapped("not modelled", "; ".join(result.not_modelled)),
         *(line for words in result.warnings for line in wrapped("warning", words)),
         f"simulated {result.inside.simulated_gpus}, {events:,} events in {wall} ({rate}) by trine {__version__}",

@@ -45,7 +45,7 @@ class Prepared:
             began, work = time.perf_counter(), self.work
             announced = make_traffic(self.options, work, 0, progress, on_compile).outside
             if not isinstance(announced, PeerWrites):
-                raise InputError("what a record has to come does not count from when the target waits")
+                raise InputError("a record's arrivals do not count from the target's wait")
             control = GpuRunControl(engine=self.options.engine, progress=progress, on_compile=on_compile)
             self._waiting = until_waiting(
                 work.program, work.cluster, work.group, work.model, target=work.target, outside=announced,
@@ -94,26 +94,30 @@ def _run_from_the_start(
 
 @named_arguments
 def run_eidolon(
-    options: EidolonOptions,
+    options: EidolonOptions | str,
     *,
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> EidolonResult:
     """Simulate one GPU in detail, its peers replayed (docs/design/replay.md).
 
+    options: what to run, or the name of a built-in kernel such as ``gemv-allreduce``.
+
     Raises
     ------
     InputError, SpecError, PlanError: options, files and writes that cannot be or do not go together.
     DeadlockError: wavefronts wait for what never comes.
     """
+    if isinstance(options, str):
+        options = EidolonOptions(kernel=options)
     result = Prepared(options).run(progress=progress, on_compile=on_compile)
     if options.flag_spacing in (None, FLAG_SPACING) or options.arrivals is not None or options.writes is not None:
         return result
     usual = Prepared(replace(options, flag_spacing=None)).run(progress=progress, on_compile=on_compile)
     moved = format_time(abs(result.end_ps - usual.end_ps))
     words = (
-        f"flag_spacing {options.flag_spacing}: the time is {moved} from that with {FLAG_SPACING} bytes; flags are not "
-        "cached, so that their spacing only decides which memory channel serves them"
+        f"flag_spacing {options.flag_spacing}: the time differs by {moved} from {FLAG_SPACING} bytes; flags are not "
+        "cached, so their spacing only decides which memory channel serves them"
     )
     return replace(result, work=replace(result.work, warnings=(*result.work.warnings, words)))
 

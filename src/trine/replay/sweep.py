@@ -18,6 +18,8 @@ from trine.replay.options import EidolonOptions, time_ps
 from trine.replay.plot import draw_grid
 from trine.replay.sweep_runs import Journal, OnRun, Runs, check_journal
 from trine.results.report import Report, Row, Table
+from trine.results.screen import wrapped_at
+from trine.results.text import columns, first_screen
 from trine.units import PS_PER_S, format_time
 
 MAX_RUNS = 10_000
@@ -103,12 +105,11 @@ class Sweep(Report):
         return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in found.items()}
 
     def text(self, *, volatile: bool = True) -> str:
-        """A table; ``volatile``: with how long trine took, which differs from run to run."""
+        """Return the table; ``volatile``: with trine's own times, which differ from run to run."""
         seeds = "issue_seed" in self.varied
         lines = [_line(_COLUMNS, volatile, "seed" if seeds else "")]
         lines += [_line(_cells(row), volatile, str(row["issue_seed"]) if seeds else "") for row in self.rows]
-        lines += [line for one in self.fits for line in one.lines()]
-        lines += [one.line() for one in self.spreads]
+        lines += self._shows()
         if volatile:
             lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
         return "\n".join(lines)
@@ -120,11 +121,23 @@ class Sweep(Report):
 
     @property
     def headline(self) -> str:
-        """How many runs, and what varies."""
+        """Kernel, number of runs, and the options that vary."""
         varied = f" over {', '.join(self.varied)}" if self.varied else ""
         return f"{len(self.rows):,} replays{varied}" + ("" if self.finished else ", stopped")
 
     def summary(self) -> str:
+        """Return what the sweep shows, then as many rows as fit a screen."""
+        seeds = [("seed",), *((str(row["issue_seed"]),) for row in self.rows)]
+        rows = [_COLUMNS[:-2], *(_cells(row)[:-2] for row in self.rows)]
+        if "issue_seed" in self.varied:
+            rows = [(*seed, *row) for seed, row in zip(seeds, rows, strict=True)]
+        shows = [line for text in self._shows() for line in wrapped_at("", text, 0)]
+        return first_screen("\n".join([self.headline, *shows, "", *columns(rows, spare=(7, 2, 1))]))
+
+    def _shows(self) -> list[str]:
+        return [line for one in self.fits for line in one.lines()] + [one.line() for one in self.spreads]
+
+    def details(self) -> str:
         """The table, with how long trine took."""
         return self.text()
 
@@ -140,7 +153,7 @@ class Sweep(Report):
         if len(self.rows) < 2:
             raise InputError("one run is no curve: give several values")
         axis, label, scale = self.axis
-        return draw_grid(self.curves(axis), axis, label, scale)
+        return draw_grid(self.curves(axis), axis, label, scale, self.headline)
 
     def document(self) -> Row:
         """Plain data (docs/reference/eidolon-json.md)."""
@@ -200,7 +213,7 @@ def sweep(
 
 def _check(base: EidolonOptions, grid: SweepGrid) -> None:
     if grid.wakeup and base.source != "wakeup":
-        raise InputError(f"--wakeup and --{base.source} both say when flags land: give one")
+        raise InputError(f"--wakeup and --{base.source} both set the flags' times: give one")
     for name, ways in _WAYS.items():
         if grid.sync and getattr(base, name) is not None and not set(ways) & set(grid.sync):
             raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")

@@ -131,8 +131,8 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
         )
     table = _table(options, flags, work.data(), waiting_ps)
     found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
-    moment = "the target's last workgroup waits" if counts_from_wait(options) else "the start"
-    lands = "land" if found.writes.fabric == IDEAL else "leave"
+    moment = "the target's last workgroup starts waiting" if counts_from_wait(options) else "the start"
+    lands = "arrive" if found.writes.fabric == IDEAL else "leave"
     delay = options.delay
     if delay.kind == "constant":
         words = f"{format_time(delay.first_ps)} after {moment}"
@@ -142,7 +142,7 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
     late = "".join(f"; rank {peer} {time} later" for peer, time in behind.items())
     return PeerTraffic(
         outside=found.writes,
-        origin=f"peers' writes {lands} {words}{late}",
+        origin=f"flags {lands} {words}{late}",
         evidence="assumed",
         warnings=found.warnings,
     )
@@ -211,14 +211,14 @@ def check_record(options: EidolonOptions, work: ReplayCase) -> tuple[str, ...]:
 def _check_origin(record: Arrivals, work: ReplayCase, file: str | None) -> None:
     if not record.origin:
         raise InputError(
-            "the record does not say of which run it is: record it with 'trine eidolon record' (record_run)", file=file
+            "the record does not name its run: record it with 'trine eidolon record' (record_run)", file=file
         )
     others = differing(record.origin, provenance_of(work.program, record.target, work.model, work.cluster))
     if others:
         raise InputError(
             f"the record is of another run: it differs in {' and '.join(others)}. Record this one (trine eidolon "
-            f"record), or, if peers are to write when they did there: trine eidolon writes-from {file or 'FILE'}, and "
-            "give what it writes to --writes",
+            f"record), or, to keep its peers' times: trine eidolon writes-from {file or 'FILE'}, and "
+            "give its output to --writes",
             file=file,
         )
 

@@ -118,7 +118,7 @@ def records_file(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"records are .npz, .csv or .parquet, not {given.suffix!r}", file=given)
     if given.suffix == ".csv":
         header = _header(first.decode("utf-8", "replace"), given)
-        _require(header, _COLUMNS, given, "; of a profile --mapping FILE says what its columns mean")
+        _require(header, _COLUMNS, given, "; a profile needs --mapping FILE for the meaning of its columns")
     return given
 
 
@@ -135,7 +135,7 @@ def _into(columns: dict[str, Any], is_transfer: Any, target: int, file: Path | N
     if not sent.any():
         to = np.unique(peer[is_transfer & (peer >= 0)]).tolist()
         known = f"; ranks that get any: {', '.join(map(str, to[:20]))}" if to else "; there are no transfers"
-        raise InputError(f"nothing is sent to rank {target}{known}", file=file, field="target")
+        raise InputError(f"no transfer to rank {target}{known}", file=file, field="target")
     found = [columns[name][sent].astype(np.int64) for name in ("rank", "start_ps", "end_ps", "size_bytes")]
     if (found[0] < 0).any() or (found[0] > MAX_RANK).any():
         raise SpecError(f"has transfers of ranks that are not from 0 to {MAX_RANK}", file=file, field="rank")

@@ -257,7 +257,7 @@ def _offset(offset: str, text: str, where: str) -> int:
     if (number := _plain(offset)) is not None:
         return _bounded(number, where)
     try:
-        return _bounded(parse_bytes(offset, "what is added to a buffer"), where)
+        return _bounded(parse_bytes(offset, "the offset in a buffer"), where)
     except UnitError as error:
         raise InputError(f"{error} (in {show(text)})", file=where, field="address") from None
 

@@ -75,7 +75,7 @@ _CHAKRA = _work(
     url="https://github.com/mlcommons/chakra",
 )  # fmt: skip
 _MEASURED = _work(
-    "collectivesmeasured", "misc", "measured times of collectives, on which costs of the library were fitted",
+    "collectivesmeasured", "misc", "measured times of collectives, used to fit the library's costs",
     author="{ai-dynamo; microsoft; vTrain authors; users of nccl-tests}",
     title="Measurements of aiconfigurator, vidur and vTrain, and published tables of nccl-tests and rccl-tests",
     note="each with its source and licence in trine/presets/measured",

@@ -1,32 +1,31 @@
-"""A result for people: aligned text, the largest bottlenecks first."""
+"""All of a result as text (``--details``): aligned tables, the largest bottlenecks first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from trine.results import headline
 from trine.results.metrics import Share
 from trine.results.run import TaskRun
-from trine.results.text import aligned, behaviour, wrapped
+from trine.results.summary import likely_throughput, memory_needed, question, throughput, with_profile
+from trine.results.text import aligned, behaviour, width, wrapped
 from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
-from trine.software.profile import NO_SOFTWARE
 from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
-
-if TYPE_CHECKING:
-    from trine.results.headline import StepWork
 
 _NAME = 44
 #: Tiers of links that are shown, the hottest first.
 MAX_TIERS = 6
+#: Facts of a plan that the line of the layout states, and internal ones.
 _HIDDEN_FACTS = (
-    "source", "cluster_fingerprint", "is_training", "num_steps", "num_ranks", "routing", "routing_reason",
+    "source", "cluster_fingerprint", "is_training", "num_steps", "num_ranks", "routing", "routing_reason", "workload",
+    "name", "gpu", "trace_gpu", "trace_batch", "cluster", "software", "global_batch", "dp", "tp", "cp", "ep", "pp",
+    "schedule", "sharding", "recompute", "sequence_parallel", "overlap", "num_split_operators",
 )  # fmt: skip
 
 
-def summary(result: TaskRun) -> str:
-    """Return a text of at most about 45 lines of 100 columns."""
+def details(result: TaskRun) -> str:
+    """Return every block as text."""
     blocks = (
         _head(result),
         _times(result),
@@ -42,24 +41,16 @@ def summary(result: TaskRun) -> str:
 
 
 def _head(result: TaskRun) -> list[str]:
-    is_model = str(result.plan.get("source", "")).startswith("model:")
-    hidden = (*_HIDDEN_FACTS, *(("trace_gpu", "trace_batch") if is_model else ()))
-    shown = {key: value for key, value in result.plan.items() if key not in hidden}
+    shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
     plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
     facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
-    lines = [f"step time  {format_time(result.step_time_ps)}{profile_words(result)}"]
+    lines = [f"step time  {format_time(result.step_time_ps)}{with_profile(result)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
     lines += _numbers(result)
     for sentence in result.warnings:
         lines += wrapped("warning", sentence)
-    return [*lines, *wrapped("plan", facts)]
-
-
-def profile_words(result: TaskRun) -> str:
-    """Return ``" with megatron-core"``, the software profile that an answer is for; empty without one."""
-    name = result.plan.get("software")
-    return f" with {name}" if name not in (None, NO_SOFTWARE) else ""
+    return [*lines, *wrapped("layout", question(result)), *wrapped("settings", facts)]
 
 
 def _numbers(result: TaskRun) -> list[str]:
@@ -69,7 +60,9 @@ def _numbers(result: TaskRun) -> list[str]:
         lines += wrapped(f"{format_time(ends[0])} to {format_time(ends[1])}", result.band.words)
     if work is None or not result.step_time_ps:
         return lines
-    rates, used = _throughput(work, result.step_time_ps), headline.numbers(result)
+    rates, used = throughput(work, result.step_time_ps), headline.numbers(result)
+    if ends is not None:
+        rates[-1] += f" ({likely_throughput(work, ends)})"
     if work.model_flops:
         rates.append(f"{_tera(used['model_flops_per_s_per_gpu'])} TFLOP/s a GPU")
         if work.hardware_flops > work.model_flops:
@@ -79,21 +72,6 @@ def _numbers(result: TaskRun) -> list[str]:
         between = "" if low is None or ends == (result.step_time_ps,) * 2 else f" ({low:.1%} to {high:.1%})"
         rates.append(f"MFU {used['mfu']:.1%}{between} of {work.dtype}")
     return [*lines, *wrapped("throughput", ", ".join(rates))]
-
-
-def rates_in_brief(result: TaskRun) -> list[str]:
-    """Tokens a second, else samples, and the MFU, of those that are known."""
-    if result.work is None or not result.step_time_ps:
-        return []
-    used = headline.mfu(result)
-    return _throughput(result.work, result.step_time_ps)[-1:] + ([] if used is None else [f"MFU {used:.1%}"])
-
-
-def _throughput(work: StepWork, step_ps: int) -> list[str]:
-    """Return samples and tokens a second: five digits, or all before the point where there are more."""
-    counts = ((what, getattr(work, what)) for what in ("samples", "tokens"))
-    found = ((what, headline.per_second(count, step_ps)) for what, count in counts if count)
-    return [f"{per_s:,.0f} {what}/s" if per_s >= 1e4 else f"{per_s:,.5g} {what}/s" for what, per_s in found]
 
 
 def _tera(flop_per_s: object) -> str:
@@ -190,30 +168,18 @@ def _tier(uses: Sequence[LinkUse]) -> str:
     return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}" if uses[0].tier else ""
 
 
-def memory_needed(result: TaskRun) -> str:
-    """Return the memory of the rank with the least headroom, and whether it fits; empty if memory was not followed."""
-    return "" if not result.memory_peaks else _needed(result)
-
-
-def _needed(result: TaskRun) -> str:
-    use = result.memory_uses[result.fullest_row]
-    is_known = use.margin_bytes is not None
-    of = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
-    shown = use.verdict.upper() if is_known else use.verdict
-    return f"{format_bytes(use.needed_bytes)}{of} (rank {result.fullest_rank}): {shown}"
-
-
 def _memory(result: TaskRun) -> list[str]:
     if not result.memory_peaks:
         return []
-    row, head = result.fullest_row, _needed(result)
+    row, head = result.fullest_row, memory_needed(result)
     peak, use = result.memory_peaks[row], result.memory_uses[row]
     if use.margin_bytes is not None:
         margin = use.margin_bytes
         share = f"{format_bytes(abs(margin))} ({abs(margin) / use.capacity_bytes:.1%})"
         head += f", {share} {'left' if margin >= 0 else 'over'}"
     held = sorted(((size, name.replace("_", " ")) for name, size in peak.by_category.items() if size), reverse=True)
-    parts = [f"allocated {format_bytes(use.allocated_bytes)}", f"reserved {format_bytes(use.reserved_bytes)}"]
+    parts = [f"likely {format_bytes(use.low_bytes)} to {format_bytes(use.high_bytes)}"]
+    parts += [f"allocated {format_bytes(use.allocated_bytes)}", f"reserved {format_bytes(use.reserved_bytes)}"]
     if use.available_bytes is not None:
         parts.append(f"available {format_bytes(use.available_bytes)}")
     if use.outside_bytes:
@@ -240,37 +206,47 @@ def _notes(result: TaskRun) -> list[str]:
     for item in result.evidence:
         share = "" if item.share is None else f" ({100 * item.share:.1f} % of the time)"
         detail = f": {item.detail}" if item.detail else ""
-        lines += wrapped(item.kind, f"{item.what}{share}{detail}", 2)
+        lines += wrapped(item.kind, f"{item.what}{share}{detail}")
     for sentence in result.not_modelled:
         lines += wrapped("not modelled", sentence)
     if result.plan.get("routing") and result.plan.get("routing_reason"):
         lines += wrapped("routing", f"{result.plan['routing']} ({result.plan['routing_reason']})")
-    run = result.simulator
-    ranks = f"{run.ranks_simulated} of {result.num_ranks} ranks"
-    return [
-        *lines,
-        *_folding(result),
-        f"simulated {ranks}, {run.events:,} events in {format_time(run.wall_s * 1e12)} by trine {run.version}",
-    ]
+    return [*lines, *_folding(result), _simulated(result)]
 
 
 def _folding(result: TaskRun) -> list[str]:
-    """Return in how many classes the ranks were, and why."""
+    """Return the classes of ranks in each stage of a run with several, and notes."""
     scope = result.scope
     if scope is None or scope.num_ranks == 1:
         return []
     lines = []
-    for stage in scope.stages[:4]:
-        since = f" from {format_time(stage.begins_ps)} on" if stage.begins_ps else ""
+    for stage in scope.stages[:4] if len(scope.stages) > 1 else ():
         ways = behaviour(stage.num_ranks, stage.num_classes)
-        lines.append(f"folded{since}: {ways}, {stage.num_tasks:,} tasks, {stage.num_events:,} events")
+        lines.append(
+            f"folded from {format_time(stage.begins_ps)} on: {ways}, {stage.num_tasks:,} tasks, "
+            f"{stage.num_events:,} events"
+        )
     if len(scope.stages) > 4:
         lines.append(f"folded: {len(scope.stages) - 4} more stages of the run with finer classes")
     return lines + [line for note in scope.notes for line in wrapped("folding", note)]
 
 
+def _simulated(result: TaskRun) -> str:
+    run, stages = result.simulator, () if result.scope is None else result.scope.stages
+    ranks = f"{run.ranks_simulated} of {result.num_ranks} ranks:"
+    if len(stages) == 1 and result.num_ranks > run.ranks_simulated:
+        ranks = f"1 of {result.num_ranks} identical ranks:"
+        if run.ranks_simulated > 1:
+            ranks = f"{run.ranks_simulated} representative ranks of {result.num_ranks}:"
+        ranks += f" {stages[0].num_tasks:,} tasks,"
+    wall = format_time(run.wall_s * 1e12)
+    return f"simulated {ranks} {run.events:,} events in {wall} by trine {run.version}"
+
+
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    return [f"  {line}" for line in aligned(rows, _NAME)]
+    """Return lines whose first column is _NAME wide, as in other tables, if the terminal is wide enough."""
+    excess = max(map(len, aligned(rows, _NAME))) + 2 - width()
+    return [f"  {line}" for line in aligned(rows, _NAME - max(0, excess))]
 
 
 def _percent(part: int, whole: int) -> str:

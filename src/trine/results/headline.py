@@ -104,11 +104,8 @@ class StepBand(OneLine):
         if self.reason:
             return self.reason
         if self.fit_error is not None:
-            return f"as far as the fit of this software was off on steps that it left out ({self.fit_error:.1%})"
-        return (
-            f"80 % of {self.num_rows} published steps ({self.level}) lie so close to their predictions, in which none "
-            "takes part"
-        )
+            return f"error of this software's fit on held-out steps ({self.fit_error:.1%})"
+        return f"80 % of {self.num_rows} published steps ({self.level}) fall this close to their held-out prediction"
 
     def at_least(self, error: float) -> StepBand:
         """The band, as wide as the error of a fitted profile on steps that its fit left out."""
@@ -160,11 +157,11 @@ class CommunicationBand(OneLine):
     @property
     def words(self) -> str:
         """What the band is, in words."""
-        compute = "as recorded" if self.is_recorded else "as modelled from the recorded one, which has no band"
-        spread = f"on GPUs that differ as Sinha et al. (SC 2022) measured, by {RUN_TO_RUN:.1%} for 80 % of them"
-        slowest = ", and the slowest of them decides" if self.gpus > 1 else ""
-        collectives = "" if self.library is None else f"; collectives within the band of {self.library}"
-        return f"compute {compute}, {spread}{slowest}{collectives}"
+        compute = "recorded" if self.is_recorded else "scaled from the recording, without a range"
+        spread = f"80 % of GPUs of one model run within {RUN_TO_RUN:.1%} of the mean (Sinha et al., SC 2022)"
+        slowest = ", and the slowest GPU decides" if self.gpus > 1 else ""
+        collectives = "" if self.library is None else f"; collectives: range of the {self.library} model"
+        return f"compute: {compute}; {spread}{slowest}{collectives}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

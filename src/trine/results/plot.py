@@ -23,6 +23,7 @@ from trine.results.activity import (
 from trine.results.intervals import Intervals, merge
 from trine.results.picture import matplotlib, save, subplots
 from trine.results.run import TaskRun
+from trine.results.summary import question
 from trine.units import PS_PER_S
 
 #: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
@@ -56,16 +57,22 @@ def plot_breakdown(results: Sequence[TaskRun], labels: Sequence[str], path: str 
 def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     """Draw what ranks do over the step; return the figure.
 
-    One row a rank and stream, coloured by phase, and one row a rank for its transfers. ``ranks`` chooses and orders the
-    ranks; without it the first 16. Raises InputError for a rank that does not exist, MissingExtraError without
-    matplotlib.
+    One row per rank and stream, coloured by phase, and one row per rank for its transfers. ``ranks`` chooses and orders
+    the ranks; without it, one rank stands for all identical ones among the first 16.
+
+    Raises InputError for a rank that does not exist, MissingExtraError without matplotlib.
     """
     names = result.graph.rank_names
     chosen = list(range(min(len(names), _MAX_RANKS))) if ranks is None else list(ranks)
     for rank in chosen:
         if not 0 <= rank < len(names):
             raise InputError(f"there is no rank {rank}, ranks are 0 to {len(names) - 1}", field="ranks")
-    rows = [row for rank in chosen for row in _rows(result, rank)]
+    if ranks is None:
+        groups = _identical(result, chosen)
+        rows = [(label.replace(names[group[0]], _group_name(result, group), 1), spans)
+                for group, drawn in groups for label, spans in drawn]  # fmt: skip
+    else:
+        rows = [row for rank in chosen for row in _rows(result, rank)]
     scale, unit = _scale(result.step_time_ps)
     figure, axes = subplots(figsize=(10, 1.3 + 0.3 * len(rows)))
     for height, (_, spans) in enumerate(rows):
@@ -80,9 +87,37 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))
     axes.set_xlabel(f"time in the step ({unit})")
     used = dict.fromkeys(colour for _, spans in rows for colour in spans)
+    axes.set_title(question(result), fontsize=9, loc="left", wrap=True)
     _legend(figure, [colour for colour in _COLOURS if colour in used])
     _tidy(axes, "x")
     return figure
+
+
+def _identical(result: TaskRun, ranks: Sequence[int]) -> list[tuple[list[int], list[tuple[str, dict[str, Intervals]]]]]:
+    """Return groups of ranks that do the same at the same times, with the rows of the first."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    drawn: dict[tuple[object, ...], list[tuple[str, dict[str, Intervals]]]] = {}
+    for rank in ranks:
+        rows, name = _rows(result, rank), result.graph.rank_names[rank]
+        key = tuple(
+            (label.removeprefix(name), colour, span.start_ps.tobytes(), span.end_ps.tobytes())
+            for label, spans in rows
+            for colour, span in spans.items()
+        )
+        groups.setdefault(key, []).append(rank)
+        drawn.setdefault(key, rows)
+    return [(group, drawn[key]) for key, group in groups.items()]
+
+
+def _group_name(result: TaskRun, group: Sequence[int]) -> str:
+    """Return ``gpu0 x 8``: the first rank, and how many it stands for."""
+    scope = result.scope
+    if scope is None or scope.shows_all:
+        count = len(group)
+    else:
+        classes = {scope.class_of(result.shown_ranks[rank]): result.shown_ranks[rank] for rank in group}
+        count = sum(scope.class_size(rank) for rank in classes.values())
+    return f"{result.graph.rank_names[group[0]]}{f' x {count:,}' if count > 1 else ''}"
 
 
 def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
@@ -108,9 +143,17 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
     axes.set_xticks(range(len(results)), labels)
     axes.set_ylabel(f"step time ({unit})")
     axes.margins(y=0.12)
+    axes.set_title(
+        question(results[0]) if len(results) == 1 else _subject(results[0]), fontsize=9, loc="left", wrap=True
+    )
     _legend(figure, used)
     _tidy(axes, "y")
     return figure
+
+
+def _subject(result: TaskRun) -> str:
+    """Return workload and machine, which several runs have in common."""
+    return question(result).partition(": ")[0]
 
 
 def _rows(result: TaskRun, rank: int) -> list[tuple[str, dict[str, Intervals]]]:

@@ -18,6 +18,7 @@ from trine.errors import InputError, nearest
 from trine.evidence import Evidence
 from trine.results import frames, picture
 from trine.results.packets import write_packets
+from trine.results.text import first_screen
 from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -48,9 +49,13 @@ class Report(ABC):
     def headline(self) -> str:
         """The answer in one line."""
 
-    @abstractmethod
     def summary(self) -> str:
-        """Return the answer as text for people, of about 100 columns."""
+        """Return the answer as text on one screen: by default the first lines of the details."""
+        return first_screen(self.details())
+
+    @abstractmethod
+    def details(self) -> str:
+        """Return everything there is to print, as text."""
 
     @abstractmethod
     def document(self) -> Row:
@@ -184,7 +189,7 @@ def evidence_rows(evidence: tuple[Evidence, ...]) -> list[Row]:
 
 def _chosen(field: str, name: str | None, known: Mapping[str, object], report: Report) -> str:
     if not known:
-        raise InputError(f"{type(report).__name__} has none", field=field)
+        raise InputError(f"{type(report).__name__} has no such output", field=field)
     if name is None:
         return next(iter(known))
     if name not in known:

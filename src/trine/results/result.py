@@ -15,7 +15,7 @@ from trine.errors import InputError
 from trine.graph.assembler import take
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import TRANSFER, TaskGraph
-from trine.results import document, frames, plot, summary, timeline
+from trine.results import details, document, frames, plot, summary, timeline
 from trine.results.records import Ends, record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import Part, TaskRun
@@ -62,7 +62,7 @@ class Result(TaskRun, Report):
         needed = summary.memory_needed(self)
         return (
             f"{f'{name}: ' if name else ''}step time {format_time(self.step_time_ps)} on {self.num_ranks:,} "
-            f"rank{'s' if self.num_ranks > 1 else ''}{summary.profile_words(self)} "
+            f"rank{'s' if self.num_ranks > 1 else ''}{summary.with_profile(self)} "
             f"({100 * self.compute_s / self.step_time_s if self.step_time_ps else 0:.0f} % compute)"
             + "".join(f", {words}" for words in summary.rates_in_brief(self))
             + (f", memory needed {needed}" if needed else "")
@@ -77,8 +77,12 @@ class Result(TaskRun, Report):
         return tuple(str(self.plan[key]) for key in ("source", "cluster") if key in self.plan)
 
     def summary(self) -> str:
-        """Return a text for people, the largest bottlenecks first."""
-        return summary.summary(self)
+        """Return the answer on one screen."""
+        return summary.screen(self).text()
+
+    def details(self) -> str:
+        """Return everything as text, the largest bottlenecks first."""
+        return details.details(self)
 
     def document(self) -> Row:
         """Return the result as plain data (docs/reference/result-json.md)."""

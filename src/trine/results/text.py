@@ -1,21 +1,50 @@
-"""Lines of readable answers."""
+"""Lines of readable answers, as wide as the terminal."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-WIDTH = 100
+#: Narrowest and widest answers, in columns; the widest where no terminal says otherwise.
+NARROW, WIDE = 60, 100
+#: Lines that fit on a terminal with the prompt.
+MAX_LINES = 24
+_width: ContextVar[int] = ContextVar("width", default=WIDE)
 
 
-def wrapped(label: str, text: str, most: int = 4) -> list[str]:
-    """Return "label: text" in lines of WIDTH columns, continued with an indent, cut after ``most`` lines."""
+def width() -> int:
+    """Return the columns of a line."""
+    return _width.get()
+
+
+@contextmanager
+def fitted(terminal: int) -> Iterator[None]:
+    """Write lines for a terminal of this many columns: NARROW to WIDE."""
+    token = _width.set(min(WIDE, max(NARROW, terminal)))
+    try:
+        yield
+    finally:
+        _width.reset(token)
+
+
+def wrapped(label: str, text: str) -> list[str]:
+    """Return "label: text" in lines of :func:`width` columns, continued with an indent."""
     if not text:
         return []
-    lines = textwrap.wrap(f"{label}: {text}", WIDTH, subsequent_indent="    ")
-    if len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 4]} ..."]
-    return lines
+    return textwrap.wrap(f"{label}: {text}", width(), subsequent_indent="    ", break_on_hyphens=False)
+
+
+def first_screen(text: str) -> str:
+    """Return the lines of ``text`` that fit on a screen, up to the end of a paragraph if one ends near the last."""
+    lines = text.splitlines()
+    if len(lines) <= MAX_LINES:
+        return text
+    kept = lines[: MAX_LINES - 1]
+    if "" in kept[-6:]:
+        kept = kept[: len(kept) - 1 - kept[::-1].index("")]
+    return "\n".join([*kept, f"... {len(lines) - len(kept)} more lines: --details"])
 
 
 def behaviour(ranks: int, classes: int) -> str:
@@ -23,10 +52,10 @@ def behaviour(ranks: int, classes: int) -> str:
     if ranks == 1:
         return "1 rank is left"
     if classes == 1:
-        return f"{'both' if ranks == 2 else f'all {ranks}'} ranks behave alike, one stands for them"
+        return f"{'both' if ranks == 2 else f'all {ranks}'} ranks are identical: simulated one of them"
     if classes == ranks:
-        return f"each of {ranks} ranks behaves in its own way"
-    return f"{ranks} ranks behave in {classes} ways"
+        return f"{ranks} ranks, each simulated"
+    return f"{ranks} ranks in {classes} classes of identical ones: simulated one of each"
 
 
 def aligned(rows: Sequence[tuple[str, ...]], least: int) -> list[str]:
@@ -34,6 +63,19 @@ def aligned(rows: Sequence[tuple[str, ...]], least: int) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     widths[0] = max(widths[0], least)
     return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
         for row in rows
     ]
+
+
+def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = ()) -> list[str]:
+    """Return lines of a table whose first column is as wide as its longest cell.
+
+    spare: columns to leave out, in this order, while lines are wider than the terminal.
+    """
+    lines = aligned(rows, 0) if rows else []
+    if not spare or max(map(len, lines), default=0) <= width():
+        return lines
+    first, *later = spare
+    kept = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
+    return columns(kept, [column - (column > first) for column in later])

@@ -19,7 +19,7 @@ from trine.units import format_time
 
 #: What is not in the detail: the kernel is alone on its GPU, its links and its ranks.
 NOT_MODELLED = "other kernels of the rank that run meanwhile, and what else crosses the links"
-_STARTS = "the operator level says when each rank comes to the kernel; from there on every rank is simulated"
+_STARTS = "the operator level gives each rank's arrival at the kernel; from there trine simulates every rank"
 #: Peers that the text names, the last to come first; other collectives that it names.
 _SHOWN_PEERS, _SHOWN_OTHERS = 8, 3
 _LABEL = 24
@@ -168,7 +168,7 @@ class KernelDetail(Report):
             yield f"others fit as well (op, phase, microbatch, step or number chooses): {shown}{more}"
         yield from self.why_fewer
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Both levels, peers, ways to wait, and what the wavefronts did."""
         lines = [
             *wrapped("in detail", self.chosen.what.words), *aligned(self._level_lines(), _LABEL), "",

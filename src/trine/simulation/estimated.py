@@ -81,15 +81,15 @@ def _sentence(even: Evened, error: TooManyTasksError, low_ps: int, high_ps: int)
     all_kinds = (("slow", "as slow", even.links, even.num_slowed), ("dead", "dead", even.dead, even.num_dead))
     kinds = [kind for kind in all_kinds if len(kind[2])]
     none = f"no link {' or '.join(word for word, *_ in kinds)}"
-    none += "" if len(even.dead) else ", but for what such links carry"
+    none += "" if len(even.dead) else ", except for such links' own traffic"
     every = ", ".join(f"all {number} links of their places {word}" for _, word, _, number in kinds)
     longer = LONGER_DEAD if len(even.dead) else LONGER_SLOW
     names = " and ".join(f"{_names(even, links)} {word}" for word, _, links, _ in kinds)
     return (
         f"an estimate: the step takes about {format_time(low_ps)} ({none}) to {format_time(high_ps)} (this answer: "
-        f"{every}), {apart} apart; of small machines made to do worse {longer}. Exactly, with {names} alone, "
-        f"{error.num_classes} of {error.num_ranks} ranks behave differently, "
-        f"which makes {error.num_tasks:,} tasks"
+        f"{every}), {apart} apart; of small adversarial machines {longer}. The exact run, with {names} alone, "
+        f"has {error.num_classes} classes of {error.num_ranks} ranks, "
+        f"so {error.num_tasks:,} tasks"
     )
 
 

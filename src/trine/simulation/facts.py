@@ -93,7 +93,7 @@ def evidence(
         if report.evidence_ps.get(kind)
     ]
     if setup.slower:
-        rows.append(Evidence("slowest GPU", "assumed", _slowest(setup)))
+        rows.append(Evidence("GPU variation", "assumed", _slowest(setup)))
     if setup.software.profile is not None:
         rows.append(_software(setup))
     rows.extend(Evidence("layout", "assumed", text) for text in setup.layout_notes)
@@ -106,11 +106,13 @@ def evidence(
         sources = "; ".join(f"{name}: {text}" for name, text in setup.machine.sources.items())
         rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
         if setup.plan.num_ranks > 1:
-            sharing = "whole messages queue for links" if setup.network_name == "fifo" else "flows share links"
+            sharing = (
+                "whole messages queue for links" if setup.network_name == "fifo" else "concurrent flows share links"
+            )
             if setup.machine.circuits is not None:
-                sharing = f"{setup.machine.circuits.describe()}, between GPUs that no links join"
+                sharing = f"{setup.machine.circuits.describe()}, between GPUs without links"
             detail = (
-                f"{sharing}; {'schedules on one channel; no protocol overhead' if costs is None else costs.software}"
+                f"{'schedules on one channel, no protocol overhead' if costs is None else costs.software}; {sharing}"
             )
             rows.append(Evidence("communication time", "modelled", detail))
     for what, size in report.one_operation_bytes.items():
@@ -138,7 +140,7 @@ def _software(setup: Setup) -> Evidence:
     profile = setup.software.profile
     assert profile is not None
     fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
-    detail = f"{profile.name}, {setup.software.reason}: {profile.description.rstrip('.')}"
+    detail = f"{profile.name} ({setup.software.reason}; trine software show)"
     return Evidence("software", ASSUMED, "; ".join([detail, *fitted]))
 
 
@@ -149,7 +151,7 @@ def _recorded(workload: Workload) -> str:
         + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
         for each in workload.collectives
     )
-    return f"left out, the layout has its own: {'; '.join(listed)}"
+    return f"replaced by the layout's collectives: {'; '.join(listed)}"
 
 
 def _slowest(setup: Setup) -> str:
@@ -157,45 +159,45 @@ def _slowest(setup: Setup) -> str:
     from trine.compute.spread import SPREAD_SOURCE
 
     asked = setup.options.gpu_spread
-    why = SPREAD_SOURCE if asked is None else f"GPUs vary by a standard deviation of {asked:.2%}, as asked for"
-    return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} longer than an average one: {why}"
+    why = SPREAD_SOURCE if asked is None else f"standard deviation {asked:.2%}, from --gpu-spread"
+    return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} more time than the mean ({why})"
 
 
 def _broadcast_detail(setup: Setup, what: str, size_bytes: int, costs: StepCosts | None) -> str:
     size = format_bytes(size_bytes)
     if setup.machine is not None and setup.machine.circuits is not None:
-        return f"{size} by a chain, message by message: circuits are set up in turn"
+        return f"{size} along a chain, message by message: circuits are set up in turn"
     whose = "a chain over the links" if costs is None else f"the chain of {costs.library}"
-    detail = f"{size} as one operation of all replicas, which end together when {whose} ends at its last one"
+    detail = f"{size} as one operation: all replicas end with the last replica of {whose}"
     return f"{detail}; --buffers broadcast simulates its messages" if what == BUFFERS else detail
 
 
 def _operator_detail(kind: str, setup: Setup) -> str:
     workload = setup.workload
     if setup.compute == "roofline":
-        return f"{_data_sheet(setup)}; no recorded time is used (docs/background/roofline.md)"
+        return f"{_data_sheet(setup)}; recorded times are not used (trine help roofline)"
     if workload.format == SYNTHESISED or setup.compute == "tables":
-        of = f"no trace: predicted from the shapes of {workload.name}"
+        of = f"from the shapes of {workload.name}"
         if workload.format != SYNTHESISED:
-            of = f"no recorded time: predicted from the shapes of {_shapes_of(workload)}"
+            of = f"from the shapes of {_shapes_of(workload)}"
         return of + _TABLES.get(kind, "")
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else " and ".join(setup.times.moved_to) or "another size"
     if setup.times.is_recorded and setup.times.is_elsewhere:
-        recorded += f", kept on the cluster's {' and '.join(setup.times.named)}"
+        recorded += f", also used for the cluster's {' and '.join(setup.times.named)}"
     return {
         "measured": recorded,
         "interpolated": f"between operators {recorded} and in other traces",
-        "modelled": f"linear model of time on FLOPs and bytes, fitted on operators {recorded}",
-        "transferred": f"{recorded}, moved to {target} by the ratio of measured tables, of a sibling where it has none",
+        "modelled": f"linear model in FLOPs and bytes, fitted to operators {recorded}",
+        "transferred": f"{recorded}, moved to {target} by the ratio of measured tables (its own or a sibling's)",
         "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
     }[kind]
 
 
 #: What operators predicted from shapes rest on.
 _TABLES = {
-    "interpolated": ", by measurements on this GPU (docs/background/operator-time.md)",
-    "transferred": ", by measurements on a sibling and the ratio of the data sheets (docs/background/operator-time.md)",
+    "interpolated": "and benchmarks of this GPU (trine help operator-time)",
+    "transferred": "and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
 }
 
 
@@ -204,7 +206,7 @@ def _data_sheet(setup: Setup) -> str:
     workload = setup.workload
     sheet = f"the data sheet of the {setup.times.gpu}"
     if setup.times.is_each:
-        sheet = f"the data sheets of the {' and the '.join(setup.times.named)}, each rank's its own"
+        sheet = f"the data sheets of the {' and the '.join(setup.times.named)}, by rank"
     if workload.format == SYNTHESISED:
         return sheet
     return f"{sheet} on the shapes of {_shapes_of(workload)}"
@@ -217,17 +219,17 @@ def _shapes_of(workload: Workload) -> str:
 
 def setup_warnings(setup: Setup) -> list[str]:
     workload = setup.workload
-    found = setup.times.warnings("asked for" if setup.gpu is not None else "of the trace")
+    found = setup.times.warnings("(--gpu)" if setup.gpu is not None else "of the trace")
     if setup.has_host and setup.plan.inputs != "none" and (copies := _host_copies(workload)):
         found.append(
-            f"{copies} operators of the trace copy inputs to the GPU, and the copy over the host's links is modelled "
-            "too: --inputs none counts it once"
+            f"{copies} operators of the trace copy inputs to the GPU, and trine adds a copy over the host's links: "
+            "--inputs none counts it once"
         )
     exchanged = next((each for each in workload.collectives if each.operation == "all_to_all"), None)
     if exchanged is not None and setup.plan.num_ranks > 1:
         found.append(
             f"the recorded job exchanged data by {exchanged.count} all-to-alls ({format_time(exchanged.time_ps)}), as "
-            "for sharded embedding tables or experts; trine does not simulate them, so the step time leaves them out"
+            "for sharded embedding tables or experts; trine does not simulate them, so the step time excludes them"
         )
     is_silent = workload.has_gpu_times and workload.format != SYNTHESISED and setup.launch is None
     if is_silent and setup.options.cpu is None and not any(op.launch_start_ps is not None for op in workload.operators):
@@ -243,7 +245,7 @@ def fold_warnings(done: JobRun) -> list[str]:
 
     found = []
     if done.why:
-        found.append(f"every rank was simulated by itself: {done.why}")
+        found.append(f"trine simulated every rank: {done.why}")
     if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.placement)):
         found.append(sensitive)
     return found
@@ -280,7 +282,7 @@ def with_exposed_launches(result: Result) -> Result:
 
     waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
     rows = (
-        replace(row, detail=f"{waited} exposed on rank {result.slowest_rank}; {row.detail}")
+        replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
         if row.what == "CPU launch"
         else row
         for row in result.evidence

@@ -155,7 +155,7 @@ def _moved(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
     part = known.get(ASSUMED, 0.0) / max(sum(known.values()), 1e-9)
     low, high = (a ** (1 - part) * b**part for a, b in zip(MOVED_BY_TABLES, MOVED_BY_SHEETS, strict=True))
     how = "the ratio of measured tables" if part < 0.5 else "the ratio of the data sheets"
-    reason = f"80 % of operators that were left out lie so close to their time moved to another GPU, mostly by {how}"
+    reason = f"80 % of held-out operators fall this close to their time scaled to another GPU, mostly by {how}"
     return StepBand(low=low, high=high, level="operators moved to another GPU", num_rows=0, reason=reason)
 
 
@@ -192,8 +192,8 @@ def with_foreign_band(result: Result) -> Result:
     if not of:
         return result
     text = (
-        f"no published step of {' or of '.join(of)} is behind the band of the step's time, which may be too narrow: "
-        "they are of transformers in 16 bits on GPUs of NVIDIA"
+        "the likely range may be too narrow: it comes from published 16-bit transformer steps on NVIDIA GPUs, not "
+        f"from {' or '.join(of)}"
     )
     return result.with_words(warnings=(*result.warnings, text))
 
@@ -205,7 +205,7 @@ def with_public_mfu(result: Result) -> Result:
     if reached is None or best is None or reached <= best[0]:
         return result
     text = (
-        f"an MFU of {reached:.1%} is more than any published step on this GPU has that trine knows "
+        f"an MFU of {reached:.1%} is above every published step on this GPU that trine knows "
         f"({best[0]:.1%}, {best[1]}): hardly to be had"
     )
     return result.with_words(warnings=(*result.warnings, text))

@@ -60,16 +60,14 @@ class Timing:
         found = []
         if self.moved_to:
             found.append(
-                f"the trace has times of the {self.gpu} alone: those of the {_all_of(self.moved_to)} are predicted"
+                f"the trace has times of the {self.gpu} alone: times of the {_all_of(self.moved_to)} are predicted"
             )
         if len(self.named) > 1 and not self.is_each:
-            found.append(
-                f"the cluster mixes {', '.join(self.named)}: every rank is given the operator times of one GPU"
-            )
+            found.append(f"the cluster mixes {', '.join(self.named)}: every rank uses the operator times of one GPU")
         if self.is_elsewhere:
             known = first_known(self.here)
             found.append(
-                f"operator times are those of the {self.gpu} {whose}, but the cluster's GPUs are {self.named[0]}"
+                f"operator times are from the {self.gpu} {whose}, but the cluster's GPUs are {self.named[0]}"
                 + ("" if known is None else f": --gpu {known} predicts for them")
             )
         return found
@@ -106,8 +104,8 @@ def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | 
         raise InputError(no_gpu_times(workload, gpu if gpu is not None else first_known(here)))
     if not workload.has_gpu_times and not any(op.inputs or op.outputs for op in workload.operators):
         raise InputError(
-            f"the trace {workload.name[:60]!r} was recorded on {workload.recorded_on} and has no shapes of tensors, so "
-            "nothing says how long its operators take: record it with record_shapes=True"
+            f"the trace {workload.name[:60]!r} was recorded on {workload.recorded_on} without tensor shapes, so "
+            "its operators have no time on a GPU: record it with record_shapes=True"
         )
     own = None if workload.gpu is None else short_name(workload.gpu)
     if gpu is None and is_recorded:
@@ -149,8 +147,8 @@ def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...
     gpus = _all_of(named)[:120]
     if own is None:
         raise InputError(
-            f"the trace {workload.name[:60]!r} does not say on which GPU it was recorded, and the cluster's GPUs are "
-            f"{gpus}: --trace-gpu NAME says it, --compute roofline predicts from the shapes alone"
+            f"the trace {workload.name[:60]!r} names no GPU, and the cluster's GPUs are "
+            f"{gpus}: add --trace-gpu NAME, or --compute roofline predicts from the shapes alone"
         )
     there, is_known = first_known(named), known_gpu(own) is not None
     ways = [f"--gpu {there} predicts for them"] if there is not None and is_known else []

@@ -88,7 +88,7 @@ def simulate(
 def _why_not_compared(options: SimulateOptions) -> str:
     """Why the step cannot be compared with the same under another plan; empty where it can."""
     if not isinstance(options.collective_costs, str) or options.collective_costs == "loadstore":
-        return "the costs of collectives are those of this step's messages"
+        return "the costs of collectives fit this step's messages"
     if options.stragglers is not None and options.stragglers.jitter is not None:
         return "the step without it draws other random numbers"
     return ""
@@ -174,7 +174,13 @@ class _Run:
                     "schedule that is simulated (several rings or in-network reduction); --algorithm chooses another "
                     "schedule"
                 )
-        notes = dict.fromkeys(note for model in setup.gpus.models for note in model.notes)
+        stated = [text for workload in setup.gpus.workloads for text in workload.assumptions]
+        notes = dict.fromkeys(
+            note
+            for model in setup.gpus.models
+            for note in model.notes
+            if not any(text.startswith(note) for text in stated)
+        )
         return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.done))
 
 

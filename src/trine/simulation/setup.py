@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from trine.software.profile import Software
 
 
-NO_CONTENTION = "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)"
+NO_CONTENTION = "contention of compute and communication kernels for SMs and memory bandwidth"
 NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
-NO_OUTSIDE = "library workspaces and the CUDA context in memory (a software profile says them)"
-RETRIES = "what PyTorch gives back to the driver, and tries again, when an allocation fails"
-NO_LAUNCHES = "the CPU's time to launch collectives and copies, and the limit on how far it runs ahead"
+NO_OUTSIDE = "memory of library workspaces and the CUDA context (known with a software profile)"
+RETRIES = "PyTorch's cache flush and retry after a failed allocation"
+NO_LAUNCHES = "the CPU's time to launch collectives and copies, and its launch queue limit"
 COPIES_ALONE = "the CPU's time to launch copies of inputs"
 #: What the operator level leaves out, said with every result.
 NOT_MODELLED = (
@@ -337,9 +337,7 @@ def load_workload(
 def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
     if cluster is None:
         if plan.num_ranks > 1:
-            raise InputError(
-                f"{plan.num_ranks} GPUs need a cluster: name a preset or a file, or describe one by a topology"
-            )
+            raise InputError(f"{plan.num_ranks} GPUs need a cluster: a preset such as dgx-h100, a file, or a topology")
         return None
     from trine.cluster.load import as_cluster
 
@@ -362,8 +360,7 @@ def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Cal
         return make_compute(name, workload, target=target, source=None, calibration=calibration)
     if workload.gpu is None:
         raise InputError(
-            f"the trace {workload.name!r} does not say on which GPU it was recorded, so its times cannot be moved to "
-            f"{gpu!r}: --trace-gpu NAME says it"
+            f"the trace {workload.name!r} names no GPU, so its times cannot be moved to {gpu!r}: add --trace-gpu NAME"
         )
     source = known_gpu(workload.gpu)
     if source is None:

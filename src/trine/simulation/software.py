@@ -1,4 +1,4 @@
-"""Which software profile a simulation has: what was asked for, what the workload was written for, or the usual one."""
+"""Which software profile a simulation has: what was asked for, the workload's profile, or the usual one."""
 
 from __future__ import annotations
 
@@ -67,10 +67,8 @@ def software_of(
     """
     said = _said(workload)
     if asked is None:
-        return (
-            usual_for(workload, gpu) if said is None else ChosenSoftware(said[0], "what the workload was written for")
-        )
-    chosen = ChosenSoftware(as_software(asked), "asked for")
+        return usual_for(workload, gpu) if said is None else ChosenSoftware(said[0], "the workload's profile")
+    chosen = ChosenSoftware(as_software(asked), "as requested")
     if said is not None and said[0] != chosen.profile:
         name = NO_SOFTWARE if said[0] is None else said[0].name
         raise InputError(f"the workload was written for {name!r}, so not for {chosen.name!r}", field="software")

@@ -341,9 +341,7 @@ def _read(path: Path) -> Software:
             raise SpecError(f"cannot set {name[:40]!r}{nearest(name[:80], PLAN_FIELDS)}", file=path, field="plan")
     for name, factor in profile.fitted_factors():
         if factor.fitted_on is None:
-            raise SpecError(
-                "a factor other than 1 says on which rows it was fitted", file=path, field=f"factors.{name}"
-            )
+            raise SpecError("a factor other than 1 must name the rows of its fit", file=path, field=f"factors.{name}")
     return profile
 
 

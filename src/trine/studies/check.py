@@ -66,7 +66,7 @@ def check_log(
     InputError: a cluster of another size, a collective that is not predicted, or a log without such results.
     """
     if log.op is None:
-        raise InputError("the log does not say which collective it is: give --op", file=log.path)
+        raise InputError("the log does not name its collective: give --op", file=log.path)
     _check_ranks(log, cluster)
     _check_ratio(log, log.op, len(cluster.gpus))
     found, stated = options_of(log)
@@ -143,7 +143,7 @@ def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> 
     text = f"{of_sizes(len(fast), len(sizes))} below the band, up to {worst:.2g} times faster than predicted"
     if slow:
         text += f", and {len(slow)} above it"
-    guess = "may be too low" if len(fast) > len(slow) else "may be those of another machine"
+    guess = "may be too low" if len(fast) > len(slow) else "may come from another machine"
     return f"{text}: the cluster's numbers {guess}"
 
 
@@ -175,13 +175,13 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
         fields.pop("algorithm", None)
     stated = tuple(
         f"the log sets NCCL_{name}={value}"
-        + ("" if re.fullmatch(r"\w+", value) else ": a list or an exclusion, which is not modelled and was left out")
+        + ("" if re.fullmatch(r"\w+", value) else ": trine ignores lists and exclusions")
         for name, value in environment.items()
     )
     if log.num_ranks is None and log.fewest_ranks is None:
         stated = (*stated, "the log does not show the number of ranks: all GPUs of the cluster taken (--gpus)")
     if log.launch is None:
-        stated = (*stated, "the log does not say how processes were launched: taken as process-per-gpu")
+        stated = (*stated, "assumed one process per GPU: the log does not show the launch")
     return CollectiveOptions(**fields), stated
 
 

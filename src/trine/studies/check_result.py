@@ -16,6 +16,8 @@ from trine.collectives.sizes import format_size
 from trine.errors import InputError
 from trine.results.picture import log_scale, subplots
 from trine.results.report import Report, Row, Table
+from trine.results.screen import wrapped_at
+from trine.results.text import columns
 from trine.studies.hypotheses import Hypothesis
 from trine.studies.likelihood import Weighed
 from trine.studies.nccl_tests import NcclLog
@@ -25,6 +27,7 @@ INSIDE, SLOW, FAST = "inside", "slow", "fast"
 HEALTHY, SUSPICIOUS, MISFIT = "healthy", "suspicious", "misfit"
 _MARK = {SLOW: "slow", FAST: "fast"}
 MAX_CAUSES = 5
+_UNKNOWN = "no known cause"
 _COLOURS = {INSIDE: "#009E73", SLOW: "#D55E00", FAST: "#0072B2"}
 _NAMES = {INSIDE: "measured", SLOW: "measured, slow", FAST: "measured, fast"}
 
@@ -124,13 +127,47 @@ class CheckResult(Report):
         lines.append(f"# {_verdict(self)}")
         if self.causes and self.state != MISFIT:
             lines.append(
-                "# what was compared, by its probability if one of them is the cause, and how far it leaves the "
-                f"measurement (root mean square of the ratio's logarithm): {_causes(self)}"
+                f"# causes compared, with their probability and the remaining error (RMS of the ratio's logarithm): "
+                f"{_causes(self)}"
             )
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """Return the table."""
+        """Return the verdict, one row a size, the causes that were compared, and notes."""
+        log, first = self.log, self.rows[0].predicted
+        question = f"{log.op} of {first.num_ranks} ranks, {log.path} ({self.result}) against {self.cluster.name}"
+        rows: list[tuple[str, ...]] = [
+            ("size (B)", "measured (us)", "predicted", "low", "high", "ratio", "busbw (GB/s)", "predicted", "")
+        ]
+        for row in self.rows:
+            told = row.predicted
+            times = (f"{ps / 1e6:.2f}" for ps in (row.measured_ps, told.time_ps, told.low_ps, told.high_ps))
+            rates = (f"{rate / 1e9:.2f}" for rate in (row.busbw_bytes_per_s, told.busbw_bytes_per_s))
+            rows.append((str(row.size_bytes), *times, f"{row.ratio:.2f}", *rates, _MARK.get(row.state, "")))
+        causes = [("cause", "probability", "error left")]
+        causes += [
+            (c.cause.name, f"{c.probability:.0%}", f"x {math.exp(c.left):.2f}") for c in self.causes[:MAX_CAUSES]
+        ]
+        causes.append((_UNKNOWN, f"{_unknown(self):.0%}", ""))
+        notes = [*self.notes]
+        if self.noise:
+            notes.append(f"slow at {', '.join(map(format_size, self.noise))} alone, counted as noise")
+        shown = self.causes and self.state != MISFIT
+        return "\n".join(
+            [
+                *wrapped_at("", f"{question}; launch {self.options.launch}", 0),
+                *wrapped_at("", _verdict(self), 0),
+                "",
+                *columns(rows, spare=(7, 3, 4)),
+                *(["", *columns(causes)] if shown else []),
+                "",
+                *(line for note in notes for line in wrapped_at("note", note, 7)),
+                *wrapped_at("next", "--details; --plot FILE; trine help check", 7),
+            ]
+        )
+
+    def details(self) -> str:
+        """Return the table with all columns, notes, verdict and causes."""
         return self.table()
 
     def document(self) -> Row:
@@ -206,33 +243,33 @@ def _verdict(check: CheckResult) -> str:
     text = f"suspicious from {format_size(check.suspicious_from)}{until}: {count} above the band, "
     text += f"up to {max(slow):.2g} times slower than predicted"
     if check.cause is None:
-        near = f" (the nearest: {check.causes[0].cause.name})" if check.causes else ""
+        near = f" (nearest: {check.causes[0].cause.name})" if check.causes else ""
         hints = f"; {'; '.join(check.hints)}" if check.hints else ""
-        return f"{text}; no cause that trine knows explains it{near}{hints}"
-    others = f"; not to be told apart from it: {'; '.join(check.alike)}" if check.alike else ""
+        return f"{text}; no known cause explains it{near}{hints}"
+    others = f"; as likely: {'; '.join(check.alike)}" if check.alike else ""
     if check.unexplained_from is not None:
-        others += f"; from {format_size(check.unexplained_from)} the run is slower than that explains"
+        others += f"; from {format_size(check.unexplained_from)} the run is slower than this cause explains"
     if check.hints:
         others += f"; {'; '.join(check.hints)}"
     if check.stated:
         return f"{text}; cause: {check.cause.name}, {check.stated} ({check.cause.advice}){others}"
     share = check.causes[0].probability
-    how = "likely cause" if share >= 0.5 else f"no cause stands out, the most probable one ({share:.0%})"
+    how = "likely cause" if share >= 0.5 else f"no clear cause, most probable ({share:.0%})"
     return f"{text}; {how}: {check.cause.name} ({check.cause.advice}){others}"
 
 
 def _healthy(check: CheckResult) -> str:
-    """What is not suspicious, without hiding what the table marks."""
+    """Return the verdict without a fault, with the sizes that the table marks."""
     slow = [row for row in check.rows if row.state == SLOW and row.size_bytes not in check.noise]
-    text = "healthy: no size is slower than its band"
+    fast = [row for row in check.rows if row.state == FAST]
+    text = "healthy: no fault found"
     if slow:
-        worst = max(row.ratio for row in slow)
-        text = (
-            f"healthy: {of_sizes(len(slow), len(check.rows))} above the band, up to {worst:.2g} times slower than "
-            "predicted, as happens to sound machines too"
-        )
-    elif check.noise:
-        text = "healthy: no size but those named above is slower than its band"
+        worst = max(slow, key=lambda row: row.ratio)
+        text += f"; {len(slow)} of {len(check.rows)} sizes slow (worst {worst.ratio:.2g}x at "
+        text += f"{format_size(worst.size_bytes)}), within what healthy machines show"
+    if fast:
+        best = min(fast, key=lambda row: row.ratio)
+        text += f"; {len(fast)} faster than predicted (worst {1 / best.ratio:.2g}x at {format_size(best.size_bytes)})"
     return text
 
 
@@ -252,8 +289,12 @@ def _row(row: CheckedRow) -> str:
 
 def _causes(check: CheckResult) -> str:
     shown = [f"{each.cause.name} {each.probability:.0%} ({each.left:.2f})" for each in check.causes[:MAX_CAUSES]]
-    unknown = 1 - sum(each.probability for each in check.causes)
-    return "; ".join([*shown, f"none that trine knows {max(0.0, unknown):.0%}"])
+    return "; ".join([*shown, f"{_UNKNOWN} {_unknown(check):.0%}"])
+
+
+def _unknown(check: CheckResult) -> float:
+    """Return the probability that the cause is none of those compared."""
+    return max(0.0, 1 - sum(each.probability for each in check.causes))
 
 
 def _row_json(row: CheckedRow) -> Row:

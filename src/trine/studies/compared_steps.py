@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trine.studies.replay_rows import Predicted, predict
 from trine.studies.training_rows import TrainingRow
@@ -51,6 +52,16 @@ class ComparedStep:
 def compared(rows: Iterable[TrainingRow], answers: Iterable[Predicted]) -> tuple[ComparedStep, ...]:
     """Return rows with their predictions."""
     return tuple(ComparedStep(row=row, answer=answer) for row, answer in zip(rows, answers, strict=True))
+
+
+def read_steps(records: Iterable[Mapping[str, Any]], rows: Iterable[TrainingRow]) -> tuple[ComparedStep, ...]:
+    """Return stored predictions with the rows of the same names; skip predictions whose row is not bundled any more."""
+    named = {row.name: row for row in rows}
+    return tuple(
+        ComparedStep(row=named[record["row"]], answer=Predicted.read(record), calibrated_s=record["calibrated_s"])
+        for record in records
+        if record["row"] in named
+    )
 
 
 def source_weights(steps: Sequence[ComparedStep]) -> list[float]:

@@ -18,6 +18,7 @@ from trine.parallel.stragglers import Jitter, Stragglers
 from trine.results.headline import WidenedBand
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
+from trine.results.screen import wrapped_at
 from trine.simulation.options import SimulateOptions
 from trine.units import format_time
 
@@ -115,8 +116,12 @@ class EnsembleResult(Report):
             **self.tables(),
         }
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Text for people: the percentiles and a small histogram."""
+        return "\n".join([*self.numbers(), *self._histogram()])
+
+    def numbers(self) -> list[str]:
+        """Return the percentiles, the mean and the standard deviation as lines of text."""
         parts = (("min", self.min_ps), ("5 %", self.p5_ps), ("median", self.median_ps), ("95 %", self.p95_ps),
                  ("max", self.max_ps))  # fmt: skip
         head = f"{len(self.seeds)} runs, seeds {self.seeds[0]} to {self.seeds[-1]}: " + ", ".join(
@@ -124,7 +129,7 @@ class EnsembleResult(Report):
         )
         tail = f"mean {format_time(round(self.mean_ps))}, standard deviation {format_time(round(self.std_ps))}"
         partial = [] if self.finished else ["PARTIAL: stopped; these are the runs until then"]
-        return "\n".join([*partial, head, tail, *self._histogram()])
+        return [*partial, *wrapped_at("", head, 0), tail]
 
     def _histogram(self) -> list[str]:
         if self.min_ps == self.max_ps:
@@ -190,8 +195,15 @@ class StepEnsemble(Report):
         return self.runs.pictures()
 
     def summary(self) -> str:
-        """Text for people: what was random, percentiles, a histogram."""
-        return f"ensemble  {self.what}\n{self.runs.summary()}"
+        """Return what was random, and the percentiles."""
+        return "\n".join([*self._random(), *self.runs.numbers()])
+
+    def details(self) -> str:
+        """Return what was random, the percentiles and a histogram."""
+        return "\n".join([*self._random(), self.runs.details()])
+
+    def _random(self) -> list[str]:
+        return wrapped_at("ensemble", self.what, len("ensemble") + 2)
 
     def document(self) -> Row:
         """Return the block ``ensemble`` of a result's JSON."""

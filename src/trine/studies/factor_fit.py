@@ -66,7 +66,7 @@ def fit_factors(
     if len(set(names)) != len(names) or not 1 <= len(names) <= MAX_FACTORS:
         raise InputError(f"between 1 and {MAX_FACTORS} different factors are fitted, got {', '.join(names) or 'none'}")
     if len(names) > len(measured_s):
-        raise InputError(f"{len(names)} factors need as many measured steps, got {len(measured_s)}")
+        raise InputError(f"{len(names)} factors need {len(names)} measured steps, got {len(measured_s)}")
     asked = _Asked(predict, measured_s, names)
     every = list(range(len(measured_s)))
     start = np.zeros(len(names))

@@ -301,7 +301,7 @@ class KernelValidation(Validation):
             return "no point was predicted"
         return f"{len(self.compared)} points, median of |error| {median_error(self.compared):.1%}"
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return a line a point, by series; then medians, and the worst of all."""
         table = [_table(self.compared)] if self.compared else []
         return "\n".join([*table, *self.not_predicted_lines()])

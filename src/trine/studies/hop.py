@@ -30,6 +30,8 @@ from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result, timeline
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
+from trine.results.screen import wrapped_at
+from trine.results.text import wrapped
 from trine.results.waits import releasers, wait_reasons
 from trine.simulation import simulate
 from trine.simulation.recorded import first_known, gpus_under, timing
@@ -190,7 +192,7 @@ class HopResult(Report):
             for i in range(self.graph.num_workers)
         ]
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Text for people."""
         numbers, protocol = self.numbers, self.protocol
         used = sum(numbers.staleness.values())
@@ -199,8 +201,8 @@ class HopResult(Report):
         shares = self.shares()
         lines = [
             f"Hop: {self.graph.num_workers} workers, {self.graph.name} graph, {_options(protocol)}",
-            f"{protocol.iterations} iterations in {format_time(self.end_ps)}: {self.iterations_per_s:.3f} a second and "
-            "worker",
+            f"{protocol.iterations} iterations in {format_time(self.end_ps)}: {self.iterations_per_s:.3f} per second "
+            "and worker",
             f"an iteration computes {format_time(self.gradient_ps + self.apply_ps)} and sends "
             f"{format_bytes(self.update_bytes)} to each neighbour",
             f"workers compute {100 * shares['computing']:.1f} % of the time, wait for updates "
@@ -215,8 +217,9 @@ class HopResult(Report):
             lines.append(
                 f"{int(numbers.skipped.sum())} iterations skipped, most by one worker: {numbers.skipped.max()}"
             )
-        lines += [f"{e.what}: {e.kind} ({e.detail})" for e in self.evidence]
-        lines += [f"warning: {warning}" for warning in self.warnings]
+        lines = [line for text in lines for line in wrapped_at("", text, 0)]
+        lines += [line for e in self.evidence for line in wrapped(e.kind, f"{e.what}: {e.detail}")]
+        lines += [line for warning in self.warnings for line in wrapped("warning", warning)]
         return "\n".join(lines)
 
     def timeline(self) -> Timeline:
@@ -320,7 +323,7 @@ def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -
     elif workers not in (None, graph.num_workers):
         raise PlanError(f"the graph has {graph.num_workers} workers, which contradicts {workers}")
     if graph.num_workers > len(machine.gpus):
-        raise PlanError(f"{graph.num_workers} workers need as many GPUs: {machine.name!r} has {len(machine.gpus)}")
+        raise PlanError(f"{graph.num_workers} workers do not fit on the {len(machine.gpus)} GPUs of {machine.name!r}")
     return graph
 
 

@@ -119,7 +119,7 @@ def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator
             yield (
                 LAUNCH,
                 f"the run was launched as {launch}",
-                "give --launch, if the log does not say how its processes were started",
+                "give --launch if the log does not show how its processes were started",
                 cluster,
                 replace(options, launch=launch),
             )
@@ -166,7 +166,7 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
         if HOST_LINK in classes:
             yield (
                 PCIE,
-                "GPUs talk over PCIe instead of their own links",
+                "GPUs talk over PCIe instead of NVLink or XGMI",
                 "look at nvidia-smi topo -m, NCCL_P2P_DISABLE, and virtual machines that hide the links",
                 replace(cluster, links=tuple(link for link in cluster.links if link.link_class != SCALE_UP)),
                 options,

@@ -101,7 +101,7 @@ def _simumax(facts: Mapping[str, str]) -> MemoryRow | None:
         cuts=tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp)),
     )  # fmt: skip
     largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
-    shared = ("its memory run may be that of another number of micro-batches",) if facts["note"] else ()
+    shared = ("its memory run may have another number of micro-batches",) if facts["note"] else ()
     return MemoryRow(
         source=SIMUMAX,
         name=facts["case"],

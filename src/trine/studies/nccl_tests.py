@@ -169,7 +169,7 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
     if runs[0].op is None:
         raise InputError(
-            "does not say which collective it is, and the columns fit more than one: give --op all_gather, "
+            "does not name its collective, and the columns fit more than one: give --op all_gather, "
             "--op all_to_all, ...",
             file=path,
         )
@@ -476,9 +476,9 @@ def _num_hosts(draft: _Draft, counted: _Ranks, ranks: list[tuple[str, str, str]]
 
 
 def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
-    notes = [f"line {number} is cut and was left out" for number in islice(draft.cut, 5)]
+    notes = [f"line {number} is cut: ignored" for number in islice(draft.cut, 5)]
     if len(draft.cut) > 5:
-        notes.append(f"{len(draft.cut) - 5} more cut lines were left out")
+        notes.append(f"{len(draft.cut) - 5} more cut lines ignored")
     if draft.last_bytes is not None and (missing := facts.missing_sizes(draft.rows, draft.last_bytes, *draft.step)):
         notes.append(missing)
     if counted.note:

@@ -14,6 +14,7 @@ from trine.parallel.plan import OVERLAPS, Plan
 from trine.results import Result
 from trine.results.plot import breakdown
 from trine.results.report import Report, Row, Table
+from trine.results.screen import wrapped_at
 from trine.simulation import simulate
 from trine.simulation.options import SimulateOptions
 from trine.units import format_time
@@ -42,19 +43,22 @@ class OverlapRange(Report):
         """What contention costs: the step with it, less the step with ideal overlap."""
         return self.modelled.step_time_ps - self.ideal.step_time_ps
 
-    def summary(self) -> str:
-        """Two lines for people."""
+    def details(self) -> str:
+        """Return the three steps, then the savings and the cost of contention."""
+        return "\n".join(line for text in self._sentences() for line in wrapped_at("", text, 0))
+
+    def _sentences(self) -> tuple[str, str]:
         ideal, modelled, none = (format_time(getattr(self, name).step_time_ps) for name in OVERLAPS)
         return (
-            f"overlap  step {ideal} if it costs nothing, {modelled} with contention, {none} without overlap\n"
+            f"overlap  step {ideal} if it costs nothing, {modelled} with contention, {none} without overlap",
             f"overlap saves {_share(self.saved_ps, self.none.step_time_ps)}; "
-            f"contention costs {_share(self.cost_ps, self.ideal.step_time_ps)}"
+            f"contention costs {_share(self.cost_ps, self.ideal.step_time_ps)}",
         )
 
     @property
     def headline(self) -> str:
         """The three steps."""
-        return self.summary().partition("\n")[0]
+        return self._sentences()[0]
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:

@@ -10,12 +10,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from trine._version import __version__
 from trine.errors import InputError, SimulationError, TrineError
@@ -62,10 +63,10 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predicted:
-    """The answer to a row. shares: parts of the critical path by factor; simulated: micro-batches that were.
+    """The prediction of a row. shares: parts of the critical path by factor; simulated: simulated micro-batches.
 
-    model_flops: of the whole step on one GPU; peak_flops: of the GPU, a second. why_not: why there is no answer, empty
-    where there is. software: the profile that it rests on, ``none`` without.
+    model_flops: of the step on one GPU; peak_flops: of the GPU, per second. software: name of the profile, or ``none``.
+    cpu_s: CPU time of the prediction. why_not: the reason if the row has no prediction, else empty.
     """
 
     row: str
@@ -77,8 +78,14 @@ class Predicted:
     model_flops: float = 0.0
     peak_flops: float = 0.0
     software: str = "none"
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     why_not: str = ""
+
+    @staticmethod
+    def read(record: Mapping[str, Any]) -> Predicted:
+        """Return the prediction of a record, which may have other keys too. Raises KeyError for a missing key."""
+        known = {field.name: record[field.name] for field in fields(Predicted)}
+        return Predicted(**{**known, "shares": tuple(known["shares"])})
 
     def scaled(self, factors: Sequence[float], asked: Sequence[float] = ONES) -> float:
         """The step in seconds under other factors than those it was asked with, along the same critical path."""
@@ -89,13 +96,13 @@ class Predicted:
 
 def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
     """Predict one row; what cannot be asked says why."""
-    began = time.perf_counter()
+    began = time.process_time()
     if row.fault:
         return Predicted(row=row.name, why_not=row.fault)
     try:
         return _predicted(row, ask or Ask(), began)
     except TrineError as error:
-        return Predicted(row=row.name, why_not=str(error), wall_s=time.perf_counter() - began)
+        return Predicted(row=row.name, why_not=str(error), cpu_s=time.process_time() - began)
 
 
 def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
@@ -114,7 +121,7 @@ def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
         row=row.name, step_s=step.step_ps / 1e12, shares=_shares(step.result), simulated=step.simulated,
         micro_batches=step.micro_batches, memory_bytes=step.result.memory_peak_bytes or 0, model_flops=model,
         peak_flops=(work.peak_flops or 0.0) if work is not None else 0.0,
-        software=str(step.result.plan["software"]), wall_s=time.perf_counter() - began,
+        software=str(step.result.plan["software"]), cpu_s=time.process_time() - began,
     )  # fmt: skip
 
 
@@ -152,13 +159,17 @@ class Answers:
     def _take(self, line: str) -> None:
         try:
             entry = json.loads(line)
-            row = entry["answer"]
-            self._known[entry["key"]] = Predicted(**{**row, "shares": tuple(row["shares"])})
+            self._known[entry["key"]] = Predicted.read(entry["answer"])
         except (ValueError, TypeError, KeyError):  # a line that is not whole: a kill in the middle of a write
             return
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all kept answers."""
+        return sum(answer.cpu_s for answer in self._known.values())
+
     def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
-        """The answer that was kept."""
+        """Return the kept answer, or None."""
         return self._known.get(_key(row, ask))
 
     def add(self, row: TrainingRow, ask: Ask, answer: Predicted) -> None:
@@ -211,29 +222,28 @@ def replay(
     *,
     answers: Answers | None = None,
     jobs: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    done: Callable[[str], None] = lambda name: None,
 ) -> list[Predicted]:
-    """Predict rows, ``jobs`` at a time (None: one a core), and keep each answer.
+    """Predict rows, ``jobs`` at a time (None: one per core), and keep each answer.
 
-    progress: called with (rows that are done, rows in all). Raises InputError for less than one at a time.
+    done: called with the name of each finished row. Raises InputError if ``jobs`` is below 1.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"must be at least 1, got {jobs}", field="jobs")
     ask, answers = ask or Ask(), answers or Answers(None)
     found = {row.name: known for row in rows if (known := answers.get(row, ask)) is not None}
     left = [row for row in rows if row.name not in found]
-    if progress is not None and found:
-        progress(len(found), len(rows))
+    for name in found:
+        done(name)
     for row, answer in _answers(_shuffled(left), ask, jobs or os.cpu_count() or 1):
         answers.add(row, ask, answer)
         found[row.name] = answer
-        if progress is not None:
-            progress(len(found), len(rows))
+        done(row.name)
     return [found[row.name] for row in rows]
 
 
 def _shuffled(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-    """By the hash of their names: the time left is then told by the rows that are done."""
+    """Return rows in the order of the hashes of their names: long and short rows alternate."""
     return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).digest())
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from trine.collectives.plot import size_axis
 from trine.collectives.sizes import format_size
 from trine.results.picture import save, subplots
+from trine.results.report import Row
+from trine.results.text import columns
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import Expected
 from trine.studies.measured import COUNTED, Series, load_machines
-from trine.studies.validate import MIB, TARGETS, CollectiveValidation, Compared, Statistics
+from trine.studies.validate import MIB, NOT_COUNTED, TARGETS, CollectiveValidation, Compared, Statistics, statistics
 from trine.studies.validation import grouped, markdown, page_text, write_with_pictures
-from trine.units import format_time
 
 
 def summary_text(validation: CollectiveValidation, machines: int | None = None) -> str:
@@ -24,17 +24,18 @@ def summary_text(validation: CollectiveValidation, machines: int | None = None) 
 
     ``machines``: how many of the latter.
     """
-    lines = [validation.headline, "", f"{'':40} {'sizes':12} {_COLUMNS}", *_totals_lines(validation)]
+    lines = [validation.headline, "", f"{'':29} {'sizes':11} {_COLUMNS}  missed targets", *_totals_lines(validation)]
     left_out = validation.left_out
     if left_out is not None and left_out.compared:
         lines += ["", "each family of machines predicted by parameters fitted without it:", *_totals_lines(left_out)]
     lines += [line for note in validation.notes for line in ("", f"note: {note}")]
     groups = validation.groups()
-    lines += ["", f"{'machine':20} {'collective':14} {'sizes':15} {_COLUMNS}  worst"]
-    lines += [
-        f"{machine:20} {op:14} {band:15} {_numbers(stats)}  {stats.at.error:+.0%} at {place(stats.at)}"
+    rows: list[tuple[str, ...]] = [("machine", "collective", "sizes", *_HEAD, "worst")]
+    rows += [
+        (machine, op, band, *_cells(stats), f"{stats.at.error:+.0%} at {place(stats.at)}")
         for machine, op, band, stats in groups[:machines]
     ]
+    lines += ["", *columns(rows, spare=(8, 6, 3, 5))]
     if machines is not None and len(groups) > machines:
         lines.append(f"... and {len(groups) - machines} better ones: --all shows them")
     lines += ["", *(f"not predicted: {name} ({count} series): {why}" for (name, why), count in skipped(validation))]
@@ -42,7 +43,16 @@ def summary_text(validation: CollectiveValidation, machines: int | None = None) 
 
 
 def _totals_lines(validation: CollectiveValidation) -> list[str]:
-    return [f"{name:40} {band:12} {_numbers(s)}  {met(s, band)}" for name, band, s in validation.totals()]
+    return [
+        f"{name:29} {band:11} {_numbers(s)}  {_missed(name, s, band)}".rstrip() for name, band, s in validation.totals()
+    ]
+
+
+def _missed(name: str, stats: Statistics, band: str) -> str:
+    """Return which targets are missed; nothing for points that do not count."""
+    if name == NOT_COUNTED:
+        return ""
+    return ", ".join(word.split()[0] for word in stats.missed(band)) or "none"
 
 
 _HEAD = ("points", "median", "p90", "bias", "inside", "width")
@@ -95,103 +105,107 @@ def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
 
 PAGE = "collective-accuracy.md"
 ERRORS_PICTURE, CURVES_PICTURE = "collective-accuracy-errors.png", "collective-accuracy-curves.png"
-NUM_WORST = 20
+GROUPS_TABLE, SERIES_TABLE = "collective-accuracy-groups.csv", "collective-accuracy-series.csv"
+NUM_WORST = 8
 
 
 def write_report(validation: CollectiveValidation, folder: str | Path) -> list[Path]:
-    """Write the page and its pictures into ``folder``; needs the extra ``plot``. Returns what was written."""
+    """Write the page, its tables and pictures into ``folder``; needs the extra ``plot``. Return the paths."""
     pictures = {
         ERRORS_PICTURE: lambda path: plot_errors(validation, path),
         CURVES_PICTURE: lambda path: plot_curves(validation, path),
     }
-    return write_with_pictures(folder, PAGE, page(validation), pictures)
+    tables = {
+        GROUPS_TABLE: [
+            {"machine": machine, "collective": op, "sizes": band, **stats.row()}
+            for machine, op, band, stats in validation.groups()
+        ],
+        SERIES_TABLE: _series_rows(validation),
+    }
+    return write_with_pictures(folder, PAGE, page(validation), pictures, tables)
 
 
 def page(validation: CollectiveValidation) -> str:
-    """The page in Markdown."""
-    left_out = []
-    if validation.left_out is not None:
-        left_out = ["### Leave-one-machine-out", _LEFT_OUT_TEXT, _totals_table(validation.left_out)]
-    left_out += [f"Note: {note}." for note in validation.notes]
+    """Return the page in Markdown."""
     targets = (
-        f"{band}: median error at most {m:.0%}, 90th percentile {p:.0%}, {s:.0%} inside a band of width {w} or less"
+        f"{band}: median {m:.0%}, p90 {p:.0%}, inside {s:.0%}, median width of the range (high / low) {w}"
         for band, (m, p, s, w) in TARGETS.items()
     )
+    counted, compared = len(validation.counted), len(validation.compared)
+    missed = [
+        f"{name} {band} ({', '.join(wrong)})"
+        for name, band, stats in validation.totals()
+        if name in _COUNTED_GROUPS and (wrong := stats.missed(band))
+    ]
+    reasons = Counter(why.partition(":")[0] for _, why in validation.skipped)
+    qualities = Counter(x.point.quality for x in validation.compared if x.point.quality not in COUNTED)
     return page_text(
         PAGE,
-        headline=validation.headline,
-        targets=f"Targets: {'; '.join(targets)}.",
+        compared=f"{compared:,}",
+        counted=f"{counted:,}",
+        series=len({x.series.number for x in validation.compared}),
+        machines=len({x.series.machine.name for x in validation.compared}),
         totals=_totals_table(validation),
-        left_out="".join(f"{block}\n\n" for block in left_out),
-        groups=_groups_table(validation),
-        num_worst=NUM_WORST,
+        targets="\n".join(f"- Target {target}." for target in targets),
+        notes="".join(f"Note: {note}.\n\n" for note in validation.notes),
         worst=_worst_table(validation),
-        verdicts=markdown(("points", "suspicious", "series"), verdicts(validation)),
-        reasons=_reasons_table(validation),
-        skipped=_skipped_table(validation),
-        machines=_machines_table(validation),
+        missed="; ".join(missed) or "none",
+        not_counted=", ".join(f"{count} {name}" for name, count in qualities.most_common()) or "none",
+        skipped=", ".join(f"{why} ({count})" for why, count in reasons.items()) or "none",
+        verdicts=", ".join(f"{wrong} of {every} {name} series" for name, wrong, every in verdicts(validation)),
     )
 
 
-_LEFT_OUT_TEXT = """Each family of machines predicted by parameters that were fitted without it
-(`benchmarks/fit_collectives.py --leave`), machines of the split `fit` only; the held-out ones had no part in any."""
+_LEFT_OUT_GROUPS = ("all machines", "several nodes")
+_COUNTED_GROUPS = ("all machines", "machines used for fitting", "held-out machines", "one node", "several nodes")
 
 
 def _totals_table(validation: CollectiveValidation) -> str:
-    rows = [(name, band, *_cells(s), met(s, band)) for name, band, s in validation.totals()]
-    return markdown(("machines", "sizes", *_HEAD, "targets"), rows)
-
-
-def _groups_table(validation: CollectiveValidation) -> str:
-    rows = [
-        (machine, op, band, *_cells(stats), f"{stats.at.error:+.0%} at {place(stats.at)}")
-        for machine, op, band, stats in validation.groups()
+    """Return the errors of each group of machines, a row each, with both size bands side by side."""
+    left_out = validation.left_out.totals() if validation.left_out is not None else []
+    groups = [
+        *validation.totals(),
+        *((f"family left out: {name}", band, s) for name, band, s in left_out if name in _LEFT_OUT_GROUPS),
     ]
-    return markdown(("machine", "collective", "sizes", *_HEAD, "worst"), rows)
+    rows = []
+    for name, members in grouped(groups, lambda group: group[0]).items():
+        bands = {band: (*_cells(s)[:3], _cells(s)[4], "yes" if s.meets(band) else "no") for _, band, s in members}
+        rows.append((name, *(cell for band in TARGETS for cell in bands.get(band, ("",) * 5))))
+    head = [cell for band in TARGETS for cell in (f"{band}: points", "median", "p90", "inside", "targets met")]
+    return markdown(("machines", *head), rows)
 
 
 def _worst_table(validation: CollectiveValidation) -> str:
     rows = [
-        (
-            each.series.name, format_size(each.point.size_bytes), format_time(each.point.time_ps),
-            format_time(each.predicted.time_ps), f"{each.error:+.0%}",
-            f"{each.predicted.algorithm}/{each.predicted.protocol}", each.series.observed or "-",
-        )
-        for each in validation.worst(NUM_WORST)
-    ]  # fmt: skip
-    head = ("series", "size", "measured", "predicted", "error", "predicted choice", "library's choice")
-    return markdown(head, rows)
-
-
-def _reasons_table(validation: CollectiveValidation) -> str:
-    points = (x for x in validation.compared if x.point.quality not in COUNTED)
-    found = Counter((x.series.machine.name, x.point.quality, x.point.reason) for x in points)
-    rows = [(name, quality, count, why) for (name, quality, why), count in sorted(found.items())]
-    return markdown(("machine", "quality", "points", "reason"), rows)
-
-
-def _skipped_table(validation: CollectiveValidation) -> str:
-    rows = [(name, count, why) for (name, why), count in skipped(validation)]
-    return markdown(("machine", "series", "reason"), rows) if rows else "Everything was predicted."
-
-
-def _machines_table(validation: CollectiveValidation) -> str:
-    series = [*{x.series.number: x.series for x in validation.compared}.values(), *(s for s, _ in validation.skipped)]
-    by_machine = grouped(series, lambda each: each.machine.name)
-    rows = [
-        (name, machine.family, machine.split, machine.cluster or "-", machine.launch, _sources(by_machine[name]))
-        for name, machine in load_machines().items()
-        if name in by_machine
+        (machine, op, band, stats.count, f"{stats.median:.1%}", f"{stats.at.error:+.0%} at {place(stats.at)}")
+        for machine, op, band, stats in validation.groups()[:NUM_WORST]
     ]
-    return markdown(("machine", "family", "split", "cluster", "launch", "sources"), rows)
+    return markdown(("machine", "collective", "sizes", "points", "median", "worst point"), rows)
 
 
-def _sources(series: Iterable[Series]) -> str:
-    return "; ".join(_short(source) for source in dict.fromkeys(each.source for each in series))
-
-
-def _short(source: str) -> str:
-    return source.replace("|", "/").removeprefix("https://").removeprefix("github:")
+def _series_rows(validation: CollectiveValidation) -> list[Row]:
+    """Return a row for each series, the largest error first, then the series without a prediction."""
+    machines = load_machines()
+    found = grouped(validation.compared, lambda each: each.series.number)
+    ranked = sorted(found.values(), key=lambda points: -max(abs(x.error) for x in points))
+    both = [*((points[0].series, points, "") for points in ranked), *((s, [], why) for s, why in validation.skipped)]
+    rows: list[Row] = []
+    for series, points, why in both:
+        machine, stats = machines[series.machine.name], statistics(points)
+        at = None if stats is None else stats.at
+        rows.append({
+            "series": series.name, "machine": machine.name, "family": machine.family, "split": machine.split,
+            "cluster": machine.cluster, "launch": machine.launch, "points": len(points),
+            "counted_points": sum(x.point.quality in COUNTED for x in points),
+            "median_error": stats and stats.median, "worst_error": at and at.error,
+            "worst_size_bytes": at and at.point.size_bytes, "measured_us": at and at.point.time_ps / 1e6,
+            "predicted_us": at and at.predicted.time_ps / 1e6,
+            "predicted_choice": at and f"{at.predicted.algorithm}/{at.predicted.protocol}",
+            "observed_choice": series.observed,
+            "not_counted": "; ".join({x.point.reason: "" for x in points if x.point.quality not in COUNTED}),
+            "not_predicted": why, "source": series.source,
+        })  # fmt: skip
+    return rows
 
 
 #: Machines and collectives whose curves are drawn, where they are among those compared.

@@ -77,7 +77,7 @@ class StepFit:
             + (
                 "no step is left over to test it"
                 if self.fit.left_out_error is None
-                else f"{self.fit.left_out_error:.1%} on steps that were left out of it"
+                else f"{self.fit.left_out_error:.1%} on held-out steps"
             )
         )
         if self.is_doubtful:

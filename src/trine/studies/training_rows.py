@@ -98,7 +98,7 @@ class TrainingRow:
         """A column as a whole number: what the row states, else what the source fills in, else ``default``."""
         value = self.facts.get(column) or self.source.fill.get(column) or default
         if value is None:
-            raise InputError(f"{self.name} does not state it, and nothing is taken instead", field=column)
+            raise InputError(f"{self.name} does not state it, and there is no default", field=column)
         return whole_number(value, column)
 
     @property
@@ -137,7 +137,7 @@ class TrainingRow:
     def open(self) -> tuple[str, ...]:
         """What the source leaves open, in words."""
         blank = tuple(
-            f"{name.replace('_', ' ')}: {self.source.fill[name]} is taken" if name in self.source.fill
+            f"{name.replace('_', ' ')}: assumed {self.source.fill[name]}" if name in self.source.fill
             else f"{name.replace('_', ' ')} not stated"
             for name in DECISIVE
             if not self.facts.get(name) and name not in self.source.plan and self._matters(name)

@@ -39,6 +39,8 @@ BELOW, FROM = "below 1 MiB", "from 1 MiB"
 #: What issue 3 asks for: median and 90th percentile of the absolute error, share inside the band, median high / low.
 TARGETS = {BELOW: (0.25, 0.40, 0.80, 2.5), FROM: (0.12, 0.40, 0.80, 1.6)}
 _TARGET_KEYS = ("median_error_max", "p90_error_max", "share_inside_min", "median_width_max")
+#: The total of points that do not count.
+NOT_COUNTED = "not counted (noisy, degraded)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +130,7 @@ class CollectiveValidation(Validation):
             f"{len(self.counted)} count; error = predicted / measured time - 1"
         )
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return a line a total: points, median and 90th percentile of the absolute error."""
         lines = (
             f"{name} {band}: {s.count} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
@@ -172,8 +174,8 @@ class CollectiveValidation(Validation):
             ("held-out machines", _of_split(self.counted, HELD_OUT)),
             ("one node", [each for each in self.counted if each.series.num_nodes <= 1]),
             ("several nodes", [each for each in self.counted if each.series.num_nodes > 1]),
-            ("every point, whatever its quality", self.compared),
-            ("not counted: noisy, unusual, degraded", [x for x in self.compared if x.point.quality not in COUNTED]),
+            ("every point, counted or not", self.compared),
+            (NOT_COUNTED, [x for x in self.compared if x.point.quality not in COUNTED]),
         ]
         return [
             (name, band, found)

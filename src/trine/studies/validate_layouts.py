@@ -17,9 +17,10 @@ import numpy as np
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import ComparedStep, StepValidation, compared, compared_faults
+from trine.studies.compared_steps import ComparedStep, StepValidation, compared, compared_faults, read_steps
 from trine.studies.replay_rows import ONES, Answers, Ask, Triple, replay
 from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
+from trine.studies.stored import Work, origin_row, read_stored
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import sampled, thinned
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
@@ -128,7 +129,7 @@ class LayoutValidation(StepValidation):
             )
         return found
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return errors by nodes, then each group, then what is apart."""
         said = (
             [f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model"]
@@ -146,6 +147,7 @@ class LayoutValidation(StepValidation):
         apart = [("apart, counted nowhere", *HEAD), *((why, *cells(e)) for why, e in self.apart())]
         failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed]
         return blocks(
+            self.origin,
             [self.headline, *said],
             aligned(rows, 30),
             aligned(groups, 30) if len(groups) > 1 else [],
@@ -154,8 +156,9 @@ class LayoutValidation(StepValidation):
         )
 
     def document(self) -> Row:
-        """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``."""
+        """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin of a stored report."""
         return {
+            "stored": origin_row(self.stored),
             "is_sample": self.is_sample,
             "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
@@ -213,14 +216,17 @@ def validate_layouts(
     if most_rows is not None:
         rows = thinned(rows, most_rows, lambda row: f"{row.model} on {row.num_nodes}")
     usual = Ask.of(software)
-    ask = partial(replay, answers=answers, jobs=jobs, progress=progress)
+    if sample:
+        near = [row for row in rows if row.num_nodes <= 16]
+        rows = sampled(near, SAMPLE_LAYOUTS, lambda row: (row.facts["model"], row.num_nodes))
+    fitted_on = [row for row in rows if _is_fitted_on(row)]
+    one_node = [row for row in rows if row.num_nodes == 1 and not row.apart]
+    again = [] if sample or blind else [*fitted_on, *fitted_on, *one_node]
+    work = Work("layouts", (row.name for row in (*rows, *again)), progress)
+    ask = partial(replay, answers=answers, jobs=jobs, done=work)
     if sample or blind:
-        if sample:
-            near = [row for row in rows if row.num_nodes <= 16]
-            rows = sampled(near, SAMPLE_LAYOUTS, lambda row: (row.facts["model"], row.num_nodes))
         steps = (*compared(rows, ask(rows, usual)), *unread)
         return LayoutValidation(steps=steps, is_sample=sample, least=SAMPLE_LAYOUTS if sample else LEAST)
-    fitted_on = [row for row in rows if _is_fitted_on(row)]
     first = [AskedStep(row, answer) for row, answer in zip(fitted_on, ask(fitted_on, usual), strict=True)]
     fitting = replace(usual, names=FITTED_FACTORS)
     known = refined([step for step in first if not step.answer.why_not], len(FITTED_FACTORS), ask, fitting)
@@ -232,9 +238,19 @@ def validate_layouts(
         ComparedStep(row=row, answer=answer, calibrated_s=answer.scaled(factors, asked))
         for row, answer in zip(judged, ask(judged, replace(fitting, factors=asked)), strict=True)
     )
-    one_node = [row for row in rows if row.num_nodes == 1 and not row.apart]
     alone = compared(one_node, ask(one_node, usual))
     return LayoutValidation(steps=(*steps, *unread), blind=alone, factors=factors, num_fitted=len(known))
+
+
+def load_stored_layouts() -> LayoutValidation:
+    """Return the stored report of all layouts, without a replay."""
+    origin, content = read_stored("layouts")
+    rows = load_layouts()
+    steps, alone = (read_steps(content[part], rows) for part in ("rows", "blind"))
+    return LayoutValidation(
+        steps=(*steps, *compared_faults(rows)), blind=alone, factors=tuple(content["factors"]),
+        num_fitted=content["num_fitted"], stored=origin,
+    )  # fmt: skip
 
 
 def _is_fitted_on(row: TrainingRow) -> bool:

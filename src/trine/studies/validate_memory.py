@@ -6,6 +6,7 @@ Memory needs no run: each row's rank programs are written, and PyTorch's allocat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -29,6 +30,7 @@ from trine.studies.memory_rows import (
     load_memory_rows,
     read_memory_rows,
 )
+from trine.studies.stored import Work, origin_row, read_stored
 from trine.studies.training_rows import ULTRASCALE, check_sources
 from trine.studies.validation import HEAD, Errors, UnreadRow, Validation, blocks, cells, errors_by, grouped
 from trine.units import format_bytes
@@ -45,12 +47,16 @@ VERDICTS = (FITS, TIGHT, DOES_NOT_FIT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedMemory:
-    """A row and what is modelled: of the ranks that were measured, and of all that decide whether the layout fits."""
+    """A row, the modelled memory of the measured ranks, and the verdict over all ranks that decide it.
+
+    cpu_s: CPU time of the prediction.
+    """
 
     row: MemoryRow
     use: MemoryUse | None
     verdict: str
     why_not: str = ""
+    cpu_s: float = 0.0
 
     @property
     def predicted_bytes(self) -> int:
@@ -118,14 +124,14 @@ class MemoryValidation(Validation):
         text = ", ".join(f"{name} {e.mean:.1%}" for name, e in self.errors())
         return f"{'sample: ' if self.is_sample else ''}{len(self.answers)} rows; mean error of peak memory: {text}"
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return errors by source, the confusion of verdicts, and the worst rows."""
         rows = [("error of peak memory", *HEAD), *((name, *cells(e)) for name, e in self.errors())]
         spread = self.spread()
         if spread is not None:
             rows.append(("one test on two platforms", *cells(spread)))
         failed = [f"not predicted: {row.name}: {row.why}" for row in self.unpredicted]
-        return blocks(self.headline, aligned(rows, 30), self._verdicts(), self._worst(), failed)
+        return blocks(self.origin, self.headline, aligned(rows, 30), self._verdicts(), self._worst(), failed)
 
     @property
     def unpredicted(self) -> tuple[UnreadRow, ...]:
@@ -153,9 +159,10 @@ class MemoryValidation(Validation):
         return aligned(rows, 60) if worst else []
 
     def document(self) -> Row:
-        """``errors`` by source, ``spread``, ``confusion`` and ``rows``."""
+        """``errors`` by source, ``spread``, ``confusion`` and ``rows``; ``stored``: origin of a stored report."""
         spread, (under, ran) = self.spread(), self.under_capacity
         return {
+            "stored": origin_row(self.stored),
             "is_sample": self.is_sample,
             "errors": [{"source": name, **errors.row()} for name, errors in self.errors()],
             "spread": spread.row() if spread is not None else None,
@@ -183,17 +190,34 @@ def validate_memory(
 ) -> MemoryValidation:
     """Model the peak memory of all bundled rows; ``sample``: of some of each source.
 
-    Raises InputError for an unknown source.
+    progress: called with the work done and all work, in milliseconds of CPU time. Raises InputError for an unknown
+    source.
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found = _AskedMemory(), []
+    asked, found, work = _AskedMemory(), [], Work("memory", (row.name for row in rows), progress)
     for row in rows:
-        found.append(asked.compared(row))
-        if progress is not None:
-            progress(len(found), len(rows))
+        began = time.process_time()
+        found.append(replace(asked.compared(row), cpu_s=time.process_time() - began))
+        work(row.name)
     unread = [row for source in sources or SOURCES for row in read_memory_rows(source)[1]]
     return MemoryValidation(answers=tuple(found), is_sample=sample, unread=tuple(unread))
+
+
+def load_stored_memory() -> MemoryValidation:
+    """Return the stored report of all rows, without modelling them again."""
+    origin, content = read_stored("memory")
+    rows = {row.name: row for source in SOURCES for row in load_memory_rows(source)}
+    answers = tuple(
+        ComparedMemory(
+            row=rows[one["row"]], use=one["use"] and MemoryUse(**one["use"]), verdict=one["verdict"],
+            why_not=one["why_not"], cpu_s=one["cpu_s"],
+        )
+        for one in content["rows"]
+        if one["row"] in rows
+    )  # fmt: skip
+    unread = tuple(row for source in SOURCES for row in read_memory_rows(source)[1])
+    return MemoryValidation(answers=answers, unread=unread, stored=origin)
 
 
 def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:

@@ -277,7 +277,7 @@ class OperatorValidation(Validation):
         """Errors of one question, in the order in which they were found."""
         return [each for each in self.errors if each.about.what == what]
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return a table a question, the worst median first, and what others publish."""
         lines = [self.headline, *self.notes]
         for what, title in _TITLES.items():

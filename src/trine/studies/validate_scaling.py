@@ -354,7 +354,7 @@ class ScalingValidation(Validation):
             "of which is judged",
         )
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """The judged pairs, worst first, what their predictions are made of, the rows that were fitted on, the rest."""
         head = ("", "batch", "measured", "predicted", "error", "collectives", "slowest", "software")
         judged = [("pairs", *head[1:]), *(_cells(row) for row in self.judged)]

@@ -17,9 +17,10 @@ from trine.errors import InputError
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import ComparedStep, StepValidation, compared, source_weights
+from trine.studies.compared_steps import ComparedStep, StepValidation, compared, read_steps, source_weights
 from trine.studies.replay_rows import Answers, Ask, cost, replay
 from trine.studies.step_factors import calibrated
+from trine.studies.stored import Work, origin_row, read_stored
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
@@ -80,11 +81,12 @@ class TrainingValidation(StepValidation):
         found = [f"{len(apart)} rows are shown apart and count nowhere"] if apart else []
         return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Errors by source, GPU, software and scale, the worst rows with what is open, and the rest."""
         worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
         failed = [f"  {step.row.source.key}: {step.row.name}: {step.answer.why_not}" for step in self.failed]
         return blocks(
+            self.origin,
             self.headline,
             *(self._group_lines(by) for by in GROUPS),
             ["worst rows", *worst] if worst else [],
@@ -109,31 +111,33 @@ class TrainingValidation(StepValidation):
     def document(self) -> Row:
         """``errors`` over sources; ``groups`` by source, GPU, software, scale; ``rows``; ``apart``; ``not_predicted``.
 
-        Times in seconds, errors as parts of one.
+        Times in seconds, errors as fractions. ``stored``: origin of a stored report.
         """
         errors, fitted = self.errors(self.counted), self.errors(self.counted, True)
         return {
+            "stored": origin_row(self.stored),
             "is_sample": self.is_sample,
             "finished": self.finished,
             "targets": dict(zip(("mean_error_max", "p90_error_max", "bias_max"), BLIND, strict=True)),
             "errors": None if errors is None else errors.row(),
             "calibrated_errors": None if fitted is None else fitted.row(),
             **self.tables(),
-            "apart": [_step_row(step) for step in self.compared if step.row.apart],
+            "apart": [step_row(step) for step in self.compared if step.row.apart],
             "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.failed],
         }
 
     def tables(self) -> dict[str, Table]:
         """Return ``groups`` and ``rows`` of :meth:`document`, the worst first."""
         groups = [{"by": by, "group": name, **errors.row()} for by in GROUPS for name, errors in self.grouped(by)]
-        return {"groups": groups, "rows": [_step_row(step) for step in self.worst()]}
+        return {"groups": groups, "rows": [step_row(step) for step in self.worst()]}
 
     def worst(self) -> list[ComparedStep]:
         """Counted rows, those that are off by the largest factor first."""
         return sorted(self.counted, key=lambda step: -abs(np.log1p(step.error)))
 
 
-def _step_row(step: ComparedStep) -> Row:
+def step_row(step: ComparedStep) -> Row:
+    """Return a row beside its prediction, as plain data."""
     row, answer = step.row, step.answer
     return {
         "row": row.name,
@@ -170,20 +174,29 @@ def validate_training(
 
     sample: a few cheap rows of each source. software: another profile for all rows, by name or file; ``none`` for no
     profile. blind: fit no factors either; a sample fits none. most_rows: of those of each source that count, drawn by
-    the hash of their names. answers: kept ones (None: nothing is kept). jobs, progress: as
-    :func:`trine.studies.replay_rows.replay` takes them.
+    the hash of their names. answers: kept answers (None: keep nothing). jobs: as in
+    :func:`trine.studies.replay_rows.replay`. progress: called with the work done and all work, in milliseconds of CPU
+    time.
 
-    Raises InputError for an unknown source or profile, and for less than one row or one at a time.
+    Raises InputError for an unknown source or profile, and if ``most_rows`` or ``jobs`` is below 1.
     """
     if most_rows is not None and most_rows < 1:
         raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
     rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
-    ask = partial(replay, answers=answers, jobs=jobs, progress=progress)
+    again = [] if sample or blind else [row for row in rows if not row.apart]
+    work = Work("training", (row.name for row in (*rows, *again)), progress)
+    ask = partial(replay, answers=answers, jobs=jobs, done=work)
     steps = compared(rows, ask(rows, usual))
     if sample or blind:
         return TrainingValidation(steps=steps, is_sample=sample)
     return TrainingValidation(steps=calibrated(steps, ask, usual))
+
+
+def load_stored_training() -> TrainingValidation:
+    """Return the stored report of all rows, without a replay."""
+    origin, content = read_stored("training")
+    return TrainingValidation(steps=read_steps(content["rows"], chosen_rows(None, False)), stored=origin)
 
 
 def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow]:

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from trine.errors import TrineError
 from trine.inputs import PRESETS, is_file, read_bytes, read_text
 from trine.outputs import write_text
-from trine.results.report import Report, Row
+from trine.results import frames
+from trine.results.report import Report, Row, Table
+from trine.studies.stored import Origin
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -160,12 +162,18 @@ class Validation(Report):
     """Predictions beside measurements.
 
     unread: rows without a prediction. is_sample: of some rows of each source only. finished: False: stopped before the
-    last row.
+    last row. stored: the origin of a stored report; None after a replay.
     """
 
     unread: tuple[UnreadRow, ...] = ()
     is_sample: bool = False
     finished: bool = True
+    stored: Origin | None = None
+
+    @property
+    def origin(self) -> str:
+        """The line that introduces a stored report, empty after a replay."""
+        return self.stored.line if self.stored is not None else ""
 
     @property
     def unpredicted(self) -> tuple[UnreadRow, ...]:
@@ -198,12 +206,24 @@ def page_text(name: str, **parts: object) -> str:
 
 
 def write_with_pictures(
-    folder: str | Path, name: str, text: str, pictures: Mapping[str, Callable[[Path], None]]
+    folder: str | Path,
+    name: str,
+    text: str,
+    pictures: Mapping[str, Callable[[Path], None]],
+    tables: Mapping[str, Table],
 ) -> list[Path]:
-    """Write a page and its pictures, each by its function; needs the extra ``plot``. Return the paths."""
+    """Write a page, its pictures (each by its function) and its CSV tables; needs the extra ``plot``."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for picture, draw in pictures.items():
         draw(folder / picture)
-    write_text(folder / name, text)  # last: it names the pictures
-    return [folder / each for each in (name, *pictures)]
+    for table, rows in tables.items():
+        frames.to_csv({table: [_rounded(row) for row in rows] if isinstance(rows, list) else rows}, folder / table)
+    write_text(folder / name, text)  # last: it names the others
+    return [folder / each for each in (name, *pictures, *tables)]
+
+
+def _rounded(row: Row) -> Row:
+    """Return a row with numbers of 6 significant digits, and lists as sentences."""
+    texts = {name: "; ".join(value) for name, value in row.items() if isinstance(value, list)}
+    return row | texts | {name: float(f"{value:.6g}") for name, value in row.items() if isinstance(value, float)}

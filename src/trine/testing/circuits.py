@@ -125,7 +125,7 @@ def _require_standing(
     spans: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for now, what, ends in history:
         if what == "torn down":
-            require(ends in standing, f"{where}: the circuit {ends} is torn down, but there is none")
+            require(ends in standing, f"{where}: the circuit {ends} is torn down, but does not stand")
             spans.setdefault(ends, []).append((standing.pop(ends), now))
             continue
         require(ends not in standing, f"{where}: the circuit {ends} is set up twice")

@@ -201,7 +201,7 @@ def _require_fitting(
         is_full = any(carried[link] >= capacity[link] * (1 - TOLERANCE) for link in route)
         require(
             is_full or (rate > 0 and not work_conserving),
-            f"{where}: a flow over links {list(route)} is held at {rate} bytes/s although no link on its way is full, "
+            f"{where}: a flow over links {list(route)} has {rate} bytes/s although no link on its way is full, "
             f"routes {list(routes)}, rates {list(rates)}",
         )
 
@@ -260,5 +260,5 @@ def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Rec
     )
     require(
         [state for state in history if state[0] < end_ps] == [state for state in other if state[0] < end_ps],
-        f"{where}: what happens before transfer {task} ends depends on how many bytes it still has",
+        f"{where}: the events before the end of transfer {task} depend on its remaining bytes",
     )

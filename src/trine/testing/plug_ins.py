@@ -66,7 +66,7 @@ def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, 
         f"have {-(-size // own)} bytes each",
     )
     if kind in schedule_proof.PARTED:
-        require(chunks % num_ranks == 0, f"{where}: {chunks} chunks; this collective has as many of them for each rank")
+        require(chunks % num_ranks == 0, f"{where}: {chunks} chunks do not divide over {num_ranks} ranks")
 
 
 def _require_sends(schedule: Schedule, where: str) -> None:
@@ -85,8 +85,8 @@ def _require_sends(schedule: Schedule, where: str) -> None:
         if schedule.shift_symmetric and position < schedule.num_ranks:
             require(
                 schedule_proof.equal_sends(sends, schedule_proof.shifted_sends(schedule, first, position)),
-                f"{where}: says that it is shift_symmetric, but the sends of rank {position} are not those of rank 0 "
-                "shifted",
+                f"{where}: declares shift_symmetric, but the sends of rank {position} differ from the shifted sends of "
+                "rank 0",
             )
 
 
@@ -194,7 +194,7 @@ def _require_finds_nothing(reader: TraceReader, folder: Path, where: str) -> Non
         found = reader.find(folder)
     except TrineError as error:
         raise AssertionError(f"{where}: find() must return None for an empty folder, not raise: {error}") from error
-    require(found is None, f"{where}: finds {found!r} in an empty folder; find() must return None there")
+    require(found is None, f"{where}: finds {found!r} in an empty folder instead of None")
 
 
 def _require_round_trip(workload: Workload, where: str) -> None:

@@ -15,5 +15,5 @@ def require_order(graph: TaskGraph, records: Records, task: int, where: str) -> 
     """A task starts when what it waits for has ended, or later."""
     require(
         records.start_ps[task] >= records.end_ps[graph.predecessors(task)].max(initial=0),
-        f"{where}: task {task} starts before what it waits for has ended",
+        f"{where}: task {task} starts before its dependencies have ended",
     )

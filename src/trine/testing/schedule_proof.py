@@ -95,13 +95,13 @@ def _check_symmetry(schedule: Schedule) -> None:
     """The sends of every position are those of position 0, shifted."""
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     if schedule.num_switches or schedule.num_chunks % schedule.num_ranks:
-        raise InputError(f"{_title(schedule)}: says that it is shift_symmetric, but its chunks or switches cannot be")
+        raise InputError(f"{_title(schedule)}: declares shift_symmetric, but its chunks or switches are not")
     first = schedule.sends_of(0, *shape)
     for position in range(1, schedule.num_ranks):
         if not equal_sends(schedule.sends_of(position, *shape), shifted_sends(schedule, first, position)):
             raise InputError(
-                f"{_title(schedule)}: says that it is shift_symmetric, but the sends of rank {position} are not those "
-                "of rank 0 shifted"
+                f"{_title(schedule)}: declares shift_symmetric, but the sends of rank {position} differ from the "
+                "shifted sends of rank 0"
             )
 
 
@@ -311,8 +311,8 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
         if difference:
             stated = "shift_symmetric" if schedule.shift_symmetric else f"symmetry {schedule.symmetry}"
             raise InputError(
-                f"{title}: with {stated}, the {difference} of rank {position} would not be what the sends of all ranks "
-                "make it"
+                f"{title}: with {stated}, the {difference} of rank {position} would differ from the result of all "
+                "ranks' sends"
             )
 
 

@@ -55,7 +55,7 @@ def load(
         return load_bundled(str(path), batch)
     if not exists(place):
         _refuse_bare_model(str(path))
-        raise TraceError(f"there is no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
+        raise TraceError(f"no such file, folder or bundled trace{nearest(str(path), bundled())}", file=path)
     return read_trace(place, batch)
 
 

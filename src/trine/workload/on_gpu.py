@@ -49,7 +49,7 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
     notes = list(workload.assumptions)
     if len(loops) > len(merged) + len(single):
         launches = sum(float(str(op.attributes.get("kernels", 1))) for op in merged)
-        whose = "where no software is named" if software is None else f"as {software.name} runs them on a GPU"
+        whose = "without a software profile" if software is None else f"as {software.name} runs them on a GPU"
         notes.append(
             f"{len(steps)} optimizer operators, one for each tensor as a CPU runs them, became "
             f"{len(merged)} {style} operator{'s' * (len(merged) > 1)} ({launches:g} kernel launches), {whose}"

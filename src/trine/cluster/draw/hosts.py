@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from trine.cluster.cluster import Cluster
-from trine.cluster.draw.picture import MAX_INSIDE, MAX_ROW, Frame, Picture
+from trine.cluster.draw.picture import MAX_INSIDE, MAX_ROW, MORE, Frame, Picture
 from trine.cluster.parts import GPU, HOST, SCALE_UP, SWITCH
 
 _ROW = 1.25
 _STEP = 1.12
+#: Identical switches of a row that are all drawn; of more, half as many.
+MAX_IDENTICAL = 4
 
 
 def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
@@ -31,7 +33,7 @@ def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
             tops = max(tops, *(y for _, y in places.values()))
             left += width + 2.0
         if len(run) > quota:
-            mark = picture.more(left + 0.5, tops / 2, f"x {len(run) - quota}\nmore")
+            mark = picture.more(left + 0.5, tops, f"x {len(run) - quota}\nmore")
             waiting.append((mark, {device for _, members in run[quota:] for device in members}))
             left += 2.6
     _fabric(cluster, picture, tops + 1.9, waiting)
@@ -206,21 +208,28 @@ def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence
     x = {device: picture.marks[mark].x for device, mark in picture.of_device.items()}
     lowest = min((mark.y for mark in picture.marks), default=0.0)
     rows: dict[int, list[int]] = {}
+    last: dict[int, int] = {}
     for device, height in level.items():
         rows.setdefault(0 if device in below else height, []).append(device)
     for height, row in sorted(rows.items()):
         y = lowest - 2.2 if height == 0 else bottom + (height - 1) * 1.9
-        _fabric_row(cluster, picture, row, y, x)
-    for mark, hidden in waiting:
-        for device in [d for d in level if level[d] == 1 and d in picture.of_device]:
-            if any(link.target in hidden for link in cluster.links_from(device)):
-                picture.hints.append((mark, picture.of_device[device]))
+        last[height] = _fabric_row(cluster, picture, row, y, x)
+    ends = [last[height] for height in sorted(last) if height]
+    picture.hints += [pair for pair in pairwise(ends) if all(picture.marks[end].kind == MORE for end in pair)]
+    for mark, _ in waiting if last else ():
+        picture.hints.append((mark, ends[0] if ends else last[0]))
 
 
-def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x: dict[int, float]) -> None:
-    """A row of switches, first those that lead to what is drawn; those that do not fit are one mark."""
+def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x: dict[int, float]) -> int:
+    """Draw a row of switches that lead to what is drawn; others, and all but two of identical ones, are one mark.
+
+    Return the mark at the right end.
+    """
     pulls = {device: _pull(cluster, device, x) for device in row}
-    shown = sorted(row, key=lambda device: (pulls[device] is None, device))[:MAX_ROW]
+    shown = [device for device in row if pulls[device] is not None][:MAX_ROW] or row[:MAX_ROW]
+    joined = {frozenset((link.target, link.bytes_per_s) for link in cluster.links_from(device)) for device in row}
+    if len(row) > MAX_IDENTICAL and len(joined) == 1:
+        shown = shown[: MAX_IDENTICAL // 2]
     places = [mark.x for mark in picture.marks]
     left, right = min(places, default=0.0), max(places, default=0.0)
     count = len(shown) + (len(shown) < len(row))
@@ -230,4 +239,5 @@ def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x:
         x[device] = start + gap * number
         picture.add(cluster, device, x[device], y)
     if len(shown) < len(row):
-        picture.more(start + gap * (count - 1), y, f"+ {len(row) - len(shown)}")
+        return picture.more(start + gap * (count - 1), y, f"+ {len(row) - len(shown)}")
+    return picture.of_device[max(shown, key=lambda device: x[device])]

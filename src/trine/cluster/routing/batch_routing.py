@@ -478,7 +478,7 @@ def many_routes(
 
 def _check(num_devices: int, sources: Int64, targets: Int64) -> None:
     if sources.ndim != 1 or sources.shape != targets.shape:
-        raise InputError(f"as many sources as targets are needed, got {sources.shape} and {targets.shape}")
+        raise InputError(f"sources and targets must have one shape, got {sources.shape} and {targets.shape}")
     for ends in (sources, targets):
         if len(ends) and not 0 <= ends.min() <= ends.max() < num_devices:
             outside = int(ends.min() if ends.min() < 0 else ends.max())

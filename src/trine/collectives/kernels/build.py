@@ -157,7 +157,7 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
     name = kernel_name(op, automatic(chosen) if algorithm == AUTO else algorithm)
     if chosen.flagged and name in SWITCHED:
         raise InputError(
-            f"{name} goes through switches that add up and multicast whole lines, without flags of their own: "
+            f"{name} goes through switches that add up and multicast whole lines, without flags in the lines: "
             f"protocol {chosen.protocol!r} needs another algorithm, or take protocol 'simple'",
             field="protocol",
         )

@@ -103,7 +103,7 @@ class _NicRewriter:
         self, operation: Operation, inside: tuple[Operand, ...], away: tuple[Operand, ...]
     ) -> Iterator[Operation]:
         if operation.amount != 1:
-            raise self._refused(f"releases {operation.amount} behind a NIC, where a dma adds 1")
+            raise self._refused(f"releases {operation.amount} behind a NIC, but a dma adds 1")
         if inside:
             yield operation._replace(operands=inside)
         for target in away:
@@ -113,7 +113,7 @@ class _NicRewriter:
         """A copy from own memory is sent from there; any other, and sums, from where they are put first."""
         reads, inside, away = parts
         if operation.kind == isa.STORE:
-            raise self._refused("stores to behind a NIC what is in no memory")
+            raise self._refused("stores data behind a NIC that is in no memory")
         if operation.kind == isa.COPY and reads[0].rank == rank and reads[0].role == isa.READ:
             source = reads[0]
             if inside:

@@ -71,7 +71,7 @@ class KernelOptions:
         check_whole("num_ranks", self.num_ranks, 2, 4096)
         check_whole("num_nodes", self.num_nodes, 1, self.num_ranks)
         if self.num_ranks % self.num_nodes:
-            raise InputError(f"{self.num_ranks} ranks are not {self.num_nodes} nodes of as many", field="num_nodes")
+            raise InputError(f"{self.num_ranks} ranks do not divide over {self.num_nodes} nodes", field="num_nodes")
         check_whole("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
         check_whole("workgroups", self.workgroups, 1, 4096)
         check_whole("wavefronts", self.wavefronts, 1, MAX_WAVEFRONTS)

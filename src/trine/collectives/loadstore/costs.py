@@ -73,7 +73,7 @@ class LoadStoreCosts(StepCosts):
         kinds = ", ".join(sorted(self._answered))
         return (
             f"durations of {kinds} by GPU programs, run load by load and store by store (algorithm "
-            f"{self.options.algorithm}, protocol {self.options.wire_protocol}; docs/guides/levels.md)"
+            f"{self.options.algorithm}, protocol {self.options.wire_protocol}; trine help levels)"
         )
 
     @property
@@ -98,7 +98,7 @@ class LoadStoreCosts(StepCosts):
             return None
         why = self._why_not(kind, ranks, algorithm)
         if why is not None:
-            instead = "costs what the library costs" if self._has_library else "costs nothing besides the links"
+            instead = "has the library's costs" if self._has_library else "costs its link time only"
             self._left[f"{kind}: {why}, so it {instead}"] = None
             return None
         group_class = self._classes_of(np.array([ranks], np.int64))[2][0]
@@ -144,7 +144,7 @@ class LoadStoreCosts(StepCosts):
     def _why_not(self, kind: str, ranks: tuple[int, ...], algorithm: str | None) -> str | None:
         known = known_kernels(kind)
         if kind in (*ROOTED, *DETAILED):
-            return "there is no GPU program for it that costs are taken from"
+            return "no GPU program gives its costs"
         if not known:
             return "there is no GPU program for it"
         if algorithm not in _PROGRAM or _PROGRAM[algorithm] not in (None, *known):

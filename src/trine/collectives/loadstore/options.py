@@ -81,7 +81,7 @@ class LoadStoreOptions(OneLine):
         if self.is_plan and self.protocol != AUTO:
             raise InputError(f"{self.algorithm} says its protocol itself", field="protocol")
         if self.is_plan and self.bookkeeping is not None:
-            raise InputError(f"{self.algorithm} says what its kernels do itself", field="bookkeeping")
+            raise InputError(f"{self.algorithm} sets its own bookkeeping", field="bookkeeping")
         if self.is_plan and self.workgroups is not None:
             raise InputError(f"{self.algorithm} says its thread blocks itself", field="workgroups")
         if self.verify and self.fold == "off":

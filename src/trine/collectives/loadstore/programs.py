@@ -140,9 +140,7 @@ class Programs:
         """
         program = self._made(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
-            raise InputError(
-                f"cannot matter: every operation of {name} says its own, or none has lines", field="unroll"
-            )
+            raise InputError(f"has no effect: each operation of {name} sets its own, or none has lines", field="unroll")
         return program
 
     def smallest_bytes(self, name: str, size_bytes: int) -> int:

@@ -104,5 +104,5 @@ def _notes(rows: Sequence[LoadStoreRow]) -> tuple[str, ...]:
     stated = dict.fromkeys(note for row in rows for note in row.notes)
     left = [name for row in rows for name, ps in row.tried if ps is None]
     if left:
-        stated[f"{left[0]} was left out at {len(left)} of {len(rows)} sizes: its bytes alone take longer"] = None
+        stated[f"{left[0]} skipped at {len(left)} of {len(rows)} sizes: its bytes alone take longer"] = None
     return tuple(stated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -18,9 +18,10 @@ from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import format_size
 from trine.evidence import Evidence
 from trine.gpu.model import GpuModel
+from trine.results import text
 from trine.results.gpu.result import GpuResult
+from trine.results.gpu.summary import in_vendor_words
 from trine.results.report import Report, Row, Table, Timeline
-from trine.results.text import WIDTH
 from trine.units import format_bytes, format_time
 
 #: Columns of a program's name at least, and of an algorithm's at most.
@@ -94,8 +95,15 @@ class LoadStoreCollectiveResult(_GroupReport):
         return self.result.evidence
 
     def summary(self) -> str:
-        """One size in full, several as a table."""
-        return self.table() if len(self.rows) > 1 else f"{self.table()}\n\n{self.result.summary()}"
+        """Return one line a size; of one size also what decides."""
+        decides = text.wrapped("bottleneck", self.result.bottleneck.sentence) if len(self.rows) == 1 else []
+        lines = [self._table(self.notes), *decides, "next: --details; --perfetto FILE; trine help inside-the-gpu"]
+        return in_vendor_words("\n".join(lines), self.model.name)
+
+    def details(self) -> str:
+        """Return one size in full, several as a table."""
+        table = in_vendor_words(self.table(), self.model.name)
+        return table if len(self.rows) > 1 else f"{table}\n\n{self.result.details()}"
 
     def document(self) -> Row:
         """Return the answer's keys, as docs/reference/loadstore-json.md documents them."""
@@ -127,6 +135,9 @@ class LoadStoreCollectiveResult(_GroupReport):
 
     def table(self) -> str:
         """One line a size: time, bandwidths, what ran, what decides."""
+        return self._table(_notes(self))
+
+    def _table(self, notes: Sequence[str]) -> str:
         model, unroll = self.model, self.model.unroll
         width = max(_PROGRAM, *(len(row.time.algorithm) for row in self.rows))
         lines = [
@@ -138,8 +149,8 @@ class LoadStoreCollectiveResult(_GroupReport):
             f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}",
         ]
         lines += [_row(row, width) for row in self.rows]
-        for note in (*_choices(self), *_notes(self)):
-            lines += textwrap.wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")
+        for note in (*_choices(self), *notes):
+            lines += textwrap.wrap(note, text.width(), initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(lines)
 
 
@@ -172,7 +183,7 @@ def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
     for row in reversed(answer.rows):
         times = [f"{name} {format_time(ps)}" for name, ps in row.tried if ps is not None]
         if len(times) > 1:
-            return [f"the faster of all that were run is taken; at {row.time.size_bytes} B: {', '.join(times)}"]
+            return [f"the fastest simulated one; at {row.time.size_bytes} B: {', '.join(times)}"]
     return []
 
 
@@ -256,9 +267,9 @@ class FidelityResult(_GroupReport):
     def evidence(self) -> tuple[Evidence, ...]:
         return self.answer.evidence
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return both times of each size, and their parts."""
-        return self.table()
+        return in_vendor_words(self.table(), self.model.name)
 
     def document(self) -> Row:
         """Return the answer's keys, as docs/reference/loadstore-json.md documents them."""
@@ -299,7 +310,7 @@ class FidelityResult(_GroupReport):
         for row in self.rows:
             lines += ["", *_parts(row)]
         for note in self.notes:
-            lines += textwrap.wrap(f"operator: {note}", WIDTH, initial_indent="# ", subsequent_indent="#   ")
+            lines += textwrap.wrap(f"operator: {note}", text.width(), initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(lines)
 
 
@@ -332,7 +343,7 @@ def _parts(row: ComparedRow) -> list[str]:
     largest = max(row.parts, key=lambda part: abs(part.difference_ps))
     words = WORDS[largest.name]
     lines += textwrap.wrap(
-        f"most of the difference: {words}. {_why(largest)}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        f"most of the difference: {words}. {_why(largest)}", text.width(), initial_indent="  ", subsequent_indent="    "
     )
     return lines
 

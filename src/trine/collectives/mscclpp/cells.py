@@ -150,7 +150,7 @@ def _goal(plan: KernelPlan, memory: PlanMemory, rank: int, size: int, root: int)
     elif plan.collective == "broadcast":
         wanted = [single(root, unit) for unit in range(size)]
     else:
-        raise InputError(f"cannot say what a {plan.collective!r} must end with, so it cannot be proven", file=plan.file)
+        raise InputError(f"no proof for {plan.collective!r}: its result is not defined", file=plan.file)
     return PlanGoal(rank=rank, cells=_result_cells(plan, memory, rank, len(wanted)), wanted=wanted)
 
 

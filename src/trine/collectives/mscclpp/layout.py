@@ -119,7 +119,7 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
     if size_bytes % per:
         near = -(-size_bytes // per) * per
         raise InputError(
-            f"this plan takes multiples of {per} bytes, {size_bytes} is none; the next is {near}", file=plan.file
+            f"this plan needs a multiple of {per} bytes, not {size_bytes}; the next is {near}", file=plan.file
         )
     layout = ChunkLayout(
         group_chunks=1 if plan.format == "mscclpp-2" else chunks // groups,

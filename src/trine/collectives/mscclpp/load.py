@@ -42,7 +42,7 @@ def _read_json(text: str, file: str) -> KernelPlan:
     gpus = data.get("gpus") if isinstance(data, Mapping) else None
     if not isinstance(gpus, list) or not gpus:
         raise SpecError(
-            f"is not a plan: must be a list of what each GPU does, got {show(gpus)}", file=file, field="gpus"
+            f"is not a plan: must be a list with each GPU's program, got {show(gpus)}", file=file, field="gpus"
         )
     first = gpus[0]
     if isinstance(first, Mapping) and "inputChunks" in first:

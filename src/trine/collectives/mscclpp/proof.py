@@ -350,7 +350,7 @@ class SymbolicRun:
         value = self.values[cell]
         if value is None:
             where = self.machine.memory.describe(cell)
-            raise self._wrong(f"{block.name()} reads {where}, which nothing has written")
+            raise self._wrong(f"{block.name()} reads {where} before it is written")
         return value
 
     def _sum(self, block: RunningBlock, sources: list[list[Value]]) -> list[Value]:

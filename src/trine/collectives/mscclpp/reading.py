@@ -369,7 +369,9 @@ def _check_op(plan: ir.KernelPlan, gpu: ir.KernelGpu, op: ir.KernelOp, blocks: s
             f"waits for {op.num_blocks} thread blocks, GPU {gpu.rank} has {len(blocks)}", file=plan.file, field=where
         )
     if any(operand.packet for body in op.operations for operand in (*body.sources, *body.targets)):
-        raise SpecError("packets in a pipeline: each round would take those of the first", file=plan.file, field=where)
+        raise SpecError(
+            "packets in a pipeline: rounds would read the first round's packets", file=plan.file, field=where
+        )
     for block, _ in op.dependencies:
         if block not in blocks:
             raise SpecError(f"there is no thread block {block} on GPU {gpu.rank}", file=plan.file, field=where)

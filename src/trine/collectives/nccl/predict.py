@@ -193,7 +193,7 @@ class Collectives:
         """Return the basis of an answer and the effects left out, in sentences."""
         notes = list(self.cost_notes())
         if self.library.name != "nccl":
-            notes.append(f"{self.library.name} chooses by tables that are not modelled: its fastest candidate is taken")
+            notes.append(f"{self.library.name} tunes by tables that are not modelled; trine takes its fastest")
         if self.topology.between is not None:
             notes.append("not modelled: other traffic on the fabric, and congestion control of its transport")
         return tuple(notes)
@@ -202,8 +202,8 @@ class Collectives:
         """Return the source of the software costs, a sentence a medium."""
         notes = []
         for medium in self._media():
-            how = "fitted on measurements of this medium" if medium.evidence != "assumed" else "assumed, of its kind"
-            notes.append(f"software costs on {medium.name}: {how} (docs/background/collectives.md)")
+            how = "fitted to nccl-tests results" if medium.evidence != "assumed" else "assumed from similar links"
+            notes.append(f"{self.library.name.upper()} overheads on {medium.name}: {how} (trine help collectives)")
         return tuple(notes)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ class Collectives:
         preferred_ps = _ps(self.cost(op, size, preferred).total_us)
         return (
             f"{'/'.join(pair)} is the fastest by trine's estimate; NCCL's cost model prefers {'/'.join(preferred)}, "
-            f"for which trine estimates {format_time(preferred_ps)}; no measurement of such nodes decides",
+            f"estimated at {format_time(preferred_ps)}; no measurement of such nodes decides",
         )
 
     @cached_property
@@ -508,11 +508,11 @@ def _parts(cost: Cost, time_us: float) -> tuple[TimePart, ...]:
     steps = f"{cost.num_steps} step{'s' if cost.num_steps != 1 else ''}"
     given = [
         ("launch", cost.launch_us, "starting the kernels"),
-        ("set-up", cost.base_us, "what the protocol costs once"),
+        ("set-up", cost.base_us, "fixed cost of the protocol per call"),
         ("latency", cost.steps_us, f"{steps}, one after the other"),
         ("bandwidth", cost.bytes_us, f"bytes over {cost.limit}" if cost.limit else "bytes over the links"),
-        ("ramp", cost.delay_us, "steps and bytes delay each other"),
-        ("level", time_us - cost.total_us, "no smaller size takes longer"),
+        ("ramp", cost.delay_us, "pipeline fill: chunks wait for earlier steps"),
+        ("level", time_us - cost.total_us, "raised to the time of a smaller size"),
     ]
     ends = [0]
     total = 0.0

@@ -82,8 +82,8 @@ class StepCosts:
     @property
     def software(self) -> str:
         """What messages cost besides the links, in words."""
-        costs = f"software costs of {self.library}{self.said_of_factor}"
-        return f"schedules on one channel; {costs} (docs/background/collectives.md)"
+        costs = f"{self.library.upper()}'s software costs{self.said_of_factor}"
+        return f"schedules on one channel; {costs} (trine help background/collectives)"
 
     @property
     def said_of_factor(self) -> str:
@@ -353,8 +353,8 @@ class FlowCosts(StepCosts):
     def software(self) -> str:
         """What collectives cost, in words."""
         return (
-            f"algorithms and software costs of {self.library}: alone, a collective takes what 'trine collective' says"
-            f"{self.said_of_factor} (docs/background/collectives.md)"
+            f"{self.library.upper()}'s algorithms and software costs{self.said_of_factor}, as in trine collective "
+            "(trine help background/collectives)"
         )
 
     def _find(self, kind: str, size: int, group: tuple[int, ...], algorithm: str | None) -> Answer:

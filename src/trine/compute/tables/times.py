@@ -40,17 +40,17 @@ class TableTimes:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        whose = ", ".join(self._sources) or "no table"
-        text = f"operator times on the {self._gpu.name} are interpolated between measurements of: {whose}"
+        whose = " and ".join(self._sources) or "no table"
+        text = f"kernel times on the {self._gpu.name}: benchmarks of {whose}"
         products = self._times.tables.product_source()
         error = left_out_error(self._gpu.name, products) if products in self._sources else None
         if error is not None:
-            text += f"; its products are the {products}'s, whose like were {error:.0%} off on a GPU left out"
+            text += f"; GEMMs from {products}, {error:.0%} off on a held-out GPU"
         if self._gpu.step_slowdown > 1:
-            text += f"; x {self._gpu.step_slowdown:g} for the clock that it sustains"
+            text += f"; x {self._gpu.step_slowdown:g} for its sustained clock"
         basis = "measured on" if generation_of(self._gpu.name) == "hopper" else "assumed from"
         slow = [
-            f"products with rows of {side} elements, not {-(-side // 64) * 64}, take up to {factor:.1f} times as long "
+            f"GEMMs with rows of {side} elements, not {-(-side // 64) * 64}, take up to {factor:.1f}x the time "
             f"({basis} an H100)"
             for side, factor in sorted(self._times.slow_rows.items())
         ]

@@ -308,7 +308,7 @@ class _StepWriter:
         if kind not in ROOTED:
             return -1
         if not self._own:
-            self._notes["traces do not say which rank is the root: the first of the group is taken"] = None
+            self._notes["traces do not name the root: trine takes the first rank of the group"] = None
             return 0
         return attributes.integer("root", 0, num_ranks - 1)
 

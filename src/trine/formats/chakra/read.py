@@ -100,7 +100,7 @@ def _numbered(prefix: str) -> dict[int, Path]:
             continue
         rank = int(match[1])
         if rank in found:
-            raise TraceError(f"is the trace of rank {rank}, and so is {found[rank].name}", file=path)
+            raise TraceError(f"is the trace of rank {rank}, like {found[rank].name}", file=path)
         found[rank] = path
     return found
 

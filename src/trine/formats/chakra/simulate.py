@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from trine.graph.taskgraph import Progress
 
 NOT_MODELLED = (
-    "memory that the job needs: traces say nothing of it",
+    "memory that the job needs: the traces do not list it",
     "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)",
-    "ASTRA-sim's chunks, end-point delays and one communication at a time (docs/formats/chakra.md)",
+    "ASTRA-sim's chunks, end-point delays and one communication at a time (trine help chakra)",
 )
 
 
@@ -130,7 +130,7 @@ def _notes(costs: CollectiveCosts | None) -> list[str]:
 
 def _evidence(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) -> tuple[Evidence, ...]:
     sources = "; ".join(f"{name}: {text}" for name, text in cluster.sources.items())
-    operators = Evidence("operator time", "assumed", "as the traces have it; they do not say what it rests on")
+    operators = Evidence("operator time", "assumed", "taken from the traces, which do not state its source")
     if trace.roofline is not None:
         operators = Evidence("operator time", "modelled", "roofline on num_ops and tensor_size of the traces")
     software = "no protocol overhead" if costs is None else "software costs as given"

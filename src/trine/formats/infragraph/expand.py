@@ -210,7 +210,7 @@ class _Expander:
             bases = [base + component.first + index * component.stride for base in bases for index in indices]
             if component.inner is None:
                 if position + 1 < len(parts):
-                    raise self.error(f"{name!r} has no components of its own", where)
+                    raise self.error(f"{name!r} has no components", where)
                 return bases
             inner = component.inner
         known = ", ".join(list(inner.components)[:20])
@@ -254,7 +254,7 @@ class _Expander:
             raise self.error(f"{part!r} is out of range, there are {count}", where)
         picked = range(*slice(*numbers).indices(count))
         if not picked:
-            raise self.error(f"{part!r} picks nothing of {count}", where)
+            raise self.error(f"{part!r} selects none, of {count}", where)
         return picked
 
     def pairs(

@@ -226,7 +226,7 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
             memo[alike] = numbers[link].rates(first, second, share)
         wires.append(Cable(a, b, memo[alike]))
     for key in inner:
-        choices.used[f"link {key[0]}.{key[1]}"] = "inside a switch or NIC: as fast as what it leads to, no latency"
+        choices.used[f"link {key[0]}.{key[1]}"] = "inside a switch or NIC: as fast as the next link, no latency"
     return _with_inner_speeds(wires, len(devices), file) if inner else wires
 
 

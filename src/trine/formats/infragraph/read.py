@@ -133,7 +133,7 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
             notes=own.notes,
             library=own.library,
             routing=own.routing,
-            routing_reason=("", "") if own.routing == SHORTEST else (own.routing, "its file says so"),
+            routing_reason=("", "") if own.routing == SHORTEST else (own.routing, "set in its file"),
             grid=tuple(own.grid),
             fabric=None if own.fabric is None else Fabric(**own.fabric.model_dump()),
         )

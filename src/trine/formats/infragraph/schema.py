@@ -12,7 +12,7 @@ MAX_COUNT = 1 << 20
 def _name(value: str) -> str:
     """Names of the parts that endpoints point at: without the characters that endpoints are written with."""
     if not value or len(value) > 200 or not value.isprintable() or any(char in value for char in ".[]:"):
-        raise ValueError(f"a name has 1 to 200 printable characters and none of . [ ] :, got {value[:80]!r}")
+        raise ValueError(f"a name has 1 to 200 printable characters without . [ ] :, got {value[:80]!r}")
     return value
 
 

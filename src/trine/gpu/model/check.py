@@ -85,7 +85,7 @@ def _monitor(model: GpuModel) -> Problem:
     """Who finds the table full, and who waits for a line that carries its flag, polls."""
     if model.monitor is None or model.poll_ps is not None:
         return None
-    return "kernels.poll", "is none, but wavefronts that find the monitor's table full must poll: give it a time"
+    return "kernels.poll", "is missing: wavefronts poll if the monitor's table is full"
 
 
 def _network(model: GpuModel) -> Problem:

@@ -85,9 +85,7 @@ def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
     found = _preset_name(name)
     if found is None:
         known = ", ".join(known_gpu_models())
-        raise SpecError(
-            f"nothing is known of the inside of {name!r}; known: {known} (or give a file: --gpu-model FILE)"
-        )
+        raise SpecError(f"no GPU model {name!r}; known: {known} (or a file: --gpu-model FILE)")
     return _preset(found)
 
 

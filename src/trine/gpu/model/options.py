@@ -118,7 +118,7 @@ class ModelOptions:
             return model.nic
         word = _word("initiator", self.initiator, (BY_GPU, BY_PROXY))
         if model.nic is None:
-            raise InputError(f"--initiator cannot matter: GPU {model.name!r} says nothing of NICs")
+            raise InputError(f"--initiator cannot matter: GPU {model.name!r} has no NICs")
         sources["nic.initiator"] = _GIVEN
         return replace(model.nic, initiator=word)
 
@@ -131,7 +131,7 @@ class ModelOptions:
         if self.poll is not None and self.sync == SLEEP:
             raise InputError("--poll cannot matter with --sync sleep: the pause is --sleep")
         if self.poll == "none" and self.sync is not None:
-            raise InputError(f"--poll none is no way to {self.sync}: the memory would answer when the wait is over")
+            raise InputError(f"--poll none does not go with {self.sync}: the memory would answer after the wait")
         watches = self.sync == MWAIT or (self.sync is None and model.monitor is not None)
         for option, value in (("monitor-capacity", self.monitor_capacity), ("monitor-wakeup", self.wakeup)):
             if value is not None and not watches:

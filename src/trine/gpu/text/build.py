@@ -267,6 +267,6 @@ def _within(value: Value, low: int, high: int, what: str, line: SourceLine) -> V
     if outside.any():
         found = int(values[outside][0])
         if high < low:
-            raise line.fail(f"there is none: {what} is {found}")
+            raise line.fail(f"{what} is {found}, but the program has none")
         raise line.fail(f"{what} must be from {low} to {high}, got {found}")
     return value

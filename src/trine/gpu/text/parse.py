@@ -168,7 +168,7 @@ class _TextReader:
         self._once(line, self.num_ranks, "ranks")
         self.num_ranks = self._number(line, "the number of ranks", 1, MAX_RANKS)
         if self.given_ranks not in (None, self.num_ranks):
-            raise line.fail(f"the program is for {self.num_ranks} ranks, and {self.given_ranks} were asked for")
+            raise line.fail(f"the program is for {self.num_ranks} ranks, not {self.given_ranks}")
 
     def _hosts(self, line: SourceLine) -> None:
         self._once(line, self.num_hosts, "hosts")

@@ -174,7 +174,7 @@ class HopProtocol(OneLine):
         if self.drop_late and lockstep:
             raise PlanError("without backup or staleness every update is waited for: drop_late cannot matter")
         if not self.max_skip and self.skip_behind != 2:
-            raise PlanError("skip_behind says when iterations are skipped: give max_skip as well")
+            raise PlanError("skip_behind needs max_skip")
 
     def check(self, graph: WorkerGraph) -> None:
         """Raise PlanError where the graph has too few neighbours, or bounds the gap more tightly than an option."""
@@ -189,11 +189,9 @@ class HopProtocol(OneLine):
             return
         tightest = None if self.backup else self.staleness + 1
         if tightest is not None and self.max_gap is not None and self.max_gap >= tightest:
-            raise PlanError(
-                f"neighbours are at most {tightest} iterations apart as it is: max_gap {self.max_gap} cannot matter"
-            )
+            raise PlanError(f"max_gap {self.max_gap} has no effect: neighbours are at most {tightest} iterations apart")
         bound = min(bound for bound in (self.max_gap, tightest, MAX_ITERATIONS) if bound is not None)
         if self.max_skip and self.skip_behind > bound:
             raise PlanError(
-                f"neighbours are at most {bound} iterations apart: nobody is ever {self.skip_behind} behind"
+                f"skip_behind {self.skip_behind} has no effect: neighbours are at most {bound} iterations apart"
             )

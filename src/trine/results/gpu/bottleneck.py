@@ -47,7 +47,7 @@ def find_bottleneck(result: ResourceUses) -> Bottleneck:
     start, end = result.window_ps
     duration = end - start
     if duration <= 0:
-        return Bottleneck(what="nothing ran", name="", share=0.0, sentence="No workgroup ran.")
+        return Bottleneck(what="nothing ran", name="", share=0.0, sentence="no workgroup ran")
     outside = result.time_ps - duration
     if 2 * outside > result.time_ps:
         return _outside(result, start, outside)
@@ -70,12 +70,12 @@ def issue_share(result: ResourceUses, duration_ps: int) -> float:
 def _outside(result: ResourceUses, start_ps: int, outside_ps: int) -> Bottleneck:
     share = outside_ps / result.time_ps
     sentence = (
-        f"{_percent(share)} of the {format_time(result.time_ps)} lie outside of kernels: {format_time(start_ps)} "
-        f"before the first workgroup begins (a launch takes {format_time(result.model.launch_ps)})"
+        f"launches: {_percent(share)} of the {format_time(result.time_ps)} is outside kernels: {format_time(start_ps)} "
+        f"before the first workgroup (a launch takes {format_time(result.model.launch_ps)})"
     )
     if outside_ps > start_ps:
-        sentence += f", {format_time(outside_ps - start_ps)} after the last ends"
-    return Bottleneck(what="outside of kernels", name="", share=share, sentence=f"{sentence}.")
+        sentence += f", {format_time(outside_ps - start_ps)} after the last"
+    return Bottleneck(what="outside of kernels", name="", share=share, sentence=sentence)
 
 
 def _resource(result: ResourceUses, use: KindUse, duration_ps: int) -> Bottleneck:
@@ -83,20 +83,20 @@ def _resource(result: ResourceUses, use: KindUse, duration_ps: int) -> Bottlenec
     hot = use.count > 1 and use.busiest_ps * use.count > HOT * use.busy_ps
     owner = f" of rank {use.busiest_rank}" if use.busiest_rank >= 0 else ""
     sentence = (
-        f"{KIND_NAMES[use.kind]}: {use.busiest}{owner} is busy for {_percent(share)} of the "
-        f"{format_time(duration_ps)} in which kernels run"
+        f"{KIND_NAMES[use.kind]}: {use.busiest}{owner} is busy {_percent(share)} of the kernel time "
+        f"({format_time(duration_ps)})"
     )
     if use.count > 1:
-        sentence += f", the {use.count} of its kind {_percent(mean)} on average"
-    sentence += "; it is a hot spot." if hot else "."
+        sentence += f"; mean of all {use.count}: {_percent(mean)}"
+    sentence += "; hot spot" if hot else ""
     return Bottleneck(what="resource", name=use.busiest, share=share, sentence=sentence, hot_spot=hot)
 
 
 def _issue(result: ResourceUses, share: float) -> Bottleneck:
     cycles = result.model.issue_cycles
     sentence = (
-        f"CUs issue requests for {_percent(share)} of the time in which kernels run, one every "
-        f"{_count(cycles, 'cycle')}: more CUs, so more workgroups, would issue faster."
+        f"issue bound: CUs issue requests {_percent(share)} of the kernel time, one every {_count(cycles, 'cycle')}; "
+        "more workgroups on more CUs issue faster"
     )
     return Bottleneck(what="issue", name="", share=share, sentence=sentence)
 
@@ -105,50 +105,48 @@ def _stall(result: ResourceUses, busiest: KindUse, duration_ps: int) -> Bottlene
     times = run.state_times(result)
     what = max(times, key=lambda name: times[name])
     share = times[what] / max(1, sum(times.values()))
-    quiet = f"No resource is busy for more than {_percent(busiest.busiest_ps / duration_ps)} ({busiest.busiest})"
+    quiet = f"nothing is above {_percent(busiest.busiest_ps / duration_ps)} busy ({busiest.busiest})"
     if what == "memory":
         return _memory(result, share, quiet)
     spent = {
-        "semaphore": "wait for a semaphore, so for another workgroup or GPU,",
-        "barrier": "wait at a barrier for others of their workgroup",
+        "semaphore": "wait for a semaphore that another workgroup or GPU sets",
+        "barrier": "wait at a barrier for the other wavefronts of their workgroup",
         "compute": "compute or wait for the ALU",
-        "issue": "wait for their turn to issue a request",
+        "issue": "wait for a turn to issue a request",
     }[what]
-    sentence = f"{quiet}; wavefronts {spent} for {_percent(share)} of their time{_longest(result, what)}."
+    sentence = f"{what} bound: wavefronts {spent}, {_percent(share)} of the time; {quiet}{_longest(result, what)}"
     return Bottleneck(what=what, name="", share=share, sentence=sentence)
 
 
 def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
-    """Waits for memory: the places are full, or there is not more to ask for, and the latency decides."""
+    """Return a limit on requests in flight if most of it is used, else the latency of a request."""
     loads = sum(gpu.loads for gpu in result.gpus)
-    words = f"{quiet}; wavefronts wait for memory for {_percent(share)} of their time"
+    waiting = f"wavefronts wait for memory {_percent(share)} of the time; {quiet}"
     if not loads:
-        return Bottleneck(what="latency", name="", share=share, sentence=f"{words}: for the way of their stores.")
+        sentence = f"latency bound: {waiting}; they wait for their stores"
+        return Bottleneck(what="latency", name="", share=share, sentence=sentence)
     mean_ps = sum(gpu.load_latency_ps for gpu in result.gpus) / loads
     room = run.waiting_places(result)
     under_way = sum(g.load_latency_ps for g in result.gpus) / max(1, sum(g.occupied_ps for g in result.gpus))
-    latency = f"a load takes {format_time(mean_ps)} on average{_wires(result)}"
-    flights = f"an occupied CU has {under_way:.1f} loads under way on average, where its waiting wavefronts"
     full = under_way >= FULL * room
-    sentence = f"{words}: {latency}; {flights} {_limit(result, room, full)}."
+    bound = "limited by requests in flight" if full else "latency bound"
+    flights = f"{under_way:.1f} of at most {room:.1f} loads in flight per CU{_limit(result, room) if full else ''}"
+    sentence = f"{bound}: {waiting}; {flights}; a load takes {format_time(mean_ps)}{_wires(result)}"
     return Bottleneck(what="limit" if full else "latency", name="", share=share, sentence=sentence)
 
 
-def _limit(result: ResourceUses, room: float, full: bool) -> str:
-    """Say how many requests there may be, and of a limit that is reached which one it is."""
-    may = f"may have {room:.1f}"
+def _limit(result: ResourceUses, room: float) -> str:
+    """Name the limit on requests in flight that is reached."""
     most = result.model.max_outstanding
-    if not full:
-        return may
     if room >= most:
-        return f"{may}: the limit of a CU (max-outstanding {most}) decides"
-    return f"{may}: the limit of each (unroll {run.unroll(result)}) decides, a CU has room for {most}"
+        return f" (max-outstanding {most})"
+    return f" (unroll {run.unroll(result)}; a CU has room for {most})"
 
 
 def _wires(result: ResourceUses) -> str:
-    """Say how much of the latency of loads is that of links."""
+    """Return the part of a load's latency that links take."""
     wires = load_wires_ps(result)
-    return f", {format_time(wires)} of that the latency of links there and back" if wires else ""
+    return f", {format_time(wires)} of it link latency" if wires else ""
 
 
 def load_wires_ps(result: ResourceUses) -> float:
@@ -188,7 +186,7 @@ def _longest(result: ResourceUses, what: str) -> str:
     if use is None:
         return ""
     name = f"{use.kind} {use.label!r}" if use.label else use.kind
-    return f"; {_count(use.count, 'operation')} {name} take {format_time(use.time_ps / use.count)} on average"
+    return f"; {_count(use.count, 'operation')} {name}, {format_time(use.time_ps / use.count)} each"
 
 
 def _count(number: int, word: str) -> str:

@@ -80,7 +80,7 @@ def _mesh(result: ResourceUses, gpu: int, busy: Float64) -> Any:
     axes.set_xlim(-1.0, noc.cols)
     axes.set_ylim(-noc.rows, 1.0)
     bar = figure.colorbar(scale, ax=axes, shrink=0.7, format=lambda x, _: f"{100 * x:g} %")
-    bar.set_label("busy of the time")
+    bar.set_label("utilisation")
     _key(axes, result)
     return figure
 

@@ -37,8 +37,12 @@ class GpuResult(ResourceUses, Report):
         )
 
     def summary(self) -> str:
-        """Return the result as text of 100 columns."""
-        return summary.summary(self, self.bottleneck)
+        """Return the answer on one screen."""
+        return summary.screen(self, self.bottleneck).text()
+
+    def details(self) -> str:
+        """Return everything as text."""
+        return summary.in_vendor_words(summary.details(self, self.bottleneck), self.model.name)
 
     def document(self) -> Row:
         """Return the result as plain data, as docs/reference/loadstore-json.md describes it."""

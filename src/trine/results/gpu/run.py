@@ -26,7 +26,7 @@ _NOT_MODELLED = "caches other than the L2, address translation, back-pressure, m
 _NO_L2 = (
     "caches (this GPU model has no L2), address translation, back-pressure, memory refresh and banks, clock changes"
 )
-_DMA = "what copy engines and NICs take of memory channels and of the NoC"
+_DMA = "memory-channel and NoC traffic of copy engines and NICs"
 
 
 MILLION = 1_000_000
@@ -239,7 +239,7 @@ class KernelRun:
         ranks, shown = self.program.num_gpus, len(self.gpus)
         gpus = f"{ranks:,} {'GPU' if ranks == 1 else 'GPUs'}"
         if self._num_left_out > self.num_replayed:
-            return f"{gpus}, of which {shown:,} is shown"
+            return f"{gpus}, showing {shown:,}"
         return f"{shown:,} of {gpus}"
 
     @property
@@ -259,7 +259,7 @@ class KernelRun:
 
     @property
     def _of_hosts(self) -> str:
-        return "what hosts do beside their memory" if self.program.num_hosts else "the host"
+        return "hosts other than their memory" if self.program.num_hosts else "the host"
 
     @property
     def not_modelled(self) -> tuple[str, ...]:

@@ -1,22 +1,68 @@
-"""A load-store result for people: what decides first, then the numbers behind it."""
+"""A load-store result as text: on one screen, and with all its tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
 
 from trine._version import __version__
 from trine.evidence import EVIDENCE
 from trine.results.gpu import run
 from trine.results.gpu.bottleneck import Bottleneck
 from trine.results.gpu.resources import KIND_NAMES, ResourceUses, Traffic, fabric_traffic, noc_traffic
+from trine.results.screen import Listing, Screen
 from trine.results.text import aligned, behaviour, wrapped
 from trine.units import format_bandwidth, format_bytes, format_time
 
 _LINKS, _OPERATIONS = 4, 6
 
 
-def summary(result: ResourceUses, bottleneck: Bottleneck) -> str:
-    """Return a text of at most about 45 lines of 100 columns."""
+#: GPUs of NVIDIA by name, and its words for the parts of a GPU.
+_NVIDIA = re.compile(r"(a|b|gb|gh|h|l|p|t|v)\d|rtx")
+_WORDS = {"CU": "SM", "wavefront": "warp", "workgroup": "block"}
+#: Options keep their names: --wavefronts, and "wavefronts 2" of Python.
+_PARTS = re.compile(r"(?<![-.\w])(CU|wavefront|workgroup)(s?)\b(?!\w| \d)")
+
+
+def in_vendor_words(text: str, gpu: str) -> str:
+    """Return ``text`` with SM, warp and block in place of CU, wavefront and workgroup if ``gpu`` is NVIDIA's."""
+    if not _NVIDIA.match(gpu):
+        return text
+    return _PARTS.sub(lambda found: _WORDS[found[1]] + found[2], text).replace(" a SM", " an SM")
+
+
+def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
+    """Return what the answer shows by default."""
+    program, times, stopped = result.program, run.state_times(result), _stopped(result)
+    size = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
+    waits = [*zip(times, run.percentages(list(times.values())), strict=True)] if any(times.values()) else []
+    busy = [
+        (KIND_NAMES[use.kind], _percent(use.busiest_ps, result.time_ps), use.busiest)
+        for use in sorted(result.kinds, key=lambda use: -use.busiest_ps)
+        if use.used
+    ]
+    found = Screen(
+        question=f"{_title(result)}{size}",
+        numbers=[("time", format_time(result.time_ps), "; ".join([*_rates(result), *stopped]))],
+        listings=(
+            Listing(title="where wavefronts spend their time", rows=waits),
+            Listing(title="busiest resources", rows=busy[:5]),
+        ),
+        warnings=result.notes,
+        warning_label="note",
+        closing=(
+            ("bottleneck", bottleneck.sentence),
+            ("rests on", _basis(result)),
+            ("simulated", f"{_behaviour(result)}, {result.records.num_events:,} events"),
+            ("next", "--details (requests, links, messages, operations, assumptions); trine help inside-the-gpu"),
+        ),
+    )
+    return found.in_words(partial(in_vendor_words, gpu=result.model.name))
+
+
+def details(result: ResourceUses, bottleneck: Bottleneck) -> str:
+    """Return every block as text."""
     blocks = (
         _head(result),
         wrapped("bottleneck", bottleneck.sentence),
@@ -31,27 +77,34 @@ def summary(result: ResourceUses, bottleneck: Bottleneck) -> str:
     return "\n".join(line.rstrip() for block in blocks for line in block)
 
 
+def _title(result: ResourceUses) -> str:
+    program = result.program
+    return (
+        f"{program.name}: {_count(program.num_gpus, 'rank')} of {result.model.name} on {result.cluster.name}"
+        + (f", and the memory of {_count(program.num_hosts, 'host')}" if program.num_hosts else "")
+        + (f", {result.left_out}" if result.left_out else "")
+    )
+
+
+def _rates(result: ResourceUses) -> list[str]:
+    rates = (("algbw", result.algbw_bytes_per_s), ("busbw", result.busbw_bytes_per_s))
+    return [f"{name} {format_bandwidth(rate)}" for name, rate in rates if rate is not None]
+
+
+def _stopped(result: ResourceUses) -> list[str]:
+    if result.finished:
+        return []
+    done = result.records.workgroup_end_ps >= 0
+    return [f"PARTIAL: stopped; {int(done.sum()):,} of {len(done):,} workgroups had ended"]
+
+
 def _head(result: ResourceUses) -> list[str]:
     program = result.program
     start, end = result.window_ps
-    rates = [
-        f"{name} {format_bandwidth(rate)}"
-        for name, rate in (("algbw", result.algbw_bytes_per_s), ("busbw", result.busbw_bytes_per_s))
-        if rate is not None
-    ]
     size = [f"of {format_bytes(program.payload_bytes)}"] if program.payload_bytes else []
-    lines = [
-        f"{program.name}: {_count(program.num_gpus, 'rank')} of {result.model.name} on {result.cluster.name}"
-        + (f", and the memory of {_count(program.num_hosts, 'host')}" if program.num_hosts else "")
-        + (f", {result.left_out}" if result.left_out else ""),
-        "  ".join([f"time  {format_time(result.time_ps)}", *size, *rates]),
-    ]
-    if not result.finished:
-        done = result.records.workgroup_end_ps >= 0
-        lines.append(f"PARTIAL: stopped then; {int(done.sum()):,} of {len(done):,} workgroups had ended")
-    if end:
-        lines.append(f"kernels run from {format_time(start)} to {format_time(end)}")
-    return lines
+    time = "  ".join([f"time  {format_time(result.time_ps)}", *size, *_rates(result)])
+    kernels = [f"kernels run from {format_time(start)} to {format_time(end)}"] if end else []
+    return [_title(result), time, *_stopped(result), *kernels]
 
 
 def _wavefronts(result: ResourceUses) -> list[str]:
@@ -81,8 +134,8 @@ def _requests(result: ResourceUses) -> list[str]:
         under_way = sum(gpu.load_latency_ps for gpu in gpus) / occupied if occupied else 0.0
         rate = loads / occupied * 1e6 if occupied else 0.0
         lines.append(
-            f"a load takes {format_time(latency)} on average; {under_way:.1f} under way an occupied CU "
-            f"({rate:.4g} a us x latency), room for {run.places(result):.0f}"
+            f"load latency {format_time(latency)} (mean); {under_way:.1f} of at most {run.places(result):.0f} loads "
+            f"in flight per occupied CU ({rate:.4g} per us)"
         )
     hits, accesses = sum(gpu.l2_hits for gpu in gpus), sum(gpu.l2_hits + gpu.l2_misses for gpu in gpus)
     if accesses:
@@ -107,7 +160,7 @@ def _flags(result: ResourceUses) -> list[str]:
 
 def _resources(result: ResourceUses) -> list[str]:
     time = result.time_ps
-    rows = [("busy of the time", "used", "mean", "busiest", "which")]
+    rows = [("utilisation", "used", "mean", "busiest", "which")]
     for use in result.kinds:
         owner = f" of rank {use.busiest_rank}" if use.busiest_rank >= 0 and len(result.gpus) > 1 else ""
         rows.append(
@@ -167,23 +220,24 @@ def _operations(result: ResourceUses) -> list[str]:
 
 def _notes(result: ResourceUses) -> list[str]:
     lines = _evidence(result)
-    lines += wrapped("not modelled", "; ".join(result.not_modelled), 2)
+    lines += wrapped("not modelled", "; ".join(result.not_modelled))
     for note in (*result.program.notes, *result.notes):
         lines += wrapped("note", note)
     return [*lines, *_folding(result), _simulated(result)]
 
 
 def _evidence(result: ResourceUses) -> list[str]:
-    """Return how many numbers of the GPU model are known how, and the names of those that are assumed."""
+    """Return the evidence of the GPU model's numbers, and the names of those that are assumed."""
+    assumed = [item.what.rpartition(" ")[2] for item in result.evidence[:-1] if item.kind == "assumed"]
+    return [*wrapped("evidence", _basis(result)), *wrapped("assumed", ", ".join(assumed))]
+
+
+def _basis(result: ResourceUses) -> str:
     *of_model, of_cluster = result.evidence
     kinds = [item.kind for item in of_model]
     counts = [f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds]
-    assumed = [item.what.rpartition(" ")[2] for item in of_model if item.kind == "assumed"]
-    numbers = f"numbers of GPU {result.model.name} {', '.join(counts)}; " if counts else ""
-    return [
-        *wrapped("evidence", f"{numbers}{of_cluster.what} {of_cluster.kind}", 2),
-        *wrapped("assumed", ", ".join(assumed), 2),
-    ]
+    numbers = f"numbers of GPU {result.model.name}: {', '.join(counts)}; " if counts else ""
+    return f"{numbers}{of_cluster.what}: {of_cluster.kind}"
 
 
 def _folding(result: ResourceUses) -> list[str]:
@@ -191,14 +245,17 @@ def _folding(result: ResourceUses) -> list[str]:
     if fold is None or result.program.num_ranks == 1 or result.left_out:
         return []
     if fold.why_unfolded is not None:
-        return wrapped("not folded", fold.why_unfolded)
+        return wrapped(f"all {result.program.num_ranks} GPUs simulated", fold.why_unfolded)
     return [f"folded: {behaviour(result.program.num_ranks, fold.classes)}"]
 
 
+def _behaviour(result: ResourceUses) -> str:
+    return result.simulated_gpus + (f" ({result.left_out})" if result.num_replayed else "")
+
+
 def _simulated(result: ResourceUses) -> str:
-    gpus = result.simulated_gpus + (f" ({result.left_out})" if result.num_replayed else "")
     wall = "" if result.wall_s is None else f" in {format_time(result.wall_s * 1e12)}"
-    return f"simulated {gpus}, {result.records.num_events:,} events{wall} by trine {__version__}"
+    return f"simulated {_behaviour(result)}, {result.records.num_events:,} events{wall} by trine {__version__}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -71,9 +71,9 @@ def _rows(result: KernelRun) -> tuple[_Rows, tuple[str, ...]]:
     left_out = len(began) - int(np.count_nonzero(fits[began]))
     notes = []
     if left_out:
-        notes.append(f"operations of {left_out:,} of {len(began):,} workgroups are left out of the timeline")
+        notes.append(f"the timeline omits operations of {left_out:,} of {len(began):,} workgroups")
     if not result.finished:
-        notes.append("the run was stopped: what had not ended is drawn up to then")
+        notes.append("the run was stopped: unfinished operations are drawn up to then")
     if result.left_out:
         notes.append(f"{result.left_out}: no tracks")
     return _Rows(_places(result, began, end), records.workgroup_start_ps, end, fits), tuple(notes)

@@ -19,7 +19,7 @@ CASES: dict[str, tuple[str, str]] = {
     "outstanding": ("scale_up:outstanding", "case 4: how many requests does a compute unit need in flight?"),
     "cost": ("runs:cost", "case 5: what does a simulation cost, by bytes and GPUs?"),
     "clos": ("scale_out:clos", "case 6: a ring all-reduce on a two-tier Clos, packet by packet"),
-    "ll-simple": ("protocols:ll_simple", "from which size on does Simple beat LL, by link latency and bandwidth?"),
+    "ll-simple": ("protocols:ll_simple", "smallest size at which Simple beats LL, by link latency and bandwidth"),
     "packets": (
         "protocols:packets",
         "the same on 8 H100 and H200, by MSCCL++'s kernels, against what libraries choose",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from trine.collectives.sizes import format_size
 from trine.results.picture import COLOURS, log_scale, subplots
 from trine.results.report import Report, Row, Table
-from trine.results.text import WIDTH
+from trine.results.text import first_screen, width
 
 Value = str | int | float
 #: Verdicts, from the weakest.
@@ -102,16 +102,21 @@ class CaseStudy(Report):
 
     def text(self, *, volatile: bool = True) -> str:
         """The study for people; ``volatile`` False leaves out what differs from run to run."""
+        shown = [i for i, name in enumerate(self.columns) if volatile or name not in self.volatile]
+        return self._text(shown, volatile)
+
+    def _text(self, shown: Sequence[int], volatile: bool) -> str:
         from textwrap import fill
 
-        lines = [self.title, *(fill(line, WIDTH, subsequent_indent="  ") for line in self.settings), ""]
-        shown = [i for i, name in enumerate(self.columns) if volatile or name not in self.volatile]
-        lines += table([self.columns[i] for i in shown], [[row[i] for i in shown] for row in self.rows])
-        lines.append("")
+        lines = [*(fill(line, width(), subsequent_indent="  ") for line in (self.title, *self.settings)), ""]
+        lines += [*self._table(shown), ""]
         for finding in self.findings:
             if volatile or not finding.volatile:
-                lines += [fill(text, WIDTH, subsequent_indent=" " * 11) for text in _said(finding)]
+                lines += [fill(text, width(), subsequent_indent=" " * 11) for text in _said(finding)]
         return "\n".join(lines)
+
+    def _table(self, shown: Sequence[int]) -> list[str]:
+        return table([self.columns[i] for i in shown], [[row[i] for i in shown] for row in self.rows])
 
     @property
     def headline(self) -> str:
@@ -123,6 +128,13 @@ class CaseStudy(Report):
         return self.settings
 
     def summary(self) -> str:
+        """Return the first lines of the study, with as many columns as the terminal has room for."""
+        count = len(self.columns)
+        while count > 2 and max(map(len, self._table(range(count)))) > width():
+            count -= 1
+        return first_screen(self._text(range(count), volatile=True))
+
+    def details(self) -> str:
         """Return the study for people."""
         return self.text()
 

@@ -71,7 +71,7 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
     apart = max(max(simulated[x] / x.simple_bytes, x.simple_bytes / simulated[x]) for x in links)
     return CaseStudy(
         name="ll-simple",
-        title="LL against Simple: the size from which on Simple is ahead, on doubling sizes",
+        title="LL against Simple: the smallest size at which Simple is faster, on doubling sizes",
         settings=(
             "alpha-beta: LL = a + 2 S/B; Simple = 2 a + S/B + 2 S/M. a = link latency + 1 us of software a message "
             "(assumed; 0.46 to 1.16 us give the same sizes), B: link, M = 4 TiB/s: memory, read and written once more "
@@ -136,7 +136,7 @@ def packets(machines: Sequence[str] = MACHINES, first: int = 128 * KIB, last: in
         if place
     }
     copies, switch = ahead["zero copy"], ahead["NVLS"]
-    assumed = "what trine gpu show marks so; kernels as read from their source"
+    assumed = "values marked so by trine gpu show; kernels as read from their source"
     return CaseStudy(
         name="packets",
         title="Packets (LL) against kernels that signal behind the data (Simple): all-reduce of 8 GPUs, us",

@@ -90,7 +90,7 @@ def clos(size_bytes: int = MIB) -> CaseStudy:
             Finding(
                 paper=f"least and most of a flow {PAPER['flow, least ns']:,.0f} and {PAPER['flow, most ns']:,.0f} ns",
                 here=f"{found[0]['flow, least ns']:,.0f} and {found[0]['flow, most ns']:,.0f} ns: no two flows meet at "
-                "a link here, as one flow leaves each leaf and one comes; what the paper's slowest met is not stated",
+                "a link here, as one flow leaves each leaf and one comes; the paper does not explain its slowest flow",
                 holds=abs(errors["flow, most ns"]) <= TOLERANCE,
             ),
         ),

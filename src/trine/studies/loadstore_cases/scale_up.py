@@ -243,7 +243,7 @@ def outstanding(
         settings=(
             GPU,
             f"{WAVEFRONTS} wavefronts a workgroup, each with up to {UNROLL} requests in flight (assumed); two "
-            "workgroups for each peer (assumed: the paper does not say how many).",
+            "workgroups for each peer (assumed: not in the paper).",
         ),
         columns=("limit", *label.values()),
         rows=tuple((limit, *(found[case][i] for case in found)) for i, limit in enumerate(limits)),

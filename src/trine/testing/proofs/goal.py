@@ -94,7 +94,7 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
     InputError: an unknown collective; no such buffers, or of sizes that do not fit it or ``size_bytes``.
     """
     if op not in _CHUNKS:
-        raise InputError(f"cannot say what a {op!r} must end with{nearest(op, _CHUNKS)}", field="op")
+        raise InputError(f"no known result for {op!r}{nearest(op, _CHUNKS)}", field="op")
     named = {buffer.name: buffer for buffer in program.buffers}
     source, result = named.get("input"), named.get("output")
     ranks = program.num_ranks
@@ -153,7 +153,7 @@ def contents(goal: ProofGoal, cells: Cells, seed: int) -> list[Values]:
 def describe(value: int, cell_bytes: int, inputs: list[Values]) -> str:
     """What a value is made of, in words."""
     if value == NOTHING:
-        return "nothing of any input"
+        return "no part of an input"
     for rank, values in enumerate(inputs):
         found = np.flatnonzero(values == np.uint64(value))
         if len(found):

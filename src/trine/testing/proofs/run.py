@@ -257,7 +257,7 @@ class ProofRun:
             if wave.registers is None or wave.registers[1] != op.amount:
                 return np.uint64(NOTHING)
             if wave.registers[0] > wave.knows[wave.actor]:
-                raise InputError(f"{self.words.at(wave)} stores what the load before it may not have brought yet")
+                raise InputError(f"{self.words.at(wave)} stores data that the load before it may not have brought yet")
             return wave.registers[2]
         values = combine(op.kind, parts)
         if not op.writes:
@@ -391,13 +391,13 @@ class ProofWords:
         place = self.place(race.cell)
         start = f"{self.program.name}: {self.at(wave)} {race.does} {place}"
         if race.actor < 0:
-            return f"{start}, where nobody has written"
+            return f"{start}, which was never written"
         if race.actor >= self.first_entry:
             return f"{start} before it knows that rank {race.actor - self.first_entry} is there with its input"
         done = "written" if race.what == "write" else "read"
         own = self.actors[race.actor][1] == wave.workgroup if race.actor < len(self.actors) else False
         hint = " (waitcnt 0, and a barrier between wavefronts)" if own else ""
-        return f"{start}, but nothing says that {self.actor(race.actor, race.epoch)} has {done} it{hint}"
+        return f"{start}, but {self.actor(race.actor, race.epoch)} may not have {done} it yet{hint}"
 
     def releaser(
         self, rank: int, number: int, ops: Sequence[DecodedOp], pending: Mapping[int, int] | None = None
@@ -411,4 +411,4 @@ class ProofWords:
                     who = self.actor(actor, op - first + 1)
                     at = f", but is at {self.operation(now, now - first)}" if pending is not None and op > now else ""
                     return f"{who} {'releases' if pending is None else 'would release'} it{at}"
-        return "nobody releases it" if pending is None else "nobody is left to release it"
+        return "nobody releases it" if pending is None else "its releasers have ended"

@@ -16,8 +16,8 @@ from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTensor, call_kind
 
 ASSUMED = (
     "there is no execution trace: inputs were matched to earlier outputs by shape, the latest first",
-    "each weight that a call reads counts as a parameter of its own",
-    "output shapes are those of the gradients that autograd received or, without backward, follow from the inputs",
+    "each weight that a call reads counts as a separate parameter",
+    "output shapes come from autograd's gradients or, without a backward pass, from the inputs",
     "optimizer operators read tensors of the recorded shapes that are not tied to the weights",
 )
 MISSING = ("execution trace (identities of tensors, output shapes)", "dtypes of tensor lists (float32 assumed)")

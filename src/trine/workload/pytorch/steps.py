@@ -72,7 +72,7 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     if inside:
         start, end = inside[-1].start_ps, inside[-1].end_ps
         if len(marks) > 1:
-            notes.append(f"of {len(marks)} steps the last complete one was taken, {inside[-1].name}")
+            notes.append(f"trine reads the last complete of {len(marks)} steps, {inside[-1].name}")
     else:
         start, end = _last_optimizer_step(ops, start, end, notes)
     tops = [i for i, top in enumerate(outermost(ops)) if top == i and start <= ops[i].start_ps < end]
@@ -103,7 +103,7 @@ def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str
     for period in range(1, len(parts) // 2 + 1):
         pairs = zip(parts[-period:], parts[-2 * period : -period], strict=True)
         if all((a & b).total() >= _ALIKE * (a | b).total() for a, b in pairs):
-            notes.append(f"the trace marks no steps: took the last of {len(parts) // period} steps of its optimizer")
+            notes.append(f"no step marks: trine reads the last of {len(parts) // period} optimizer steps")
             return ends[-1 - period], ends[-1]
     return start, end
 
@@ -114,7 +114,7 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     notes: list[str] = []
     if not kineto.kernels and not kineto.communication:
         why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
-        notes.append(f"{why}: what was recorded of an operator is the CPU time of its outermost call")
+        notes.append(f"{why}: the recorded time of an operator is the CPU time of its outermost call")
         calls = [i for i in step.tops if not communication.is_exchange(kineto.ops[i].name)]
         launches = _launches(kineto.ops)
         return [
@@ -134,15 +134,15 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     early = [row for row in orphans if row.start_ps < first and not kineto.kernels[row.kernels[0]].is_launched]
     orphans = [row for row in orphans if row not in early]
     if early:
-        notes.append(f"{len(early)} kernels were launched before the trace began: they are of the step before")
+        notes.append(f"{len(early)} kernels launched before the trace began: ignored")
     ordered = sorted((*rows.values(), *orphans), key=lambda row: (row.start_ps, row.kernels[0]))
     before = FORWARD
     for row in ordered:
         row.phase = before = row.phase or before
     if orphans:
-        notes.append(f"{len(orphans)} kernels have no launching operator: each is an operator of its own, no tensors")
+        notes.append(f"{len(orphans)} kernels have no launching operator: each becomes an operator without tensors")
     if kineto.devices > 1:
-        notes.append(f"the trace has kernels of {kineto.devices} GPUs: the one with most kernels was taken")
+        notes.append(f"the trace has kernels of {kineto.devices} GPUs: trine reads the one with most kernels")
     if not ordered:
         raise TraceError("has GPU kernels, but none in the traced step", file=kineto.path)
     return ordered, notes

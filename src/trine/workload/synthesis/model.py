@@ -200,7 +200,7 @@ class ModelRecipe:
         """The workload, which carries the recipe."""
         workload = _timed(*_untimed(self.spec, self.asked, self.software), self.asked, self.calibration)
         name = NO_SOFTWARE if self.software is None else self.software.name
-        taken = f"the GPU is taken to be {self.asked.gpu}: nothing names one (--gpu, gpu=, or the cluster's)"
+        taken = f"assumed GPU {self.asked.gpu}: set another with --gpu, gpu= or the cluster"
         return replace(
             workload,
             assumptions=(*(() if self.has_gpu else (taken,)), *workload.assumptions),
@@ -263,7 +263,7 @@ def _with_dropout(asked: Synthesis, software: Software | None) -> Software | Non
     if asked.dropout is None:
         return software
     if software is None:
-        raise InputError("dropout needs a software profile: fused operators without one have none", field="dropout")
+        raise InputError("dropout needs a software profile: the fused operators have no dropout", field="dropout")
     operators = software.operators.model_copy(update={"dropout": asked.dropout == "yes"})
     return software.model_copy(update={"operators": operators})
 
@@ -308,10 +308,7 @@ def _transformer_assumptions(
     )
     whose = "a fused implementation" if software is None else software.name
     dropout = "dropout" if writes.dropout else "no dropout"
-    found = [
-        f"operators are those of {whose}: {attention}, gate and up projection in one product, {loss}; there is "
-        f"{dropout}"
-    ]
+    found = [f"operators of {whose}: {attention}, gate and up projection in one GEMM, {loss}; {dropout}"]
     if dtype != "float32":
         how = dtype if writes.gradient_dtype == "model" else "float32"
         found.append(
@@ -323,7 +320,7 @@ def _transformer_assumptions(
     if isinstance(spec, EncoderDecoder):
         found.append("the bias by relative position is computed once, and all layers of a stack read it")
     if isinstance(spec, Transformer) and spec.experts is not None:
-        found.append("every expert gets the same number of tokens, and none is dropped")
+        found.append("every expert gets the same number of tokens; no token is dropped")
     if layers < spec.layers:
         found.append(f"{layers} of the model's {spec.layers} layers")
     return tuple(found)
@@ -348,7 +345,7 @@ def _convnet_workload(spec: Convolutional, asked: Synthesis, software: Software 
 
 _PRECISION_TEXT = {
     "": "in float32",
-    "float32": "in float32, nothing of it in TF32",
+    "float32": "in float32, without TF32",
     "tfloat32": "in float32, with convolutions and products in TF32",
     "amp": "with PyTorch's autocast: activations in float16, weights, statistics, gradients and moments in float32",
 }

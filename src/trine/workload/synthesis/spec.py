@@ -66,7 +66,7 @@ class Transformer:
 
     def __post_init__(self) -> None:
         if (not self.ffn) == (self.experts is None):
-            raise ValueError("give either ffn, or experts with an ffn of their own")
+            raise ValueError("give either ffn or experts.ffn")
         if not self.head_size and self.hidden % self.heads:
             raise ValueError(f"{self.heads} heads do not divide hidden {self.hidden}: give head_size")
         fill(self, kv_heads=self.heads, head_size=self.hidden // self.heads, ffn=0)
@@ -138,7 +138,7 @@ class Resnet(ConvNet):
         if not self.bottleneck and (self.groups, self.width, self.squeeze) != (1, 64, 0):
             raise ValueError("groups, width and squeeze need blocks with a bottleneck")
         if self.squeeze > 256:
-            raise ValueError(f"squeeze {self.squeeze} leaves nothing of the 256 channels of the first stage")
+            raise ValueError(f"squeeze {self.squeeze} leaves no channel of the first stage's 256")
 
     @property
     def shapes(self) -> str:
@@ -224,7 +224,10 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
         return _read(Path(text))
     text = as_known(text, known_models())
     if text not in known_models():
-        raise SpecError(f"unknown model {text[:80]!r} (a file ends in .yaml){nearest(text.lower(), known_models())}")
+        raise SpecError(
+            f"unknown model {text[:80]!r} (a file ends in .yaml){nearest(text.lower(), known_models())}; "
+            "'trine trace models' lists all"
+        )
     return _preset(text)
 
 

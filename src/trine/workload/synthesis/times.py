@@ -32,9 +32,7 @@ def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Wor
     """``workload`` with the times of the roofline of ``gpu``."""
     model, split = Roofline(workload, gpu, shares), Split(workload.batch)
     timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
-    text = (
-        f"operator times are a roofline of the {gpu.name}: {shares.text} (docs/background/roofline.md has its errors)"
-    )
+    text = f"operator times are a roofline of the {gpu.name}: {shares.text} (trine help roofline has its errors)"
     return _with_times(workload, timed, ROOFLINE, text, shares.to_metadata(), gpu)
 
 
@@ -42,7 +40,7 @@ def with_table_times(workload: Workload, gpu: GpuSpec) -> Workload:
     """``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
     model, split = TableTimes(workload, gpu), Split(workload.batch)
     timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
-    return _with_times(workload, timed, TABLES, f"{model.notes[0]} (docs/background/operator-time.md)", {}, gpu)
+    return _with_times(workload, timed, TABLES, f"{model.notes[0]} (trine help operator-time)", {}, gpu)
 
 
 def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration | None) -> Workload:
@@ -53,7 +51,7 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
     """
     traced = _bundled() if calibration is None else _Traced(calibration)
     if traced.gpu is None:
-        raise InputError("names no GPU: trine calibrate --trace-gpu NAME says which it is", field="calibration")
+        raise InputError("names no GPU: add --trace-gpu NAME to trine calibrate", field="calibration")
     source = load_gpu(traced.gpu)
     transfer = Transfer(source, gpu, workload) if source.name != gpu.name else None
     sizing, split, names = Sizing(workload), Split(workload.batch), signatures(workload)
@@ -66,8 +64,8 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
             ps, _ = transfer.time(sizing.sizes(op, split), amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
         timed.append(_with_time(op, ps))
     text = (
-        f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): of the same shapes where "
-        f"there are such ({known_ps / max(total_ps, 1):.0%} of the time), else laws on FLOPs and bytes fitted on them"
+        f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): same shapes for "
+        f"{known_ps / max(total_ps, 1):.0%} of the time, otherwise a fit over their FLOPs and bytes"
     )
     if transfer is not None:
         text += f"; scaled to the {gpu.name} by the ratio of {transfer.by.replace('their', SHEETS)}"

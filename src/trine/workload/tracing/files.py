@@ -23,7 +23,7 @@ from trine.workload.tracing.meta import CAPTURE_FILES
 #: What an event's name starts with, and what that means. Names as PyTorch 2.1 to 2.13 and CUPTI/roctracer write them.
 _UNSUPPORTED = (
     (("Torch-Compiled Region", "CompiledFunction", "CompiledFxGraph"), "runs torch.compile code, whose fused kernels "
-     "cannot be told apart as operators: capture the eager model"),
+     "are not separate operators: capture the eager model"),
     (("cudaGraphLaunch", "hipGraphLaunch"), "replays a CUDA graph, whose kernels have no operators: capture without"),
     (("c10d::", "nccl:", "gloo:", "record_param_comms"), "communicates: capture one process on one GPU, without "
      "DistributedDataParallel or FSDP; trine adds the communication"),
@@ -75,7 +75,7 @@ def check_kineto(kineto: Mapping[str, Any], device: str) -> None:
 def check_devices(execution_trace: Mapping[str, Any], device: str) -> None:
     """Refuse tensors on a GPU in a capture that was asked for the CPU: kernel times would be missing."""
     if device == "cpu" and any(_on_gpu(node) for node in execution_trace.get("nodes", ())):
-        raise InputError("the traced step used a GPU, but device='cpu' was asked for: use device='cuda'")
+        raise InputError("the traced step used a GPU, not device='cpu': use device='cuda'")
 
 
 def _on_gpu(node: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ def waiting_wavefronts(options: FusedOptions) -> int:
     Raises ValueError for an unfused one, as :func:`expected_flags`.
     """
     if not options.fused:
-        raise ValueError("the collective of an unfused kernel has workgroups of its own")
+        raise ValueError("the collective of an unfused kernel has separate workgroups")
     return make_grid(options).crews
 
 

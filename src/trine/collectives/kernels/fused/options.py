@@ -42,7 +42,7 @@ INDEX_BYTES = 8
 FLAG_SPACING, TABLE_ROWS, COLLECTIVE_WORKGROUPS = 8, 1 << 20, 32
 
 _MAX_SIDE = 1 << 24
-_OWN_LINES = "the collective of the unfused form has semaphores on lines of their own"
+_OWN_LINES = "the collective of the unfused form has each semaphore on a separate line"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +120,8 @@ class FusedOptions:
         self._check_tile()
         if self.chunks > 1 and self.rows % self.num_ranks:
             raise InputError(
-                f"{self.name}{' in two steps' * bool(self.algorithm)} gives each of {self.num_ranks} ranks as many "
-                f"rows, and {self.rows} are not a multiple of that",
+                f"{self.name}{' in two steps' * bool(self.algorithm)} needs a number of rows that "
+                f"{self.num_ranks} ranks divide evenly, not {self.rows}",
                 field="rows",
             )
 
@@ -174,7 +174,7 @@ class FusedOptions:
             ("flag_spacing", self.fused, _OWN_LINES),
             ("collective_workgroups", not self.fused, "a fused kernel has workgroups alone"),
             ("table_rows", in_tables, f"{self.name} has no table"),
-            ("seed", in_tables, f"nothing is random in {self.name}"),
+            ("seed", in_tables, f"{self.name} has no random part"),
             ("macs_per_cycle", not in_tables, "rows of a table are added up as they arrive"),
             ("inner", kind.compute != GEMV, "a GEMV has one vector; take gemm-allreduce"),
         ):

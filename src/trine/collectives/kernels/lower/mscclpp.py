@@ -195,7 +195,7 @@ class BlockLowering:
             source = op.sources[number if op.action == ir.PAIRS else 0]
             if source.packet != target.packet:
                 raise InputError(
-                    "a port moves bytes as they are: source and target must both be packets, or neither",
+                    "a port does not convert packets: source and target must both be packets, or neither",
                     file=self.addresses.plan.file,
                     field=where(step),
                 )

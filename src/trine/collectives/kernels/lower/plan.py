@@ -82,7 +82,7 @@ def _refuse_packets_to_all(plan: KernelPlan) -> None:
             for place, op in walk(block):
                 if any(o.packet and o.group is not None for o in (*op.sources, *op.targets)):
                     raise InputError(
-                        f"{op.name!r} multicasts packets, and a line with flags of its own is taken by one reader "
+                        f"{op.name!r} multicasts packets, but a line with flags can have one reader "
                         "only; use --fidelity operator for this plan",
                         file=plan.file,
                         field=f"gpus[{gpu.rank}].threadblocks[{block.id}].{place}",

@@ -99,7 +99,7 @@ class JobKernels:
     def _algorithm(self, step: Collective, is_apart: bool) -> str:
         chosen = self._choices.algorithms.get(step.kind, step.algorithm)
         if chosen not in (None, AUTO, *known_kernels(step.kind)):
-            self.notes[f"the traces run {step.kind} by {chosen!r}, which is no kernel: auto is taken"] = None
+            self.notes[f"the traces run {step.kind} by {chosen!r}, which is no kernel: trine uses auto"] = None
             chosen = AUTO
         if chosen in (None, AUTO):
             return _APART[step.kind] if is_apart else AUTO

@@ -70,9 +70,9 @@ class LoadStoreResult(Result):
             for use in self.gpu.links
         )
 
-    def summary(self) -> str:
+    def details(self) -> str:
         """Return a text for people: the job, then the inside of its GPUs."""
-        return f"{super().summary()}\n\ninside the GPUs\n{self.gpu.summary()}"
+        return f"{super().details()}\n\ninside the GPUs\n{self.gpu.details()}"
 
     def document(self) -> Row:
         """Return the result as plain data (docs/reference/result-json.md), with that of the GPUs as ``gpus``."""
@@ -118,7 +118,7 @@ def until(records: Records, end_ps: int) -> tuple[Records, int]:
 MAX_LINES = 100_000_000
 WHY_UNFOLDED = "tasks that wait for each other are not folded at the load-store level"
 NOT_MODELLED = (
-    "memory that the job needs: traces say nothing of it",
+    "memory that the job needs: the traces do not list it",
     "what compute nodes do: their kernels move tensor_size bytes and keep ALUs busy for the rest of their duration",
     "that messages wait for room at their receiver",
 )
@@ -323,7 +323,7 @@ def _result(
 
 
 def _evidence(trace: ChakraTrace, gpu: GpuResult) -> tuple[Evidence, ...]:
-    operators = Evidence("operator time alone", "assumed", "as the traces have it; they do not say what it rests on")
+    operators = Evidence("operator time alone", "assumed", "taken from the traces, which do not state its source")
     if trace.roofline is not None:
         operators = Evidence("operator time alone", "modelled", "roofline on num_ops and tensor_size of the traces")
     cluster = gpu.cluster

@@ -1,0 +1,161 @@
+"""Replay all rows of ``trine validate training``, ``layouts`` and ``memory``, and store the reports in the package.
+
+    python benchmarks/store_reports.py [training] [layouts] [memory] [--jobs N] [--source NAME ...] [--renew N]
+
+All three take 2 to 4 hours of CPU time. An interrupted replay resumes: finished rows of training and layouts are kept
+in ``out/stored-reports`` (remove the folder after a change in ``trine/results``). Reports that are current are skipped.
+
+--source  Replay only this source of the training steps and keep the others, if cheap rows of them are unchanged.
+--renew   Replay nothing: compare the N cheapest rows of each source with the stored report. If all are equal, renew its
+          version and hash, else list the rows that differ and exit with 1. For changes that move no prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trine._version import __version__
+from trine.cli.progress import RowsLine
+from trine.outputs import write_bytes
+from trine.studies.compared_steps import ComparedStep
+from trine.studies.replay_rows import Answers, Ask, predict
+from trine.studies.step_factors import asked_factors
+from trine.studies.stored import FOLDER, hash_inputs, read_stored
+from trine.studies.validate_layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
+from trine.studies.validate_memory import load_stored_memory, validate_memory
+from trine.studies.validate_training import load_stored_training, validate_training
+from trine.studies.validation import grouped
+
+#: CPU time in seconds above which a row is left out of a sample.
+MAX_CPU_S = 10.0
+#: Largest relative difference of two predictions of the same row that is a rounding error.
+ROUNDING = 1e-6
+KEPT = Path(__file__).parents[1] / "out" / "stored-reports"
+Progress = Callable[[int, int], None]
+
+
+def store(name: str, content: Mapping[str, Any], cpu_s: float) -> None:
+    """Store a report with the installed version and hash; cpu_s: CPU time of the replay."""
+    made = {"version": __version__, "hash": hash_inputs(), "cpu_s": round(cpu_s)}
+    text = json.dumps({"made": made, **content}, separators=(",", ":"))
+    write_bytes(FOLDER / f"{name}.json.gz", gzip.compress(text.encode(), 9, mtime=0))
+
+
+def step_records(steps: Iterable[ComparedStep]) -> list[dict[str, Any]]:
+    """Return predictions as plain data."""
+    return [{**asdict(step.answer), "calibrated_s": step.calibrated_s} for step in steps]
+
+
+def training(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Replay and store the training steps; return the rows of other sources that differ from the stored report."""
+    answers = Answers(KEPT / "training")
+    found = validate_training(answers=answers, jobs=jobs, sources=sources or None, progress=progress)
+    steps, cpu_s = found.steps, answers.cpu_s
+    if sources:
+        new, old = {step.row.name: step for step in found.steps}, load_stored_training()
+        steps, cpu_s = tuple(new.get(step.row.name, step) for step in old.steps), read_stored("training")[0].cpu_s
+        if different := step_differences(set(steps) - set(found.steps), Ask(), 2):
+            return different
+    store("training", {"rows": step_records(steps)}, cpu_s)
+    return []
+
+
+def layouts(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Replay and store the layouts."""
+    answers = Answers(KEPT / "layouts")
+    found = validate_layouts(answers=answers, jobs=jobs, progress=progress)
+    rows, alone = step_records(step for step in found.steps if not step.row.fault), step_records(found.blind)
+    content = {"rows": rows, "blind": alone, "factors": found.factors, "num_fitted": found.num_fitted}
+    store("layouts", content, answers.cpu_s)
+    return []
+
+
+def memory(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Model and store the peaks of memory."""
+    answers = validate_memory(progress=progress).answers
+    rows = [
+        {"row": a.row.name, "use": a.use and asdict(a.use), "verdict": a.verdict, "why_not": a.why_not,
+         "cpu_s": a.cpu_s}
+        for a in answers
+    ]  # fmt: skip
+    store("memory", {"rows": rows}, sum(a.cpu_s for a in answers))
+    return []
+
+
+REPORTS = {"memory": memory, "layouts": layouts, "training": training}
+
+
+def differences(name: str, rows: int) -> list[str]:
+    """Predict the ``rows`` cheapest rows of each source again; return those that differ from the stored report."""
+    if name == "memory":
+        return memory_differences(rows)
+    if name == "training":
+        return step_differences(load_stored_training().steps, Ask(), rows)
+    stored = load_stored_layouts()
+    fitted = Ask(factors=asked_factors(stored.factors), names=FITTED_FACTORS)
+    judged = [step for step in stored.steps if not step.row.fault]
+    return [*step_differences(stored.blind, Ask(), rows), *step_differences(judged, fitted, rows)]
+
+
+def step_differences(steps: Iterable[ComparedStep], ask: Ask, rows: int) -> list[str]:
+    """Return the rows, of the ``rows`` cheapest of each source, whose step differs from the stored one."""
+    found = []
+    cheap = (step for step in steps if not step.answer.why_not and step.answer.cpu_s <= MAX_CPU_S)
+    by_source = grouped(sorted(cheap, key=lambda step: step.answer.cpu_s), lambda step: step.row.source.key)
+    for step in (step for each in by_source.values() for step in each[:rows]):
+        now = predict(step.row, ask).step_s
+        if abs(now - step.answer.step_s) > ROUNDING * step.answer.step_s:
+            found.append(f"{step.row.name}: {step.answer.step_s:.6g} s stored, {now:.6g} s now")
+    return found
+
+
+def memory_differences(rows: int) -> list[str]:
+    """Return the rows of ``trine validate memory --sample``, up to ``rows`` of each source, that differ."""
+    stored = {answer.row.name: answer for answer in load_stored_memory().answers}
+    by_source = grouped(validate_memory(sample=True).answers, lambda answer: answer.row.source)
+    now = [answer for each in by_source.values() for answer in each[:rows]]
+    return [a.row.name for a in now if (a.use, a.verdict) != (stored[a.row.name].use, stored[a.row.name].verdict)]
+
+
+def renew(name: str, rows: int) -> list[str]:
+    """Renew version and hash of a report if a sample of its rows is unchanged; return the rows that differ."""
+    different = differences(name, rows)
+    if not different:
+        origin, content = read_stored(name)
+        store(name, content, origin.cpu_s)
+    return different
+
+
+def main() -> None:
+    """Store each report that is not current."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reports", nargs="*", help=f"of {', '.join(REPORTS)} [all]")
+    parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--source", action="append", default=[])
+    parser.add_argument("--renew", type=int, default=None)
+    given = parser.parse_args()
+    is_wrong = False
+    for name in given.reports or REPORTS:
+        path = FOLDER / f"{name}.json.gz"
+        if path.is_file() and read_stored(name)[0].is_current:
+            print(f"{name}: stored and current")
+            continue
+        if given.renew is not None:
+            different = renew(name, given.renew)
+        else:
+            with RowsLine(f"{name}: rows predicted") as progress:
+                different = REPORTS[name](progress.rows, given.jobs, given.source)
+        print(f"{name}: {'; '.join(different) or read_stored(name)[0].line}", flush=True)
+        is_wrong |= bool(different)
+    sys.exit(int(is_wrong))
+
+
+if __name__ == "__main__":
+    main()

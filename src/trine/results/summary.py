@@ -1,0 +1,236 @@
+"""A run of tasks on one screen (``trine train``): time, throughput, memory, where the time goes, what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trine.results import headline
+from trine.results.screen import Listing, Screen
+from trine.results.waits import RANK_REASONS
+from trine.software.profile import NO_SOFTWARE
+from trine.units import format_bandwidth, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from trine.evidence import Evidence
+    from trine.results.headline import StepWork
+    from trine.results.run import TaskRun
+    from trine.results.traffic import CollectiveUse
+
+MAX_COLLECTIVES, MAX_OPERATORS = 4, 5
+_AXES = ("tp", "cp", "ep", "pp", "dp")
+#: Facts of a plan that change the question, and how it names them; {} is the value.
+_CHOICES = {
+    "sharding": "{}", "schedule": "{}", "offload": "{} offloaded", "sequence_parallel": "sequence parallelism",
+    "overlap": "overlap {}",
+}  # fmt: skip
+_USUAL = {"sharding": "none", "overlap": "modelled"}
+
+
+def screen(result: TaskRun) -> Screen:
+    """Return what the answer shows by default."""
+    return Screen(
+        question=question(result),
+        numbers=[*_step(result), *_throughput_row(result), *_memory(result)],
+        listings=(
+            Listing(title=f"time of rank {result.slowest_rank}", rows=_times(result)),
+            _uses(result),
+        ),
+        warnings=result.warnings,
+        closing=(
+            ("range", "" if result.band is None else result.band.words),
+            ("rests on", _basis(result.evidence, with_profile(result))),
+            ("bottleneck", _bottleneck(result)),
+            ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
+        ),
+    )
+
+
+def with_profile(result: TaskRun) -> str:
+    """Return ``" with megatron-core"``, the software profile; empty without one."""
+    name = result.plan.get("software")
+    return f" with {name}" if name not in (None, NO_SOFTWARE) else ""
+
+
+def question(result: TaskRun) -> str:
+    """Return what was asked: workload, machine, layout and batch."""
+    plan = result.plan
+    gpu, cluster = plan.get("gpu") or plan.get("trace_gpu"), plan.get("cluster")
+    name = plan.get("workload") or plan.get("name") or "job"
+    machine = f"{result.num_ranks:,} x {gpu or 'GPU'}" + (f" ({cluster})" if cluster else "")
+    layout = " x ".join(f"{axis} {plan[axis]}" for axis in _AXES if plan.get(axis, 1) not in (1, None))
+    facts = [layout, *_batches(result)]
+    facts += [text.format(plan[key]) for key, text in _CHOICES.items() if plan.get(key) not in (None, _USUAL.get(key))]
+    if plan.get("recompute") not in (None, "none"):
+        facts.append(f"{plan['recompute']} recomputation")
+    return f"{name} on {machine}: {', '.join(fact for fact in facts if fact)}".removesuffix(": ")
+
+
+def _batches(result: TaskRun) -> list[str]:
+    plan, work = result.plan, result.work
+    if not isinstance(batch := plan.get("global_batch"), int):
+        return []
+    tokens = f" of {work.tokens // work.samples:,} tokens" if work is not None and work.tokens and work.samples else ""
+    sizes = plan.get("micro_batches")
+    count = len(sizes) if isinstance(sizes, Sequence) else 1
+    return [f"global batch {batch:,}{tokens}", *([f"{count:,} micro-batches"] if count > 1 else [])]
+
+
+def _step(result: TaskRun) -> list[tuple[str, str, str]]:
+    ends = headline.ends_ps(result)
+    remark = "" if ends is None else f"likely {format_time(ends[0])} to {format_time(ends[1])}"
+    if result.num_steps > 1:
+        remark += f"{'; ' if remark else ''}step {result.num_steps} of {result.num_steps}"
+    return [("step", format_time(result.step_time_ps), remark)]
+
+
+def _throughput_row(result: TaskRun) -> list[tuple[str, str, str]]:
+    work, step_ps, ends = result.work, result.step_time_ps, headline.ends_ps(result)
+    if work is None or not step_ps:
+        return []
+    (value, *_), remarks, used = throughput(work, step_ps)[::-1], [], headline.numbers(result)
+    if ends is not None:
+        remarks.append(likely_throughput(work, ends))
+    if used["model_flops_per_s_per_gpu"]:
+        rate = f"{float(str(used['model_flops_per_s_per_gpu'])) / 1e12:,.4g} TFLOP/s per GPU"
+        if used["mfu"] is not None:
+            rate += f", MFU {used['mfu']:.1%}"
+            rate += "" if used["mfu_low"] is None else f" ({used['mfu_low']:.1%} to {used['mfu_high']:.1%})"
+        remarks.append(rate)
+    return [("throughput", value, "; ".join(remarks))]
+
+
+def likely_throughput(work: StepWork, ends_ps: tuple[int, int]) -> str:
+    """Return the range of tokens per second, else samples, for the ends of the step's range."""
+    low, high = (_digits(headline.per_second(work.tokens or work.samples, ps)) for ps in ends_ps[::-1])
+    return f"likely {low} to {high}"
+
+
+def throughput(work: StepWork, step_ps: int) -> list[str]:
+    """Return samples and tokens per second: five digits, or all before the point if there are more."""
+    counts = ((what, getattr(work, what)) for what in ("samples", "tokens"))
+    return [f"{_digits(headline.per_second(count, step_ps))} {what}/s" for what, count in counts if count]
+
+
+def _digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1e4 else f"{number:,.5g}"
+
+
+def rates_in_brief(result: TaskRun) -> list[str]:
+    """Return tokens per second, else samples, and the MFU, if known."""
+    if result.work is None or not result.step_time_ps:
+        return []
+    used = headline.mfu(result)
+    return throughput(result.work, result.step_time_ps)[-1:] + ([] if used is None else [f"MFU {used:.1%}"])
+
+
+def memory_needed(result: TaskRun) -> str:
+    """Return the memory of the rank with the least headroom, and whether it fits; empty if memory was not followed."""
+    if not result.memory_peaks:
+        return ""
+    use = result.memory_uses[result.fullest_row]
+    is_known = use.margin_bytes is not None
+    of = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
+    shown = use.verdict.upper() if is_known else use.verdict
+    return f"{format_bytes(use.needed_bytes)}{of} (rank {result.fullest_rank}): {shown}"
+
+
+def _memory(result: TaskRun) -> list[tuple[str, str, str]]:
+    if not result.memory_peaks:
+        return []
+    use, margin = result.memory_uses[result.fullest_row], ""
+    value = format_bytes(use.needed_bytes)
+    verdict = use.verdict
+    if use.margin_bytes is not None:
+        value += f" of {format_bytes(use.capacity_bytes)}"
+        verdict = verdict.upper()
+        margin = f": {format_bytes(abs(use.margin_bytes))} {'left' if use.margin_bytes >= 0 else 'over'}"
+    between = f"likely {format_bytes(use.low_bytes)} to {format_bytes(use.high_bytes)}"
+    return [("memory", value, f"{verdict}{margin} on rank {result.fullest_rank}; {between}")]
+
+
+def _times(result: TaskRun) -> list[tuple[str, ...]]:
+    """Return how the slowest rank spends the step."""
+    times, row, step = result.rank_times, result.slowest_row, result.step_time_ps
+    compute, exposed, bubble, idle = (
+        int(each[row]) for each in (times.compute, times.exposed, times.bubble, times.idle)
+    )
+    waits = dict(zip(RANK_REASONS, times.waits[row].tolist(), strict=True)) | {"communication": 0}
+    longest = max(waits, key=lambda reason: waits[reason])
+    parts = [
+        ("compute", compute),
+        ("exposed communication", exposed),
+        ("pipeline bubble", bubble),
+        (f"idle (mostly {longest})" if waits[longest] else "idle", idle),
+    ]
+    hidden = ("hidden communication", int(times.communication[row] - times.exposed[row]))
+    shown = [part for part in parts if part[1] or part[0] == "compute"] + ([hidden] if hidden[1] else [])
+    return [(name, format_time(ps), percent(ps, step)) for name, ps in shown]
+
+
+def _uses(result: TaskRun) -> Listing:
+    """Return the largest collectives of a rank; without any, the largest operators."""
+    uses = result.collectives
+    if not uses:
+        rows = [(name, format_time(ps), percent(ps, result.step_time_ps)) for name, ps in _operators(result)]
+        return Listing(title="largest operators", rows=rows[:MAX_OPERATORS])
+    waits = any(use.waiting_ps for use in uses[:MAX_COLLECTIVES])
+    return Listing(
+        title="largest collectives of a rank",
+        rows=[
+            (
+                f"{use.kind} {_group(use)} {use.group_size}",
+                f"{use.count:,} x {format_bytes(use.size_bytes)}",
+                format_time(use.transfer_ps),
+                *([f"+ {format_time(use.waiting_ps)} wait for late ranks" if use.waiting_ps else ""] if waits else []),
+            )
+            for use in uses[:MAX_COLLECTIVES]
+        ],
+    )
+
+
+def _group(use: CollectiveUse) -> str:
+    """Return the axes of the group, such as ``dp``; ``of`` if no axis has a name."""
+    named = [axis for axis in use.axes if not axis[-1:].isdigit()]
+    return "-".join(named) or "of"
+
+
+def _operators(result: TaskRun) -> list[tuple[str, int]]:
+    ranked = sorted(result.operators, key=lambda share: -share.compute_ps)
+    prefix = "autograd::engine::evaluate_function: "
+    return [(share.name.removeprefix(prefix), share.compute_ps) for share in ranked if share.compute_ps]
+
+
+def _basis(evidence: Sequence[Evidence], profile: str) -> str:
+    """Return what the times rest on: operator times by evidence, the software profile, and how much is assumed."""
+    shares = [f"{100 * item.share:.0f} % {item.kind}" for item in evidence if item.share is not None]
+    facts = [f"operator times {', '.join(shares)}"] if shares else []
+    facts += [f"software profile{profile.removeprefix(' with')}"] if profile else []
+    assumed = sum(item.kind == "assumed" and item.share is None for item in evidence)
+    return "; ".join([*facts, *([f"{assumed} assumption{'s' if assumed > 1 else ''}"] if assumed else [])])
+
+
+def _bottleneck(result: TaskRun) -> str:
+    path = sorted(((ps, name) for name, ps in result.critical_path_times.items() if ps), reverse=True)
+    if not path:
+        return ""
+    (ps, name), step = path[0], result.step_time_ps
+    text = f"{name}, {percent(ps, step)} of the critical path"
+    if name == "compute" and (top := _operators(result)[:3]):
+        return f"{text}; " + ", ".join(f"{operator} {percent(part, step)}" for operator, part in top) + " of the step"
+    used = max(result.links, key=lambda use: use.utilisation, default=None)
+    if name == "communication" and used is not None:
+        return (
+            f"{text}; busiest link {used.name}, {100 * used.utilisation:.0f} % of {format_bandwidth(used.bytes_per_s)}"
+        )
+    return text
+
+
+def _next(result: TaskRun) -> str:
+    options = ["--explain-memory"] if result.memory_peaks else []
+    return "".join(f"; {option}" for option in (*options, "trine help answer"))
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share such as ``34.7 %``; a dash where there is no whole."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
