@@ -12,8 +12,7 @@ import numpy as np
 
 from trine.results.picture import COLOURS, save, subplots
 from trine.studies.band_levels import HIGH, LOW, band_document, share_inside, share_left_out
-from trine.studies.compared_steps import ComparedStep
-from trine.studies.step_factors import HUBER, NOISE, PRIORS, words
+from trine.studies.step_factors import HUBER, NOISE, PRIORS, ComparedStep, words
 from trine.studies.training_rows import load_sources
 from trine.studies.validate_layouts import FITTED_FACTORS, LayoutValidation
 from trine.studies.validate_training import (

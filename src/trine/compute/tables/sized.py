@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
 from trine.compute.cost import elements, factors, is_gradient, passes_of, wants, work_of
-from trine.compute.data_sheet import dtype_name, stated_precision
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized, is_expert_product
+from trine.compute.roofline import dtype_name, stated_precision
 from trine.compute.tables.fp32_operators import operator_time
 from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
 from trine.compute.tables.machine import generation_of, is_foreign
-from trine.compute.tables.memory import FLOOR_US
-from trine.compute.tables.operators import AttentionShape, OperatorTables, TableTime
+from trine.compute.tables.operators import FLOOR_US, AttentionShape, OperatorTables, TableTime
 from trine.evidence import ASSUMED, EVIDENCE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from trine.cluster.load import as_cluster
 from trine.collectives.library_flows import message_of
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import schedule_of
-from trine.collectives.tasks import append_transfers
+from trine.collectives.run import append_transfers
 from trine.errors import PlanError
 from trine.evidence import Evidence
 from trine.formats.chakra.job import trace_job
