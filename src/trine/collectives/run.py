@@ -15,7 +15,6 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.schedule import ExpandedSchedule, Schedule
-from trine.engine.bounds import link_bytes
 from trine.engine.circuit_model import network_on
 from trine.engine.models import Network
 from trine.engine.run import run
@@ -366,3 +365,16 @@ def append_transfers(
     assembler.connect(own[transfers.entry_dst], entered[transfers.dst[transfers.entry_dst]])
     ended = np.repeat(entered + 1, np.diff(transfers.completion_ptr))
     assembler.connect(ended, transfers.completion_idx + np.int64(first))
+
+
+def link_bytes(graph: TaskGraph) -> Int64:
+    """Bytes that cross each link in the whole run, those of all flows that a transfer stands for: int64[links]."""
+    transfers = graph.kind == TRANSFER
+    per_route = np.zeros(len(graph.route_latency_ps), np.int64)
+    np.add.at(per_route, graph.route[transfers], graph.size_bytes[transfers])
+    crossing = np.repeat(per_route, np.diff(graph.route_ptr))
+    if graph.route_counts is not None:
+        crossing *= graph.route_counts
+    total = np.zeros(len(graph.link_bytes_per_s), np.int64)
+    np.add.at(total, graph.route_links, crossing)
+    return total

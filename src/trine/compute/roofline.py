@@ -6,7 +6,7 @@
 kind, so errors of tens of percent are usual: docs/background/roofline.md has them, case by case. Where a trace exists,
 use it. Operators that only rename memory take no time.
 
-Also here: the precision of an operator and the data sheet's bound on its time.
+Also here: the precision of an operator, the data sheet's bound on its time, and which operators do the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.alike import Alike
 from trine.compute.cost import Sizing, Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.law import FitReport
@@ -24,6 +23,57 @@ from trine.compute.resize import Split
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Tensor, Workload
 from trine.units import PS_PER_S
+
+
+class Alike:
+    """Names, for each operator of a workload, the first one whose work is the same under any split."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._tensors = workload.tensors
+        self._by_id = {op.id: op for op in workload.operators}
+        self._alike: dict[object, int] = {}
+        self._first: dict[int, int] = {}
+        self._shapes_of: dict[int, tuple[object, ...]] = {}
+        self._facts_of: dict[int, int | None] = {}
+        self._numbers: dict[object, int] = {}
+
+    def forward_of(self, operator: Operator) -> Operator | None:
+        """The operator whose gradient ``operator`` computes."""
+        return None if operator.forward_id is None else self._by_id.get(operator.forward_id)
+
+    def first(self, operator: Operator) -> int:
+        """The id of the first operator of the same name on tensors of the same shapes."""
+        found = self._first.get(operator.id)
+        if found is None:
+            forward = self.forward_of(operator)
+            key = self._shapes(operator), None if forward is None else self._shapes(forward)
+            found = self._first[operator.id] = self._alike.setdefault(key, operator.id)
+        return found
+
+    def _shapes(self, operator: Operator) -> tuple[object, ...]:
+        """All that the work of an operator depends on, which of its tensors are the same one included."""
+        found = self._shapes_of.get(operator.id)
+        if found is not None:
+            return found
+        number: dict[int, int] = {}
+        sizes: list[object] = []
+        for tensor in (*operator.inputs, *operator.outputs):
+            facts = self._facts(tensor)
+            if facts is not None:
+                sizes += number.setdefault(tensor, len(number)), facts
+        attributes = tuple(sorted((name, repr(value)) for name, value in operator.attributes.items()))
+        shapes = operator.name, operator.phase, len(operator.inputs), tuple(sizes), attributes
+        self._shapes_of[operator.id] = shapes
+        return shapes
+
+    def _facts(self, tensor: int) -> int | None:
+        """A number for the shape, type and role of a tensor, the same for tensors alike; None for an unknown one."""
+        if tensor not in self._facts_of:
+            t = self._tensors.get(tensor)
+            what = None if t is None else (t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
+            self._facts_of[tensor] = None if what is None else self._numbers.setdefault(what, len(self._numbers))
+        return self._facts_of[tensor]
+
 
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
