@@ -217,7 +217,7 @@ class EidolonResult(Report):
 
     def summary(self) -> str:
         """The result as text of 100 columns."""
-        return _summary(self)
+        return "\n".join(line.rstrip() for line in (*_head(self), *self.body()))
 
     def body(self) -> list[str]:
         """The lines of the summary behind the time: reads, waits, what wavefronts did, how it is known."""
@@ -247,11 +247,6 @@ class EidolonResult(Report):
         title = f"{self.work.program.name}, {self.inside.left_out}, {self.work.way}"
         title = f"{title}: {format_time(self.end_ps)}, {self.flag_reads:,} flag reads"
         return draw_waiting(title, self.acquires_ps, self.incoming.time_ps, self.inside.time_ps)
-
-
-def _summary(result: EidolonResult) -> str:
-    """Text of 100 columns."""
-    return "\n".join(line.rstrip() for line in (*_head(result), *result.body()))
 
 
 def _head(result: EidolonResult) -> list[str]:

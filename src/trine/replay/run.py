@@ -87,22 +87,13 @@ class Prepared:
         if waiting is not None and isinstance(incoming.outside, PeerWrites):
             run = waiting.run(incoming.outside, progress=progress, on_compile=on_compile)
         else:
-            run = _run_from_the_start(options, work, incoming, progress, on_compile)
+            control = GpuRunControl(engine=options.engine, progress=progress, on_compile=on_compile)
+            run = run_target(
+                work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,
+                tasks=work.tasks, control=control,
+            )  # fmt: skip
         now = time.perf_counter()
         return EidolonResult.of(options, work, incoming, run, wall_s=now - began, engine_s=now - simulated)
-
-
-def _run_from_the_start(
-    options: EidolonOptions,
-    work: ReplayCase,
-    incoming: PeerTraffic,
-    progress: Progress | None,
-    on_compile: Callable[[], None] | None,
-) -> GpuRun:
-    return run_target(
-        work.program, work.cluster, work.group, work.model, target=work.target, outside=incoming.outside,
-        tasks=work.tasks, control=GpuRunControl(engine=options.engine, progress=progress, on_compile=on_compile),
-    )  # fmt: skip
 
 
 @named_arguments

@@ -187,11 +187,8 @@ def _machines_table(validation: CollectiveValidation) -> str:
 
 
 def _sources(series: Iterable[Series]) -> str:
-    return "; ".join(_short(source) for source in dict.fromkeys(each.source for each in series))
-
-
-def _short(source: str) -> str:
-    return source.replace("|", "/").removeprefix("https://").removeprefix("github:")
+    sources = dict.fromkeys(each.source for each in series)
+    return "; ".join(text.replace("|", "/").removeprefix("https://").removeprefix("github:") for text in sources)
 
 
 #: Machines and collectives whose curves are drawn, where they are among those compared.

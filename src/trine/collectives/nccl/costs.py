@@ -15,9 +15,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trine.collectives.nccl.generations import AMPERE, BLACKWELL, HOPPER, VOLTA, architecture
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
-from trine.collectives.nccl.topology import CommTopology, Tier
+from trine.collectives.nccl.topology import AMPERE, BLACKWELL, HOPPER, VOLTA, CommTopology, Tier, architecture
 
 #: In-network reduction on the fabric: microseconds of a whole collective (NCCL's CollNet base, tuning.cc: 31).
 COLLNET_US = 31.0

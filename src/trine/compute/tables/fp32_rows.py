@@ -48,7 +48,7 @@ def decoded(code: np.ndarray) -> Float64:
 
 
 def whole(of_bytes: np.ndarray) -> Int64:
-    """The numbers of which (bytes of a number, rows, columns) has the bytes, those of one weight side by side."""
+    """Return the numbers whose bytes these are: (bytes of a number, rows, columns), the lowest byte first."""
     found = np.zeros(of_bytes.shape[1:], np.int64)
     for place, plane in enumerate(of_bytes):
         found += plane.astype(np.int64) << (8 * place)

@@ -106,7 +106,9 @@ class Fp32Surface:
 
     def __init__(self, gpu: GpuSpec, table: str, shapes: Int64, times_us: Float64, launch_us: float) -> None:
         self.gpu, self.table, self.launch_us = gpu, table, launch_us
-        self._rate = self._fastest(asked(table, shapes, gpu.num_compute_units), times_us)
+        flops = asked(table, shapes, gpu.num_compute_units).flops
+        # FLOPs a microsecond; of operators that only move memory any number
+        self._rate = max(1.0, float(np.quantile(flops / times_us, _FASTEST)))
         variables, base = self._of(shapes)
         self._known = {tuple(shape): us for shape, us in zip(shapes.tolist(), times_us.tolist(), strict=True)}
         self._nearby = Nearby(variables, np.log(times_us) - base)
@@ -131,10 +133,6 @@ class Fp32Surface:
         ask = asked(self.table, shapes, self.gpu.num_compute_units)
         least = np.maximum(ask.flops / self._rate, ask.bytes * 1e6 / self.gpu.memory_bytes_per_s)
         return np.maximum(found - self.launch_us, least) + KERNEL_US, distance
-
-    def _fastest(self, ask: Asked, times_us: Float64) -> float:
-        """FLOPs a microsecond; of operators that only move memory any number."""
-        return max(1.0, float(np.quantile(ask.flops / times_us, _FASTEST)))
 
     def _of(self, shapes: Int64) -> tuple[Float64, Float64]:
         """Variables, and the logarithm of the roofline."""

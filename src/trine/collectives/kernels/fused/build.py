@@ -68,7 +68,8 @@ def build(options: FusedOptions) -> FusedProgram:
         program = _two_kernels(plan)
         count = program.num_kernels // 2
         after = np.append(np.full(count, -1), np.arange(count)).astype(np.int32)
-    payload = _payload_bytes(options, grid)
+    # as nccl-tests counts it: the result of a rank, in whole lines
+    payload = grid.chunks * grid.chunk_lines * options.line_bytes
     return FusedProgram(
         program=replace(program, payload_bytes=payload, notes=(_note(options, grid),)), after=after, options=options
     )
@@ -99,11 +100,6 @@ def _two_kernels(plan: FusedPlan) -> GpuProgram:
         {"input": "result"},
         f"{options.name} unfused",
     )
-
-
-def _payload_bytes(options: FusedOptions, grid: TileGrid) -> int:
-    """What the collective moves as nccl-tests counts it: the result of a rank, in whole lines."""
-    return grid.chunks * grid.chunk_lines * options.line_bytes
 
 
 def _note(options: FusedOptions, grid: TileGrid) -> str:
