@@ -18,7 +18,7 @@ from transformer_prediction import Reader
 from trine.cluster import load_gpu
 from trine.compute import Split, make_compute
 from trine.compute.cost import work
-from trine.compute.data_sheet import least_time_s
+from trine.compute.roofline import least_time_s
 from trine.graph.workload import Workload
 
 SOURCE = "NVIDIA_A100-PCIE-40GB"

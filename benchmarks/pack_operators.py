@@ -165,9 +165,11 @@ OUT = Path(__file__).parent.parent / "src" / "trine" / "presets" / "operators"
 
 def add_ratios() -> None:
     """Add the ratios of times in steps to times alone."""
+    from in_step_ratios import in_step_ratios
+
     from trine.cluster import load_gpu
     from trine.compute.tables.files import read_arrays
-    from trine.compute.tables.in_step import MEASURED_IN_STEP, in_step_ratios
+    from trine.compute.tables.in_step import MEASURED_IN_STEP
     from trine.compute.tables.operators import OperatorTables
 
     arrays = dict(read_arrays("in_step"))

@@ -24,9 +24,8 @@ from typing import Any
 from trine._version import __version__
 from trine.cli.progress import RowsLine
 from trine.outputs import write_bytes
-from trine.studies.compared_steps import ComparedStep
 from trine.studies.replay_rows import Answers, Ask, predict
-from trine.studies.step_factors import asked_factors
+from trine.studies.step_factors import ComparedStep, asked_factors
 from trine.studies.stored import FOLDER, hash_inputs, read_stored
 from trine.studies.validate_layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
 from trine.studies.validate_memory import load_stored_memory, validate_memory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trine.collectives.kernels.moe.builder import NodeGrid, Routes, draw_routes
 from trine.collectives.kernels.moe.options import MoeOptions
-from trine.collectives.kernels.moe.routing import NodeGrid, Routes, draw_routes
 from trine.errors import InputError
 from trine.gpu.program import GpuProgram
 from trine.testing.proofs.goal import GoalPiece, ProofGoal

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uncontended import uncontended
 
-from trine.engine.bounds import link_bytes, uncontended
+from trine.collectives.run import link_bytes
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.builder import TaskGraphBuilder

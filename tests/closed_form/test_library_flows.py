@@ -17,8 +17,7 @@ from trine.collectives.nccl.steps import FlowCosts
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.query import link_load
 from trine.collectives.registry import ROOTED
-from trine.collectives.tasks import append_transfers
-from trine.engine.bounds import link_bytes
+from trine.collectives.run import append_transfers, link_bytes
 from trine.engine.run import run
 from trine.errors import InputError, TrineError
 from trine.graph.assembler import PlacedAssembler

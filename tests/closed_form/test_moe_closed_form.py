@@ -7,8 +7,8 @@ from line_counts import count_lines
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.moe.builder import NodeGrid, draw_routes
 from trine.collectives.kernels.moe.options import MOE, MoeOptions
-from trine.collectives.kernels.moe.routing import NodeGrid, draw_routes
 from trine.collectives.loadstore import LoadStoreOptions, loadstore_collective
 from trine.collectives.sizes import shared_matrix
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uncontended import uncontended
 
 from trine.engine import run
-from trine.engine.bounds import uncontended
 from trine.errors import SimulationError
 from trine.graph.builder import TaskGraphBuilder
 

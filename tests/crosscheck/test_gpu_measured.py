@@ -15,8 +15,7 @@ from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import DELAY
 from trine.gpu.run import run_gpus
-from trine.studies import expert_kernels, gpu_kernels
-from trine.studies.expert_kernels import EXPERT_PROGRAMS
+from trine.studies import gpu_kernels, gpu_measured
 from trine.studies.gpu_kernels import (
     COPIES,
     copy_kernel,
@@ -32,6 +31,7 @@ from trine.studies.gpu_kernels import (
     twoshot_zero_copy,
 )
 from trine.studies.gpu_measured import (
+    EXPERT_PROGRAMS,
     ONE_AND_TWO_SHOT,
     PROGRAMS,
     STANDS,
@@ -198,10 +198,10 @@ def test_many_tokens_across_nodes_lie_on_the_line_through_two_runs(monkeypatch):
         asked.append((gpus, moe.tokens, moe.draws))
         return 50_000_000 + 266_000 * moe.tokens
 
-    monkeypatch.setattr(expert_kernels, "_time_ps", straight)
+    monkeypatch.setattr(gpu_measured, "_time_ps", straight)
     for gpus in (16, 32):
         assert (
-            expert_kernels.expert_time_ps.__wrapped__("normal combine", "hgx-h800", gpus) == 50_000_000 + 266_000 * 4096
+            gpu_measured.expert_time_ps.__wrapped__("normal combine", "hgx-h800", gpus) == 50_000_000 + 266_000 * 4096
         )
     assert asked == [(16, 512, "random"), (16, 1024, "random"), (32, 256, "random"), (32, 512, "random")]
 

@@ -14,9 +14,8 @@ from trine.gpu.records import GpuOutcome
 from trine.gpu.replayed import run_target, target_system
 from trine.gpu.run import GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks, unfolded
-from trine.replay.begun import seen_alone
 from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared
+from trine.replay.run import Prepared, seen_alone
 from trine.replay.traffic import make_traffic
 
 

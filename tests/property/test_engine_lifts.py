@@ -6,7 +6,7 @@ from engine_lifts import random_lift
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.engine.bounds import link_bytes
+from trine.collectives.run import link_bytes
 from trine.engine.run import run
 
 seeds = st.integers(0, 2**32)

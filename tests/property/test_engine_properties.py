@@ -7,8 +7,9 @@ import pytest
 from engine_cases import capped_graphs, graphs, random_graph, renumbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uncontended import uncontended
 
-from trine.engine.bounds import link_bytes, uncontended
+from trine.collectives.run import link_bytes
 from trine.engine.models import EqualSplit, FairSharing
 from trine.engine.run import run
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER

@@ -14,9 +14,9 @@ from trine.collectives import expand, make_schedule
 from trine.collectives.library_flows import FlowPlan, FlowShape, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.registry import ROOTED
+from trine.collectives.run import caps_of
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, symmetry_of
 from trine.collectives.schedules.direct import to_the_next
-from trine.collectives.tasks import caps_of
 
 SHAPES = [(2, 2), (2, 4), (4, 2), (3, 4), (4, 4), (1, 6), (6, 1), (2, 8), (3, 3)]
 INNER = ("ring", "direct", "halving-doubling", "pat")

@@ -12,9 +12,9 @@ from line_counts import count_lines
 
 from trine.cluster import load_cluster
 from trine.collectives.kernels.build import build_kernel
+from trine.collectives.kernels.moe.builder import NodeGrid, draw_routes
 from trine.collectives.kernels.moe.low_latency import part_lines
 from trine.collectives.kernels.moe.options import MOE, MoeOptions
-from trine.collectives.kernels.moe.routing import NodeGrid, draw_routes
 from trine.errors import InputError
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import BARRIER, DMA, NOP, WAITCNT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import trine
 from trine.errors import SpecError
 from trine.parallel.plan import Plan
-from trine.parallel.updates import owned_parts
+from trine.parallel.sharded import owned_parts
 from trine.software import Software, load_software
 
 TEXT = "model:gpt-2,layers=2,sequence=128,times=roofline"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +15,10 @@ from trine.compute import Split, kind_of, make_compute
 from trine.compute.resize import resized
 from trine.compute.tables.convolutions import FORWARD, INPUT, WEIGHT, Convolution, bench, bench_rows
 from trine.compute.tables.fp32 import convolution, moving, on_rows, product, table_of
-from trine.compute.tables.fp32_operators import convolution_of
-from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, coded, decoded, folds, measured, planes, whole
+from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, decoded, folds, measured, whole
 from trine.compute.tables.fp32_surface import surface
 from trine.compute.tables.kriging import Nearby
-from trine.compute.tables.sized import traffic
+from trine.compute.tables.sized import convolution_of, traffic
 from trine.errors import InputError, SpecError
 from trine.workload.readers import load_bundled
 
@@ -27,12 +28,14 @@ V100, A100, H100 = load_gpu("v100-pcie"), load_gpu("a100-pcie-40gb"), load_gpu("
 RESNET = Convolution(batch=32, channels=256, out=256, size=(14, 14), filter=(3, 3), padding=(1, 1))
 
 
-def test_numbers_survive_their_packing() -> None:
+def test_numbers_survive_their_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    coding = importlib.import_module("fp32_coding")
     numbers = np.array([[0, 1, 255, 256, 65535]], np.uint16)
-    assert (whole(planes(numbers)) == numbers).all()
+    assert (whole(coding.planes(numbers)) == numbers).all()
     times = np.array([1.5, 30.0, 1e4, 1e7])
-    assert decoded(coded(times)) == pytest.approx(times, rel=3e-4)
-    assert np.isnan(decoded(coded(np.array([0.0]))))[0]
+    assert decoded(coding.coded(times)) == pytest.approx(times, rel=3e-4)
+    assert np.isnan(decoded(coding.coded(np.array([0.0]))))[0]
 
 
 def test_a_file_that_is_no_table_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -5,7 +5,7 @@ import pytest
 from test_perfetto_trace import COUNTER, INSTANT, trace_type, unknown_fields  # noqa: F401
 
 from trine.gpu.peers import LOAD
-from trine.replay import incoming
+from trine.replay import plot
 from trine.replay.options import EidolonOptions
 from trine.replay.run import run_eidolon
 
@@ -73,7 +73,7 @@ def test_what_comes_out_of_the_port_of_a_recorded_run(trace_type, tmp_path):  # 
 
 
 def test_writes_that_come_later_or_are_too_many_are_not_drawn(trace_type, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(incoming, "MAX_WRITES", 5)
+    monkeypatch.setattr(plot, "MAX_WRITES", 5)
     result, notes, _, instants, counters = written(trace_type, tmp_path)
     writes = len(result.incoming.outside.time_ps)
     assert len(instants) == 5

@@ -160,11 +160,11 @@ class Counting(StoreAndForward):
     [(1, "a second run differs from the first"), (2, "when links and routes are numbered otherwise")],
 )
 def test_models_that_differ_from_run_to_run(late_in_run, message, monkeypatch):
-    from trine.testing import queues
+    from trine.testing import network
 
     runs = []
-    simulated = queues._simulated
-    monkeypatch.setattr(queues, "_simulated", lambda *a: (runs.append(1), simulated(*a))[1])
+    simulated = network._queue_records
+    monkeypatch.setattr(network, "_queue_records", lambda *a: (runs.append(1), simulated(*a))[1])
     with pytest.raises(AssertionError, match=message):
         check_network_model(Counting(lambda: 10 * (len(runs) > late_in_run)))
 

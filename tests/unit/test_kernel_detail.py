@@ -23,7 +23,7 @@ from trine.gpu.run import run_gpus
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers
-from trine.replay.begun import BegunKernel
+from trine.replay.run import BegunKernel
 from trine.simulation import simulate
 from trine.simulation.detail import kernel_detail
 from trine.simulation.detail_choice import DetailOptions, choose, parse_detail

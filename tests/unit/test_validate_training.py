@@ -10,10 +10,9 @@ import pytest
 import trine
 from trine.errors import InputError
 from trine.studies.band_levels import band_document, share_inside, share_left_out
-from trine.studies.compared_steps import ComparedStep
 from trine.studies.replay_rows import Answers, Ask, Predicted
 from trine.studies.steady import steady_step
-from trine.studies.step_factors import AskedStep, calibrated, fit
+from trine.studies.step_factors import AskedStep, ComparedStep, calibrated, fit
 from trine.studies.training_page import write_page
 from trine.studies.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 from trine.studies.validate_layouts import LayoutValidation, spearman

@@ -161,7 +161,8 @@ def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices
     if fabric.kind == "dragonfly":
         add_slingshot_groups(builder, nics)
         return "shortest"
-    per_leaf = _ports_down(fabric)
+    # ports of a leaf that lead down: those that lead up times the oversubscription
+    per_leaf = max(1, int(fabric.radix * fabric.oversubscription / (1 + fabric.oversubscription)))
     if fabric.kind != "rail":
         leaves = [nics[first : first + per_leaf] for first in range(0, len(nics), per_leaf)]
         add_clos(builder, add_leaves(builder, leaves), min(per_leaf, len(nics)), fabric.oversubscription, fabric.radix)
@@ -170,11 +171,6 @@ def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices
     ports = max(map(len, groups))
     add_clos(builder, add_leaves(builder, groups, rails), ports, fabric.oversubscription, fabric.radix)
     return "rail"
-
-
-def _ports_down(fabric: Fabric) -> int:
-    """Ports of a leaf that lead down: those that lead up times the oversubscription."""
-    return max(1, int(fabric.radix * fabric.oversubscription / (1 + fabric.oversubscription)))
 
 
 def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tuple[list[list[int]], list[int | None]]:

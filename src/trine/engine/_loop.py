@@ -1,4 +1,10 @@
-"""The event loop, compiled. Its semantics are those of reference.py; its order is in docs/design/time-and-order.md."""
+"""The event loop, compiled. Its semantics are those of reference.py; its order is in docs/design/time-and-order.md.
+
+Also here: messages that links carry one at a time (readable form: StoreAndForward in models.py), and compute tasks
+that are slowed down while others take part of their stream's speed (readable form: slowdown.py). Slowdowns use whole
+numbers: attoseconds (millionths of a ps) at full speed, times in ps, speeds in millionths of full speed. So the order
+and number of the changes of a stream's speed make no difference.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,9 @@ import numpy as np
 from trine._jit import Int, inlined, kernel
 from trine._records import Record, RecordArray
 from trine.engine._circuits import circuit_event, settle
-from trine.engine._flows import begin_flow, end_flow, share
-from trine.engine._heap import ANY_ORDER, pop, push
-from trine.engine._limits import MAX_PS
-from trine.engine._queues import serve
-from trine.engine._slowdown import apply_slowdown, begin_rate_limited, ends_now, update_speeds
+from trine.engine._flows import begin_flow, drain_ps, end_flow, share
+from trine.engine._heap import ANY_ORDER, pop, push, sort
+from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
 from trine.engine._state import (
     COMPUTE,
     FINISHED,
@@ -186,3 +190,132 @@ def _delay(work: TaskTables, heap: RecordArray, clock: Record, number: Int, dela
     else:
         push(heap, clock, clock.now + delay_ps, number, ANY_ORDER)
     return True
+
+
+@inlined
+def serve(work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
+    """Let the links take the messages that have arrived, in the order of their numbers where several come to one link.
+
+    Puts on the heap, for which the caller has made sure of the room, when each comes to the next link, or to the end of
+    its route.
+    """
+    links, arrived = network.links, work.arrived
+    num_arrived = clock.num_arrived
+    clock.num_arrived = 0
+    clock.num_flows += num_arrived
+    for at in range(num_arrived):
+        links[U(_next_link(work, network, np.int64(arrived[U(at)])))].num_new += 1
+    num_together = np.int64(0)
+    for at in range(num_arrived):  # most come alone and need no order
+        task = np.int64(arrived[U(at)])
+        link = _next_link(work, network, task)
+        if links[U(link)].num_new > 1:
+            arrived[U(num_together)] = task
+            num_together += 1
+        else:
+            links[U(link)].num_new = 0
+            _cross(work, network, heap, clock, task, link)
+    sort(arrived, num_together)
+    for at in range(num_together):
+        task = np.int64(arrived[U(at)])
+        link = _next_link(work, network, task)
+        links[U(link)].num_new = 0
+        _cross(work, network, heap, clock, task, link)
+
+
+@inlined
+def _next_link(work: TaskTables, network: NetworkTables, number: Int) -> Int:
+    task = work.tasks[U(number)]
+    return np.int64(network.route_links[U(network.routes[U(task.route)].first + task.hop - 1)])
+
+
+@inlined
+def _cross(
+    work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record, number: Int, link_number: Int
+) -> None:
+    """Let a link carry a message after all that it has taken before."""
+    task, link = work.tasks[U(number)], network.links[U(link_number)]
+    begin_ps = max(clock.now, link.free_ps)
+    busy_ps = drain_ps(np.float64(task.amount), link.bytes_per_s)
+    if busy_ps > MAX_PS - begin_ps or link.latency_ps > MAX_PS - begin_ps - busy_ps:
+        clock.late_task = max(clock.late_task, number)
+        return
+    link.free_ps = begin_ps + busy_ps
+    if task.hop == 1:
+        task.start_ps = begin_ps - network.routes[U(task.route)].software_latency_ps
+    task.hop += 1
+    push(heap, clock, begin_ps + busy_ps + link.latency_ps, number, ANY_ORDER)
+
+
+@inlined
+def apply_slowdown(work: TaskTables, clock: Record, finished: Int) -> None:
+    """A task has ended: its stream loses or gets back speed."""
+    number = np.int64(work.slowdown_stream[U(finished)])
+    if number >= 0:
+        work.streams[U(number)].taken_ppm += np.int64(work.slowdown_ppm[U(finished)])
+        _note_change(work, clock, number)
+
+
+@inlined
+def begin_rate_limited(work: TaskTables, clock: Record, number: Int) -> None:
+    """Let a task run on its stream; :func:`update_speeds` predicts its end."""
+    task = work.tasks[U(number)]
+    stream = work.streams[U(task.stream)]
+    stream.left_as = task.amount * FULL_PPM
+    stream.since_ps = clock.now
+    stream.due_ps = -1
+    stream.running = number
+    _note_change(work, clock, np.int64(task.stream))
+
+
+@inlined
+def ends_now(work: TaskTables, clock: Record, number: Int) -> bool:
+    """Whether an entry of the heap that says so is still valid; if so the task no longer runs."""
+    task = work.tasks[U(number)]
+    if task.stream < 0 or task.amount == 0:
+        return True
+    stream = work.streams[U(task.stream)]
+    if stream.running != number or stream.due_ps != clock.now:
+        return False
+    stream.running = -1
+    return True
+
+
+@inlined
+def update_speeds(work: TaskTables, heap: RecordArray, clock: Record) -> None:
+    """Give the changed streams their speeds, and put new ends of their tasks on the heap, which has room for them.
+
+    Notes in the clock a task that would end after MAX_PS, and a stream that is faster than full speed.
+    """
+    now = clock.now
+    clock.fast_stream = -1
+    for at in range(clock.num_changed):
+        number = np.int64(work.changed_streams[U(at)])
+        stream = work.streams[U(number)]
+        stream.is_changed = 0
+        speed_ppm = FULL_PPM - stream.taken_ppm
+        if speed_ppm > FULL_PPM:
+            clock.fast_stream = max(clock.fast_stream, number)
+        speed_ppm = max(np.int64(LEAST_PPM), speed_ppm)
+        if stream.running >= 0:
+            left_as = stream.left_as - (now - stream.since_ps) * stream.speed_ppm
+            delay_ps = (left_as + speed_ppm - 1) // speed_ppm
+            if delay_ps > MAX_PS - now:
+                clock.late_task = max(clock.late_task, stream.running)
+            elif now + delay_ps != stream.due_ps:
+                stream.due_ps = now + delay_ps
+                push(heap, clock, now + delay_ps, stream.running, ANY_ORDER)
+            stream.left_as = left_as
+        stream.since_ps = now
+        stream.speed_ppm = speed_ppm
+    clock.num_changed = 0
+
+
+@inlined
+def _note_change(work: TaskTables, clock: Record, number: Int) -> None:
+    """A stream has changed at this instant."""
+    stream = work.streams[U(number)]
+    if stream.is_changed == 0:
+        stream.is_changed = 1
+        work.changed_streams[U(clock.num_changed)] = number
+        clock.num_changed += 1

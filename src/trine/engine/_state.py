@@ -17,7 +17,7 @@ FINISHED, PAUSED, FLOWS_FULL, HEAP_FULL, OVERFLOW, HELD_BACK, TOO_FAST = 0, 1, 2
 COMPUTE, TRANSFER, JOIN, HELD = 0, 1, 2, 3
 
 #: Built-in network models. Those from FIRST_QUEUE on carry whole messages from link to link, the others give rates to
-#: flows. A new one is a branch in ``_flows.py`` or ``_queues.py``.
+#: flows. A new one is a branch in ``_flows.py`` or ``_loop.py``.
 FAIR, EQUAL, CIRCUIT, FIFO = 0, 1, 2, 3
 MODELS = {"fair": FAIR, "equal": EQUAL, "circuit": CIRCUIT, "fifo": FIFO}
 FIRST_QUEUE = FIFO

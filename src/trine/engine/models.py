@@ -2,7 +2,7 @@
 
 There are two kinds. A NetworkModel gives rates to the flows in flight, which cross all links of their route at once. A
 QueueModel carries whole messages from link to link, one after the other. The compiled forms of the built-in models are
-``_flows.py`` and ``_queues.py``; they give bit-identical times.
+``_flows.py`` and ``serve`` in ``_loop.py``; they give bit-identical times.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class StoreAndForward:
         return ends
 
 
-#: The models that have a compiled form too, see ``_flows.py`` and ``_queues.py``.
+#: The models that have a compiled form too, see ``_flows.py`` and ``serve`` in ``_loop.py``.
 BUILT_IN = {
     "fair": "trine.engine.models:FairSharing",
     "equal": "trine.engine.models:EqualSplit",

@@ -1,4 +1,4 @@
-"""Streams below their full speed, in plain Python: the readable definition, and the oracle of ``_slowdown.py``.
+"""Streams below their full speed, in plain Python: the readable definition, and the oracle of ``_loop.py``.
 
 A task does work at the speed of its stream, which is what slowdowns leave of full speed, at least a hundredth. The
 changes of one instant count together. Work is an exact fraction of a picosecond.

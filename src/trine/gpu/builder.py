@@ -236,7 +236,8 @@ class ProgramBuilder:
         for name in _FIELDS:
             parts = [(int(w.num_operands.sum()), w.operands.get(name)) for w in self._written]
             columns[name] = self._column(parts, OPERAND_COLUMNS.get(name, np.int64))
-        pointers: list[Sequence[int] | Int64] = [self._kernel_ptr, self._workgroup_ptr, self._operand_ptr()]
+        operand_ptr = np.concatenate([[0], *(written.num_operands for written in self._written)]).cumsum()
+        pointers: list[Sequence[int] | Int64] = [self._kernel_ptr, self._workgroup_ptr, operand_ptr]
         names = tuple(name for *_, name in self._kernels)
         if ranks is not None:
             columns = self._rotated(columns, np.array(ranks, np.int64)[:, None], grid or (self.num_ranks,))
@@ -276,9 +277,6 @@ class ProgramBuilder:
         """(length, values or None: all 0) of each part, behind each other."""
         values = [np.zeros(length, dtype) if part is None else part.astype(dtype) for length, part in parts]
         return np.concatenate([np.zeros(0, dtype), *values])
-
-    def _operand_ptr(self) -> Int64:
-        return np.concatenate([[0], *(written.num_operands for written in self._written)]).cumsum()
 
     def _rotated(
         self, columns: Mapping[str, npt.NDArray[Any]], ranks: Int64, grid: Sequence[int]

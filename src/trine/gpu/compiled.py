@@ -96,7 +96,7 @@ def _finish(
         finished = False
     if finished and state.clock.num_done < system.graph.num_tasks:
         if not stop_when_stuck:
-            raise _deadlock(state, system)
+            raise stuck_error(state, system)
         finished = False
     return _outcome(state, system, finished)
 
@@ -132,11 +132,6 @@ def _drive(state: GpuState, system: GpuSystem, progress: Progress | None) -> boo
 
 def _clock(state: GpuState) -> Record:
     return one_for_kernel(state.clocks)[0]
-
-
-def _deadlock(state: GpuState, system: GpuSystem) -> SimulationError:
-
-    return stuck_error(state, system)
 
 
 def _outcome(state: GpuState, system: GpuSystem, finished: bool) -> GpuOutcome:

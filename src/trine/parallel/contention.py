@@ -24,8 +24,8 @@ from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
 from trine.compute.cost import Sizing
-from trine.compute.data_sheet import dtype_of, peak
 from trine.compute.kinds import family_of, kind_of
+from trine.compute.roofline import dtype_of, peak
 from trine.compute.tables.machine import POWER_LIMITED, generation_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid

@@ -208,7 +208,8 @@ class StageMemory:
     def _made_gradient(self, weight: int, step: int) -> None:
         """A gradient that has no place of its own yet is allocated; where a part of it has, in a bucket."""
         context, how = self._context, self._style.weight_gradients
-        made, category = context.local_bytes[weight], self._gradient_category(weight)
+        made = context.local_bytes[weight]
+        category = CATEGORY["buckets" if weight in self._lasting else "gradients"]
         if how == "step":
             if weight not in self._gradients and self._lasting.get(weight, 0) < context.gradient_bytes(weight):
                 self._gradients[weight] = self._take(step, made, category)
@@ -217,9 +218,6 @@ class StageMemory:
                 self._gradients[weight] = self._take(step, made, CATEGORY["gradients"])
         elif how == "operator" or weight not in self._extras.fused:
             self.temporary(made, step, step, "gradients")
-
-    def _gradient_category(self, weight: int) -> int:
-        return CATEGORY["buckets" if weight in self._lasting else "gradients"]
 
     def keep_gradients(self, sizes: Mapping[int, int]) -> None:
         """Of the gradients of these weights so many bytes have a buffer that is never given back.

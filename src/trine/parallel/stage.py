@@ -17,10 +17,9 @@ from trine.parallel.job import WHOLE, JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.sequence import SequenceCollectives, SequenceGradients
-from trine.parallel.sharded import ParameterGathers
+from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
-from trine.parallel.updates import ParameterUpdates
 
 #: What becomes of gradients, by ``Plan.sharding``.
 REDUCTIONS: dict[str, type[BucketReductions]] = {

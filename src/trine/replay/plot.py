@@ -1,15 +1,24 @@
-"""Pictures of replays (extra ``plot``): how many wavefronts wait and when writes land; what sweeps found."""
+"""Pictures of replays (extra ``plot``): how many wavefronts wait and when writes land; what sweeps found.
+
+:func:`with_writes` adds what peers write to the target as tracks of a timeline for https://ui.perfetto.dev, beside what
+its workgroups do. One track a peer, on which each write of data and of a flag is an instant with its address; above
+them how many bytes of data have come so far, and how many flags. Names stand in the packets themselves, since the
+target's own are numbered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trine.arrays import Int64
+from trine.gpu.peers import LOAD, MODELLED, STORE, Arrivals, PeerWrites
+from trine.results import packets as pb
+from trine.results.packets import descriptor, integer, message, packet, text
 from trine.results.picture import COLOURS, matplotlib, subplots
-from trine.results.report import Row
+from trine.results.report import Row, Timeline
 
 Spans = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
@@ -87,3 +96,88 @@ def _colours(names: list[str]) -> dict[str, Any]:
     shown = COLOURS if len(workloads) <= len(COLOURS) else [many(i / len(workloads)) for i in range(len(workloads))]
     found = dict(zip(workloads, shown, strict=False))
     return {name: found[name.rpartition(", ")[0]] for name in names}
+
+
+#: Instants of one timeline, beside the slices of the target.
+MAX_WRITES = 200_000
+#: Numbers of tracks begin here: the target's own are fewer.
+_FIRST = 1 << 40
+_NOTHING = message(pb.COUNTER, b"")
+
+
+class Writes(NamedTuple):
+    """Writes that came while kernels ran, by time. value: of a flag, 0: data."""
+
+    time_ps: Int64
+    peer: Int64
+    address: Int64
+    size_bytes: Int64
+    value: Int64
+
+
+def with_writes(timeline: Timeline, outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Timeline:
+    """The timeline of the target with tracks of what its peers write, up to ``end_ps``."""
+    found = _writes(outside, line_bytes, end_ps)
+    where = "as the port delivers them"
+    if isinstance(outside, PeerWrites):
+        where = "as they set out" if outside.fabric == MODELLED else "as they land"
+    notes = timeline.notes
+    if len(found.time_ps) > MAX_WRITES:
+        notes = (*notes, f"the last {len(found.time_ps) - MAX_WRITES:,} writes of peers are counted, but not drawn")
+    return Timeline(_packets(timeline.packets, found, where), notes)
+
+
+def _writes(outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Writes:
+    flags = outside.semaphore >= 0
+    if isinstance(outside, Arrivals):
+        here = (outside.kind != LOAD) & (outside.time_ps <= end_ps)
+        peer, value, size = outside.rank, np.where(flags, outside.amount, 0), line_bytes * (outside.kind == STORE)
+    else:
+        here = outside.time_ps <= end_ps
+        peer, value, size = outside.peer, np.where(flags, outside.value, 0), outside.size_bytes * ~flags
+    columns = (each[here].astype(np.int64) for each in (outside.time_ps, peer, outside.address, size, value))
+    found = Writes(*columns)
+    order = np.lexsort((found.address, found.peer, found.time_ps))
+    return Writes(*(each[order] for each in found))
+
+
+def _packets(own: Iterator[bytes], found: Writes, where: str) -> Iterator[bytes]:
+    yield from own
+    yield descriptor(_FIRST, f"writes of peers, {where}", 0, 1)
+    flags = found.value > 0
+    for uuid, name, extra, added in (
+        (_FIRST + 1, "data so far", message(pb.COUNTER, integer(pb.UNIT, pb.UNIT_BYTES)), found.size_bytes),
+        (_FIRST + 2, "flags so far", _NOTHING, flags.astype(np.int64)),
+    ):
+        yield descriptor(uuid, name, _FIRST, uuid - _FIRST, extra)
+        yield from _counter(uuid, found.time_ps, added)
+    for peer in np.unique(found.peer).tolist():
+        yield descriptor(_FIRST + 3 + peer, f"rank {peer}", _FIRST, 3 + peer)
+    rows = zip(*(each[:MAX_WRITES].tolist() for each in found), strict=True)
+    for time_ps, peer, address, size_bytes, value in rows:
+        yield _instant(_FIRST + 3 + peer, time_ps, address, size_bytes, value)
+
+
+def _counter(uuid: int, time_ps: Int64, added: Int64) -> Iterator[bytes]:
+    """A sum over time, a value an instant at which it changes."""
+    changes = added > 0
+    times, last = np.unique(time_ps[changes][::-1], return_index=True)
+    totals = np.cumsum(added[changes])[::-1][last]
+    head = integer(pb.TYPE, pb.COUNT) + integer(pb.TRACK, uuid)
+    for at_ps, total in zip(times.tolist(), totals.tolist(), strict=True):
+        event = message(pb.TRACK_EVENT, head + integer(pb.COUNTER_VALUE, total))
+        yield packet(integer(pb.TIMESTAMP, at_ps // pb.PS_PER_NS) + event + pb.SUFFIX)
+
+
+def _instant(uuid: int, time_ps: int, address: int, size_bytes: int, value: int) -> bytes:
+    said = {"address": address, "time_ps": time_ps}
+    if size_bytes:
+        said["bytes"] = size_bytes
+    if value:
+        said["value"] = value
+    content = [integer(pb.TYPE, pb.INSTANT), integer(pb.TRACK, uuid), text(pb.EVENT_NAME, "flag" if value else "data")]
+    content += [
+        message(pb.ANNOTATION, text(pb.KEY_NAME, key) + integer(pb.UINT, number)) for key, number in said.items()
+    ]
+    event = message(pb.TRACK_EVENT, b"".join(content))
+    return packet(integer(pb.TIMESTAMP, time_ps // pb.PS_PER_NS) + event + pb.SUFFIX)

@@ -17,9 +17,8 @@ from trine.gpu.program import ACQUIRE
 from trine.gpu.records import SEMAPHORE
 from trine.gpu.run import GpuRun
 from trine.replay.case import ReplayCase
-from trine.replay.incoming import with_writes
 from trine.replay.options import WAIT, EidolonOptions
-from trine.replay.plot import draw_waiting
+from trine.replay.plot import draw_waiting, with_writes
 from trine.replay.traffic import PeerTraffic
 from trine.results.gpu import document as gpu_document
 from trine.results.gpu.result import GpuResult

@@ -19,8 +19,8 @@ from trine.gpu.model.options import MWAIT, ModelOptions
 from trine.graph.grid import RankGrid
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
-from trine.replay.begun import BegunKernel
 from trine.replay.result import EidolonResult
+from trine.replay.run import BegunKernel
 from trine.results import Result
 from trine.simulation.detail_choice import BOTH, ChosenCollective, DetailOptions, choose
 from trine.simulation.detail_result import KernelDetail

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trine.arguments import named_arguments
-from trine.arrays import Bool, Int64
+from trine.arrays import Int64
 from trine.collectives.kernels.build import known_kernels
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import AUTO
@@ -191,16 +191,12 @@ def of_rank(result: Result, row: int) -> list[StepCollective]:
 def _tasks(result: Result, row: int) -> list[int]:
     """The task with which the rank of a row comes to each of its collectives, in the order of time."""
     graph, ready = result.graph, result.records.ready_ps
-    mine = np.flatnonzero(_in_collective(graph) & (graph.rank == row))
+    mine = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
     label = graph.labels.collective[mine]
     order = np.lexsort((mine, ready[mine], label))
     first = mine[order][np.unique(label[order], return_index=True)[1]]
     found: list[int] = first[np.lexsort((first, ready[first]))].tolist()
     return found
-
-
-def _in_collective(graph: TaskGraph) -> Bool:
-    return np.asarray(graph.labels.collective >= 0)
 
 
 def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> StepCollective:

@@ -12,9 +12,9 @@ from trine.cluster.presets import load_links
 from trine.collectives.sizes import bus_factor
 from trine.compute import uses_recorded_times
 from trine.compute.cost import work
-from trine.compute.data_sheet import has_tf32_products, precision_of
 from trine.compute.kinds import is_compute_bound, kind_of
 from trine.compute.origin import known_gpu
+from trine.compute.roofline import has_tf32_products, precision_of
 from trine.evidence import ASSUMED, MEASURED
 from trine.graph.grid import RankGrid
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload

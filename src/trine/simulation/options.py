@@ -63,7 +63,7 @@ class SimulateOptions:
     warnings: sentences to carry into the result.
     compare: simulate small steps again without an option that is there to save time or memory (overlap of tensor
         parallelism, gathers further ahead, recomputation, offload of activations), and say where it does not
-        (:mod:`trine.simulation.worth`).
+        (:mod:`trine.simulation.run`).
     """
 
     cluster: Cluster | str | os.PathLike[str] | None = None

@@ -19,9 +19,8 @@ from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
-from trine.simulation.gpus import RankGpus, models_under, times_on
 from trine.simulation.options import SimulateOptions
-from trine.simulation.recorded import Timing, first_known, gpus_under, timing
+from trine.simulation.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
 from trine.simulation.software import ChosenSoftware, is_model, launches_of, software_of, written_for
 from trine.software.profile import NO_SOFTWARE
 from trine.workload.on_gpu import on_gpu
@@ -285,7 +284,7 @@ def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool
 def places_on(
     placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int
 ) -> Int64:
-    from trine.parallel.rank_mapping import places
+    from trine.parallel.rank_kinds import places
 
     if machine is None:
         if placement is not None:

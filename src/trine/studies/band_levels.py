@@ -21,7 +21,7 @@ import numpy as np
 from trine._version import __version__
 from trine.compute.tables import machine
 from trine.results.headline import nearest_in
-from trine.studies.compared_steps import ComparedStep, source_weights
+from trine.studies.step_factors import ComparedStep, source_weights
 from trine.studies.validate_training import TrainingValidation
 from trine.studies.validation import grouped, quantile
 

@@ -167,7 +167,8 @@ def weigh(
         """Log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
         return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
 
-    sound = _mixed(fits(np.log(_sound(len(usual)))), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
+    factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
+    sound = _mixed(fits(np.log(factors)), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
     found = [*_named(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
     found = [pair for pair in found if pair[0].kind not in excluded]
     of_kind = Counter(cause.kind for cause, _ in found)
@@ -187,10 +188,6 @@ def weigh(
 
 
 _Fits = Callable[[Float64], Float64]
-
-
-def _sound(num_sizes: int) -> Float64:
-    return np.array([[factor] * num_sizes for factor in (1.0, *(1 / by for by in FASTER_BY))])
 
 
 def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:

@@ -14,8 +14,7 @@ from trine._version import __version__
 from trine.results.picture import COLOURS, save, subplots
 from trine.results.report import Row, Table
 from trine.studies.band_levels import band_document, share_inside, share_left_out
-from trine.studies.compared_steps import ComparedStep
-from trine.studies.step_factors import words
+from trine.studies.step_factors import ComparedStep, words
 from trine.studies.training_rows import load_sources
 from trine.studies.validate_layouts import FITTED_FACTORS, LayoutValidation
 from trine.studies.validate_training import (

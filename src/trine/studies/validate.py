@@ -181,7 +181,7 @@ class CollectiveValidation(Validation):
             (name, band, found)
             for name, points in chosen
             for band in (BELOW, FROM)
-            if (found := statistics([each for each in points if _large(each) == (band == FROM)])) is not None
+            if (found := statistics([p for p in points if (p.point.size_bytes >= MIB) == (band == FROM)])) is not None
         ]
 
     def groups(self) -> list[tuple[str, str, str, Statistics]]:
@@ -297,10 +297,6 @@ def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
 
 def _size_band(each: Compared) -> str:
     return next(name for name, low, high in SIZE_BANDS if low <= each.point.size_bytes < high)
-
-
-def _large(each: Compared) -> bool:
-    return each.point.size_bytes >= MIB
 
 
 def _of_split(points: Iterable[Compared], split: str) -> list[Compared]:

@@ -17,9 +17,19 @@ import numpy as np
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import ComparedStep, StepValidation, compared, compared_faults, read_steps
 from trine.studies.replay_rows import ONES, Answers, Ask, Triple, replay
-from trine.studies.step_factors import AskedStep, asked_factors, fit, refined, words
+from trine.studies.step_factors import (
+    AskedStep,
+    ComparedStep,
+    StepValidation,
+    asked_factors,
+    compared,
+    compared_faults,
+    fit,
+    read_steps,
+    refined,
+    words,
+)  # fmt: skip
 from trine.studies.stored import Work, origin_row, read_stored
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import sampled, thinned

@@ -17,9 +17,8 @@ from trine.errors import InputError
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.compared_steps import ComparedStep, StepValidation, compared, read_steps, source_weights
 from trine.studies.replay_rows import Answers, Ask, cost, replay
-from trine.studies.step_factors import calibrated
+from trine.studies.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
 from trine.studies.stored import Work, origin_row, read_stored
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped

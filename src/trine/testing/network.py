@@ -1,4 +1,4 @@
-"""The check of network models."""
+"""The check of network models, of rates or of queues (whole messages from link to link)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 
 from trine.engine.circuit_model import CircuitModel
-from trine.engine.models import Network, NetworkModel, WeightedModel, network_model, why_unfolded
+from trine.engine.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps, network_model, why_unfolded
 from trine.engine.reference import Reference
 from trine.errors import InputError, TrineError
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.testing.circuits import check_circuit_run
-from trine.testing.queues import check_queue_run
 from trine.testing.require import require, require_order
 
 #: Relative error that sums of rates may have.
@@ -261,4 +260,130 @@ def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Rec
     require(
         [state for state in history if state[0] < end_ps] == [state for state in other if state[0] < end_ps],
         f"{where}: the events before the end of transfer {task} depend on its remaining bytes",
+    )
+
+
+#: (sizes in bytes, bytes/s of the link) of each question that a run asks the model
+Questions = list[tuple[tuple[int, ...], int]]
+
+
+def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, rng: random.Random, where: str) -> None:
+    """Run ``graph`` three times: as it is, again, and with other numbers of links and routes."""
+    records, asked = _queue_records(graph, model, work_conserving, where)
+    _require_lawful_queues(graph, records, asked, where)
+    again, asked_again = _queue_records(graph, model, work_conserving, where)
+    require(
+        asked == asked_again and np.array_equal(records.end_ps, again.end_ps),
+        f"{where}: a second run differs from the first",
+    )
+    other, _ = _queue_records(_relabelled(graph, rng), model, work_conserving, where)
+    require(
+        np.array_equal(records.end_ps, other.end_ps),
+        f"{where}: transfers end at other times when links and routes are numbered otherwise",
+    )
+
+
+class _QueueWatch:
+    """Passes a model's times of service on, checks them, and notes the questions."""
+
+    def __init__(self, model: QueueModel, work_conserving: bool, where: str) -> None:
+        self.name = model.name
+        self.asked: Questions = []
+        self._model, self._work_conserving, self._where = model, work_conserving, where
+
+    def service_ps(self, sizes_bytes: Sequence[int], bytes_per_s: int) -> list[int]:
+        self.asked.append((tuple(sizes_bytes), bytes_per_s))
+        answer = _answer(self._model, sizes_bytes, bytes_per_s, self._where)
+        where = f"{self._where}, messages of {list(sizes_bytes)} bytes on a link of {bytes_per_s} bytes/s"
+        _require_possible(sizes_bytes, bytes_per_s, answer, self._work_conserving, where)
+        require(
+            _answer(self._model, sizes_bytes, bytes_per_s, self._where) == answer,
+            f"{where}: other times when asked again: they must depend on the arguments only",
+        )
+        for message, before in enumerate(answer):
+            larger = [size * 2 if at == message else size for at, size in enumerate(sizes_bytes)]
+            after = _answer(self._model, larger, bytes_per_s, self._where)[message]
+            require(
+                after >= before,
+                f"{where}: message {message} is through after {before} ps, but with twice the bytes after {after} ps",
+            )
+        return answer
+
+
+def _answer(model: QueueModel, sizes_bytes: Sequence[int], bytes_per_s: int, where: str) -> list[int]:
+    """The model's answer, of the right form."""
+    given = list(sizes_bytes)
+    answer = list(model.service_ps(given, bytes_per_s))
+    require(given == list(sizes_bytes), f"{where}: service_ps() must not change its arguments")
+    require(len(answer) == len(given), f"{where}: {len(answer)} times of service for {len(given)} messages")
+    for time in answer:
+        require(isinstance(time, Integral), f"{where}: the time of service {time!r} is no whole number of ps")
+    return [int(time) for time in answer]
+
+
+def _require_possible(
+    sizes_bytes: Sequence[int], bytes_per_s: int, answer: Sequence[int], work_conserving: bool, where: str
+) -> None:
+    """At no time has the link carried more than it can, nor at the end less, if it must not rest."""
+    carried = 0
+    for end_ps, size in sorted(zip(answer, sizes_bytes, strict=True)):
+        carried += size
+        least = drain_ps(float(carried), float(bytes_per_s))
+        require(
+            end_ps >= least,
+            f"{where}: {carried} bytes are through after {end_ps} ps, the link needs {least} ps for them",
+        )
+    most = sum(drain_ps(float(size), float(bytes_per_s)) for size in sizes_bytes)
+    require(
+        max(answer) <= most or not work_conserving,
+        f"{where}: the link rests: all is through after {max(answer)} ps, {most} ps would do",
+    )
+
+
+def _queue_records(graph: TaskGraph, model: QueueModel, work_conserving: bool, where: str) -> tuple[Records, Questions]:
+    watch = _QueueWatch(model, work_conserving, where)
+    run = Reference(graph, watch)
+    try:
+        run.run()
+    except TrineError as error:
+        raise AssertionError(f"{where}: {error}") from error
+    return run.records(), watch.asked
+
+
+def _require_lawful_queues(graph: TaskGraph, records: Records, asked: Questions, where: str) -> None:
+    """Everything ends, no sooner than its links allow, after what it waits for; links were asked to carry all bytes."""
+    assert graph.link_latency_ps is not None
+    crossing = 0
+    for task in range(graph.num_tasks):
+        require_order(graph, records, task, where)
+        if graph.kind[task] != TRANSFER:
+            continue
+        route, size = int(graph.route[task]), int(graph.size_bytes[task])
+        links = graph.links_of(route)
+        least = int(graph.route_latency_ps[route])
+        if size:
+            least += sum(drain_ps(float(size), float(graph.link_bytes_per_s[link])) for link in links)
+            crossing += size * len(links)
+        took = int(records.end_ps[task] - records.start_ps[task])
+        require(took >= least, f"{where}: transfer {task} takes {took} ps, its links need {least} ps")
+    served = sum(sum(sizes) for sizes, _ in asked)
+    require(served == crossing, f"{where}: links serve {served} bytes, transfers cross them with {crossing}")
+
+
+def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
+    """The same tasks on links and routes with other numbers."""
+    assert graph.link_latency_ps is not None
+    old_link = np.array(rng.sample(range(len(graph.link_names)), len(graph.link_names)), np.int64)
+    old_route = np.array(rng.sample(range(len(graph.route_latency_ps)), len(graph.route_latency_ps)), np.int64)
+    new_link, new_route = np.argsort(old_link).astype(np.int32), np.argsort(old_route).astype(np.int32)
+    rows = [graph.links_of(route) for route in old_route]
+    return replace(
+        graph,
+        route=np.where(graph.route >= 0, new_route[graph.route], np.int32(-1)),
+        route_ptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        route_links=new_link[np.concatenate(rows)],
+        route_latency_ps=graph.route_latency_ps[old_route],
+        link_bytes_per_s=graph.link_bytes_per_s[old_link],
+        link_latency_ps=graph.link_latency_ps[old_link],
+        link_names=tuple(graph.link_names[link] for link in old_link),
     )

@@ -49,7 +49,7 @@ KERNELS: Registry[KernelBuilder] = Registry(
         "all_to_all/peer-put": f"{_HERE}.peers:all_to_all_put",
         "all_to_all/peer-get": f"{_HERE}.peers:all_to_all_get",
         "all_to_all/hierarchical": f"{_HERE}.hierarchical:all_to_all",
-        "all_to_all_v/put": f"{_HERE}.uneven:all_to_all_v_put",
+        "all_to_all_v/put": f"{_HERE}.peers:all_to_all_v_put",
         "broadcast/put": f"{_HERE}.rooted:broadcast_put",
         "broadcast/get": f"{_HERE}.rooted:broadcast_get",
         "broadcast/ring": f"{_HERE}.rooted:broadcast_ring",

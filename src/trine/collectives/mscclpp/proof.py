@@ -185,16 +185,13 @@ class SymbolicRun:
         return {port: len(self.machine.blocks) + number for number, port in enumerate(ports)}
 
     def run(self) -> None:
-        wanted = self._goals()
+        wanted = goals(self.plan, self.machine.memory)
         self.machine.run()
         if self.plan.collective == "broadcast":
             wanted = goals(self.plan, self.machine.memory, self._root(wanted))
         for goal in wanted:
             self._check_goal(goal)
         self._check_ends(wanted)
-
-    def _goals(self) -> list[PlanGoal]:
-        return goals(self.plan, self.machine.memory)
 
     def _root(self, wanted: list[PlanGoal]) -> int:
         """Of a broadcast: the rank whose data rank 0 ends with."""

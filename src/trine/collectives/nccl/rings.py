@@ -179,7 +179,7 @@ class PairTable:
         if paths and all(link in self._between for route, _ in paths for link in route):
             hops = [(self._between[link], part) for route, part in paths for link in route]
             return max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [], False
-        middles = _middles(self.rates, here, there)
+        middles = [gpu for gpu, rate in enumerate(self.rates[here]) if rate and self.rates[gpu][there]]
         if middles:
             legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((here, middle), (middle, there))]
             latency_ps = max(self.latency_ps[here, m] + self.latency_ps[m, there] for m in middles)
@@ -209,11 +209,6 @@ def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]
     uses = [together([(i, (i + by) % size) for i in range(size)]) for by in shifts]
     mean = len(uses) / sum(1 / use.rate for use in uses)
     return Use(mean / (size - 1), [latency_ps for use in uses for latency_ps in use.latencies_ps])
-
-
-def _middles(rates: Lanes, here: int, there: int) -> list[int]:
-    """The GPUs that have links from ``here`` and to ``there``."""
-    return [middle for middle in range(len(rates)) if rates[here][middle] and rates[middle][there]]
 
 
 def _count_rings(lanes: Lanes) -> int:

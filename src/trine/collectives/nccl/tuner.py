@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 
 from trine.collectives.nccl.costs import CostContext
-from trine.collectives.nccl.generations import AMPERE, architecture
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
-from trine.collectives.nccl.topology import CommTopology
+from trine.collectives.nccl.topology import AMPERE, CommTopology, architecture
 
 NVLINK, PCI, NET = "nvlink", "pci", "net"
 

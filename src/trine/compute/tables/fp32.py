@@ -16,7 +16,7 @@ import numpy as np
 
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.compute.cost import Work
-from trine.compute.data_sheet import least_time_s, peak
+from trine.compute.roofline import least_time_s, peak
 from trine.compute.tables import convolutions as conv
 from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
 from trine.compute.tables.fp32_surface import KERNEL_US, surface

@@ -29,7 +29,7 @@ ELEMENTWISE = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu
 #: Of these, those that read two tensors.
 BINARY = ("add", "div", "mul", "pow")
 FOLDS = 5
-_STEPS = 2000.0
+STEPS = 2000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +41,14 @@ class Fp32Rows:
     times_us: dict[str, Float64]
 
 
-def coded(times_us: Float64) -> np.ndarray:
-    """Times as they are kept; 0 stays 0."""
-    code = 1 + np.round(_STEPS * np.log(np.maximum(times_us, 1.0)))
-    return np.where(times_us > 0, code, 0).astype(np.uint16)
-
-
 def decoded(code: np.ndarray) -> Float64:
     """Microseconds; NaN where there is none."""
-    found: Float64 = np.where(code > 0, np.exp((code.astype(np.float64) - 1) / _STEPS), np.nan)
+    found: Float64 = np.where(code > 0, np.exp((code.astype(np.float64) - 1) / STEPS), np.nan)
     return found
 
 
-def planes(numbers: np.ndarray) -> np.ndarray:
-    """The bytes of whole numbers, those of one weight side by side: (bytes of a number, rows, columns)."""
-    width = numbers.dtype.itemsize
-    little = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<")))
-    return np.ascontiguousarray(np.moveaxis(little.view(np.uint8).reshape(*numbers.shape, width), -1, 0))
-
-
 def whole(of_bytes: np.ndarray) -> Int64:
-    """The numbers of :func:`planes`."""
+    """Return the numbers whose bytes these are: (bytes of a number, rows, columns), the lowest byte first."""
     found = np.zeros(of_bytes.shape[1:], np.int64)
     for place, plane in enumerate(of_bytes):
         found += plane.astype(np.int64) << (8 * place)

@@ -15,13 +15,12 @@ import numpy as np
 
 from trine.arrays import Float64, Int64
 from trine.cluster.presets import load_gpu
-from trine.compute.tables.attention import load_attention
 from trine.compute.tables.convolutions import bench, bench_rows
 from trine.compute.tables.fp32_rows import FOLDS, NEUSIGHT, fold_of, folds, measured
-from trine.compute.tables.fp32_shapes import asked
-from trine.compute.tables.fp32_surface import surface
+from trine.compute.tables.fp32_surface import asked, surface
 from trine.compute.tables.gemm import GemmTable, load_gemm
 from trine.compute.tables.machine import Machine, sustained_ratio
+from trine.compute.tables.operators import load_attention
 
 Times = tuple[Float64, Float64]
 #: GPU left out -> whose tables predict it; the last word says what stands between the two.

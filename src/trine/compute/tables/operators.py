@@ -3,23 +3,30 @@
 Every answer says what it rests on: ``measured`` (this shape, on this GPU), ``interpolated`` (between shapes measured on
 it), ``transferred`` (a sibling's measurements) or ``assumed`` (a GPU of which nobody's measurements are near). None
 where no table has the operator: the caller's roofline is the last resort.
+
+*Attention* has measurements of the forward pass over whole sequences under a causal mask, with and without a sliding
+window; between them a closed form and kriging, as :mod:`trine.compute.tables.gemm`. Operators that only *move memory*
+have measured shares of the memory bandwidth over the bytes moved. These curves are medians of an octave of bytes
+(memory.npz). On a GPU without a curve, the nearest one's is read at the bytes that its memory moves in the same time. A
+share above the one of the largest sizes means that the cache held what was read: in a step it mostly does not, and that
+share is a cap.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from trine.arrays import Float64
+from trine.arrays import Bool, Float64, Int64
 from trine.cluster.presets import GpuSpec
 from trine.compute.tables import in_step
-from trine.compute.tables.attention import AttentionTable, load_attention
-from trine.compute.tables.files import known_tables
+from trine.compute.tables.files import known_tables, log_us, read_arrays
 from trine.compute.tables.gemm import GemmTable, load_gemm
+from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import (
     POWER_LIMITED,
     Machine,
@@ -30,8 +37,150 @@ from trine.compute.tables.machine import (
     siblings_of,
     sustained_ratio,
 )
-from trine.compute.tables.memory import MemoryTable
 from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
+
+#: Over how much of each coordinate residuals correlate: head size / 64, window (told apart), log2 of heads, of heads a
+#: key head, of the batch, of the length.
+_ATTENTION_LENGTHS = np.array([2.0, 0.025, 6.0, 20.0, 6.0, 4.0])
+_ATTENTION_NUGGET, _ATTENTION_NEIGHBOURS = 0.005, 32
+_ATTENTION_LAUNCH_US, _ATTENTION_SHARE, _ATTENTION_MEMORY_SHARE = 3.0, 0.6, 0.85
+
+
+def attention_us(shapes: Float64, machine: Machine) -> Float64:
+    """Microseconds of (rows, 6) shapes: head size, window (0: none), heads, heads of keys, batch, length."""
+    size, window, heads, kv_heads, batch, length = shapes.T
+    seen = np.where(window > 0, np.minimum(window, length), length)
+    pairs = length * seen - seen * (seen - 1) / 2
+    arithmetic = 4 * batch * heads * size * pairs / (machine.flop_per_s * _ATTENTION_SHARE)
+    moved = 4 * batch * length * size * (heads + kv_heads) / (machine.bytes_per_s * _ATTENTION_MEMORY_SHARE)
+    return np.asarray(np.maximum(arithmetic, moved) * 1e6 + _ATTENTION_LAUNCH_US)
+
+
+def _attention_coordinates(shapes: Float64) -> Float64:
+    size, window, heads, kv_heads, batch, length = shapes.T
+    kind = np.where(window == 0, 0.0, np.where(window < 1024, 2.0, 1.0))
+    parts = [size / 64, kind, np.log2(heads), np.log2(heads / kv_heads), np.log2(batch), np.log2(length)]
+    return np.asarray(np.stack(parts, axis=1) / _ATTENTION_LENGTHS)
+
+
+class AttentionTable:
+    """Measured attention of one GPU in 16 bits."""
+
+    def __init__(self, shapes: Int64, times: Float64, machine: Machine) -> None:
+        """shapes: (rows, 6) as :func:`attention_us`; times: natural logarithm of microseconds."""
+        self.shapes, self.times = shapes, times
+        self._machine = machine
+        self._points = _attention_coordinates(shapes.astype(float))
+        self._residuals = times - np.log(attention_us(shapes.astype(float), machine))
+
+    def without(self, hidden: Bool) -> AttentionTable:
+        """The table less some of its rows."""
+        return AttentionTable(self.shapes[~hidden], self.times[~hidden], self._machine)
+
+    def measured(self, shape: tuple[int, ...]) -> float | None:
+        """Microseconds that this very shape took, None if it was not measured."""
+        rows = np.flatnonzero((self.shapes == np.array(shape)).all(axis=1))
+        return math.exp(float(self.times[rows[0]])) if len(rows) else None
+
+    def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
+        """Microseconds of (rows, 6) shapes; on ``target`` as its closed form says."""
+
+        def answer(part: slice) -> Float64:
+            queries = _attention_coordinates(shapes[part])
+            distances = np.zeros((len(queries), len(self._points)))
+            for axis in range(queries.shape[1]):
+                distances += (queries[:, axis, None] - self._points[None, :, axis]) ** 2
+            few = nearest_few(distances, _ATTENTION_NEIGHBOURS)
+            residual = kriged(self._points[few], self._residuals[few], queries, _ATTENTION_NUGGET)
+            return attention_us(shapes[part], target or self._machine) * np.exp(residual)
+
+        return in_chunks(len(shapes), answer)
+
+
+@lru_cache(maxsize=32)
+def load_attention(gpu: str, machine: Machine) -> AttentionTable | None:
+    """The measured attention of ``gpu``; None where it has none."""
+    arrays = read_arrays(gpu)
+    if "attention" not in arrays:
+        return None
+    return AttentionTable(np.asarray(arrays["attention"], dtype=np.int64), log_us(arrays["attention_time"]), machine)
+
+
+ELEMENTWISE = "elementwise"
+#: Family of operators (trine.compute.kinds) -> curve. All others move memory as elementwise operators do.
+_MEMORY_CURVES = {"layer_norm": "norm", "group_norm": "norm", "softmax": "softmax", "loss": "softmax"}
+#: Generation -> GPUs whose curves are used, nearest first. An A100 PCIe has no others than NeuSight's.
+_MEMORY_SOURCES = {
+    "ampere": ("a100-80gb", "a100-pcie-40gb"), "hopper": ("h100-sxm", "a100-pcie-40gb"),
+    "blackwell": ("h100-sxm", "a100-pcie-40gb"), "volta": ("v100-pcie",), "pascal": ("p100-pcie",), "turing": ("t4",),
+    "ampere-gddr": ("a40", "a100-pcie-40gb"), "ada": ("a40", "a100-pcie-40gb"),
+    "blackwell-gddr": ("a40", "a100-pcie-40gb"),
+}  # fmt: skip
+_DEFAULT = ("a100-80gb", "a100-pcie-40gb")
+#: SimuMax, b200_bf16_ceperm.json: share of 8 TB/s that memory-bound operators reach inside steps on B200.
+_MEMORY_IN_STEP = {"blackwell": 0.666}
+#: Nothing is faster than this, microseconds: the shortest kernel in the measurements.
+FLOOR_US = 2.0
+#: No curve counts for more: beyond it the cache had the data (HBM reaches about 0.92 of its peak in copies).
+_MEMORY_CAP = 0.92
+
+
+def curve_of(family: str) -> str:
+    """Name of the curve for a family of operators."""
+    return _MEMORY_CURVES.get(family, ELEMENTWISE)
+
+
+def memory_sources(gpu: str, curve: str) -> tuple[str, ...]:
+    """GPUs that have the curve, nearest to ``gpu`` first."""
+    wanted = (gpu, *_MEMORY_SOURCES.get(generation_of(gpu), ()), *_DEFAULT)
+    return tuple(name for name in wanted if f"{name}/{curve}" in read_arrays("memory"))
+
+
+class MemoryTable:
+    """Shares of the bandwidth of one GPU."""
+
+    def __init__(self, gpu: GpuSpec) -> None:
+        self._gpu = gpu
+        self._curves: dict[str, tuple[str, Float64, Float64, float]] = {}
+
+    def source(self, family: str) -> str:
+        """The GPU whose curve is used for a family of operators."""
+        return self._curve(curve_of(family))[0]
+
+    def time_us(self, num_bytes: float, family: str) -> float:
+        """Microseconds to move ``num_bytes``."""
+        if num_bytes <= 0:
+            return 0.0
+        curve = curve_of(family)
+        _, octaves, shares, bandwidth = self._curve(curve)
+        rate = float(self._gpu.memory_bytes_per_s)
+        first = 2.0 ** float(octaves[0]) * 1e6 * rate / bandwidth
+        if num_bytes < first and curve != ELEMENTWISE:  # below the curve: as elementwise operators go on
+            grown = self.time_us(num_bytes, ELEMENTWISE) / self.time_us(first, ELEMENTWISE)
+            return max(FLOOR_US, grown * self.time_us(first, family))
+        alike = math.log2(max(num_bytes, first) * bandwidth / rate / 1e6)
+        share = float(np.interp(alike, octaves, shares))
+        return max(FLOOR_US, float(max(num_bytes, first) * 1e6 / (rate * share)))
+
+    def _curve(self, name: str) -> tuple[str, Float64, Float64, float]:
+        found = self._curves.get(name)
+        if found is None:
+            found = self._curves[name] = self._load(name)
+        return found
+
+    def _load(self, name: str) -> tuple[str, Float64, Float64, float]:
+        source, octaves, shares, bandwidth = _read_curve(memory_sources(self._gpu.name, name)[0], name)
+        limit = _MEMORY_IN_STEP.get(generation_of(self._gpu.name), _MEMORY_CAP)
+        return source, octaves, np.minimum(shares, min(float(shares[-1]), limit)), bandwidth
+
+
+@lru_cache(maxsize=64)
+def _read_curve(gpu: str, name: str) -> tuple[str, Float64, Float64, float]:
+    from trine.cluster import load_gpu
+
+    rows = np.asarray(read_arrays("memory")[f"{gpu}/{name}"], dtype=float)
+    return gpu, rows[:, 0], rows[:, 1], float(load_gpu(gpu).memory_bytes_per_s)
+
 
 #: Queries that one block of a kernel handles.
 _BLOCK = 128
@@ -200,7 +349,7 @@ class OperatorTables:
         return found.table.estimate_us(shapes, found.machine)
 
     def attentions_us(self, shapes: Float64) -> Float64:
-        """Microseconds of attention alone, (rows, 6) as :mod:`trine.compute.tables.attention`."""
+        """Microseconds of attention alone, (rows, 6) as :mod:`trine.compute.tables.operators`."""
         found = self._attention_table
         assert found is not None
         return found.table.estimate_us(shapes, found.machine)

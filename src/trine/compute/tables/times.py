@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.alike import Alike
 from trine.compute.cost import uneven_notes
 from trine.compute.law import FitReport
 from trine.compute.resize import Split, resized
-from trine.compute.roofline import TABLES, Duration, Roofline, Shares
+from trine.compute.roofline import TABLES, Alike, Duration, Roofline, Shares
 from trine.compute.tables.machine import generation_of, left_out_error
 from trine.compute.tables.sized import SizedTimes
 from trine.graph.workload import Operator, Workload

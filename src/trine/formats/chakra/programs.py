@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from trine.collectives.registry import ROOTED
 from trine.errors import InputError, TraceError
-from trine.formats.chakra import groups, schema
+from trine.formats.chakra import messages, schema
 from trine.formats.chakra.messages import Attributes, RawNode, TraceFile
 from trine.graph.program import (
     COMPUTE_STREAM,
@@ -138,7 +138,7 @@ class Tables:
         return self.axes.setdefault(ranks, f"group {len(self.axes)}")
 
 
-def make_program(file: TraceFile, known: groups.Groups, tables: Tables, *, own: bool) -> Program:
+def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own: bool) -> Program:
     """The program of one trace.
 
     Parameters
@@ -152,14 +152,14 @@ def make_program(file: TraceFile, known: groups.Groups, tables: Tables, *, own: 
     """
     for node in file.nodes:
         if node.type == schema.METADATA:
-            known = groups.merged(known, groups.node_groups(node, tables.num_ranks, file.path), file.path)
+            known = messages.merged(known, messages.node_groups(node, tables.num_ranks, file.path), file.path)
     return _StepWriter(file.path, known, tables, own).program(in_order(file))
 
 
 class _StepWriter:
     """Turns the nodes of one trace into steps."""
 
-    def __init__(self, path: Path, known: groups.Groups, tables: Tables, own: bool) -> None:
+    def __init__(self, path: Path, known: messages.Groups, tables: Tables, own: bool) -> None:
         self._path, self._known, self._tables, self._own = path, known, tables, own
         self._steps: list[Step] = []
         self._nodes: list[int] = []
@@ -294,7 +294,7 @@ class _StepWriter:
         if attributes.integer("comm_priority", 0):
             self._notes["priorities of collectives are not used"] = None
         name = attributes.text("pg_name")
-        return groups.resolve(name, self._known, self._tables.num_ranks, node, self._path)
+        return messages.resolve(name, self._known, self._tables.num_ranks, node, self._path)
 
     def _payload(self, kind: str, num_ranks: int, attributes: Attributes) -> int:
         """Bytes as nccl-tests counts them: of a gather the output, where ``comm_size`` is one rank's part of it."""

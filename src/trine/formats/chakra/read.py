@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trine.errors import InputError, TraceError, nearest
-from trine.formats.chakra.groups import Groups, read_groups
-from trine.formats.chakra.messages import RawNode, TraceFile, read_file
+from trine.formats.chakra.messages import Groups, RawNode, TraceFile, read_file, read_groups
 from trine.formats.chakra.programs import NodeRoofline, Program, Tables, make_program
 from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.program import Collective, Recv, Send

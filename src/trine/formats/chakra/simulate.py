@@ -15,7 +15,7 @@ from trine.cluster.load import as_cluster
 from trine.collectives.library_flows import message_of
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import schedule_of
-from trine.collectives.tasks import append_transfers
+from trine.collectives.run import append_transfers
 from trine.errors import PlanError
 from trine.evidence import Evidence
 from trine.formats.chakra.job import trace_job
@@ -89,7 +89,12 @@ def simulate_chakra(
         evidence=_evidence(trace, cluster, costs),
         warnings=(*warnings, *trace.notes, *_notes(costs)),
         not_modelled=NOT_MODELLED,
-        simulator=_simulator(time.perf_counter() - began, records.num_events, trace.num_ranks),
+        simulator=Simulator(
+            version=__version__,
+            wall_s=time.perf_counter() - began,
+            events=records.num_events,
+            ranks_simulated=trace.num_ranks,
+        ),
     )
 
 
@@ -141,10 +146,6 @@ def _evidence(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | Non
         Evidence(f"links of {cluster.name}", cluster.evidence, sources),
         Evidence("communication time", "modelled", f"as trine runs collectives, not ASTRA-sim; {software}"),
     )
-
-
-def _simulator(wall_s: float, events: int, ranks: int) -> Simulator:
-    return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)
 
 
 # Traces as a task graph without a rank grid: groups may be any sets of ranks. Task numbers: the steps of rank 0, then

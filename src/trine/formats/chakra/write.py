@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra import schema, template
-from trine.formats.chakra.groups import GROUPS_NODE, group_text
+from trine.formats.chakra.messages import GROUPS_NODE, group_text
 from trine.formats.chakra.read import WRITER, groups_file, manifest_file
 from trine.formats.chakra.schema import COLLECTIVES
 from trine.formats.chakra.template import Encoder, Sizes

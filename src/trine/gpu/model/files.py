@@ -285,7 +285,9 @@ _KINDS: dict[str, Any] = {
     "noc.cols": _Count | None,
     "cus.posted_stores": bool,
     "cus.issue_seed": Annotated[int, Field(ge=0, le=MAX_COUNT)] | None,
-    "kernels.poll": Annotated[int | None, BeforeValidator(lambda value: _poll(value))],
+    "kernels.poll": Annotated[
+        int | None, BeforeValidator(lambda value: None if value in (None, "none") else parse_time(value))
+    ],
     "monitor.capacity": Annotated[int, Field(ge=0, le=MAX_SLEEPERS)],
 }
 _DEFAULTS = {
@@ -303,10 +305,6 @@ class GpuModelFile(Spec):
     notes: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
     evidence: dict[str, Literal["measured", "modelled", "assumed"]] = Field(default_factory=dict)
-
-
-def _poll(value: Any) -> int | None:
-    return None if value in (None, "none") else parse_time(value)
 
 
 @cache

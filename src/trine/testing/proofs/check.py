@@ -49,7 +49,7 @@ def check_program(
     open_ends: bool = False,
     goal: ProofGoal | None = None,
 ) -> ProgramProof:
-    """ProofRun a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
+    """Run a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
 
     Every read must be behind the write it needs, and every write behind what still needs the old contents, by what the
     semantics promise (docs/design/gpu-model.md) and not by luck: requests are over after ``waitcnt 0``, wavefront 0

@@ -331,8 +331,8 @@ class _Storages:
 
     def _taken(self, ref: TensorRef, sequence: int) -> TensorRef:
         if ref.id not in self._storage:
-            known = (each for each in self._saved.get(sequence, ()) if _alike(each, ref))
-            saved = next(known, None)
+            known = self._saved.get(sequence, ())
+            saved = next((each for each in known if (each.shape, each.dtype) == (ref.shape, ref.dtype)), None)
             self._storage[ref.id] = self._new() if saved is None else saved.storage
         return ref._replace(storage=self._storage[ref.id])
 
@@ -355,10 +355,6 @@ class _Storages:
     def _new(self) -> int:
         self._next += 1
         return self._next
-
-
-def _alike(first: TensorRef, second: TensorRef) -> bool:
-    return (first.shape, first.dtype) == (second.shape, second.dtype)
 
 
 def _mapped(values: list[object], change: Callable[[TensorRef], TensorRef]) -> list[object]:

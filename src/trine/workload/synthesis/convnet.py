@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from trine.graph.workload import Tensor
 from trine.software.profile import Software
 from trine.workload.raw_trace import AUTOGRAD
-from trine.workload.synthesis.fixed import fixed_costs
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Convolutional, Densenet, Resnet, Vgg
+from trine.workload.synthesis.transformer import fixed_costs
 
 
 def convnet(spec: Convolutional, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:

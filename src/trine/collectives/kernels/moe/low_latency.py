@@ -20,9 +20,8 @@ they come.
 
 from __future__ import annotations
 
-from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, moe_of
+from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, Place, moe_of
 from trine.collectives.kernels.moe.options import low_latency_sms
-from trine.collectives.kernels.moe.routing import Place
 from trine.collectives.kernels.options import KernelOptions
 from trine.gpu.builder import Operand
 from trine.gpu.program import LOAD, READ, GpuProgram

@@ -15,9 +15,8 @@ thing that this one does.
 
 from __future__ import annotations
 
-from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, moe_of
+from trine.collectives.kernels.moe.builder import LINES_PER_ACCESS, MoeBuilder, Routes, moe_of
 from trine.collectives.kernels.moe.options import NORMAL_SMS
-from trine.collectives.kernels.moe.routing import Routes
 from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
 from trine.gpu.program import GpuProgram

@@ -1,4 +1,4 @@
-"""What a task graph costs at least: interpreters of the same graph that need no network model."""
+"""What a task graph costs at least: an interpreter of the same graph that needs no network model."""
 
 from __future__ import annotations
 
@@ -40,19 +40,6 @@ def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:
         pressure_stream=None,
     )
     return run(alone_graph, engine=engine).end_ps
-
-
-def link_bytes(graph: TaskGraph) -> Int64:
-    """Bytes that cross each link in the whole run, those of all flows that a transfer stands for: int64[links]."""
-    transfers = graph.kind == TRANSFER
-    per_route = np.zeros(len(graph.route_latency_ps), np.int64)
-    np.add.at(per_route, graph.route[transfers], graph.size_bytes[transfers])
-    crossing = np.repeat(per_route, np.diff(graph.route_ptr))
-    if graph.route_counts is not None:
-        crossing *= graph.route_counts
-    total = np.zeros(len(graph.link_bytes_per_s), np.int64)
-    np.add.at(total, graph.route_links, crossing)
-    return total
 
 
 def _alone_ps(graph: TaskGraph, route: int, size_bytes: int) -> int:
