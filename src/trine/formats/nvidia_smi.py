@@ -52,10 +52,6 @@ class Matrix:
     def gpus(self) -> tuple[str, ...]:
         return tuple(name for name in self.names if re.fullmatch(r"GPU\d+", name))
 
-    @property
-    def has_nvlinks(self) -> bool:
-        return any(code.startswith("NV") for code in self.codes.values())
-
 
 def nvidia_smi_cluster(
     text: str,
@@ -211,7 +207,7 @@ class _Machine:
 
     def join_nvlinks(self, index: dict[str, int]) -> None:
         gpus = self.matrix.gpus
-        if not self.matrix.has_nvlinks:
+        if not any(code.startswith("NV") for code in self.matrix.codes.values()):
             self.join_unseen_nvlinks(index)
             return
         lanes = {

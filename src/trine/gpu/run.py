@@ -241,19 +241,14 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
-    _check_kinds(program, cluster, group)
-    if len(set(group)) != len(group):
-        raise InputError("a device is in the group twice", field="group")
-    check_numbers(model)
-    validate_program(program, model, len(group))
-
-
-def _check_kinds(program: GpuProgram, cluster: Cluster, group: Sequence[int]) -> None:
-    """GPUs, then hosts, as many as the program says."""
     for rank, device in enumerate(group):
         wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
         if cluster.devices[device].kind != wanted:
             raise InputError(f"device {device} of cluster {cluster.name!r} is no {word}", field="group")
+    if len(set(group)) != len(group):
+        raise InputError("a device is in the group twice", field="group")
+    check_numbers(model)
+    validate_program(program, model, len(group))
 
 
 def check_tasks(system: GpuSystem) -> None:

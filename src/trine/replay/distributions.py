@@ -101,7 +101,11 @@ def draw_times(distribution: Distribution, number: int, seed: int, peer: int) ->
     elif distribution.kind == "lognormal":
         times = first * np.exp(distribution.sigma * _normal(bits, number))
     else:
-        times = _not_negative(bits, number, first, float(distribution.second_ps))
+        # Normal, cut off at 0: as the mean is not negative, at least every second draw is kept
+        deviation = float(distribution.second_ps)
+        times = first + deviation * _normal(bits, number)
+        while (again := np.flatnonzero(times < 0)).size:
+            times[again] = first + deviation * _normal(bits, len(again))
     return np.minimum(np.rint(times), float(_MAX_PS)).astype(np.int64)
 
 
@@ -165,11 +169,3 @@ def _normal(bits: np.random.PCG64, number: int) -> Float64:
     """Box and Muller (1958), the first of each pair."""
     radius = np.sqrt(-2.0 * np.log1p(-_uniform(bits, number)))
     return np.asarray(radius * np.cos(2.0 * np.pi * _uniform(bits, number)))
-
-
-def _not_negative(bits: np.random.PCG64, number: int, mean: float, deviation: float) -> Float64:
-    """Normal, cut off at 0: as the mean is not negative, at least every second draw is kept."""
-    times = mean + deviation * _normal(bits, number)
-    while (again := np.flatnonzero(times < 0)).size:
-        times[again] = mean + deviation * _normal(bits, len(again))
-    return times

@@ -69,7 +69,11 @@ def make_traffic(
     if source == "symmetric":
         return _symmetric(options, work, progress, on_compile)
     if source == "arrivals":
-        return _recorded(options, work)
+        assert work.record is not None
+        notes = check_record(options, work)
+        name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
+        origin = f"the record{name} of a run of all GPUs"
+        return PeerTraffic(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
     if source == "writes":
         return _written(options, work)
     return _drawn(options, work, waiting_ps)
@@ -78,14 +82,6 @@ def make_traffic(
 def counts_from_wait(options: EidolonOptions) -> bool:
     """Whether times of writes count from when the target waits."""
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
-
-
-def _recorded(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
-    assert work.record is not None
-    notes = check_record(options, work)
-    name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
-    origin = f"the record{name} of a run of all GPUs"
-    return PeerTraffic(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
 
 
 def _symmetric(

@@ -101,7 +101,9 @@ class CollectiveBuilder(ProgramBuilder):
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0
-        words = self._flag_words()
+        if self.options.bookkeeping and self._words is None:
+            self._words = self.scratch("words", self.options.workgroups, 1)
+        words = self._words
         for number in range(self.options.workgroups):
             count = each + (number < more)
             if count:
@@ -125,21 +127,12 @@ class CollectiveBuilder(ProgramBuilder):
         """Of a slice of so many lines."""
         return max(1, min(self.max_pieces, lines * self.line_bytes // PIECE_BYTES))
 
-    def _flag_words(self) -> Region | None:
-        """With bookkeeping, a line of each workgroup for what a library's kernels keep."""
-        if self.options.bookkeeping and self._words is None:
-            self._words = self.scratch("words", self.options.workgroups, 1)
-        return self._words
-
     def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
         """The program of all ranks; ``grid``: what distances and chunks are places in, where that is no ring."""
         self.end_kernel(0, self.options.wavefronts, self.name)
-        return self._built(range(self.num_ranks), grid)
-
-    def _built(self, ranks: Sequence[int] | None, grid: Sequence[int] = ()) -> GpuProgram:
         options = self.options
         notes = (f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",)
-        return self.program(ranks=ranks, grid=grid, payload_bytes=options.size_bytes, notes=notes)
+        return self.program(ranks=range(self.num_ranks), grid=grid, payload_bytes=options.size_bytes, notes=notes)
 
 
 class SignalTable(NamedTuple):

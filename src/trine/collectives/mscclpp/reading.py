@@ -225,7 +225,10 @@ class GpuReader(ABC):
         for channel in self.gpu.mappings("channels"):
             kind = words.kinds[channel.text(words.kind, words.kinds)]
             if kind == ir.SWITCH:
-                self._switch(channel)
+                buffer = self.switch_buffer(channel)
+                for item in channel.mappings(self.words.groups):
+                    group = rank_group(item, self.rank, self.num_ranks, buffer)
+                    self.own_groups.append(group_number(group, self.groups, self.own_groups))
             else:
                 local, remote = self.ends_of(channel)
                 peers = channel.integers(words.peers, 0, self.num_ranks - 1)
@@ -239,12 +242,6 @@ class GpuReader(ABC):
                     seen[kind, peer] += 1
             channel.done()
         return (*found[ir.MEMORY], *found[ir.PORT])
-
-    def _switch(self, channel: PlanFields) -> None:
-        buffer = self.switch_buffer(channel)
-        for item in channel.mappings(self.words.groups):
-            group = rank_group(item, self.rank, self.num_ranks, buffer)
-            self.own_groups.append(group_number(group, self.groups, self.own_groups))
 
 
 class BlockReader(ABC):

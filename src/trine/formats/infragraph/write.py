@@ -47,7 +47,15 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         note = f"exported with {missing} links made alike in both directions"
         cluster = replace(cluster, notes=f"{cluster.notes}\n{note}".strip())
     data = _Export(cluster, wires).data()
-    own = _own_file(cluster)
+    own = {
+        "evidence": cluster.evidence,
+        "sources": dict(cluster.sources),
+        "notes": cluster.notes,
+        "library": cluster.library,
+        "routing": cluster.routing,
+        "grid": list(cluster.grid),
+        "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
+    }
     _put_order(data, own, cluster)
     if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
         raise SpecError(f"cluster {cluster.name!r} does not read back equal from InfraGraph; please report this")
@@ -283,18 +291,6 @@ def _link_data(name: str, rates: Link) -> dict[str, Any]:
             "bandwidth": {"choice": "gigabytes_per_second", "gigabytes_per_second": bandwidth},
             "latency": {"choice": "ns", "ns": latency},
         },
-    }
-
-
-def _own_file(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "evidence": cluster.evidence,
-        "sources": dict(cluster.sources),
-        "notes": cluster.notes,
-        "library": cluster.library,
-        "routing": cluster.routing,
-        "grid": list(cluster.grid),
-        "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
     }
 
 

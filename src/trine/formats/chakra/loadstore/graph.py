@@ -138,7 +138,12 @@ class GraphBuilder:
             number = self._collectives[step.axis, int(step.key[0])][0] if isinstance(step, Collective) else -1
             tasks = self._tasks(rank, step, tensor_bytes)
             for row, carried in tasks:
-                self._add(row, carried, step.label, before)
+                if len(self._rows) >= MAX_TASKS:
+                    raise PlanError(f"the traces have more than {MAX_TASKS:,} tasks, too many for the load-store level")
+                self._rows.append(row)
+                self._carried.append(carried)
+                self._labels.append(step.label)
+                self._before.append(tuple(dict.fromkeys(before)))
                 self._collective.append(number)
                 before = [len(self._rows) - 1]
             if isinstance(step, Collective):
@@ -171,14 +176,6 @@ class GraphBuilder:
         program = self._programs.get((step.duration_ps, tensor_bytes)) if is_kernel(step) else None
         kernel = -1 if program is None else self._kernels.add(program, (rank,), "compute")
         return TaskRow(COMPUTE, rank, stream=stream, duration_ps=step.duration_ps), _Carried(kernel)
-
-    def _add(self, row: TaskRow, carried: _Carried, label: tuple[int, ...], before: list[int]) -> None:
-        if len(self._rows) >= MAX_TASKS:
-            raise PlanError(f"the traces have more than {MAX_TASKS:,} tasks, too many for the load-store level")
-        self._rows.append(row)
-        self._carried.append(carried)
-        self._labels.append(label)
-        self._before.append(tuple(dict.fromkeys(before)))
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
