@@ -167,10 +167,14 @@ def _rates(model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Seque
     require(len(answer) == len(routes), f"{where}: {len(answer)} rates for {len(routes)} flows, routes {list(routes)}")
     for route, rate in zip(routes, answer, strict=True):
         require(
-            isinstance(rate, Real) and math.isfinite(rate) and float(rate) >= 0,
+            _is_rate(rate),
             f"{where}: the rate of a flow over links {list(route)} is {rate!r}; it must be finite and not negative",
         )
     return [float(rate) for rate in answer]
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and float(value) >= 0
 
 
 def _require_fitting(

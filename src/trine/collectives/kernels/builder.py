@@ -130,9 +130,12 @@ class CollectiveBuilder(ProgramBuilder):
     def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
         """The program of all ranks; ``grid``: what distances and chunks are places in, where that is no ring."""
         self.end_kernel(0, self.options.wavefronts, self.name)
+        return self._built(range(self.num_ranks), grid)
+
+    def _built(self, ranks: Sequence[int] | None, grid: Sequence[int] = ()) -> GpuProgram:
         options = self.options
         notes = (f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",)
-        return self.program(ranks=range(self.num_ranks), grid=grid, payload_bytes=options.size_bytes, notes=notes)
+        return self.program(ranks=ranks, grid=grid, payload_bytes=options.size_bytes, notes=notes)
 
 
 class SignalTable(NamedTuple):
