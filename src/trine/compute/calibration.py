@@ -29,6 +29,7 @@ from trine.graph.workload import SYNTHESISED, Operator, Tensor, Workload
 from trine.inputs import read_text
 from trine.outputs import write_text
 from trine.shown import OneLine
+from trine.spec import parse_json
 from trine.units import MAX_INT64
 
 
@@ -74,8 +75,6 @@ class Calibration(OneLine):
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Calibration:
         """Read a file that ``save`` wrote. Raises SpecError, naming file and field, for anything else."""
-        from trine.spec import parse_json
-
         return _calibration(parse_json(read_text(path, _MAX_BYTES), os.fspath(path)), path)
 
 

@@ -13,7 +13,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.errors import SpecError, nearest
-from trine.formats.media import REDUCING, LinkChoices, Media
+from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 from trine.schema import show
 
@@ -73,8 +73,6 @@ def nvidia_smi_cluster(
     ------
     SpecError: not such a matrix, cut short, contradictory, or links without numbers.
     """
-    from trine.formats.media import LinkChoices, check_links_from
-
     check_links_from(links_from)
     matrix = parse_matrix(text, file)
     return build_machine(matrix, Path(file).stem, gpu, LinkChoices(given=links or {}), file)

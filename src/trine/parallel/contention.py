@@ -32,6 +32,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 from trine.schema import Field, Spec
+from trine.spec import read_spec
 from trine.units import PS_PER_S, transfer_ps
 
 
@@ -91,8 +92,6 @@ class Bound(NamedTuple):
 @cache
 def contention_numbers() -> ContentionFile:
     """The numbers of presets/contention.yaml, with their sources."""
-    from trine.spec import read_spec
-
     return read_spec(_FILE, ContentionFile)
 
 

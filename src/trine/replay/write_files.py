@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.errors import InputError, SpecError, UnitError, nearest
+from trine.inputs import read_text
 from trine.outputs import open_output, write_csv, write_text
 from trine.replay.tables import pyarrow, read_table
 from trine.replay.writes import MAX_WRITES, MEMORY, WriteTable
@@ -256,8 +257,6 @@ def _suffix(path: str | os.PathLike[str]) -> str:
 
 def _read_csv(path: str | os.PathLike[str]) -> Read:
     """Names, columns and line numbers; empty lines and those that begin with # are passed over."""
-    from trine.inputs import read_text
-
     file = os.fspath(path)
     texts = read_text(path, MAX_FILE_BYTES).splitlines()
     lines = [number for number, text in enumerate(texts, 1) if text.strip() and not text.lstrip().startswith("#")]
@@ -281,7 +280,6 @@ def _read_csv(path: str | os.PathLike[str]) -> Read:
 
 def _read_json(path: str | os.PathLike[str]) -> Read:
     """``{"writes": [{"peer": 1, ...}, ...]}``, or ``{"writes": {"peer": [1, ...], ...}}``; rows count from 0."""
-    from trine.inputs import read_text
     from trine.spec import parse_json
 
     file = os.fspath(path)

@@ -16,6 +16,8 @@ from trine.collectives.library_flows import message_of
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.run import append_transfers
+from trine.engine import run
+from trine.engine.circuit_model import network_on
 from trine.errors import PlanError
 from trine.evidence import Evidence
 from trine.formats.chakra.job import trace_job
@@ -64,9 +66,6 @@ def simulate_chakra(
     PlanError: fewer GPUs than ranks, memory nodes on a cluster without a host, or more tasks than fit into memory.
     DeadlockError: nodes that wait for each other.
     """
-    from trine.engine import run
-    from trine.engine.circuit_model import network_on
-
     began = time.perf_counter()
     cluster = as_cluster(cluster)
     network = network_on(cluster, network)

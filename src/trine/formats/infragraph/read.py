@@ -16,6 +16,7 @@ from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
 from trine.formats.media import LinkChoices
 from trine.formats.reader import Cable, assemble, merge_parallel_switches
+from trine.spec import check, load_mapping
 from trine.units import whole_number
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def _parts(data: object, file: str) -> tuple[object, object]:
 def _infrastructure(data: object, file: str) -> InfrastructureFile:
     """The file's model; a device alone becomes one instance of it."""
     from trine.formats.infragraph.schema import DeviceFile, InfrastructureFile
-    from trine.spec import check
 
     if isinstance(data, dict) and "components" in data and "devices" not in data:
         device = check(DeviceFile, data, file)
@@ -165,7 +165,6 @@ _MAX_MATCHES = 1 << 20
 def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple[AnnotationFile, str]:
     """Annotations of a file, or those given as plain data of that file; and the file's name."""
     from trine.formats.infragraph.schema import AnnotationFile
-    from trine.spec import check, load_mapping
 
     return check(AnnotationFile, load_mapping(path) if data is None else data, path), os.fspath(path)
 

@@ -35,7 +35,7 @@ from trine.gpu.model import (
 from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS, check_model
 from trine.inputs import PRESETS, is_file, preset_names
 from trine.schema import BeforeValidator, Field, Spec, make_spec
-from trine.spec import Bandwidth, Duration, Size
+from trine.spec import Bandwidth, Duration, Size, check, with_bases
 from trine.units import PS_PER_S, parse_cycle, parse_time
 
 if TYPE_CHECKING:
@@ -124,8 +124,6 @@ def _preset(name: str) -> GpuModel:
 
 
 def _read(path: Path) -> GpuModel:
-    from trine.spec import check
-
     data, origins = layered(path, _base)
     spec = check(file_schema(), data, path)
     model = to_model(spec, spec.name or path.stem, {}, {})
@@ -161,8 +159,6 @@ def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
     ------
     SpecError: a file that cannot be read, bases without end, or notes on fields that a file does not set.
     """
-    from trine.spec import with_bases
-
     data: dict[str, Any] | None = None
     origins: Origins = {}
     for place, own in reversed(with_bases(path, find_base)):

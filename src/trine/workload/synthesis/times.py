@@ -20,6 +20,7 @@ from trine.compute.tables.times import TableTimes
 from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
+from trine.workload.readers import load_bundled
 
 FITTED = "fitted"
 SHEETS = "the data sheets'"
@@ -103,8 +104,6 @@ def _shapes(signature: str) -> str:
 
 @cache
 def _bundled() -> _Traced:
-    from trine.workload.readers import load_bundled
-
     return _Traced(calibrate([load_bundled(name, None) for name in FITTED_ON]))
 
 
