@@ -31,21 +31,14 @@ _RANGE = re.compile(r"(.*?)(\d{1,6})\.\.(\d{1,6})")
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Read a cluster file.
-
-    Raises
-    ------
-    SpecError: names file, field, value and the nearest valid name.
-    """
+    """Read a cluster file. Raises SpecError: names file, field, value and the nearest valid name."""
     return _read(path, inside=False)
 
 
 def check_readable(cluster: Cluster, file: object) -> None:
     """Check that trine can read the cluster file that it would write; ``file``: where the cluster comes from.
 
-    Raises
-    ------
-    SpecError: a name, a medium or a number that a cluster file does not take; names it.
+    Raises SpecError: a name, a medium or a number that a cluster file does not take; names it.
     """
     _whole(str(file), to_dict(cluster), inside=False)
 

@@ -193,9 +193,7 @@ _COLUMNS = (
 def edge_list_text(cluster: Cluster) -> str:
     """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes.
 
-    Raises
-    ------
-    SpecError: a cluster with circuits.
+    Raises SpecError: a cluster with circuits.
     """
     refuse_circuits(cluster, "a list of links")
     out = io.StringIO()

@@ -81,9 +81,8 @@ def nvidia_smi_cluster(
 def parse_matrix(text: str, file: str) -> Matrix:
     """The matrix in a text, whatever comes before it, in whatever lines it is wrapped, coloured or not.
 
-    Raises
-    ------
-    SpecError: no matrix, an unknown code, a row that is cut short or missing, or a pair that is told in two ways.
+    Raises SpecError: no matrix, an unknown code, a row that is cut short or missing, or a pair that is told in two
+    ways.
     """
     text = _ESCAPES.sub("", text)
     if label := _LABEL.search(text):
@@ -161,9 +160,7 @@ NODE = "node0"
 def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoices, file: str) -> Cluster:
     """One node of what the matrix shows.
 
-    Raises
-    ------
-    SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
+    Raises SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
     """
     gpu = gpu_named(gpu)
     machine = _Machine(matrix, gpu, Media(choices, file), file)

@@ -55,9 +55,7 @@ def assemble(
 
     ``says_who_forwards``: the file itself does, as those that trine writes.
 
-    Raises
-    ------
-    SpecError: no GPU, a repeated name, or what :class:`Cluster` refuses; names the file.
+    Raises SpecError: no GPU, a repeated name, or what :class:`Cluster` refuses; names the file.
     """
     if not any(device.kind == GPU for device in devices):
         raise SpecError("has no GPU", file=file)

@@ -119,12 +119,7 @@ class GpuLayout:
 
 
 def layout_of(model: GpuModel) -> GpuLayout:
-    """The resources of a GPU.
-
-    Raises
-    ------
-    SpecError: a mesh that does not exist.
-    """
+    """The resources of a GPU. Raises SpecError: a mesh that does not exist."""
     names, kinds, source, target = _mesh_names(model) if model.noc.kind == MESH else _crossbar_names(model)
     rates = [model.noc.bytes_per_s] * len(names)
     first_channel, first_slice = len(names), -1

@@ -97,9 +97,7 @@ class GpuRunControl:
     engine: ``compiled``, or ``reference``, its plain-Python twin. progress: called a few times a second with (requests
     issued, requests in all, now in ps). on_compile: called before the kernels are compiled. until_ps: stop then.
 
-    Raises
-    ------
-    InputError: an unknown engine, a negative time.
+    Raises InputError: an unknown engine, a negative time.
     """
 
     engine: str = "compiled"
@@ -126,9 +124,7 @@ class GpuRunOptions(GpuRunControl):
     ports is recorded (``GpuRun.arrivals``), to be replayed. Where it is folded, what comes to the rank that is
     simulated for it (``arrivals.target``).
 
-    Raises
-    ------
-    InputError: an unknown engine or fold, a negative time, a run that is stopped and verified.
+    Raises InputError: an unknown engine or fold, a negative time, a run that is stopped and verified.
     """
 
     fold: str = "auto"
@@ -305,12 +301,7 @@ Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome) -> None:
-    """Compare every rank with the GPU that stands for it.
-
-    Raises
-    ------
-    SimulationError: the first difference.
-    """
+    """Compare every rank with the GPU that stands for it. Raises SimulationError: the first difference."""
     for what, a, b in (*_by_rank(folded, small, whole, large), *_by_lane(folded, small, large)):
         if a.shape != b.shape:
             raise SimulationError(f"folded and unfolded differ in {what}: {a.shape} and {b.shape}")

@@ -56,9 +56,7 @@ class Distribution:
 def parse_distribution(text: str) -> Distribution:
     """Read ``uniform(5 us, 15 us)``, or one time, ``10 us``, that is constant.
 
-    Raises
-    ------
-    InputError: an unknown name, a wrong number of parameters, or one without its unit.
+    Raises InputError: an unknown name, a wrong number of parameters, or one without its unit.
     """
     match = _CALL.fullmatch(text)
     if match is None:
@@ -126,9 +124,7 @@ def draw_writes(
     Draws are dealt out to the writes of a peer in the order of address; it does not matter in which they are given.
     together: one draw for all writes of a peer, so that they land at once.
 
-    Raises
-    ------
-    InputError: a seed that is none, an offset of a peer that writes nothing, a time in the past.
+    Raises InputError: a seed that is none, an offset of a peer that writes nothing, a time in the past.
     """
     offsets = dict(offset_ps or {})
     peers = np.unique(peer)

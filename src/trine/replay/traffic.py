@@ -61,9 +61,8 @@ def make_traffic(
 ) -> PeerTraffic:
     """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
 
-    Raises
-    ------
-    InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not symmetric.
+    Raises InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not
+    symmetric.
     """
     source = options.source
     if source == "symmetric":
@@ -186,10 +185,8 @@ def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
 def check_record(options: EidolonOptions, work: ReplayCase) -> tuple[str, ...]:
     """Warnings about what comes and is not waited for.
 
-    Raises
-    ------
-    InputError: the record is of another program, GPU model or cluster, or does not say of which; requests outside the
-        buffers; waits that nothing satisfies.
+    Raises InputError: the record is of another program, GPU model or cluster, or does not say of which; requests
+    outside the buffers; waits that nothing satisfies.
     """
     record = work.record
     assert record is not None

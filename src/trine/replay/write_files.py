@@ -50,9 +50,7 @@ def read_header(names: Iterable[object], file: str) -> dict[str, tuple[int, int 
     Columns: ``peer``, ``address``, ``bytes`` (or ``bytes_KiB``, or with units in the values), ``value`` (may be left
     out) and ``time`` with units in the values, or ``time_us``, ``time (us)``.
 
-    Raises
-    ------
-    InputError: an unknown, repeated or missing column, or an unknown unit.
+    Raises InputError: an unknown, repeated or missing column, or an unknown unit.
     """
     found: dict[str, tuple[int, int | None]] = {}
     for place, text in enumerate(names):
@@ -82,12 +80,7 @@ def _factor(name: str, unit: str | None, file: str) -> int | None:
 
 
 def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
-    """int64[rows]: ps, bytes, or plain numbers.
-
-    Raises
-    ------
-    CellError: the first that cannot be read.
-    """
+    """int64[rows]: ps, bytes, or plain numbers. Raises CellError: the first that cannot be read."""
     if isinstance(cells, np.ndarray):
         return _scaled(name, cells, factor)
     if (name != "time" or factor is not None) and all(map(_is_short_number, cells)):

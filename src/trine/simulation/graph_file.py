@@ -35,9 +35,8 @@ def run_graph(
 
     network: None is ``circuit``, with the circuits of the cluster, where it has any, else ``fair``.
 
-    Raises
-    ------
-    InputError: as :func:`load_graph`, :func:`trine.engine.run` and :func:`trine.engine.circuit_model.network_on`.
+    Raises InputError: as :func:`load_graph`, :func:`trine.engine.run` and
+    :func:`trine.engine.circuit_model.network_on`.
     """
     chosen = network_on(cluster, network)
     graph = load_graph(path, cluster, circuits=cluster.circuits is not None)
@@ -50,10 +49,8 @@ def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool
     circuits: the graph will be run on the circuits of the cluster, and so must be where it has any: its transfers cross
     no links. :func:`run_graph` does both.
 
-    Raises
-    ------
-    SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits`` is not
-        set.
+    Raises SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits``
+    is not set.
     """
     from trine.spec import parse_json
 

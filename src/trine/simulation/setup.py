@@ -178,9 +178,7 @@ class Setup:
 def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
     """Load what is named, and check that it goes together.
 
-    Raises
-    ------
-    InputError: what cannot be loaded, or does not go together.
+    Raises InputError: what cannot be loaded, or does not go together.
     """
     from trine.engine.circuit_model import network_on
 

@@ -116,9 +116,7 @@ def has_kernel(op: str, algorithm: str) -> bool:
 def kernel_name(op: str, algorithm: str) -> str:
     """``op/algorithm``; of a name of several programs, the first.
 
-    Raises
-    ------
-    InputError: unknown collective or algorithm; names the nearest.
+    Raises InputError: unknown collective or algorithm; names the nearest.
     """
     known = known_kernels(op)
     if not known:

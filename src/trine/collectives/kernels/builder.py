@@ -95,9 +95,7 @@ class CollectiveBuilder(ProgramBuilder):
     def workgroups(self, lines: int) -> Iterator[Workgroup]:
         """The workgroups with their slices of a chunk of ``lines`` lines; those without lines get no operations.
 
-        Raises
-        ------
-        InputError: the program gets more than MAX_OPERANDS operands.
+        Raises InputError: the program gets more than MAX_OPERANDS operands.
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0

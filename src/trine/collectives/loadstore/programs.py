@@ -134,9 +134,7 @@ class Programs:
     def program(self, name: str, size_bytes: int) -> GpuProgram:
         """One of :meth:`names` for this size.
 
-        Raises
-        ------
-        InputError: what builders and plans refuse, and ``unroll`` where it makes no difference.
+        Raises InputError: what builders and plans refuse, and ``unroll`` where it makes no difference.
         """
         program = self._made(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():

@@ -156,9 +156,8 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
 
     ``costs``: what a library's software adds to messages; None: nothing.
 
-    Raises
-    ------
-    PlanError: a host that is not there, a schedule that needs switches that reduce, or more tasks than fit into memory.
+    Raises PlanError: a host that is not there, a schedule that needs switches that reduce, or more tasks than fit into
+    memory.
     """
     devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
     made = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))

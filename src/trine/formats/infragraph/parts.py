@@ -200,9 +200,8 @@ def _latency(link: LinkFile, file: str) -> int | None:
 def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoices, file: str) -> list[Cable]:
     """One wire an edge, with its numbers.
 
-    Raises
-    ------
-    SpecError: links without numbers, all of them, with what supplies them; a choice for a link that is not there.
+    Raises SpecError: links without numbers, all of them, with what supplies them; a choice for a link that is not
+    there.
     """
     used = dict.fromkeys(edge.link for edge in expanded.edges)
     numbers = {key: _Numbers(key, expanded.links[key], choices, file) for key in used}

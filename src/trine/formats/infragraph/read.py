@@ -106,12 +106,7 @@ def _infrastructure(data: object, file: str) -> InfrastructureFile:
 
 
 def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
-    """The cluster that was exported.
-
-    Raises
-    ------
-    SpecError: an order that is none, or values that a cluster refuses.
-    """
+    """The cluster that was exported. Raises SpecError: an order that is none, or values that a cluster refuses."""
     order = device_order(cluster.devices, own.devices, file)
     place = {old: new for new, old in enumerate(order)}
     links = [link.between(place[link.source], place[link.target], link.name) for link in cluster.links]
@@ -174,9 +169,7 @@ def apply_annotations(
 ) -> tuple[list[Device], list[Cable], list[str]]:
     """Put the GPUs into the order of their ``rank``; returns devices, wires and a note on each attribute not used.
 
-    Raises
-    ------
-    SpecError: an annotation of a node that does not exist, ranks that are not one number from 0 for each GPU.
+    Raises SpecError: an annotation of a node that does not exist, ranks that are not one number from 0 for each GPU.
     """
     index = {name: i for i, name in enumerate(expanded.names)}
     ranks: dict[int, int] = {}

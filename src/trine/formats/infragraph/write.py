@@ -330,9 +330,7 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
     ``lossy``: opposite links that differ become one wire with the slower numbers, and a link with no opposite one
     gets it.
 
-    Raises
-    ------
-    SpecError: such links, without ``lossy``; names one.
+    Raises SpecError: such links, without ``lossy``; names one.
     """
     waiting: dict[tuple[int, int, Link], list[int]] = {}
     wires: list[Cable | None] = []

@@ -205,9 +205,7 @@ def format_program(program: GpuProgram, *, max_lines: int = MAX_PRINTED) -> str:
     Loops are not found again: each operation is a line, except that workgroups, and kernels of consecutive ranks, are
     one where addresses, peers and semaphores follow one rule.
 
-    Raises
-    ------
-    InputError: the text would have more than ``max_lines`` lines.
+    Raises InputError: the text would have more than ``max_lines`` lines.
     """
     lines: list[str] = []
     for line in _TextPrinter(program).lines():

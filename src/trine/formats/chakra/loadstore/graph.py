@@ -87,12 +87,7 @@ class GraphBuilder:
         self._messages: dict[tuple[object, ...], int] = {}
 
     def build(self) -> LoadStoreGraph:
-        """All tasks.
-
-        Raises
-        ------
-        PlanError: what has no kernel, a host that is not there, or more than MAX_TASKS tasks.
-        """
+        """All tasks. Raises PlanError: what has no kernel, a host that is not there, or more than MAX_TASKS tasks."""
         self._add_communication()
         for rank in range(self._trace.num_ranks):
             self._add_rank(rank)
