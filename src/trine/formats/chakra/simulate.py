@@ -264,16 +264,7 @@ class _TraceInstantiation:
         append_transfers(self.assembler, schedule, ranks, entered, software_ps, collective=number, **labels)
         if self.assembler.num_tasks > MAX_TASKS:
             raise PlanError(f"the collectives have more than {MAX_TASKS:,} transfers, which do not fit into memory")
-        self.uses.append(
-            CollectiveLabel(
-                kind=step.kind,
-                algorithm=schedule.algorithm,
-                size_bytes=step.size_bytes,
-                ranks=ranks,
-                axis=step.axis,
-                step=step.label.step,
-            )
-        )
+        self.uses.append(CollectiveLabel.of(step, schedule.algorithm, ranks))
 
     def graph(self) -> TaskGraph:
         return self.assembler.build(

@@ -32,7 +32,7 @@ FITTED_ON = ("vgg13-h100-b128", "resnet50-h100-b128")
 def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Workload:
     """``workload`` with the times of the roofline of ``gpu``."""
     model, split = Roofline(workload, gpu, shares), Split(workload.batch)
-    timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
+    timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
     text = (
         f"operator times are a roofline of the {gpu.name}: {shares.text} (docs/background/roofline.md has its errors)"
     )
@@ -42,7 +42,7 @@ def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Wor
 def with_table_times(workload: Workload, gpu: GpuSpec) -> Workload:
     """``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
     model, split = TableTimes(workload, gpu), Split(workload.batch)
-    timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
+    timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
     return _with_times(workload, timed, TABLES, f"{model.notes[0]} (docs/background/operator-time.md)", {}, gpu)
 
 
@@ -65,7 +65,7 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
         total_ps, known_ps = total_ps + ps, known_ps + (ps if known else 0)
         if transfer is not None:
             ps, _ = transfer.time(sizing.sizes(op, split), amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
-        timed.append(_with_time(op, ps))
+        timed.append(replace(op, gpu_time_ps=ps))
     text = (
         f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): of the same shapes where "
         f"there are such ({known_ps / max(total_ps, 1):.0%} of the time), else laws on FLOPs and bytes fitted on them"
@@ -105,20 +105,6 @@ def _shapes(signature: str) -> str:
 @cache
 def _bundled() -> _Traced:
     return _Traced(calibrate([load_bundled(name, None) for name in FITTED_ON]))
-
-
-def _with_time(operator: Operator, ps: int) -> Operator:
-    return Operator(
-        id=operator.id,
-        name=operator.name,
-        phase=operator.phase,
-        inputs=operator.inputs,
-        outputs=operator.outputs,
-        gpu_time_ps=ps,
-        forward_id=operator.forward_id,
-        layer=operator.layer,
-        attributes=operator.attributes,
-    )
 
 
 def _with_times(

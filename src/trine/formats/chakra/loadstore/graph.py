@@ -112,12 +112,7 @@ class GraphBuilder:
     def _add_collective(self, step: Collective, ranks: tuple[int, ...]) -> None:
         first, algorithm = self._kernels.collective(step, ranks)
         self._collectives[step.axis, int(step.key[0])] = len(self._uses), first
-        self._uses.append(
-            CollectiveLabel(
-                kind=step.kind, algorithm=algorithm, size_bytes=step.size_bytes, ranks=ranks, axis=step.axis,
-                step=step.label.step,
-            )
-        )  # fmt: skip
+        self._uses.append(CollectiveLabel.of(step, algorithm, ranks))
 
     # -- tasks of the ranks ------------------------------------------------------------------------------------------
 
