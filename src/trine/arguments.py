@@ -52,9 +52,7 @@ def check_whole(field: str, value: object, least: int, most: int) -> None:
 def named_arguments(target: T) -> T:
     """Let a function, or a class when it is made, refuse arguments that it does not have with the nearest name.
 
-    Raises
-    ------
-    ArgumentError: an unknown, missing or repeated argument, when it is called.
+    Raises ArgumentError: an unknown, missing or repeated argument, when it is called.
     """
     if inspect.isclass(target):
         made = cast(Any, target)
@@ -109,9 +107,7 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
     The function itself has a parameter ``options``, the finished dataclass; ``inspect.signature`` shows all keywords.
 
-    Raises
-    ------
-    ArgumentError: an unknown, missing or repeated argument, when it is called.
+    Raises ArgumentError: an unknown, missing or repeated argument, when it is called.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:

@@ -241,9 +241,7 @@ def make_spec(name: str, base: type[AnySpec], fields: Mapping[str, tuple[Any, An
 def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
     """Return ``data``, a mapping in a file, as a Spec or a dataclass; ``extra``: its fields that files cannot give.
 
-    Raises
-    ------
-    ValueError: a Fault, or an error of the class's own check.
+    Raises ValueError: a Fault, or an error of the class's own check.
     """
     if issubclass(cls, Spec):
         return cls.model_validate(data)

@@ -32,9 +32,7 @@ Power = Annotated[int, BeforeValidator(lambda value: parse_power(value))]
 def read_spec(path: str | os.PathLike[str], model: type[AnyClass]) -> AnyClass:
     """Read a YAML or JSON file as ``model``.
 
-    Raises
-    ------
-    SpecError: the file cannot be read, is not valid YAML or JSON, or does not fit the model.
+    Raises SpecError: the file cannot be read, is not valid YAML or JSON, or does not fit the model.
     """
     return check(model, load_mapping(path), path)
 
@@ -44,9 +42,7 @@ def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tu
 
     ``find_base``: the file that the word after ``base:`` means, in a file.
 
-    Raises
-    ------
-    SpecError: a file that cannot be read, or bases without end.
+    Raises SpecError: a file that cannot be read, or bases without end.
     """
     found = [(path, load_mapping(path))]
     while True:
@@ -109,21 +105,14 @@ def _check_events(text: str) -> None:
 def load_mapping(path: str | os.PathLike[str]) -> object:
     """Read a YAML file, or a JSON file if its name ends in ``.json``, as plain data.
 
-    Raises
-    ------
-    SpecError: not readable, not valid, with aliases, repeated keys or deep nesting; names the line.
+    Raises SpecError: not readable, not valid, with aliases, repeated keys or deep nesting; names the line.
     """
     text = read_text(path)
     return parse_json(text, os.fspath(path)) if os.fspath(path).endswith(".json") else parse_yaml(text, os.fspath(path))
 
 
 def parse_yaml(text: str, file: object) -> object:
-    """Plain data of a YAML text; ``file`` is named in errors.
-
-    Raises
-    ------
-    SpecError: as :func:`load_mapping`.
-    """
+    """Plain data of a YAML text; ``file`` is named in errors. Raises SpecError: as :func:`load_mapping`."""
     try:
         _check_events(text)
         return yaml.load(text, Loader=_Loader)
@@ -137,9 +126,7 @@ def parse_yaml(text: str, file: object) -> object:
 def parse_json(text: str, file: object) -> object:
     """Plain data of a JSON text; ``file`` is named in errors.
 
-    Raises
-    ------
-    SpecError: not valid JSON (NaN and Infinity are not), a repeated key, or deep nesting.
+    Raises SpecError: not valid JSON (NaN and Infinity are not), a repeated key, or deep nesting.
     """
 
     def mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -32,9 +32,7 @@ def changed(
 
     ``names`` and ``fabric`` read what they read in a file without a base.
 
-    Raises
-    ------
-    SpecError: names file, field, value and the nearest valid name.
+    Raises SpecError: names file, field, value and the nearest valid name.
     """
     said: list[str] = []
     cluster = base

@@ -103,12 +103,7 @@ class Cluster(ClusterData):
         return scale_up_components_of(self)
 
     def index(self, name: str) -> int:
-        """The index of the device of this name.
-
-        Raises
-        ------
-        SpecError: there is none; names the nearest.
-        """
+        """The index of the device of this name. Raises SpecError: there is none; names the nearest."""
         if self.device_table.layout is not None:
             from trine.cluster.lookup import device_named
 
@@ -127,10 +122,8 @@ class Cluster(ClusterData):
 
         Static and deterministic, by the policy :attr:`routing`; see :mod:`trine.cluster.routing.router`.
 
-        Raises
-        ------
-        SpecError: no path that only forwarding devices carry on (names both ends), or the policy spreads messages over
-            several (then ask :meth:`paths`).
+        Raises SpecError: no path that only forwarding devices carry on (names both ends), or the policy spreads
+        messages over several (then ask :meth:`paths`).
         """
         paths = self.paths(source, target)
         if len(paths) > 1:
@@ -146,9 +139,7 @@ class Cluster(ClusterData):
 
         A route without links leads from a GPU to another one that only a circuit joins to it.
 
-        Raises
-        ------
-        SpecError: as :meth:`route`, but for several routes.
+        Raises SpecError: as :meth:`route`, but for several routes.
         """
         paths = self._known_paths.get((source, target)) or self._find_paths(source, target)
         if not paths and self.circuits is not None and self.devices[source].kind == self.devices[target].kind == GPU:
@@ -196,9 +187,7 @@ class Cluster(ClusterData):
 
         sources, targets: int64[m], devices. A device's route to itself has no links.
 
-        Raises
-        ------
-        SpecError: as :meth:`route`, of the first pair that has none.
+        Raises SpecError: as :meth:`route`, of the first pair that has none.
         """
         from trine.cluster.routing.batch_routing import many_routes
 
@@ -207,12 +196,7 @@ class Cluster(ClusterData):
         )
 
     def ways(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Sequence[tuple[Path, ...]]:
-        """Many of :meth:`paths` at once.
-
-        Raises
-        ------
-        SpecError: as :meth:`paths`.
-        """
+        """Many of :meth:`paths` at once. Raises SpecError: as :meth:`paths`."""
         if len(self.devices) <= SEARCHED or self.routing == SPLIT:
             return [self.paths(a, b) for a, b in zip(sources.tolist(), targets.tolist(), strict=True)]
         ptr, links = self.routes(sources, targets)
@@ -282,9 +266,7 @@ class Cluster(ClusterData):
     def from_yaml(cls, path: str | os.PathLike[str]) -> Cluster:
         """Read a cluster file, YAML or JSON (docs/formats/cluster.md).
 
-        Raises
-        ------
-        SpecError: names file, field, value and the nearest valid name.
+        Raises SpecError: names file, field, value and the nearest valid name.
         """
         cluster: Cluster = FILES.get("read_yaml")(path)
         return cluster

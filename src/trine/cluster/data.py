@@ -49,9 +49,7 @@ class ClusterData(LinkedDevices):
     part of it either: the cluster that some links were taken from, and the numbers of these there. ``degraded_from``:
     no part of it either: makes the clusters that have one slow or missing link less.
 
-    Raises
-    ------
-    SpecError: no devices, a repeated name, an unknown kind, or a link that cannot be.
+    Raises SpecError: no devices, a repeated name, an unknown kind, or a link that cannot be.
     """
 
     evidence: str = "assumed"

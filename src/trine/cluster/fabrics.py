@@ -164,9 +164,7 @@ def add_dragonfly(
 
     Every pair of groups has the same number of global links; they are dealt out to the routers in turn.
 
-    Raises
-    ------
-    SpecError: more groups than global links can join.
+    Raises SpecError: more groups than global links can join.
     """
     groups = chunks(ports, routers * per_router)
     if len(groups) - 1 > routers * global_links:
@@ -208,9 +206,7 @@ def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
     over all its 544: each group is a device ``groupN`` in the middle of its switches, ``global`` one between groups.
     Two switches of a group are one hop apart, and those of different groups three.
 
-    Raises
-    ------
-    SpecError: more groups than 544 links can join.
+    Raises SpecError: more groups than 544 links can join.
     """
     routers = [builder.switch(f"router{number}") for number in range(ceil(len(ports) / SLINGSHOT_NICS))]
     for router, under in zip(routers, chunks(ports, SLINGSHOT_NICS), strict=True):

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trine.cluster.cluster import Cluster
+from trine.cluster.join import join_nodes, with_joint_nics
 from trine.cluster.parts import GPU, HOST, HOST_LINK, LEAVED, NIC, SCALE_UP, SWITCH, Circuits, Device, Fabric, Link
-from trine.cluster.presets import LinkType, link_named, load_gpu
+from trine.cluster.presets import LinkType, is_file_name, known_clusters, link_named, load_gpu, preset_path
 from trine.cluster.routing.router import usual_routing
+from trine.cluster.select import first_gpus
 from trine.cluster.serialize import exact_bandwidth, exact_time, to_dict
 from trine.cluster.tables import LinkTable
-from trine.cluster.topologies import add_host, build_topology
+from trine.cluster.topologies import add_host, build_topology, implied_gpus
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -29,24 +31,15 @@ _RANGE = re.compile(r"(.*?)(\d{1,6})\.\.(\d{1,6})")
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Read a cluster file.
-
-    Raises
-    ------
-    SpecError: names file, field, value and the nearest valid name.
-    """
+    """Read a cluster file. Raises SpecError: names file, field, value and the nearest valid name."""
     return _read(path, inside=False)
 
 
 def check_readable(cluster: Cluster, file: object) -> None:
     """Check that trine can read the cluster file that it would write; ``file``: where the cluster comes from.
 
-    Raises
-    ------
-    SpecError: a name, a medium or a number that a cluster file does not take; names it.
+    Raises SpecError: a name, a medium or a number that a cluster file does not take; names it.
     """
-    from trine.cluster.serialize import to_dict
-
     _whole(str(file), to_dict(cluster), inside=False)
 
 
@@ -63,8 +56,6 @@ def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
 
 def _base(base: object, path: Path) -> Path:
     """The file that the word after ``base:`` means."""
-    from trine.cluster.presets import is_file_name, known_clusters, preset_path
-
     if not isinstance(base, str):
         text = f"must be the name of a preset or of a cluster file, got {base!r:.80}"
         raise SpecError(text, file=path, field="base")
@@ -304,8 +295,6 @@ def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
 
 
 def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
-    from trine.cluster.join import join_nodes, with_joint_nics
-
     for name in ("devices", "links", "topology", "host", "grid"):
         if getattr(spec, name) is not None:
             raise SpecError("goes not with 'node' or 'nodes'", file=file, field=name)
@@ -324,9 +313,6 @@ def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
 
 
 def _node(entry: NodeSpec, file: str, field: str) -> Cluster:
-    from trine.cluster.presets import known_clusters, preset_path
-    from trine.cluster.select import first_gpus
-
     if (entry.preset is None) == (entry.file is None):
         raise SpecError("give 'preset' or 'file'", file=file, field=field)
     if entry.preset is not None and entry.preset not in known_clusters():
@@ -364,8 +350,6 @@ def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:
         gpus = topology.rows * topology.cols if topology.gpus is None else topology.gpus
         return f"{topology.kind}:{topology.rows}x{topology.cols}", gpus
     if topology.gpus is None:
-        from trine.cluster.topologies import implied_gpus
-
         implied = implied_gpus(topology.kind)
         if implied is None:
             raise SpecError("is missing", file=file, field="topology.gpus")

@@ -32,9 +32,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
     Device ``gpu0`` of the second node becomes ``node1.gpu0`` (``rack1.gpu0`` where a node spans several hosts).
     ``asked``: the words of somebody who asked for this very fabric, all of which must matter.
 
-    Raises
-    ------
-    SpecError: nodes without NICs, or no fabric; names the remedy.
+    Raises SpecError: nodes without NICs, or no fabric; names the remedy.
     """
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
         total = sum(len(node.gpus) for node in nodes)
@@ -225,9 +223,7 @@ def usual_text(node: Cluster) -> str:
 def with_usual_fabric(node: Cluster, text: str) -> Fabric:
     """The fabric that ``KIND[:OVERSUBSCRIPTION][@LINK]`` names, with the node's usual numbers where it says none.
 
-    Raises
-    ------
-    SpecError: an unknown kind or link, or no link and no usual one.
+    Raises SpecError: an unknown kind or link, or no link and no usual one.
     """
     shape, _, link = text.partition("@")
     kind, _, over = shape.partition(":")

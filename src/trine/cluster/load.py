@@ -61,9 +61,7 @@ def load_cluster(
 def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
     """Return ``cluster``, or the preset or file that it names, as messages use it: all parallel switches at once.
 
-    Raises
-    ------
-    InputError: neither a cluster nor a name. SpecError: as of :func:`load_cluster`.
+    Raises InputError: neither a cluster nor a name. SpecError: as of :func:`load_cluster`.
     """
     if isinstance(cluster, Cluster):
         return spread_over_planes(cluster)

@@ -80,9 +80,7 @@ class Fabric:
     ``oversubscription``: how many times more bandwidth goes down from a leaf switch than up; ``radix``: ports of a
     switch.
 
-    Raises
-    ------
-    SpecError: an unknown kind, or numbers of leaves where there are none.
+    Raises SpecError: an unknown kind, or numbers of leaves where there are none.
     """
 
     kind: str
@@ -131,9 +129,7 @@ class Circuits:
 
     Source of the parameters: TrioSim (ISCA'25), section 7.1.
 
-    Raises
-    ------
-    SpecError: a number out of range.
+    Raises SpecError: a number out of range.
     """
 
     setup_ps: int

@@ -186,12 +186,7 @@ def _link_type(name: str, spec: LinkTypeSpec) -> LinkType:
 
 
 def link_named(name: str) -> LinkType:
-    """The kind of link of this name.
-
-    Raises
-    ------
-    SpecError: there is none; names the nearest.
-    """
+    """The kind of link of this name. Raises SpecError: there is none; names the nearest."""
     links = load_links()
     if name not in links:
         raise SpecError(f"unknown kind of link {name!r}{nearest(name, links)}")

@@ -25,9 +25,7 @@ def scaled(
     ``nodes`` are copies of the cluster. Only where the cluster spans several hosts (a rack of trays), ``gpus`` are
     given too, and they fit into that many of its hosts, nodes are those hosts.
 
-    Raises
-    ------
-    SpecError: more GPUs than there are, or GPUs that do not spread evenly.
+    Raises SpecError: more GPUs than there are, or GPUs that do not spread evenly.
     """
     for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node)):
         if value is not None and value < 1:

@@ -33,9 +33,7 @@ Fault = TypeVar("Fault")
 def first_gpus(cluster: Cluster, count: int) -> Cluster:
     """The cluster with its first ``count`` GPUs; the links of the others go with them, all else stays.
 
-    Raises
-    ------
-    SpecError: it has fewer.
+    Raises SpecError: it has fewer.
     """
     if not 1 <= count <= len(cluster.gpus):
         raise SpecError(f"{cluster.name!r} has {len(cluster.gpus)} GPUs, not {count}")
@@ -62,9 +60,7 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
 
     A name is that of a link (``gpu0->nvswitch``: this direction) or of two devices (``gpu0-nvswitch``: both).
 
-    Raises
-    ------
-    SpecError: no such link, or a factor that is not above 0 and at most 1.
+    Raises SpecError: no such link, or a factor that is not above 0 and at most 1.
     """
     if not slow:
         return cluster
@@ -104,9 +100,7 @@ def _factor(how: Slowness) -> float | None:
 def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
     """The cluster without some links, named as in :func:`slow_down`; messages take the other links.
 
-    Raises
-    ------
-    SpecError: no such link, or GPUs that then cannot reach each other; names some of them.
+    Raises SpecError: no such link, or GPUs that then cannot reach each other; names some of them.
     """
     if not names:
         return cluster
@@ -148,9 +142,7 @@ def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:
 def find_links(cluster: Cluster, name: str) -> list[int]:
     """Indices of the links of this name: one direction for ``a->b``, both for ``a-b``, parallel ones all together.
 
-    Raises
-    ------
-    SpecError: there is none; names the nearest.
+    Raises SpecError: there is none; names the nearest.
     """
     if cluster.device_table.layout is not None:
         found = links_named(cluster.device_table, cluster.link_table, name)

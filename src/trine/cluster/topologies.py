@@ -152,12 +152,7 @@ def known_texts() -> tuple[str, ...]:
 
 
 def shape_of(text: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """The shape that ``text`` names.
-
-    Raises
-    ------
-    SpecError: an unknown name, or sizes that do not match.
-    """
+    """The shape that ``text`` names. Raises SpecError: an unknown name, or sizes that do not match."""
     kind, colon, sizes = text.partition(":")
     if kind not in BLUEPRINTS or (colon and not sizes):
         raise SpecError(f"unknown topology {text!r}{nearest(kind if sizes else text, known_texts())}")

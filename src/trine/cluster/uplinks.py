@@ -120,7 +120,13 @@ class _Uplinks:
     def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
         """``link`` among those of ``group`` that lead as far; None where it carries no more than it must."""
         source, carried = int(self._cluster.link_table.source[link]), self._carried
-        brings = self._brought_to(source)
+        # Bytes of the links from below that bring some
+        links, level = self._cluster.link_table, self._level
+        ends = np.array((source, source + 1), self._targets.dtype)  # of another type all targets would be copied
+        first, last = np.searchsorted(self._targets, ends)
+        into = self._into[first:last]
+        into = into[level[links.source[into]] < level[source]]
+        brings = [size for size in self._carried[into].tolist() if size]
         if carried[link] <= CROWDED * max(brings, default=1):
             return None
         below = self._below(link)
@@ -133,15 +139,6 @@ class _Uplinks:
         return Crowded(
             link=link, times=float(carried[link]) / even, share=float(carried[link]) / total, alike=len(alike)
         )
-
-    def _brought_to(self, device: int) -> list[int]:
-        """Bytes of the links from below that bring some."""
-        links, level = self._cluster.link_table, self._level
-        ends = np.array((device, device + 1), self._targets.dtype)  # of another type all targets would be copied
-        first, last = np.searchsorted(self._targets, ends)
-        into = self._into[first:last]
-        into = into[level[links.source[into]] < level[device]]
-        return [size for size in self._carried[into].tolist() if size]
 
     def _below(self, link: int) -> frozenset[int]:
         """The devices below what an uplink leads to, past the ports between; none where it leads to an end."""

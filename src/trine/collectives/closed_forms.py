@@ -32,9 +32,7 @@ MessageTime: TypeAlias = Callable[[int], int]
 def uncontended_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> int:
     """Time from the common entry to the end on the last rank, in ps.
 
-    Raises
-    ------
-    InputError: the schedule's kind and algorithm have no closed form.
+    Raises InputError: the schedule's kind and algorithm have no closed form.
     """
     rounds = critical_rounds(schedule, bytes_per_s, latency_ps)
     return sum(count * (latency_ps + transfer_ps(size, bytes_per_s)) for count, size in rounds)
@@ -46,9 +44,7 @@ def critical_rounds(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> Ro
     Bandwidth and latency matter only where paths of different kinds compete: halving-doubling of reduce_scatter and
     all_gather with a number of ranks that is no power of two.
 
-    Raises
-    ------
-    InputError: the schedule's kind and algorithm have no closed form.
+    Raises InputError: the schedule's kind and algorithm have no closed form.
     """
     name = (schedule.kind, schedule.algorithm)
     if name not in _FORMS:

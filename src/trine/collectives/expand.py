@@ -37,10 +37,8 @@ MANY_RANKS = 256
 def expand(schedule: Schedule) -> ExpandedSchedule:
     """List the transfers of ``schedule``, with their predecessors. The structure is cached; only sizes differ.
 
-    Raises
-    ------
-    InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself; a switch sends
-        what it never received; or there are more dependencies than fit into memory.
+    Raises InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself; a switch
+    sends what it never received; or there are more dependencies than fit into memory.
     """
     one = (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(without_sizes(schedule))
     return dataclasses.replace(one, size_bytes=transfer_bytes(schedule, one.chunk, one.chunk_ranges))

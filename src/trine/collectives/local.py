@@ -74,9 +74,7 @@ class LocalStructures:
     def peers_of(self, positions: Positions) -> Int32:
         """int32[positions, roles]: the peers of ``positions``, all of one structure, in the order of its ``peers``.
 
-        Raises
-        ------
-        InputError: a position that the schedule does not have, or positions of several structures.
+        Raises InputError: a position that the schedule does not have, or positions of several structures.
         """
         rows = np.asarray(positions, dtype=np.int64)
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.structure_of)):
@@ -91,9 +89,7 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
 
     With ``chunk_sizes`` each call reads all of them; :func:`local_structures` reads them once for all positions.
 
-    Raises
-    ------
-    InputError: there is no such position; and as :func:`trine.collectives.expand`.
+    Raises InputError: there is no such position; and as :func:`trine.collectives.expand`.
     """
     if not 0 <= position < schedule.num_ranks + schedule.num_switches:
         raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_switches - 1}, got {position}")
@@ -113,9 +109,7 @@ def local_structures(schedule: Schedule) -> LocalStructures:
 
     With ``chunk_sizes`` positions are told apart by the sizes of their sends too, so that all sends are listed.
 
-    Raises
-    ------
-    InputError: as :func:`trine.collectives.expand`.
+    Raises InputError: as :func:`trine.collectives.expand`.
     """
     kept = _structures(schedule)
     if schedule.chunk_sizes is not None and schedule.chunk_caps is None:

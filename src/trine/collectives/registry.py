@@ -121,9 +121,7 @@ def make_schedule(
 def known_name(kind: str, algorithm: str | None) -> str:
     """``kind/name`` of an algorithm, without its parameters; None takes the first.
 
-    Raises
-    ------
-    InputError: unknown kind or algorithm; names the nearest.
+    Raises InputError: unknown kind or algorithm; names the nearest.
     """
     if algorithm is not None and "," in algorithm:
         raise InputError(

@@ -183,10 +183,8 @@ Positions = npt.NDArray[np.integer]
 def symmetry_of(schedule: Schedule) -> tuple[int, ...] | None:
     """Values of each digit, the least significant first; None where the schedule states no symmetry that can hold.
 
-    Raises
-    ------
-    InputError: ``symmetry`` does not multiply to the number of ranks, has a digit without values, or is stated of
-        a schedule with switches or besides ``shift_symmetric``.
+    Raises InputError: ``symmetry`` does not multiply to the number of ranks, has a digit without values, or is stated
+    of a schedule with switches or besides ``shift_symmetric``.
     """
     n, stated = schedule.num_ranks, schedule.symmetry
     if stated is not None:

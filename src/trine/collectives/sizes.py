@@ -33,9 +33,7 @@ def parse_size(text: str, what: str = "--size") -> int:
 def parse_sizes(text: str, what: str = "--size") -> list[int]:
     """``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (in steps), ascending.
 
-    Raises
-    ------
-    UnitError: what cannot be read, an empty or endless range, or more than MAX_SIZES sizes.
+    Raises UnitError: what cannot be read, an empty or endless range, or more than MAX_SIZES sizes.
     """
     sizes: list[int] = []
     for item in text.split(","):
@@ -81,9 +79,8 @@ Sizes = Sequence[int | str] | str
 def as_sizes(sizes: object) -> list[int]:
     """The sizes in bytes, of what is a list of them before anything is made of it.
 
-    Raises
-    ------
-    InputError: a single number, nothing, or less than nothing; names the first. UnitError: a text that is no size.
+    Raises InputError: a single number, nothing, or less than nothing; names the first. UnitError: a text that is no
+    size.
     """
     if isinstance(sizes, str):
         return parse_sizes(sizes, "sizes")

@@ -29,6 +29,7 @@ from trine.graph.workload import SYNTHESISED, Operator, Tensor, Workload
 from trine.inputs import read_text
 from trine.outputs import write_text
 from trine.shown import OneLine
+from trine.spec import parse_json
 from trine.units import MAX_INT64
 
 
@@ -68,12 +69,13 @@ class Calibration(OneLine):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to ``path``, as JSON: the same calibration gives the same bytes."""
-        _write(self, path)
+        data = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Calibration:
         """Read a file that ``save`` wrote. Raises SpecError, naming file and field, for anything else."""
-        return _read(path)
+        return _calibration(parse_json(read_text(path, _MAX_BYTES), os.fspath(path)), path)
 
 
 @named_arguments
@@ -166,19 +168,6 @@ _FORMAT, _VERSION = "trine-calibration", 1
 _MAX_BYTES = 256 * 2**20
 _HEAD = ("format", "version", "gpu", "resolution_ps", "sources", "points")
 _POINT_INTS = {"batch": 1, "flops": 0, "bytes": 0, "time_ps": 1}
-
-
-def _write(calibration: Calibration, path: str | os.PathLike[str]) -> None:
-    """Write ``calibration`` to ``path``: the same calibration gives the same bytes."""
-    data = {"format": _FORMAT, "version": _VERSION, **asdict(calibration)}
-    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _read(path: str | os.PathLike[str]) -> Calibration:
-    """Read a calibration. Raises SpecError, naming file and field, for anything that is not exactly one."""
-    from trine.spec import parse_json
-
-    return _calibration(parse_json(read_text(path, _MAX_BYTES), os.fspath(path)), path)
 
 
 def _calibration(data: object, path: object) -> Calibration:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trine.cluster.presets import load_gpu
 from trine.errors import InputError
 from trine.graph.workload import RECORDED_ON, Workload
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 def known_gpu(name: str | None) -> GpuSpec | None:
     """The preset of this name; None for a GPU without one."""
-    from trine.cluster.presets import load_gpu
-
     try:
         return None if name is None else load_gpu(name)
     except InputError:
@@ -41,8 +40,6 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 
     Raises InputError for an unknown name, and where the trace says something else.
     """
-    from trine.cluster.presets import load_gpu
-
     spec, said = load_gpu(name), known_gpu(workload.gpu)
     if said is not None and said.name != spec.name:
         raise InputError(f"the trace was recorded on {workload.gpu!r:.90}, not on {name!r:.90}")

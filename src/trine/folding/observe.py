@@ -306,7 +306,11 @@ class _Observer:
         axis, name = self.job.keys[key]
         _, step = self.job.templates[pattern.program].collectives[name]
         if (axis, first) not in self._rows:
-            self._rows[axis, first] = self._rows_of_group(axis, first)
+            # The rows of the observed ranks of the group that begins with rank ``first``, by position
+            ranks = np.array(list(self.row_of), np.int64)
+            ranks = ranks[self.job.grid.firsts(ranks, axis) == first]
+            order = np.argsort(self.job.grid.coordinates(ranks, axis), kind="stable")
+            self._rows[axis, first] = tuple(self.row_of[rank] for rank in ranks[order].tolist())
         return CollectiveLabel(
             kind=step.kind,
             algorithm=pattern.algorithm_of[key],
@@ -316,13 +320,6 @@ class _Observer:
             step=step.label.step,
             group_size=self.job.grid.size(axis),
         )
-
-    def _rows_of_group(self, axis: str, first: int) -> tuple[int, ...]:
-        """The rows of the observed ranks of the group that begins with rank ``first``, by position."""
-        ranks = np.array(list(self.row_of), np.int64)
-        ranks = ranks[self.job.grid.firsts(ranks, axis) == first]
-        order = np.argsort(self.job.grid.coordinates(ranks, axis), kind="stable")
-        return tuple(self.row_of[rank] for rank in ranks[order].tolist())
 
     def _memory(self) -> MemoryEvents:
         return rank_memory(self.run, self.patterns, self.base)

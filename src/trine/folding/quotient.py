@@ -173,7 +173,11 @@ class QuotientBuilder:
         roles = part.read_roles
         peers = part.pattern.peers[self.row_of_rank[rank]]
         classes = self.partition.class_of[peers[roles]]
-        positions = self._positions(part, rank)
+        # Position of a rank on the axis of each role that sends it messages
+        one = np.array([rank], np.int64)
+        positions = {}
+        for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
+            positions[role] = int(self.job.grid.coordinates(one, part.pattern.role_axes[role])[0])
         others = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
         named = (0 if other is None else id(other.number_of) for other in others)
         key = (id(part.edges), *named, -1, *positions.values())
@@ -184,14 +188,6 @@ class QuotientBuilder:
         bases[roles] = self.base[classes]
         bases[SELF] = self.base[number]
         return self._resolved[key], bases
-
-    def _positions(self, part: PatternPart, rank: int) -> dict[int, int]:
-        """Position of a rank on the axis of each role that sends it messages."""
-        one = np.array([rank], np.int64)
-        found = {}
-        for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
-            found[role] = int(self.job.grid.coordinates(one, part.pattern.role_axes[role])[0])
-        return found
 
     def _describe(self, part: PatternPart) -> str:
         return repr(self.job.job.programs[part.pattern.program].name)
@@ -274,7 +270,7 @@ def _resolve_edges(
     number = np.full(len(edges), -1, np.int64)
     own = edges.role == SELF
     number[own] = part.number_of[edges.key[own]]
-    _check_own(part, edges, own)
+    assert (part.number_of[edges.task[own]] >= 0).all()
     for role, other in others.items():
         if other is None:
             continue
@@ -289,10 +285,6 @@ def _resolve_edges(
     left = number >= 0  # what has ended is not waited for any more
     counts = np.bincount(part.number_of[edges.task[left]], minlength=len(part.tasks)).astype(np.int32)
     return _Resolved(counts, edges.role[left], number[left].astype(np.int32))
-
-
-def _check_own(part: PatternPart, edges: Edges, own: npt.NDArray[np.bool_]) -> None:
-    assert (part.number_of[edges.task[own]] >= 0).all()
 
 
 def named_tasks(edges: Edges, at: Int64, pattern: Pattern, position: int) -> Int64:

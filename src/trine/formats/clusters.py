@@ -134,9 +134,7 @@ def detect(file: str, format: str | None = None) -> tuple[str, object]:
 
     A mapping that is none of the others is taken for a cluster file of trine, whose reader says what is wrong with it.
 
-    Raises
-    ------
-    SpecError: an unknown name, a file that cannot be read, or content that is none of :data:`READERS`.
+    Raises SpecError: an unknown name, a file that cannot be read, or content that is none of :data:`READERS`.
     """
     if format is not None and format not in READERS:
         raise SpecError(f"unknown format {format!r}{nearest(format, READERS.names())}", field="format")

@@ -12,7 +12,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
 from trine.cluster.serialize import exact_bandwidth, exact_time, refuse_circuits
 from trine.errors import InputError, SpecError, nearest
-from trine.formats.media import parse_choice
+from trine.formats.media import check_links_from, parse_choice
 from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
 from trine.units import parse_bandwidth, parse_time
 
@@ -47,8 +47,6 @@ def edge_list_cluster(
     ------
     SpecError: an unknown column, a row that cannot be read; names the line.
     """
-    from trine.formats.media import check_links_from
-
     check_links_from(links_from)
     gpu = gpu_named(gpu)
     reader = _RowReader(file, gpu, dict(links or {}), from_catalogue=links_from is not None)
@@ -195,9 +193,7 @@ _COLUMNS = (
 def edge_list_text(cluster: Cluster) -> str:
     """CSV with a row a link, both directions apart. It has no GPU models, rails, sources and notes.
 
-    Raises
-    ------
-    SpecError: a cluster with circuits.
+    Raises SpecError: a cluster with circuits.
     """
     refuse_circuits(cluster, "a list of links")
     out = io.StringIO()

@@ -260,9 +260,7 @@ def _host(number: int) -> Device:
 def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, str], int]]:
     """Yield the matrices of hwloc's distances of a kind of link: MB/s by the two objects' numbers, without zeros.
 
-    Raises
-    ------
-    SpecError: a matrix of another size than its objects, or an entry that is no number.
+    Raises SpecError: a matrix of another size than its objects, or an entry that is no number.
     """
     for element in root.children:
         if not element.tag.startswith("distances2") or element.get("name").lower() != f"{kind}bandwidth":

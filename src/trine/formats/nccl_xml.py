@@ -101,7 +101,9 @@ class _SystemReader:
             self.gpu_links(index, element, cpu)
         self.join_chosen_nvlinks()
         for cpus in self.cpus.values():
-            self.join_sockets(cpus)
+            for (a, first), (b, _) in combinations(cpus, 2):
+                vendor = first.get("vendor") or first.get("arch")
+                self.draft.join(a, b, socket_of(self.media, vendor))
         self.order_by_rank()
 
     def find_bare_gpus(self, root: Element) -> None:
@@ -330,11 +332,6 @@ class _SystemReader:
         if speed > 0 and count > 0 and self.media.chosen("c2c") is None:
             rates = replace(rates, bytes_per_s=speed * count * 10**6, peak_bytes_per_s=None)
         self.draft.join(gpu, cpu, rates)
-
-    def join_sockets(self, cpus: list[tuple[int, Element]]) -> None:
-        for (a, first), (b, _) in combinations(cpus, 2):
-            vendor = first.get("vendor") or first.get("arch")
-            self.draft.join(a, b, socket_of(self.media, vendor))
 
     def order_by_rank(self) -> None:
         """GPUs by rank, or by device number where the file has no ranks of its own for each."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
+from trine.cluster.presets import load_gpu
 from trine.cluster.serialize import refuse_circuits
 from trine.errors import InputError, SpecError, nearest
-from trine.formats.media import LinkChoices
+from trine.formats.media import LinkChoices, check_links_from
 from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
 from trine.formats.xml_tree import Element, parse_xml
 from trine.schema import show
@@ -133,8 +134,6 @@ def _cluster(
     links: Mapping[str, str] | None,
     links_from: str | None,
 ) -> Cluster:
-    from trine.formats.media import check_links_from
-
     check_links_from(links_from)
     gpu = gpu_named(gpu)
     draft = TopologyBuilder(file)
@@ -189,8 +188,6 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
         node = f"{attributes['instance']}.{attributes.get('instance_idx', 0)}"
     model = attributes.get("gpu", gpu if kind == GPU else None)
     if model is not None:
-        from trine.cluster.presets import load_gpu
-
         load_gpu(str(model))
     rail = attributes.get("rail")
     if rail is not None and (isinstance(rail, bool) or not isinstance(rail, int)):

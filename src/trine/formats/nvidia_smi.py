@@ -13,7 +13,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
 from trine.errors import SpecError, nearest
-from trine.formats.media import REDUCING, LinkChoices, Media
+from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 from trine.schema import show
 
@@ -52,10 +52,6 @@ class Matrix:
     def gpus(self) -> tuple[str, ...]:
         return tuple(name for name in self.names if re.fullmatch(r"GPU\d+", name))
 
-    @property
-    def has_nvlinks(self) -> bool:
-        return any(code.startswith("NV") for code in self.codes.values())
-
 
 def nvidia_smi_cluster(
     text: str,
@@ -77,8 +73,6 @@ def nvidia_smi_cluster(
     ------
     SpecError: not such a matrix, cut short, contradictory, or links without numbers.
     """
-    from trine.formats.media import LinkChoices, check_links_from
-
     check_links_from(links_from)
     matrix = parse_matrix(text, file)
     return build_machine(matrix, Path(file).stem, gpu, LinkChoices(given=links or {}), file)
@@ -87,9 +81,8 @@ def nvidia_smi_cluster(
 def parse_matrix(text: str, file: str) -> Matrix:
     """The matrix in a text, whatever comes before it, in whatever lines it is wrapped, coloured or not.
 
-    Raises
-    ------
-    SpecError: no matrix, an unknown code, a row that is cut short or missing, or a pair that is told in two ways.
+    Raises SpecError: no matrix, an unknown code, a row that is cut short or missing, or a pair that is told in two
+    ways.
     """
     text = _ESCAPES.sub("", text)
     if label := _LABEL.search(text):
@@ -167,9 +160,7 @@ NODE = "node0"
 def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoices, file: str) -> Cluster:
     """One node of what the matrix shows.
 
-    Raises
-    ------
-    SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
+    Raises SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
     """
     gpu = gpu_named(gpu)
     machine = _Machine(matrix, gpu, Media(choices, file), file)
@@ -211,7 +202,7 @@ class _Machine:
 
     def join_nvlinks(self, index: dict[str, int]) -> None:
         gpus = self.matrix.gpus
-        if not self.matrix.has_nvlinks:
+        if not any(code.startswith("NV") for code in self.matrix.codes.values()):
             self.join_unseen_nvlinks(index)
             return
         lanes = {

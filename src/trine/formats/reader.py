@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
+from trine.cluster.presets import load_gpu
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import LinkTable
 from trine.errors import SpecError, nearest
@@ -54,9 +55,7 @@ def assemble(
 
     ``says_who_forwards``: the file itself does, as those that trine writes.
 
-    Raises
-    ------
-    SpecError: no GPU, a repeated name, or what :class:`Cluster` refuses; names the file.
+    Raises SpecError: no GPU, a repeated name, or what :class:`Cluster` refuses; names the file.
     """
     if not any(device.kind == GPU for device in devices):
         raise SpecError("has no GPU", file=file)
@@ -286,8 +285,6 @@ def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: boo
 
     Else note ``why`` they are missing, if the GPU model has NVLinks or (without a model) ``may_have`` them.
     """
-    from trine.cluster.presets import load_gpu
-
     draft = reader.draft
     gpus = [i for i, device in enumerate(draft.devices) if device.kind == GPU]
     if reader.media.chosen("nvlink") is None:
@@ -309,6 +306,4 @@ def gpu_named(name: str | None) -> str | None:
     """The GPU model of this name or alias. Raises SpecError where there is none."""
     if name is None:
         return None
-    from trine.cluster.presets import load_gpu
-
     return load_gpu(name).name

@@ -37,9 +37,7 @@ def parse_xml(text: str, file: object) -> Element:
 
     A DOCTYPE that only names an external DTD (hwloc writes one) is skipped, and that DTD never read.
 
-    Raises
-    ------
-    SpecError: not well formed, with entities or declarations of its own, too large or too deep; names the line.
+    Raises SpecError: not well formed, with entities or declarations of its own, too large or too deep; names the line.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise SpecError(f"is larger than {MAX_BYTES} bytes", file=file)

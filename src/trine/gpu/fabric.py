@@ -178,9 +178,8 @@ class GpuFabric:
     def spokes(self, members: Sequence[int]) -> dict[int, tuple[Spoke, ...]]:
         """Of each of these ranks, those to the switches that all routes between them go over; as many, in one order.
 
-        Raises
-        ------
-        InputError: some route does not go over exactly one switch that adds up and multicasts, or not over the same.
+        Raises InputError: some route does not go over exactly one switch that adds up and multicasts, or not over the
+        same.
         """
         ranks = tuple(sorted(members))
         if ranks not in self._spokes:

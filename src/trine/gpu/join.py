@@ -26,9 +26,7 @@ class PlacedProgram:
     semaphore_shift: added to the numbers of its semaphores. name: put before the names of its buffers and labels;
     empty: they stay as they are.
 
-    Raises
-    ------
-    InputError: ranks that are not as many as the program has, or one twice; a shift below 0.
+    Raises InputError: ranks that are not as many as the program has, or one twice; a shift below 0.
     """
 
     program: GpuProgram
@@ -61,10 +59,8 @@ def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "j
     Parts may share memory (one's output is another's input), never semaphores of a rank. Buffers are named where all
     parts name theirs; a payload has only what is one part.
 
-    Raises
-    ------
-    InputError: no parts, a rank that is not there, lines of different sizes, semaphores that two parts have, or more
-        of them than MAX_SEMAPHORES.
+    Raises InputError: no parts, a rank that is not there, lines of different sizes, semaphores that two parts have, or
+    more of them than MAX_SEMAPHORES.
     """
     if not parts:
         raise InputError("there is nothing to join", field="parts")

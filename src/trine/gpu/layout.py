@@ -49,7 +49,9 @@ class GpuLayout:
         """What a message crosses inside the GPU from CU, channel or port ``i`` to ``j``; memory itself is not in it."""
         if self.model.noc.kind == MESH:
             return self._through_mesh(source, i, target, j)
-        return self._through_crossbar(source, i, target, j)
+        out = 2 * self._end(source, i)
+        into = 2 * self._end(target, j) + 1
+        return (Hop(out, self.model.noc.hop_ps), Hop(into, 0))
 
     def num_ends(self, kind: str) -> int:
         """How many CUs, channels or ports there are."""
@@ -111,23 +113,13 @@ class GpuLayout:
         noc = self.model.noc
         return 2 * self.model.num_cus + (row * noc.cols + column) * 4 + _DIRECTIONS.index((down, right))
 
-    def _through_crossbar(self, source: str, i: int, target: str, j: int) -> tuple[Hop, ...]:
-        out = 2 * self._end(source, i)
-        into = 2 * self._end(target, j) + 1
-        return (Hop(out, self.model.noc.hop_ps), Hop(into, 0))
-
     def _end(self, kind: str, i: int) -> int:
         model = self.model
         return {CU: 0, CHANNEL: model.num_cus, PORT: model.num_cus + model.memory.num_channels}[kind] + i
 
 
 def layout_of(model: GpuModel) -> GpuLayout:
-    """The resources of a GPU.
-
-    Raises
-    ------
-    SpecError: a mesh that does not exist.
-    """
+    """The resources of a GPU. Raises SpecError: a mesh that does not exist."""
     names, kinds, source, target = _mesh_names(model) if model.noc.kind == MESH else _crossbar_names(model)
     rates = [model.noc.bytes_per_s] * len(names)
     first_channel, first_slice = len(names), -1

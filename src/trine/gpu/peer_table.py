@@ -45,9 +45,7 @@ def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: 
 
     model: the record of :func:`trine.gpu.tables.make_model`.
 
-    Raises
-    ------
-    InputError: more writes of an instant than can be ordered; a record that is not of the system.
+    Raises InputError: more writes of an instant than can be ordered; a record that is not of the system.
     """
     outside = system.outside
     answers_of, answers = new_records(0, S.ANSWERS), new_records(0, S.ANSWER)

@@ -97,9 +97,7 @@ class GpuRunControl:
     engine: ``compiled``, or ``reference``, its plain-Python twin. progress: called a few times a second with (requests
     issued, requests in all, now in ps). on_compile: called before the kernels are compiled. until_ps: stop then.
 
-    Raises
-    ------
-    InputError: an unknown engine, a negative time.
+    Raises InputError: an unknown engine, a negative time.
     """
 
     engine: str = "compiled"
@@ -126,9 +124,7 @@ class GpuRunOptions(GpuRunControl):
     ports is recorded (``GpuRun.arrivals``), to be replayed. Where it is folded, what comes to the rank that is
     simulated for it (``arrivals.target``).
 
-    Raises
-    ------
-    InputError: an unknown engine or fold, a negative time, a run that is stopped and verified.
+    Raises InputError: an unknown engine or fold, a negative time, a run that is stopped and verified.
     """
 
     fold: str = "auto"
@@ -241,19 +237,14 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
-    _check_kinds(program, cluster, group)
-    if len(set(group)) != len(group):
-        raise InputError("a device is in the group twice", field="group")
-    check_numbers(model)
-    validate_program(program, model, len(group))
-
-
-def _check_kinds(program: GpuProgram, cluster: Cluster, group: Sequence[int]) -> None:
-    """GPUs, then hosts, as many as the program says."""
     for rank, device in enumerate(group):
         wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
         if cluster.devices[device].kind != wanted:
             raise InputError(f"device {device} of cluster {cluster.name!r} is no {word}", field="group")
+    if len(set(group)) != len(group):
+        raise InputError("a device is in the group twice", field="group")
+    check_numbers(model)
+    validate_program(program, model, len(group))
 
 
 def check_tasks(system: GpuSystem) -> None:
@@ -310,12 +301,7 @@ Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome) -> None:
-    """Compare every rank with the GPU that stands for it.
-
-    Raises
-    ------
-    SimulationError: the first difference.
-    """
+    """Compare every rank with the GPU that stands for it. Raises SimulationError: the first difference."""
     for what, a, b in (*_by_rank(folded, small, whole, large), *_by_lane(folded, small, large)):
         if a.shape != b.shape:
             raise SimulationError(f"folded and unfolded differ in {what}: {a.shape} and {b.shape}")

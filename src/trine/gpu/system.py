@@ -100,9 +100,7 @@ def unfolded(
 def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:
     """A device for each rank: the first GPUs, then the hosts that are nearest to these.
 
-    Raises
-    ------
-    InputError: the cluster has not as many.
+    Raises InputError: the cluster has not as many.
     """
     gpus = cluster.gpus[: program.num_gpus]
     near = cluster.hosts_of(np.array(gpus, np.int64)) if program.num_hosts else np.zeros(0, np.int64)

@@ -158,9 +158,7 @@ def flag_lines(system: GpuSystem) -> Int32:
 
     It is that of the acquires; of a semaphore that nobody waits for, that of what releases it.
 
-    Raises
-    ------
-    InputError: the GPU has a monitor, and the program stores data to a line that has a flag.
+    Raises InputError: the GPU has a monitor, and the program stores data to a line that has a flag.
     """
     program, count = system.program, system.program.semaphores.shape[1]
     if system.model.monitor is None:

@@ -35,9 +35,7 @@ class _Edges(NamedTuple):
 def own_tasks(graph: TaskGraph, fabric: GpuFabric, target: int, field: str) -> Bool:
     """bool[tasks]: computes and joins of rank ``target``, and transfers that leave its GPU.
 
-    Raises
-    ------
-    InputError: a transfer between others leads through that GPU; names it and ``field``.
+    Raises InputError: a transfer between others leads through that GPU; names it and ``field``.
     """
     if not len(graph.route_latency_ps):
         return np.asarray((graph.rank == target) & (graph.kind != TRANSFER))
@@ -75,9 +73,7 @@ def with_task_ends(arrivals: Arrivals, system: GpuSystem, records: Records) -> A
 
     system: what was simulated.
 
-    Raises
-    ------
-    InputError: two things of one instant whose order the times of a record do not say; names the tasks.
+    Raises InputError: two things of one instant whose order the times of a record do not say; names the tasks.
     """
     graph = system.graph
     own = own_tasks(graph, system.fabric, arrivals.target, "record")
@@ -157,12 +153,7 @@ class TargetTasks:
     sent_end_ps: Int64
 
     def outcome(self, found: GpuOutcome) -> GpuOutcome:
-        """What happened, a row an own task.
-
-        Raises
-        ------
-        InputError: a transfer ended in the record before it has left.
-        """
+        """What happened, a row an own task. Raises InputError: a transfer ended in the record before it has left."""
         records = found.records
         ready_ps, start_ps, end_ps = (each[self.rows] for each in (records.ready_ps, records.start_ps, records.end_ps))
         left_ps = end_ps[self.sent]
@@ -184,9 +175,7 @@ def target_tasks(
 ) -> TargetTasks:
     """The tasks of rank ``target``. kernel_rank: of the program of all ranks. record: None: there is none.
 
-    Raises
-    ------
-    InputError: tasks wait for others elsewhere, or the GPU sends, and no record says when those ended.
+    Raises InputError: tasks wait for others elsewhere, or the GPU sends, and no record says when those ended.
     """
     graph = tasks.graph
     own = own_tasks(graph, fabric, target, "graph")

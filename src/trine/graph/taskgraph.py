@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ import numpy.typing as npt
 from trine.arrays import Int8, Int32, Int64
 from trine.shown import OneLine, titled
 from trine.units import format_time
+
+if TYPE_CHECKING:
+    from trine.graph.program import Collective
 
 COMPUTE, TRANSFER, JOIN = 0, 1, 2
 KIND_NAMES = ("compute", "transfer", "join")
@@ -69,6 +72,14 @@ class CollectiveLabel(OneLine):
     axis: str
     step: int = 0
     group_size: int = 0
+
+    @classmethod
+    def of(cls, step: Collective, algorithm: str, ranks: tuple[int, ...]) -> CollectiveLabel:
+        """Return the label of a program's step that ``ranks`` run by ``algorithm``."""
+        return cls(
+            kind=step.kind, algorithm=algorithm, size_bytes=step.size_bytes, ranks=ranks, axis=step.axis,
+            step=step.label.step,
+        )  # fmt: skip
 
     @property
     def num_ranks(self) -> int:

@@ -32,6 +32,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 from trine.schema import Field, Spec
+from trine.spec import read_spec
 from trine.units import PS_PER_S, transfer_ps
 
 
@@ -91,8 +92,6 @@ class Bound(NamedTuple):
 @cache
 def contention_numbers() -> ContentionFile:
     """The numbers of presets/contention.yaml, with their sources."""
-    from trine.spec import read_spec
-
     return read_spec(_FILE, ContentionFile)
 
 
@@ -263,16 +262,13 @@ class _Pressing:
         return self._known[key]
 
     def _collective(self, step: Collective) -> list[ChannelUse]:
-        groups = self._groups_of(step.axis)
+        if step.axis not in self._groups:
+            firsts = np.unique(self.grid.firsts(self.ranks, step.axis))
+            self._groups[step.axis] = firsts[:, None] + self.grid.offsets(step.axis)[None, :]
+        groups = self._groups[step.axis]
         if groups.shape[1] < 2 or not step.size_bytes:
             return []
         return self.kernels.of_groups(step.kind, step.size_bytes, groups)
-
-    def _groups_of(self, axis: str) -> Int64:
-        if axis not in self._groups:
-            firsts = np.unique(self.grid.firsts(self.ranks, axis))
-            self._groups[axis] = firsts[:, None] + self.grid.offsets(axis)[None, :]
-        return self._groups[axis]
 
     def _message(self, step: Send) -> list[ChannelUse]:
         offsets, axis = self.grid.offsets(step.peer.axis), step.peer.axis

@@ -60,7 +60,10 @@ class _DataParallelProgram:
             self._scatter_inputs(step)
             self._collective("broadcast", weights + context.buffer_bytes(self.model), Phase.FORWARD, step)
             self._run(self.model, step)
-            outputs = self._output_bytes()
+            tensors = self.context.workload.tensors
+            candidates = self.loss[0].inputs if self.loss else self.model[-1].outputs
+            found = [t for t in candidates if tensors[t].role == "activation"]
+            outputs = sum(self.context.scaled_bytes(t, self.context.batch) for t in found[:1])
             self._gather("outputs", outputs, Phase.FORWARD, step)
             if self.is_first:
                 self._run(self.loss, step, replicas)
@@ -120,9 +123,3 @@ class _DataParallelProgram:
             batch = self.context.batch * replicas
             done = self.writer.operator(op, self.context.duration(op, batch), self.context.label(op, 0, 0, step))
             self.memory.ran(OperatorRun(op), done, 0, batch)
-
-    def _output_bytes(self) -> int:
-        tensors = self.context.workload.tensors
-        candidates = self.loss[0].inputs if self.loss else self.model[-1].outputs
-        found = [t for t in candidates if tensors[t].role == "activation"]
-        return sum(self.context.scaled_bytes(t, self.context.batch) for t in found[:1])

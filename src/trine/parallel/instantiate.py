@@ -171,16 +171,7 @@ class _Instantiation:
         self.collective[entered + 1] = number
         labels = step.label._asdict()
         append_transfers(self.assembler, schedule, group, entered, software_ps, collective=number, **labels)
-        self.collectives.append(
-            CollectiveLabel(
-                kind=step.kind,
-                algorithm=schedule.algorithm,
-                size_bytes=step.size_bytes,
-                ranks=group,
-                axis=step.axis,
-                step=step.label.step,
-            )
-        )
+        self.collectives.append(CollectiveLabel.of(step, schedule.algorithm, group))
 
     def _entry(self, rank: int, key: tuple[int | str, ...]) -> int:
         return int(self.base[rank]) + self.templates[self.job.program_of[rank]].collectives[key][0]

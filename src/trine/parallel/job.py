@@ -234,15 +234,12 @@ class JobContext:
         """Picoseconds that the launching thread takes for an operator on one rank of ``stage``, and its launches."""
         ps, kernels, by_weight = self._launches[op.id]
         if by_weight:
-            share = self._weight_share(stage)
+            # Of all trained weights the part, by number, that is on one rank of ``stage``
+            total = sum(p.gradient_operator is not None for p in self.workload.parameters)
+            own = sum(w.gradient_operator is not None for w in self.weights[stage])
+            share = own / total if total else 1.0
             return round(ps * share), kernels * share
         return ps, kernels
-
-    def _weight_share(self, stage: int) -> float:
-        """Of all trained weights the part, by number, that is on one rank of ``stage``."""
-        total = sum(p.gradient_operator is not None for p in self.workload.parameters)
-        own = sum(w.gradient_operator is not None for w in self.weights[stage])
-        return own / total if total else 1.0
 
     def gradient_bytes(self, weight: int) -> int:
         """Bytes of the gradient of a weight on one rank, in the dtype in which it is accumulated and reduced."""

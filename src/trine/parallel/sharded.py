@@ -275,7 +275,10 @@ class ParameterGathers(ShardedReductions):
             unit = self._units[number]
             unit.users -= 1
             if not unit.users:
-                self._give_up(unit, done)
+                if unit.steps:
+                    first = unit.steps[0] if self._style.gathers == "in-place" else unit.begin
+                    self.program.memory.temporary(self._shared_bytes(unit), first, done, "weights")
+                unit.is_whole, unit.steps, unit.begin = False, (), -1
 
     def _gather(self, unit: _Unit, place: Place) -> None:
         if unit.is_whole:
@@ -294,12 +297,6 @@ class ParameterGathers(ShardedReductions):
         """What a gather waits for: the latest operator; of a step before, also what else makes its parameters ready."""
         last, before = self.writer.last_compute(), self.writer.last_of_step()
         return before if set(last) <= set(before) else last
-
-    def _give_up(self, unit: _Unit, done: int) -> None:
-        if unit.steps:
-            first = unit.steps[0] if self._style.gathers == "in-place" else unit.begin
-            self.program.memory.temporary(self._shared_bytes(unit), first, done, "weights")
-        unit.is_whole, unit.steps, unit.begin = False, (), -1
 
     def _shared_bytes(self, unit: _Unit) -> int:
         """Bytes of the parameters of a unit that replicas share out."""

@@ -51,7 +51,11 @@ class StageBuilder(StageProgram):
     def build(self) -> RankProgram:
         """Write all steps."""
         for step in range(self.context.plan.steps):
-            self._begin_step(step)
+            if self.has_host:
+                copied, plan = self._copy_inputs(step), self.context.plan
+                self.copies, self.next_copies = (copied, {}) if plan.inputs == "step" else (self.next_copies, copied)
+            for extension in self.extensions:
+                extension.begin_step(step)
             for together in self.actions.groups:
                 if len(together) == 1:
                     for _ in self._pass(together[0], step):
@@ -75,13 +79,6 @@ class StageBuilder(StageProgram):
     def buckets(self) -> tuple[Bucket, ...]:
         """The buckets in which gradients are reduced."""
         return next((one.buckets for one in self.extensions if isinstance(one, BucketReductions)), ())
-
-    def _begin_step(self, step: int) -> None:
-        if self.has_host:
-            copied, plan = self._copy_inputs(step), self.context.plan
-            self.copies, self.next_copies = (copied, {}) if plan.inputs == "step" else (self.next_copies, copied)
-        for extension in self.extensions:
-            extension.begin_step(step)
 
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
         """Copy the inputs of each forward pass, one after the other, from the end of the step before."""

@@ -45,9 +45,7 @@ _KEYS = ("format", "origin", *_SINGLE, *(key for group in _GROUPS for key in gro
 def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
     """Write a record (.npz, one array a column).
 
-    Raises
-    ------
-    InputError: the name does not end in .npz, or the file cannot be written.
+    Raises InputError: the name does not end in .npz, or the file cannot be written.
     """
     _check_name(path)
     columns = {field.name: getattr(arrivals, field.name) for field in fields(arrivals)}
@@ -58,9 +56,7 @@ def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
 def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
     """Read what :func:`save_arrivals` wrote; nothing in the file is run.
 
-    Raises
-    ------
-    SpecError: not such a file, too large, or with columns that do not fit; names the column.
+    Raises SpecError: not such a file, too large, or with columns that do not fit; names the column.
     """
     _check_name(path)
     file = os.fspath(path)

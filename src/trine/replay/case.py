@@ -94,9 +94,7 @@ class ReplayCase:
 def make_case(options: EidolonOptions) -> ReplayCase:
     """Build or read the program, and the machine around it.
 
-    Raises
-    ------
-    InputError, SpecError, PlanError: what is wrong in options and files.
+    Raises InputError, SpecError, PlanError: what is wrong in options and files.
     """
     record = _record(options)
     program = options.kernel if isinstance(options.kernel, GpuProgram) else None

@@ -56,9 +56,7 @@ class Distribution:
 def parse_distribution(text: str) -> Distribution:
     """Read ``uniform(5 us, 15 us)``, or one time, ``10 us``, that is constant.
 
-    Raises
-    ------
-    InputError: an unknown name, a wrong number of parameters, or one without its unit.
+    Raises InputError: an unknown name, a wrong number of parameters, or one without its unit.
     """
     match = _CALL.fullmatch(text)
     if match is None:
@@ -101,7 +99,11 @@ def draw_times(distribution: Distribution, number: int, seed: int, peer: int) ->
     elif distribution.kind == "lognormal":
         times = first * np.exp(distribution.sigma * _normal(bits, number))
     else:
-        times = _not_negative(bits, number, first, float(distribution.second_ps))
+        # Normal, cut off at 0: as the mean is not negative, at least every second draw is kept
+        deviation = float(distribution.second_ps)
+        times = first + deviation * _normal(bits, number)
+        while (again := np.flatnonzero(times < 0)).size:
+            times[again] = first + deviation * _normal(bits, len(again))
     return np.minimum(np.rint(times), float(_MAX_PS)).astype(np.int64)
 
 
@@ -122,9 +124,7 @@ def draw_writes(
     Draws are dealt out to the writes of a peer in the order of address; it does not matter in which they are given.
     together: one draw for all writes of a peer, so that they land at once.
 
-    Raises
-    ------
-    InputError: a seed that is none, an offset of a peer that writes nothing, a time in the past.
+    Raises InputError: a seed that is none, an offset of a peer that writes nothing, a time in the past.
     """
     offsets = dict(offset_ps or {})
     peers = np.unique(peer)
@@ -165,11 +165,3 @@ def _normal(bits: np.random.PCG64, number: int) -> Float64:
     """Box and Muller (1958), the first of each pair."""
     radius = np.sqrt(-2.0 * np.log1p(-_uniform(bits, number)))
     return np.asarray(radius * np.cos(2.0 * np.pi * _uniform(bits, number)))
-
-
-def _not_negative(bits: np.random.PCG64, number: int, mean: float, deviation: float) -> Float64:
-    """Normal, cut off at 0: as the mean is not negative, at least every second draw is kept."""
-    times = mean + deviation * _normal(bits, number)
-    while (again := np.flatnonzero(times < 0)).size:
-        times[again] = mean + deviation * _normal(bits, len(again))
-    return times

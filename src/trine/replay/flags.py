@@ -29,9 +29,7 @@ class Places(NamedTuple):
 def flag_places(program: GpuProgram, rank: int) -> Places:
     """Addresses of the semaphores of ``rank`` that an operation names, its own or another rank's.
 
-    Raises
-    ------
-    InputError: more than 2^25 flagged lines.
+    Raises InputError: more than 2^25 flagged lines.
     """
     op = program.operand_op
     chosen = (program.operand_semaphore >= 0) & (program.operand_rank == rank) & (program.op_kind[op] != DMA)
@@ -141,9 +139,7 @@ def check_flags(
 ) -> tuple[str, ...]:
     """What peers add to the semaphores of ``target``, against what its waits take; warnings about what they do not.
 
-    Raises
-    ------
-    InputError: waits that nothing satisfies; names flags, what they lack and who waits.
+    Raises InputError: waits that nothing satisfies; names flags, what they lack and who waits.
     """
     places = flag_places(program, target) if places is None else places
     given = np.zeros(program.semaphores.shape[1], np.int64)

@@ -40,9 +40,7 @@ def read_events(
 
     by_rank: devices of a Kineto trace are called ``rank 3`` after the process that wrote it, not by their number.
 
-    Raises
-    ------
-    SpecError: names file and place.
+    Raises SpecError: names file and place.
     """
     first = head(path, 4096)
     if first.startswith(_SQLITE):
@@ -227,9 +225,7 @@ def is_rocpd(tables: set[str]) -> bool:
 def rocpd_rows(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator[ProfileRow]:
     """The rows; a device is called by the agent's ``logical_index``.
 
-    Raises
-    ------
-    SpecError: tables of another schema, or with too many rows; times that are none; names file, table and row.
+    Raises SpecError: tables of another schema, or with too many rows; times that are none; names file, table and row.
     """
     for name in sorted(tables):
         found = _TABLE.fullmatch(name)

@@ -26,9 +26,8 @@ def is_rocprof(document: object) -> bool:
 def rocprof_rows(document: dict[str, Any], file: str) -> Iterator[ProfileRow]:
     """The rows; a device is called by its agent's ``logical_node_id``.
 
-    Raises
-    ------
-    SpecError: a field that is missing or no such thing, times that are none, too many rows; names file and place.
+    Raises SpecError: a field that is missing or no such thing, times that are none, too many rows; names file and
+    place.
     """
     processes = document[TOOL]
     for number, process in enumerate([processes] if isinstance(processes, dict) else _list(processes, file, TOOL)):

@@ -115,9 +115,7 @@ _PEER_COPY = re.compile(r"\[CUDA memcpy (Peer-to-Peer|PtoP)\]")
 def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None) -> tuple[str, list[ProfileRow]]:
     """The format's name, and its rows; ``own`` names columns that are called otherwise there.
 
-    Raises
-    ------
-    SpecError: names file, line and column.
+    Raises SpecError: names file, line and column.
     """
     from trine.inputs import read_text
 
@@ -238,12 +236,7 @@ def _size(text: str, unit: str) -> int | None:
 
 
 def check_columns(own: Mapping[str, str], file: object) -> None:
-    """Refuse ``columns`` of a mapping that name what no row has, or too little.
-
-    Raises
-    ------
-    InputError: names the key.
-    """
+    """Refuse ``columns`` of a mapping that name what no row has, or too little. Raises InputError: names the key."""
     known = ("kind", "name", "start", "end", "duration", "device", "other", "bytes")
     for what in own:
         if what not in known:
@@ -289,9 +282,7 @@ def spanned(
 ) -> ProfileRow:  # fmt: skip
     """A row of what a profiler says with whole nanoseconds. devices: who did it, and where a copy goes; None: not said.
 
-    Raises
-    ------
-    SpecError: times that are none; names ``where`` and the row.
+    Raises SpecError: times that are none; names ``where`` and the row.
     """
     times = [ns for ns in span_ns if isinstance(ns, int) and 0 <= ns <= MAX_INT64 // 1000]
     if len(times) < 2 or times[1] < times[0]:

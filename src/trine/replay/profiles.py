@@ -105,12 +105,7 @@ class ProfileMapping(NamedTuple):
 
 
 def read_mapping(path: str | os.PathLike[str]) -> ProfileMapping:
-    """Read a mapping (YAML or JSON).
-
-    Raises
-    ------
-    SpecError, InputError: names field, value and the nearest valid name.
-    """
+    """Read a mapping (YAML or JSON). Raises SpecError, InputError: names field, value and the nearest valid name."""
     file = os.fspath(path)
     spec = check(MappingFile, load_mapping(path), file)
     peers: dict[str, int] = {}
@@ -141,10 +136,8 @@ def read_profile(
 ) -> ProfileWrites:
     """Read the files of one profile, and the mapping (docs/formats/peer-writes.md has the columns).
 
-    Raises
-    ------
-    SpecError, InputError: a file of no known kind, a kernel that is not there, a copy into the target to which the
-        mapping gives no address; names file, line and field.
+    Raises SpecError, InputError: a file of no known kind, a kernel that is not there, a copy into the target to which
+    the mapping gives no address; names file, line and field.
     """
     given = read_mapping(mapping)
     files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)

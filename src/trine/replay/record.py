@@ -56,10 +56,8 @@ def record_run(
 
     A folded run is recorded at the rank that stands for it: ``arrivals.target``.
 
-    Raises
-    ------
-    InputError, SpecError, PlanError: as :func:`trine.replay.run.run_eidolon`; options about peers' writes, which are
-        simulated here. KeyboardInterrupt: Ctrl-C came before the end.
+    Raises InputError, SpecError, PlanError: as :func:`trine.replay.run.run_eidolon`; options about peers' writes, which
+    are simulated here. KeyboardInterrupt: Ctrl-C came before the end.
     """
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
         raise InputError("a record simulates the peers: give no times of their writes")
@@ -79,9 +77,7 @@ def fused_writes(transfers: TransferColumns, options: EidolonOptions, target: in
     transfers: of that run. Its ranks are those of the kernel, whose rank 0 is the target; so ranks are turned by
     ``target``.
 
-    Raises
-    ------
-    InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
+    Raises InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
     """
     work = make_case(options)
     turned = transfers._replace(peer=(transfers.peer - target) % (work.peers + 1))

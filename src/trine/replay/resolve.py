@@ -47,10 +47,8 @@ def peer_writes(table: WriteTable, program: GpuProgram, target: int, fabric: str
     A write to the address of one of the target's semaphores is a flag, any other data. Warnings name flags that nobody
     waits for, values that nobody looks at, and data over the bytes of flags.
 
-    Raises
-    ------
-    InputError: an unknown fabric, target, peer, buffer or flag; a write outside the buffers; a flag larger than a line;
-        waits of the target that no write satisfies. Names file and line of the write, or the flags.
+    Raises InputError: an unknown fabric, target, peer, buffer or flag; a write outside the buffers; a flag larger than
+    a line; waits of the target that no write satisfies. Names file and line of the write, or the flags.
     """
     _check_choice(program, target, fabric)
     _check_peers(table, program, target)

@@ -46,9 +46,7 @@ class Journal:
     A line is ``{"key", "sum", "row"}``: a hash of everything that the run depends on, one of the row, and the row as in
     ``runs`` of docs/reference/eidolon-json.md. Lines that are not whole are passed over, and appended to.
 
-    Raises
-    ------
-    SpecError: what is there cannot be read.
+    Raises SpecError: what is there cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

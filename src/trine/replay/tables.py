@@ -23,10 +23,8 @@ def read_archive(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a file by name; of ``keys``, those that it has. what: for messages.
 
-    Raises
-    ------
-    SpecError: it cannot be read, is no such file, holds objects, has more than MAX_PARTS parts or more than
-        MAX_UNPACKED_BYTES bytes when unpacked.
+    Raises SpecError: it cannot be read, is no such file, holds objects, has more than MAX_PARTS parts or more than
+    MAX_UNPACKED_BYTES bytes when unpacked.
     """
     with open_input(path, MAX_UNPACKED_BYTES) as raw:
         try:
@@ -64,12 +62,7 @@ def _array(parts: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, An
 
 
 def has_part(path: str | os.PathLike[str], key: str) -> bool:
-    """Whether this is a file of arrays, one of them ``key``.
-
-    Raises
-    ------
-    SpecError: it cannot be read.
-    """
+    """Whether this is a file of arrays, one of them ``key``. Raises SpecError: it cannot be read."""
     with open_input(path, MAX_UNPACKED_BYTES) as raw:
         try:
             with zipfile.ZipFile(raw) as parts:

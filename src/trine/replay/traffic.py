@@ -61,15 +61,18 @@ def make_traffic(
 ) -> PeerTraffic:
     """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
 
-    Raises
-    ------
-    InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not symmetric.
+    Raises InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not
+    symmetric.
     """
     source = options.source
     if source == "symmetric":
         return _symmetric(options, work, progress, on_compile)
     if source == "arrivals":
-        return _recorded(options, work)
+        assert work.record is not None
+        notes = check_record(options, work)
+        name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
+        origin = f"the record{name} of a run of all GPUs"
+        return PeerTraffic(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
     if source == "writes":
         return _written(options, work)
     return _drawn(options, work, waiting_ps)
@@ -78,14 +81,6 @@ def make_traffic(
 def counts_from_wait(options: EidolonOptions) -> bool:
     """Whether times of writes count from when the target waits."""
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
-
-
-def _recorded(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
-    assert work.record is not None
-    notes = check_record(options, work)
-    name = "" if isinstance(options.arrivals, Arrivals) else f" {options.arrivals}"
-    origin = f"the record{name} of a run of all GPUs"
-    return PeerTraffic(outside=work.record, origin=origin, evidence="modelled", warnings=notes)
 
 
 def _symmetric(
@@ -190,10 +185,8 @@ def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
 def check_record(options: EidolonOptions, work: ReplayCase) -> tuple[str, ...]:
     """Warnings about what comes and is not waited for.
 
-    Raises
-    ------
-    InputError: the record is of another program, GPU model or cluster, or does not say of which; requests outside the
-        buffers; waits that nothing satisfies.
+    Raises InputError: the record is of another program, GPU model or cluster, or does not say of which; requests
+    outside the buffers; waits that nothing satisfies.
     """
     record = work.record
     assert record is not None

@@ -43,21 +43,14 @@ class TransferColumns(NamedTuple):
 def transfers_into(table: RecordTable, target: int) -> TransferColumns:
     """The transfers of a result (``result.record_table``) that end at rank ``target``.
 
-    Raises
-    ------
-    InputError: there are none.
+    Raises InputError: there are none.
     """
     columns = {name: np.asarray(table.columns[name]) for name in _COLUMNS}
     return _into(columns, np.asarray(table.columns["kind"]) == TRANSFER, target, None)
 
 
 def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferColumns:
-    """The transfers of a run of any task graph that end at rank ``target``.
-
-    Raises
-    ------
-    InputError: there are none.
-    """
+    """The transfers of a run of any task graph that end at rank ``target``. Raises InputError: there are none."""
     columns = {
         "rank": graph.rank,
         "peer": graph.peer,
@@ -71,9 +64,7 @@ def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferCol
 def transfers_from(transfers: TransferColumns, start_ps: int | None = None) -> TransferColumns:
     """Those that start at ``start_ps`` or later, their times counted from there; None: from the start of the first.
 
-    Raises
-    ------
-    InputError: none starts so late.
+    Raises InputError: none starts so late.
     """
     if start_ps is None:
         start_ps = int(transfers.start_ps.min())
@@ -90,9 +81,7 @@ def read_transfers(path: str | os.PathLike[str], target: int) -> TransferColumns
 
     path: records.npz, records.csv, records.parquet, or the folder with one of the last two (``--parquet FOLDER``).
 
-    Raises
-    ------
-    SpecError: not such a file, or too large; names the column. InputError: nothing is sent to ``target``.
+    Raises SpecError: not such a file, or too large; names the column. InputError: nothing is sent to ``target``.
     """
     given = records_file(path)
     columns, is_transfer = _READERS[given.suffix](given)
@@ -102,9 +91,8 @@ def read_transfers(path: str | os.PathLike[str], target: int) -> TransferColumns
 def records_file(path: str | os.PathLike[str]) -> Path:
     """The file with the records, of a folder the one in it.
 
-    Raises
-    ------
-    SpecError: there is none, it is too large, or CSV with other columns. InputError: none of .npz, .csv and .parquet.
+    Raises SpecError: there is none, it is too large, or CSV with other columns. InputError: none of .npz, .csv and
+    .parquet.
     """
     given = Path(path)
     if given.is_dir():
@@ -279,9 +267,7 @@ def listed_writes(
     beginning again where ``buffer_bytes`` do not hold it), and adds 1 to semaphore ``first_flag`` + i. first_flag None:
     data alone.
 
-    Raises
-    ------
-    InputError: a transfer that is larger than the buffer, a negative flag.
+    Raises InputError: a transfer that is larger than the buffer, a negative flag.
     """
     _check_moment(at)
     if first_flag is not None and first_flag < 0:

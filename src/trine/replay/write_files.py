@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from trine.arrays import Int64
 from trine.errors import InputError, SpecError, UnitError, nearest
+from trine.inputs import read_text
 from trine.outputs import open_output, write_csv, write_text
 from trine.replay.tables import pyarrow, read_table
 from trine.replay.writes import MAX_WRITES, MEMORY, WriteTable
@@ -49,9 +50,7 @@ def read_header(names: Iterable[object], file: str) -> dict[str, tuple[int, int 
     Columns: ``peer``, ``address``, ``bytes`` (or ``bytes_KiB``, or with units in the values), ``value`` (may be left
     out) and ``time`` with units in the values, or ``time_us``, ``time (us)``.
 
-    Raises
-    ------
-    InputError: an unknown, repeated or missing column, or an unknown unit.
+    Raises InputError: an unknown, repeated or missing column, or an unknown unit.
     """
     found: dict[str, tuple[int, int | None]] = {}
     for place, text in enumerate(names):
@@ -81,12 +80,7 @@ def _factor(name: str, unit: str | None, file: str) -> int | None:
 
 
 def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
-    """int64[rows]: ps, bytes, or plain numbers.
-
-    Raises
-    ------
-    CellError: the first that cannot be read.
-    """
+    """int64[rows]: ps, bytes, or plain numbers. Raises CellError: the first that cannot be read."""
     if isinstance(cells, np.ndarray):
         return _scaled(name, cells, factor)
     if (name != "time" or factor is not None) and all(map(_is_short_number, cells)):
@@ -256,8 +250,6 @@ def _suffix(path: str | os.PathLike[str]) -> str:
 
 def _read_csv(path: str | os.PathLike[str]) -> Read:
     """Names, columns and line numbers; empty lines and those that begin with # are passed over."""
-    from trine.inputs import read_text
-
     file = os.fspath(path)
     texts = read_text(path, MAX_FILE_BYTES).splitlines()
     lines = [number for number, text in enumerate(texts, 1) if text.strip() and not text.lstrip().startswith("#")]
@@ -281,7 +273,6 @@ def _read_csv(path: str | os.PathLike[str]) -> Read:
 
 def _read_json(path: str | os.PathLike[str]) -> Read:
     """``{"writes": [{"peer": 1, ...}, ...]}``, or ``{"writes": {"peer": [1, ...], ...}}``; rows count from 0."""
-    from trine.inputs import read_text
     from trine.spec import parse_json
 
     file = os.fspath(path)

@@ -119,9 +119,7 @@ class WriteTable:
     ) -> None:
         """Add many: arrays of one length, or single values for all; ``file`` and ``lines`` are named in errors.
 
-        Raises
-        ------
-        InputError: names the first write at fault, the field and the value.
+        Raises InputError: names the first write at fault, the field and the value.
         """
         base, place = self._addresses(address, file, lines)
         given = {"peer": peer, "address": place, "size_bytes": size_bytes, "value": value, "time_ps": time_ps}
@@ -229,9 +227,7 @@ _LIMITS = (
 def parse_address(text: str, where: str) -> tuple[int | str, int]:
     """What an address counts from (MEMORY, SEMAPHORE or the name of a buffer), and how far on it is.
 
-    Raises
-    ------
-    InputError: it is neither a number, nor ``NAME``, ``NAME+OFFSET`` or ``sem NUMBER``.
+    Raises InputError: it is neither a number, nor ``NAME``, ``NAME+OFFSET`` or ``sem NUMBER``.
     """
     text = text.strip()
     if len(text) > 256 or not text:

@@ -79,9 +79,7 @@ class DetailOptions(OneLine):
 def parse_detail(text: str) -> DetailOptions:
     """``rank=0,layer=3,op=all_reduce`` as options.
 
-    Raises
-    ------
-    InputError: what is no KEY=VALUE, an unknown key, one given twice, a value that cannot be.
+    Raises InputError: what is no KEY=VALUE, an unknown key, one given twice, a value that cannot be.
     """
     known = [field.name for field in fields(DetailOptions)]
     found: dict[str, int | str] = {}
@@ -154,9 +152,7 @@ class ChosenCollective:
 def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenCollective:
     """Find the collective that the options name, in a result of any ranks.
 
-    Raises
-    ------
-    InputError: a rank, layer, op, ... that the step does not have; names the nearest that it has.
+    Raises InputError: a rank, layer, op, ... that the step does not have; names the nearest that it has.
     """
     if options.rank >= result.num_ranks:
         last = result.num_ranks - 1

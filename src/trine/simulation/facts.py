@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trine.parallel.contention import CommunicationKernels
     from trine.parallel.stragglers import Stragglers
     from trine.results.memory import MemoryFacts
+from trine.compute.spread import SPREAD_SOURCE
+from trine.evidence import ASSUMED, EVIDENCE, Evidence
 from trine.results import Result, Simulator
 
 
@@ -84,8 +86,6 @@ def evidence(
     kernels: Sequence[CommunicationKernels],
     stragglers: Stragglers | None,
 ) -> tuple[Evidence, ...]:
-    from trine.evidence import EVIDENCE, Evidence
-
     total = sum(report.evidence_ps.values()) or 1
     rows = [
         Evidence("operator time", kind, _operator_detail(kind, setup), report.evidence_ps[kind] / total)
@@ -135,8 +135,6 @@ def evidence(
 
 def _software(setup: Setup) -> Evidence:
     """Which profile, and why."""
-    from trine.evidence import ASSUMED, Evidence
-
     profile = setup.software.profile
     assert profile is not None
     fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
@@ -156,8 +154,6 @@ def _recorded(workload: Workload) -> str:
 
 def _slowest(setup: Setup) -> str:
     """By how much operators are longer than an average GPU's, and why."""
-    from trine.compute.spread import SPREAD_SOURCE
-
     asked = setup.options.gpu_spread
     why = SPREAD_SOURCE if asked is None else f"standard deviation {asked:.2%}, from --gpu-spread"
     return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} more time than the mean ({why})"

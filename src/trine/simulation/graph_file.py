@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from trine.cluster import Cluster
+from trine.engine import run
+from trine.engine.circuit_model import network_on
 from trine.engine.models import Network
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import Records, TaskGraph
+from trine.inputs import read_text
 from trine.units import PS_PER_S, parse_bytes, parse_time
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -32,13 +35,9 @@ def run_graph(
 
     network: None is ``circuit``, with the circuits of the cluster, where it has any, else ``fair``.
 
-    Raises
-    ------
-    InputError: as :func:`load_graph`, :func:`trine.engine.run` and :func:`trine.engine.circuit_model.network_on`.
+    Raises InputError: as :func:`load_graph`, :func:`trine.engine.run` and
+    :func:`trine.engine.circuit_model.network_on`.
     """
-    from trine.engine import run
-    from trine.engine.circuit_model import network_on
-
     chosen = network_on(cluster, network)
     graph = load_graph(path, cluster, circuits=cluster.circuits is not None)
     return graph, run(graph, network=chosen, engine=engine, progress=progress, on_compile=on_compile)
@@ -50,12 +49,9 @@ def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool
     circuits: the graph will be run on the circuits of the cluster, and so must be where it has any: its transfers cross
     no links. :func:`run_graph` does both.
 
-    Raises
-    ------
-    SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits`` is not
-        set.
+    Raises SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits``
+    is not set.
     """
-    from trine.inputs import read_text
     from trine.spec import parse_json
 
     file = os.fspath(path)

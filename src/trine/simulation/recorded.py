@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.arrays import Int64
+from trine.cluster import load_gpu
+from trine.compute import uses_recorded_times
 from trine.compute.origin import known_gpu, no_gpu_times, short_name
 from trine.compute.spread import WrappedModel
 from trine.errors import InputError
@@ -101,9 +103,6 @@ def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | 
     :func:`gpus_under`. Raises InputError for an unknown GPU, and where the trace's times are not those of the machine's
     GPUs and nobody said what is meant. What a compute model has no use for, it refuses itself.
     """
-    from trine.cluster import load_gpu
-    from trine.compute import uses_recorded_times
-
     gpu = None if gpu is None else load_gpu(gpu).name
     is_recorded = uses_recorded_times(compute) and workload.format != SYNTHESISED
     if is_recorded and not workload.has_gpu_times:

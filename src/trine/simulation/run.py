@@ -160,7 +160,10 @@ class _Run:
             simulator=known or simulator(seconds, done.records.num_events, done.num_simulated),
             work=work,
         )
-        return _judged(answer.of_run(done), setup)
+        result = answer.of_run(done)
+        result = with_public_mfu(with_foreign_band(with_crowded_uplinks(with_memory_verdict(result), setup.machine)))
+        result = with_shared_fabric(result, setup)
+        return result if setup.launch is None else with_exposed_launches(result)
 
     def _sentences(self) -> tuple[str, ...]:
         setup, costs = self.setup, self.costs
@@ -182,13 +185,6 @@ class _Run:
             if not any(text.startswith(note) for text in stated)
         )
         return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.done))
-
-
-def _judged(result: Result, setup: Setup) -> Result:
-    """With what only the whole result can say: whether it fits, which uplinks are crowded, what launches expose."""
-    result = with_public_mfu(with_foreign_band(with_crowded_uplinks(with_memory_verdict(result), setup.machine)))
-    result = with_shared_fabric(result, setup)
-    return result if setup.launch is None else with_exposed_launches(result)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import Int64
+from trine.cluster import load_gpu
+from trine.cluster.load import as_cluster
+from trine.cluster.scale import more_gpus
+from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
+from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
 from trine.compute.roofline import TABLES
+from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
 from trine.errors import InputError, PlanError, nearest
+from trine.graph.grid import RankGrid
 from trine.graph.workload import Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
 from trine.parallel.plan import Plan
@@ -23,6 +30,8 @@ from trine.simulation.options import SimulateOptions
 from trine.simulation.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
 from trine.simulation.software import ChosenSoftware, is_model, launches_of, software_of, written_for
 from trine.software.profile import NO_SOFTWARE
+from trine.units import format_time
+from trine.workload import load
 from trine.workload.on_gpu import on_gpu
 
 if TYPE_CHECKING:
@@ -169,9 +178,7 @@ class Setup:
 def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
     """Load what is named, and check that it goes together.
 
-    Raises
-    ------
-    InputError: what cannot be loaded, or does not go together.
+    Raises InputError: what cannot be loaded, or does not go together.
     """
     from trine.engine.circuit_model import network_on
 
@@ -191,8 +198,6 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
     layout_facts = LayoutFacts(workload)
     asked, (plan, layout_notes) = plan, resolve_layout(plan, software.profile, layout_facts)
     check_layout(asked, plan, software.profile, layout_facts)
-    from trine.compute.models import meant
-
     compute = meant(options.compute, workload, target)
     times = timing(workload, compute, gpu, here)
     gpus = _rank_gpus(workload, compute, options, times, machine, places)
@@ -249,8 +254,6 @@ def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int
     varies = options.stragglers is not None and options.stragglers.tells_ranks_apart
     if options.gpu_spread is None and (varies or model.name != TABLES):
         return 0.0
-    from trine.compute.spread import GPU_SPREAD, checked_spread, slowest_of
-
     spread = GPU_SPREAD if options.gpu_spread is None else checked_spread(options.gpu_spread)
     if gpus == 1 and options.gpu_spread:
         raise InputError("one GPU waits for no slower one: give it with several GPUs", field="gpu_spread")
@@ -260,8 +263,6 @@ def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int
 def _slowed(model: ComputeModel, slower: float) -> ComputeModel:
     if not slower:
         return model
-    from trine.compute.spread import OnSlowestGpu
-
     return OnSlowestGpu(model, slower)
 
 
@@ -269,8 +270,6 @@ def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool
     """Whether any message between stages of the pipeline leaves a node."""
     if plan.pp == 1 or machine is None:
         return False
-    from trine.graph.grid import RankGrid
-
     grid, ranks = RankGrid(plan.axes), np.arange(plan.num_ranks, dtype=np.int64)
     nodes = machine.node_of[np.asarray(machine.gpus, np.int64)[places]]
     stage = grid.coordinates(ranks, "pp")
@@ -302,8 +301,6 @@ def _link_costs(machine: Cluster) -> StepCosts:
 
 
 def gpu_spec(name: str) -> GpuSpec:
-    from trine.cluster import load_gpu
-
     return load_gpu(name)
 
 
@@ -323,13 +320,9 @@ def load_workload(
 
         workload = from_text(workload, gpu, software)
     elif not isinstance(workload, Workload):
-        from trine.workload import load
-
         workload = load(workload)
     if trace_gpu is None:
         return workload
-    from trine.compute import recorded_on
-
     return recorded_on(workload, trace_gpu)
 
 
@@ -338,12 +331,8 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
         if plan.num_ranks > 1:
             raise InputError(f"{plan.num_ranks} GPUs need a cluster: a preset such as dgx-h100, a file, or a topology")
         return None
-    from trine.cluster.load import as_cluster
-
     cluster = as_cluster(cluster)
     if plan.num_ranks > len(cluster.gpus):
-        from trine.cluster.scale import more_gpus
-
         raise PlanError(
             f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster {cluster.name!r} has "
             f"{len(cluster.gpus)}: {more_gpus(cluster, plan.num_ranks)}"
@@ -352,8 +341,6 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
 
 
 def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
-    from trine.compute import make_compute, uses_recorded_times
-
     if gpu is None or not uses_recorded_times(name):
         target = None if gpu is None else gpu_spec(gpu)
         return make_compute(name, workload, target=target, source=None, calibration=calibration)
@@ -372,9 +359,6 @@ def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Cal
 
 def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
     """Launch costs of each operator; a given cost replaces what the trace says."""
-    from trine.compute import LaunchCosts, launch_costs
-    from trine.units import format_time
-
     if cpu is False:
         if cost_ps is not None:
             raise InputError("a launch cost was given, but CPU launches are turned off")

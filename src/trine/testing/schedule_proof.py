@@ -50,10 +50,8 @@ def check_schedule(schedule: Schedule, orders: int = 3) -> None:
     ``staged`` reads what had arrived in earlier steps, and no more. A barrier is proven if every rank has heard, by
     itself or through others, of every other.
 
-    Raises
-    ------
-    InputError: the kind is unknown, the chunks do not fit it, transfers wait for each other in a circle, a rank ends
-        with other data, or a schedule is not as symmetric as it says.
+    Raises InputError: the kind is unknown, the chunks do not fit it, transfers wait for each other in a circle, a rank
+    ends with other data, or a schedule is not as symmetric as it says.
     """
     if schedule.kind not in KINDS:
         raise InputError(f"cannot check a {schedule.kind!r}{nearest(schedule.kind, KINDS)}")
@@ -291,10 +289,8 @@ def _owned(schedule: Schedule, rank: int) -> range:
 def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
     """Compare :func:`rank_sends` of every position, and its structure, with ``expanded``, all transfers.
 
-    Raises
-    ------
-    InputError: a position sends or waits for something else. ``expanded`` rests on no stated symmetry, so that
-        it is the symmetry that does not hold.
+    Raises InputError: a position sends or waits for something else. ``expanded`` rests on no stated symmetry, so that
+    it is the symmetry that does not hold.
     """
     title = f"{schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks"
     num_positions = schedule.num_ranks + schedule.num_switches

@@ -466,7 +466,12 @@ def many_routes(
     num_devices: int, route: OneRoute, bulk: BatchRoutes | None, sources: Int64, targets: Int64
 ) -> tuple[Int64, Int32]:
     """:meth:`trine.cluster.Cluster.routes`; each pair that ``bulk`` leaves is searched for once."""
-    _check(num_devices, sources, targets)
+    if sources.ndim != 1 or sources.shape != targets.shape:
+        raise InputError(f"as many sources as targets are needed, got {sources.shape} and {targets.shape}")
+    for ends in (sources, targets):
+        if len(ends) and not 0 <= ends.min() <= ends.max() < num_devices:
+            outside = int(ends.min() if ends.min() < 0 else ends.max())
+            raise InputError(f"there is no device {outside}, the cluster has {num_devices}")
     if bulk is None:
         return _searched(num_devices, route, sources, targets)
     ptr, links, left = bulk.routes(sources, targets)
@@ -474,15 +479,6 @@ def many_routes(
         return ptr, links
     own_ptr, own_links = _searched(num_devices, route, sources[left], targets[left])
     return _merged(ptr, links, left, own_ptr, own_links)
-
-
-def _check(num_devices: int, sources: Int64, targets: Int64) -> None:
-    if sources.ndim != 1 or sources.shape != targets.shape:
-        raise InputError(f"sources and targets must have one shape, got {sources.shape} and {targets.shape}")
-    for ends in (sources, targets):
-        if len(ends) and not 0 <= ends.min() <= ends.max() < num_devices:
-            outside = int(ends.min() if ends.min() < 0 else ends.max())
-            raise InputError(f"there is no device {outside}, the cluster has {num_devices}")
 
 
 def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:

@@ -361,12 +361,7 @@ class GridRoutes:
         self._wraps = tuple(self._joined_ends(axis) for axis in range(len(self._sizes)))
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """Links from one GPU to another.
-
-        Raises
-        ------
-        SpecError: a link of the grid is missing.
-        """
+        """Links from one GPU to another. Raises SpecError: a link of the grid is missing."""
         here, there = self._coordinates(self._place[source]), self._coordinates(self._place[target])
         links = []
         for axis in reversed(range(len(self._sizes))):

@@ -178,9 +178,7 @@ class ShortestRoutes:
     def split(self, source: int, target: int, at_most: int) -> tuple[tuple[tuple[int, ...], float], ...]:
         """All shortest routes with the part of the bytes that takes each, every device dividing evenly.
 
-        Raises
-        ------
-        SpecError: more than ``at_most``.
+        Raises SpecError: more than ``at_most``.
         """
         if source == target:
             return (((), 1.0),)

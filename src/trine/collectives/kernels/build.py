@@ -116,9 +116,7 @@ def has_kernel(op: str, algorithm: str) -> bool:
 def kernel_name(op: str, algorithm: str) -> str:
     """``op/algorithm``; of a name of several programs, the first.
 
-    Raises
-    ------
-    InputError: unknown collective or algorithm; names the nearest.
+    Raises InputError: unknown collective or algorithm; names the nearest.
     """
     known = known_kernels(op)
     if not known:
@@ -153,7 +151,12 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
     InputError: unknown op, algorithm, protocol, sync or waits, a number out of range, or a protocol with flags for an
         algorithm that reads from other ranks or goes through switches that add up.
     """
-    chosen = KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options)
+    return kernel_of(KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options), algorithm)
+
+
+def kernel_of(chosen: KernelOptions, algorithm: str) -> GpuProgram:
+    """Build the program of :func:`build_kernel` from its options."""
+    op = chosen.op
     name = kernel_name(op, automatic(chosen) if algorithm == AUTO else algorithm)
     if chosen.flagged and name in SWITCHED:
         raise InputError(

@@ -95,13 +95,13 @@ class CollectiveBuilder(ProgramBuilder):
     def workgroups(self, lines: int) -> Iterator[Workgroup]:
         """The workgroups with their slices of a chunk of ``lines`` lines; those without lines get no operations.
 
-        Raises
-        ------
-        InputError: the program gets more than MAX_OPERANDS operands.
+        Raises InputError: the program gets more than MAX_OPERANDS operands.
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0
-        words = self._flag_words()
+        if self.options.bookkeeping and self._words is None:
+            self._words = self.scratch("words", self.options.workgroups, 1)
+        words = self._words
         for number in range(self.options.workgroups):
             count = each + (number < more)
             if count:
@@ -124,12 +124,6 @@ class CollectiveBuilder(ProgramBuilder):
     def num_pieces(self, lines: int) -> int:
         """Of a slice of so many lines."""
         return max(1, min(self.max_pieces, lines * self.line_bytes // PIECE_BYTES))
-
-    def _flag_words(self) -> Region | None:
-        """With bookkeeping, a line of each workgroup for what a library's kernels keep."""
-        if self.options.bookkeeping and self._words is None:
-            self._words = self.scratch("words", self.options.workgroups, 1)
-        return self._words
 
     def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
         """The program of all ranks; ``grid``: what distances and chunks are places in, where that is no ring."""

@@ -22,9 +22,7 @@ STAGING = "staging"
 def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
     """The same program, with dmas for all that leaves a scale-up domain.
 
-    Raises
-    ------
-    InputError: it reads from behind a NIC, has flags in lines that cross one, or releases more than 1 there.
+    Raises InputError: it reads from behind a NIC, has flags in lines that cross one, or releases more than 1 there.
     """
     rewriter = _NicRewriter(program, crosses)
     builder = ProgramBuilder.like(program)

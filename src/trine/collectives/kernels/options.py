@@ -45,9 +45,7 @@ class KernelOptions:
     besides moving data (:mod:`trine.collectives.kernels.bookkeeping`). matrix: of all_to_all_v, bytes from
     each rank (row) to each. moe: of moe_dispatch and moe_combine, what they exchange.
 
-    Raises
-    ------
-    InputError: a number out of range, an unknown protocol, sync or waits.
+    Raises InputError: a number out of range, an unknown protocol, sync or waits.
     """
 
     op: str

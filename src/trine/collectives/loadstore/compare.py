@@ -120,7 +120,10 @@ def _operator_parts(
     if not is_simulated:
         return _summed(row.parts)
     (messages,) = (part for part in row.parts if part.name == "messages")
-    latency_ps = _smallest_ps(row, least, options, ask)
+    # What the messages of the smallest size take, by the same schedule
+    how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
+    small = ask(least, how).rows[0]
+    latency_ps = sum(part.time_ps for part in small.parts if part.name == "messages")
     return {
         LAUNCH: (row.time_ps - messages.time_ps, "as the library's formula has it"),
         LATENCY: (latency_ps, f"the messages of {format_bytes(least)} by the same schedule"),
@@ -136,15 +139,3 @@ def _summed(parts: Sequence[TimePart]) -> dict[str, tuple[int, str]]:
         if part.time_ps:
             found[name] = time_ps + part.time_ps, f"{why}; {part.why}" if why else part.why
     return found
-
-
-def _smallest_ps(
-    row: CollectiveTime,
-    least: int,
-    options: CollectiveOptions,
-    ask: Callable[[int, CollectiveOptions], CollectiveResult],
-) -> int:
-    """What the messages of the smallest size take, by the same schedule."""
-    how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
-    small = ask(least, how).rows[0]
-    return sum(part.time_ps for part in small.parts if part.name == "messages")

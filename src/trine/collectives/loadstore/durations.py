@@ -182,7 +182,10 @@ class DurationCache:
         rows = [[size, *known[size]] for size in sorted(known)][:_MAX_ENTRIES]
         data = {"format": _FORMAT, "version": _VERSION, "key": key, "durations": rows}
         try:
-            _write(path, json.dumps(data, separators=(",", ":"), allow_nan=False))
+            # All of it or nothing, whoever else writes
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open_whole(os.fspath(path)) as file:
+                file.write(json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
             _drop_old(path.parent)
         except OSError as error:
             self._note(f"durations of collectives are not kept: cannot write {path.parent} ({error.strerror or error})")
@@ -224,13 +227,6 @@ def _is_row(row: object) -> bool:
     size, time_ps, name = row
     whole = all(type(number) is int and 0 < number < 1 << 62 for number in (size, time_ps))
     return whole and isinstance(name, str) and len(name) <= _MAX_NAME
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing, whoever else writes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open_whole(os.fspath(path)) as file:
-        file.write(text.encode())
 
 
 def _drop_old(folder: Path) -> None:

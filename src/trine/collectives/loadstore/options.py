@@ -105,9 +105,8 @@ class LoadStoreOptions(OneLine):
 def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int]) -> GpuModel:
     """The inside of the GPUs of ``group`` (device indices), with what the options change.
 
-    Raises
-    ------
-    PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot be.
+    Raises PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot
+    be.
     """
     from trine.gpu.model.options import ModelOptions
 
@@ -122,9 +121,7 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
 def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
     """The inside of the GPUs as it is given, or theirs; of a plan, with puts by a proxy.
 
-    Raises
-    ------
-    PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: no such model.
+    Raises PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: no such model.
     """
     from trine.gpu.model import GpuModel
     from trine.gpu.model.files import gpu_model_of, load_gpu_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster.parts import SCALE_UP
-from trine.collectives.kernels.build import ACROSS, FAMILIES, automatic, build_kernel, kernel_name
+from trine.collectives.kernels.build import ACROSS, FAMILIES, automatic, kernel_name, kernel_of
 from trine.collectives.kernels.moe.options import MOE, NORMAL_SMS, MoeOptions, is_low_latency, low_latency_sms
 from trine.collectives.kernels.nccl_nvls import CHANNELS as NVLS_CHANNELS
 from trine.collectives.kernels.nics import through_nics
@@ -134,9 +134,7 @@ class Programs:
     def program(self, name: str, size_bytes: int) -> GpuProgram:
         """One of :meth:`names` for this size.
 
-        Raises
-        ------
-        InputError: what builders and plans refuse, and ``unroll`` where it makes no difference.
+        Raises InputError: what builders and plans refuse, and ``unroll`` where it makes no difference.
         """
         program = self._made(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
@@ -178,20 +176,7 @@ class Programs:
                 f"{name} needs nodes of equally many ranks, one after the other; these have {sizes}{instead}",
                 field="algorithm",
             )
-        program = build_kernel(
-            self.op,
-            self.num_ranks,
-            size_bytes,
-            algorithm=name,
-            workgroups=options.workgroups,
-            wavefronts=options.wavefronts,
-            protocol=options.protocol,
-            line_bytes=options.line_bytes,
-            bookkeeping=options.bookkeeping,
-            num_nodes=options.num_nodes,
-            matrix=options.matrix,
-            moe=options.moe,
-        )
+        program = kernel_of(options, name)
         if self.num_nodes == 1 or f"{self.op}/{name}" in ACROSS:
             return program
         return through_nics(program, lambda one, other: self.domains[one] != self.domains[other])

@@ -55,9 +55,7 @@ class LoadStoreRow:
 class LoadStoreRuns:
     """The collectives ``op`` of one group; ``group``: ranks are positions in ``cluster.gpus``, None: all.
 
-    Raises
-    ------
-    InputError, SpecError, PlanError: an op, algorithm, plan or option that does not exist or does not fit.
+    Raises InputError, SpecError, PlanError: an op, algorithm, plan or option that does not exist or does not fit.
     """
 
     def __init__(
@@ -204,9 +202,7 @@ PathTable = tuple[tuple[object, ...], ...]
 def all_paths(cluster: Cluster, options: LoadStoreOptions) -> PathTable:
     """The paths between any two GPUs of ``cluster``.
 
-    Raises
-    ------
-    InputError: two that only NICs or hosts join. SpecError: two that nothing joins.
+    Raises InputError: two that only NICs or hosts join. SpecError: two that nothing joins.
     """
     gpus = list(cluster.gpus)
     fabric = GpuFabric(cluster, gpus, model_for(options, cluster, gpus))

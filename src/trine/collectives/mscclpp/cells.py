@@ -123,9 +123,7 @@ def input_range(plan: KernelPlan, memory: PlanMemory, rank: int) -> range:
 def goals(plan: KernelPlan, memory: PlanMemory, root: int = 0) -> list[PlanGoal]:
     """What every rank must end with.
 
-    Raises
-    ------
-    InputError: the collective's result is not defined here (custom collectives), or its buffers do not fit it.
+    Raises InputError: the collective's result is not defined here (custom collectives), or its buffers do not fit it.
     """
     units = {len(input_range(plan, memory, rank)) for rank in range(plan.num_ranks)}
     if len(units) != 1:

@@ -81,9 +81,7 @@ def reused_chunk_bytes(plan: KernelPlan) -> int | None:
 def parts_grid(plan: KernelPlan) -> int:
     """Cells a chunk, so that every thread block's part of a range is a whole number of them.
 
-    Raises
-    ------
-    InputError: the parts of the plan's thread block groups have no common measure of reasonable size.
+    Raises InputError: the parts of the plan's thread block groups have no common measure of reasonable size.
     """
     grid = 1
     for op in operations(plan):
@@ -99,9 +97,7 @@ def parts_grid(plan: KernelPlan) -> int:
 def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
     """The layout of a message of ``size_bytes``, as nccl-tests counts it.
 
-    Raises
-    ------
-    InputError: the plan does not allow this size; says which it allows.
+    Raises InputError: the plan does not allow this size; says which it allows.
     """
     _check_limits(plan, size_bytes)
     chunks = plan.chunks_of_size

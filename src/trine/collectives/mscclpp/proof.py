@@ -266,7 +266,10 @@ class SymbolicRun:
         everything = range(len(move.sources)), range(len(move.targets))
         if any(operand.via == PORT for operand in op.targets):
             for number in everything[1]:
-                actor, view = self._port_view(block, op.connections[number])
+                actor = self.ports[block.gpu.rank, op.connections[number]]
+                view = self.port_knows[actor]
+                np.maximum(view, self.knows[block.actor], out=view)
+                view[actor] = self.now[actor]
                 reads = range(number, number + 1) if op.action == PAIRS else everything[0]
                 self._touch(block, step, move, (actor, view), (reads, range(number, number + 1)), results)
         else:
@@ -299,13 +302,6 @@ class SymbolicRun:
                 self._write(owned, actor, view, results[index], packet=op.targets[index].packet)
             if op.targets[index].packet:
                 self._publish(move.targets[index], actor, view)
-
-    def _port_view(self, block: RunningBlock, connection: int) -> tuple[int, Clock]:
-        port = self.ports[block.gpu.rank, connection]
-        clock = self.port_knows[port]
-        np.maximum(clock, self.knows[block.actor], out=clock)
-        clock[port] = self.now[port]
-        return port, clock
 
     def _view(self, block: RunningBlock, step: PlanStep, move: DataMove) -> Clock:
         """What the threads know: since they met, and from the packets and messages that this operation waits for."""

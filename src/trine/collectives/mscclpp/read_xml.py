@@ -57,9 +57,7 @@ class _Element:
 def read_xml(text: str, file: str) -> KernelPlan:
     """Read the text of a file. Document types and entities are refused.
 
-    Raises
-    ------
-    SpecError: anything unknown, missing, out of range or not consistent; names file, line and attribute.
+    Raises SpecError: anything unknown, missing, out of range or not consistent; names file, line and attribute.
     """
     return _XmlReader(_parse(text, file), file).plan()
 

@@ -225,7 +225,10 @@ class GpuReader(ABC):
         for channel in self.gpu.mappings("channels"):
             kind = words.kinds[channel.text(words.kind, words.kinds)]
             if kind == ir.SWITCH:
-                self._switch(channel)
+                buffer = self.switch_buffer(channel)
+                for item in channel.mappings(self.words.groups):
+                    group = rank_group(item, self.rank, self.num_ranks, buffer)
+                    self.own_groups.append(group_number(group, self.groups, self.own_groups))
             else:
                 local, remote = self.ends_of(channel)
                 peers = channel.integers(words.peers, 0, self.num_ranks - 1)
@@ -239,12 +242,6 @@ class GpuReader(ABC):
                     seen[kind, peer] += 1
             channel.done()
         return (*found[ir.MEMORY], *found[ir.PORT])
-
-    def _switch(self, channel: PlanFields) -> None:
-        buffer = self.switch_buffer(channel)
-        for item in channel.mappings(self.words.groups):
-            group = rank_group(item, self.rank, self.num_ranks, buffer)
-            self.own_groups.append(group_number(group, self.groups, self.own_groups))
 
 
 class BlockReader(ABC):
@@ -279,9 +276,8 @@ class BlockReader(ABC):
 def read_plan(data: object, file: str, reader: type[GpuReader]) -> ir.KernelPlan:
     """Read the plain data of a file of MSCCL++; ``reader``: of the file's generation.
 
-    Raises
-    ------
-    SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and operation.
+    Raises SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and
+    operation.
     """
     top = PlanFields(data, file, "")
     gpus = top.mappings("gpus")
@@ -332,9 +328,8 @@ def walk(block: ir.ThreadBlock) -> Iterator[tuple[str, ir.KernelOp]]:
 def check_plan_shape(plan: ir.KernelPlan) -> None:
     """What can only be seen when all GPUs are there.
 
-    Raises
-    ------
-    SpecError: ranges beyond a buffer, chunk numbers that differ between ranks, or a barrier that cannot be passed.
+    Raises SpecError: ranges beyond a buffer, chunk numbers that differ between ranks, or a barrier that cannot be
+    passed.
     """
     shapes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     if len(shapes) > 1 and plan.collective not in ("send_recv", "custom", "gather", "scatter", "broadcast", "reduce"):

@@ -51,9 +51,7 @@ def plan_schedule(plan: KernelPlan, size_bytes: int) -> ExpandedSchedule:
 
     Positions ``num_ranks`` and above are switches that add up and multicast: one for each of :func:`plan_switches`.
 
-    Raises
-    ------
-    InputError: the plan does not allow this size, or (DeadlockError) cannot run.
+    Raises InputError: the plan does not allow this size, or (DeadlockError) cannot run.
     """
     layout = message_layout(plan, size_bytes)
     rounds = tuple(layout.iterations(loop) for loop in pipelines(plan))

@@ -211,9 +211,7 @@ class Collectives:
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
         """The time of one collective of ``size_bytes``, counted as nccl-tests does; no less than with a fault less.
 
-        Raises
-        ------
-        InputError: an unknown op, or a size below 0 or above 1 PiB.
+        Raises InputError: an unknown op, or a size below 0 or above 1 PiB.
         """
         answer = self._on_these_links(op, size_bytes)
         for before in self._before:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence, Sized
 from typing import SupportsIndex
 
 from trine.arguments import named_arguments
+from trine.cluster import load_cluster
 from trine.cluster.cluster import Cluster
 from trine.collectives.nccl.predict import Collectives
 from trine.collectives.options import CollectiveOptions, CollectiveTime
@@ -92,8 +93,6 @@ def _prepared(cluster: Cluster, group: Sequence[int] | None, options: Collective
 
 def _named(name: str, num_gpus: int | None) -> Cluster:
     """The preset; as many nodes of it as the GPUs need."""
-    from trine.cluster import load_cluster
-
     if (name, None) not in _named_before:
         _named_before[name, None] = load_cluster(name)
     one = _named_before[name, None]

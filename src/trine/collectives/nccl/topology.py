@@ -179,9 +179,7 @@ def _mixed(one: object, other: object, part: float) -> dict[str, Any]:
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     """Look at the ranks ``group`` of ``cluster`` as a library does.
 
-    Raises
-    ------
-    InputError: fewer than two ranks, a rank twice, or one that the cluster has not; a cluster with circuits.
+    Raises InputError: fewer than two ranks, a rank twice, or one that the cluster has not; a cluster with circuits.
     """
     _check_group(cluster, group)
     if cluster.circuits is not None:

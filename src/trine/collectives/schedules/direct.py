@@ -138,9 +138,7 @@ def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Mat
 
     ``size_bytes``: the most that a rank has to send, its own block included. Without a matrix all blocks are equal.
 
-    Raises
-    ------
-    InputError: the matrix is not square, has a negative entry, or another largest row sum than ``size_bytes``.
+    Raises InputError: the matrix is not square, has a negative entry, or another largest row sum than ``size_bytes``.
     """
     if matrix is None:
         block = -(-size_bytes // num_ranks)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.arrays import spans
+from trine.collectives.registry import make_schedule
 from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf, symmetry_of
 from trine.collectives.sends import SendList, cut, positive
 from trine.errors import InputError, nearest
@@ -116,9 +117,7 @@ class BlockLevelSends:
 def group_shape(num_ranks: int, shape: tuple[int, ...] | None) -> tuple[int, int]:
     """``shape`` (groups, ranks of a group), checked; without one the nearest to a square.
 
-    Raises
-    ------
-    InputError: the shape is not two positive numbers whose product is the number of ranks.
+    Raises InputError: the shape is not two positive numbers whose product is the number of ranks.
     """
     if shape is None:
         size = next(d for d in range(isqrt(num_ranks), 0, -1) if num_ranks % d == 0)
@@ -164,8 +163,6 @@ def _symmetry(phases: list[tuple[Schedule, bool, int]]) -> tuple[int, ...] | Non
 
 def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, algorithm: str) -> Schedule:
     """The schedule of one level, of no bytes: only its structure counts."""
-    from trine.collectives.registry import make_schedule
-
     groups, size = shape
     members = size if within else groups
     if within and algorithm not in INNER:

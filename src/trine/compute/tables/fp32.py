@@ -108,9 +108,7 @@ def convolution(
     ratio of NeuSight's tables at that shape (3 x 3, stride 1) or of the rooflines; TF32, and 16 bits on a GPU with
     TF32, of the H100 by the ratio of the rooflines.
 
-    Raises
-    ------
-    InputError: a dtype that the GPU has no peak for, or no such direction.
+    Raises InputError: a dtype that the GPU has no peak for, or no such direction.
     """
     if direction not in (conv.FORWARD, conv.INPUT, conv.WEIGHT):
         raise InputError(f"must be 0 (forward), 1 (input) or 2 (weight), got {direction!r}", field="direction")

@@ -22,6 +22,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from trine.arrays import Bool, Float64, Int64
+from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.compute.tables import in_step
 from trine.compute.tables.files import known_tables, log_us, read_arrays
@@ -176,8 +177,6 @@ class MemoryTable:
 
 @lru_cache(maxsize=64)
 def _read_curve(gpu: str, name: str) -> tuple[str, Float64, Float64, float]:
-    from trine.cluster import load_gpu
-
     rows = np.asarray(read_arrays("memory")[f"{gpu}/{name}"], dtype=float)
     return gpu, rows[:, 0], rows[:, 1], float(load_gpu(gpu).memory_bytes_per_s)
 
@@ -303,8 +302,6 @@ class OperatorTables:
 
     def _find(self, load, dtype: str, *about: str):  # type: ignore[no-untyped-def]
         """The GPU's own table, else its nearest sibling's with the machine that the data sheets make of it."""
-        from trine.cluster import load_gpu
-
         if peak_of(self.gpu, dtype) <= 0:
             return None
         for name in (self.gpu.name, *siblings_of(self.gpu.name)):
@@ -333,8 +330,6 @@ class OperatorTables:
         Of A100 as a module and as a card inside steps only the card was measured, alone only the module: a module is
         taken to reach the share of the peak inside a step that the card was seen to reach.
         """
-        from trine.cluster import load_gpu
-
         measured = self._in_step.gpu
         if measured == self.gpu.name or generation_of(self.gpu.name) in POWER_LIMITED:
             return 1.0

@@ -78,15 +78,6 @@ def group_axis(grid: RankGrid, group: Sequence[int]) -> str | None:
     return axis if names and grid.group(group[0], axis) == tuple(group) else None
 
 
-def peer_axis(grid: RankGrid, rank: int, other: int) -> str:
-    """The name of the axis on which two ranks differ; several are joined."""
-    return "+".join(
-        name
-        for name, stride in grid.strides.items()
-        if rank // stride % grid.sizes[name] != other // stride % grid.sizes[name]
-    )
-
-
 def trace_job(trace: ChakraTrace) -> tuple[Job | None, str]:
     """The job of the traces; None, with the reason, where programs by axes cannot express it.
 
@@ -152,7 +143,11 @@ class _Rewriter:
     def _placed(self, rank: int, step: Step) -> Step:
         """A step with its peer, or its group, by axes."""
         if isinstance(step, Send | Recv):
-            axis = peer_axis(self._grid, rank, step.peer.position)
+            axis = "+".join(
+                name
+                for name, stride in self._grid.strides.items()
+                if rank // stride % self._grid.sizes[name] != step.peer.position // stride % self._grid.sizes[name]
+            )
             return replace(step, peer=Peer(axis, self._grid.coordinate(step.peer.position, axis)))
         if isinstance(step, Collective):
             axis = self._axis_of[step.axis]

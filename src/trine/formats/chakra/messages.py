@@ -118,9 +118,7 @@ def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNo
 
     ``known`` keeps nodes by their bytes from file to file: most nodes of ranks that behave alike are equal.
 
-    Raises
-    ------
-    TraceError: names the file and the node.
+    Raises TraceError: names the file and the node.
     """
     data = read_bytes(path) if content is None else content
     made = classes()
@@ -209,12 +207,7 @@ Groups = Mapping[str, tuple[int, ...]]
 
 
 def read_groups(path: Path, num_ranks: int) -> dict[str, tuple[int, ...]]:
-    """Read ``{"1": [0, 1], ...}``.
-
-    Raises
-    ------
-    TraceError: names the file and the group.
-    """
+    """Read ``{"1": [0, 1], ...}``. Raises TraceError: names the file and the group."""
     data = read_json(path, strict=True)
     if not isinstance(data, dict):
         raise TraceError('must be an object such as {"1": [0, 1]}', file=path)

@@ -34,9 +34,7 @@ from trine.units import PS_PER_S, PS_PER_US
 def in_order(file: TraceFile) -> list[RawNode]:
     """Nodes after what they depend on, of those that could come next always the one with the least id.
 
-    Raises
-    ------
-    TraceError: a dependency on a node that is not there, or in a circle; names the nodes.
+    Raises TraceError: a dependency on a node that is not there, or in a circle; names the nodes.
     """
     by_id = {node.id: node for node in file.nodes}
     waits: dict[int, int] = {}

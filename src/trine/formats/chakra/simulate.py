@@ -16,6 +16,8 @@ from trine.collectives.library_flows import message_of
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.run import append_transfers
+from trine.engine import run
+from trine.engine.circuit_model import network_on
 from trine.errors import PlanError
 from trine.evidence import Evidence
 from trine.formats.chakra.job import trace_job
@@ -64,9 +66,6 @@ def simulate_chakra(
     PlanError: fewer GPUs than ranks, memory nodes on a cluster without a host, or more tasks than fit into memory.
     DeadlockError: nodes that wait for each other.
     """
-    from trine.engine import run
-    from trine.engine.circuit_model import network_on
-
     began = time.perf_counter()
     cluster = as_cluster(cluster)
     network = network_on(cluster, network)
@@ -157,9 +156,8 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
 
     ``costs``: what a library's software adds to messages; None: nothing.
 
-    Raises
-    ------
-    PlanError: a host that is not there, a schedule that needs switches that reduce, or more tasks than fit into memory.
+    Raises PlanError: a host that is not there, a schedule that needs switches that reduce, or more tasks than fit into
+    memory.
     """
     devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
     made = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
@@ -266,16 +264,7 @@ class _TraceInstantiation:
         append_transfers(self.assembler, schedule, ranks, entered, software_ps, collective=number, **labels)
         if self.assembler.num_tasks > MAX_TASKS:
             raise PlanError(f"the collectives have more than {MAX_TASKS:,} transfers, which do not fit into memory")
-        self.uses.append(
-            CollectiveLabel(
-                kind=step.kind,
-                algorithm=schedule.algorithm,
-                size_bytes=step.size_bytes,
-                ranks=ranks,
-                axis=step.axis,
-                step=step.label.step,
-            )
-        )
+        self.uses.append(CollectiveLabel.of(step, schedule.algorithm, ranks))
 
     def graph(self) -> TaskGraph:
         return self.assembler.build(

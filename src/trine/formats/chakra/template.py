@@ -140,7 +140,10 @@ class Encoder:
                 continue
             ends.append((number + FIRST_ID,))
             num_nodes += 1
-            head = self._node(number, step, deps, micros[number])
+            kind, attributes = self._attributes(step)
+            if step.label != _NO_LABEL:
+                attributes.append(template.small_numbers("label", step.label))
+            head = template.node(number + FIRST_ID, self._name(step), kind, deps, attributes, micros[number])
             if self._differs(step):
                 parts += [b"".join(finished), Hole(head, step)]  # type: ignore[arg-type]
                 finished = []
@@ -152,12 +155,6 @@ class Encoder:
         if isinstance(step, Collective):
             return self._grid.size(step.axis) < self._grid.num_ranks
         return isinstance(step, Send | Recv)
-
-    def _node(self, number: int, step: Step, deps: tuple[int, ...], micros: int) -> bytes:
-        kind, attributes = self._attributes(step)
-        if step.label != _NO_LABEL:
-            attributes.append(template.small_numbers("label", step.label))
-        return template.node(number + FIRST_ID, self._name(step), kind, deps, attributes, micros)
 
     def _attributes(self, step: Step) -> tuple[int, list[bytes]]:
         """Node type and those attributes that all ranks share."""

@@ -44,9 +44,7 @@ _SIMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broad
 def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:
     """Sentences about what the target does otherwise than trine.
 
-    Raises
-    ------
-    PlanError: the first thing that it cannot express, and what to do about it.
+    Raises PlanError: the first thing that it cannot express, and what to do about it.
     """
     steps = [step for program in job.programs for step in program.steps]
     _check_schema(steps)

@@ -81,10 +81,8 @@ class Expanded:
 def expand(spec: InfrastructureFile, file: str) -> Expanded:
     """Write an infrastructure out.
 
-    Raises
-    ------
-    SpecError: an unknown device, component, instance or link (names the nearest), an index outside its count, unequal
-        ends of a one2one edge, devices inside themselves, or more than the bounds of :mod:`wiring`.
+    Raises SpecError: an unknown device, component, instance or link (names the nearest), an index outside its count,
+    unequal ends of a one2one edge, devices inside themselves, or more than the bounds of :mod:`wiring`.
     """
     return _Expander(spec, file).run()
 

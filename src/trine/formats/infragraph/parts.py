@@ -8,8 +8,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TypeVar
 
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device, Link
+from trine.cluster.presets import load_gpu
 from trine.errors import SpecError
-from trine.formats.media import LinkChoices
+from trine.formats.media import LinkChoices, guessed_entry
 from trine.formats.reader import Cable, class_between
 from trine.schema import Spec
 from trine.spec import check, parse_json
@@ -38,8 +39,6 @@ def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, 
     from trine.formats.infragraph.schema import OwnComponent, OwnInstance
 
     if gpu is not None:
-        from trine.cluster.presets import load_gpu
-
         load_gpu(gpu)
     own_instances = {entry.name: own_part(entry.description, OwnInstance, file) for entry in spec.instances}
     own_components: dict[str, OwnComponent | None] = {}
@@ -201,9 +200,8 @@ def _latency(link: LinkFile, file: str) -> int | None:
 def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoices, file: str) -> list[Cable]:
     """One wire an edge, with its numbers.
 
-    Raises
-    ------
-    SpecError: links without numbers, all of them, with what supplies them; a choice for a link that is not there.
+    Raises SpecError: links without numbers, all of them, with what supplies them; a choice for a link that is not
+    there.
     """
     used = dict.fromkeys(edge.link for edge in expanded.edges)
     numbers = {key: _Numbers(key, expanded.links[key], choices, file) for key in used}
@@ -273,8 +271,6 @@ def _check_complete(numbers: Sequence[_Numbers], choices: LinkChoices, file: str
     lacking = [entry for entry in numbers if entry.missing]
     if not lacking:
         return
-    from trine.formats.media import guessed_entry
-
     lines, example = [], ""
     for entry in lacking[:20]:
         name = ".".join(part for part in entry.key if part)

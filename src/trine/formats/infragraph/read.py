@@ -16,6 +16,7 @@ from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
 from trine.formats.media import LinkChoices
 from trine.formats.reader import Cable, assemble, merge_parallel_switches
+from trine.spec import check, load_mapping
 from trine.units import whole_number
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def _parts(data: object, file: str) -> tuple[object, object]:
 def _infrastructure(data: object, file: str) -> InfrastructureFile:
     """The file's model; a device alone becomes one instance of it."""
     from trine.formats.infragraph.schema import DeviceFile, InfrastructureFile
-    from trine.spec import check
 
     if isinstance(data, dict) and "components" in data and "devices" not in data:
         device = check(DeviceFile, data, file)
@@ -106,12 +106,7 @@ def _infrastructure(data: object, file: str) -> InfrastructureFile:
 
 
 def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
-    """The cluster that was exported.
-
-    Raises
-    ------
-    SpecError: an order that is none, or values that a cluster refuses.
-    """
+    """The cluster that was exported. Raises SpecError: an order that is none, or values that a cluster refuses."""
     order = device_order(cluster.devices, own.devices, file)
     place = {old: new for new, old in enumerate(order)}
     links = [link.between(place[link.source], place[link.target], link.name) for link in cluster.links]
@@ -165,7 +160,6 @@ _MAX_MATCHES = 1 << 20
 def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple[AnnotationFile, str]:
     """Annotations of a file, or those given as plain data of that file; and the file's name."""
     from trine.formats.infragraph.schema import AnnotationFile
-    from trine.spec import check, load_mapping
 
     return check(AnnotationFile, load_mapping(path) if data is None else data, path), os.fspath(path)
 
@@ -175,9 +169,7 @@ def apply_annotations(
 ) -> tuple[list[Device], list[Cable], list[str]]:
     """Put the GPUs into the order of their ``rank``; returns devices, wires and a note on each attribute not used.
 
-    Raises
-    ------
-    SpecError: an annotation of a node that does not exist, ranks that are not one number from 0 for each GPU.
+    Raises SpecError: an annotation of a node that does not exist, ranks that are not one number from 0 for each GPU.
     """
     index = {name: i for i, name in enumerate(expanded.names)}
     ranks: dict[int, int] = {}

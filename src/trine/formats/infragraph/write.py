@@ -47,7 +47,15 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         note = f"exported with {missing} links made alike in both directions"
         cluster = replace(cluster, notes=f"{cluster.notes}\n{note}".strip())
     data = _Export(cluster, wires).data()
-    own = _own_file(cluster)
+    own = {
+        "evidence": cluster.evidence,
+        "sources": dict(cluster.sources),
+        "notes": cluster.notes,
+        "library": cluster.library,
+        "routing": cluster.routing,
+        "grid": list(cluster.grid),
+        "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
+    }
     _put_order(data, own, cluster)
     if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
         raise SpecError(f"cluster {cluster.name!r} does not read back equal from InfraGraph; please report this")
@@ -286,18 +294,6 @@ def _link_data(name: str, rates: Link) -> dict[str, Any]:
     }
 
 
-def _own_file(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "evidence": cluster.evidence,
-        "sources": dict(cluster.sources),
-        "notes": cluster.notes,
-        "library": cluster.library,
-        "routing": cluster.routing,
-        "grid": list(cluster.grid),
-        "fabric": None if cluster.fabric is None else asdict(cluster.fabric),
-    }
-
-
 def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> None:
     """Add to the infrastructure's description how the order of devices and links differs from the file's."""
     data["description"] = _mark({"evidence": cluster.evidence})
@@ -334,9 +330,7 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
     ``lossy``: opposite links that differ become one wire with the slower numbers, and a link with no opposite one
     gets it.
 
-    Raises
-    ------
-    SpecError: such links, without ``lossy``; names one.
+    Raises SpecError: such links, without ``lossy``; names one.
     """
     waiting: dict[tuple[int, int, Link], list[int]] = {}
     wires: list[Cable | None] = []

@@ -26,9 +26,7 @@ WORDS = {
 def check_model(model: GpuModel, file: object = None) -> GpuModel:
     """The model itself, if its numbers go together.
 
-    Raises
-    ------
-    SpecError: names file (or the model) and field, and the nearest value that would do.
+    Raises SpecError: names file (or the model) and field, and the nearest value that would do.
     """
     where = file or f"GPU model {model.name!r}"
     for check in (_ranges, _network, _lines, _cache, _monitor):  # later ones divide by what the first have checked
@@ -42,9 +40,7 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
 def check_numbers(model: GpuModel) -> GpuModel:
     """The model itself, if every number of it can be: what a simulation needs, whatever the model is for.
 
-    Raises
-    ------
-    SpecError: names the model and the field.
+    Raises SpecError: names the model and the field.
     """
     for check in (_ranges, _mesh, _monitor):
         problem = check(model)

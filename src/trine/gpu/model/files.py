@@ -35,7 +35,7 @@ from trine.gpu.model import (
 from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS, check_model
 from trine.inputs import PRESETS, is_file, preset_names
 from trine.schema import BeforeValidator, Field, Spec, make_spec
-from trine.spec import Bandwidth, Duration, Size
+from trine.spec import Bandwidth, Duration, Size, check, with_bases
 from trine.units import PS_PER_S, parse_cycle, parse_time
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
 
     Anything with a path separator or one of the suffixes .yaml, .yml and .json is a file.
 
-    Raises
-    ------
-    SpecError: unknown name (names the nearest), a file that cannot be read, or numbers that do not go together.
+    Raises SpecError: unknown name (names the nearest), a file that cannot be read, or numbers that do not go together.
     """
     name = os.fspath(name_or_path)
     if not isinstance(name_or_path, str) or _is_path(name):
@@ -73,9 +71,7 @@ def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
 def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
     """The model of the GPUs of a group (device indices), which must be of one kind.
 
-    Raises
-    ------
-    PlanError: GPUs of several kinds, or without a name. SpecError: trine knows nothing of their inside.
+    Raises PlanError: GPUs of several kinds, or without a name. SpecError: trine knows nothing of their inside.
     """
     names = {cluster.devices[device].gpu for device in group}
     if len(names) != 1 or None in names:
@@ -122,8 +118,6 @@ def _preset(name: str) -> GpuModel:
 
 
 def _read(path: Path) -> GpuModel:
-    from trine.spec import check
-
     data, origins = layered(path, _base)
     spec = check(file_schema(), data, path)
     model = to_model(spec, spec.name or path.stem, {}, {})
@@ -155,12 +149,8 @@ def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
 
     ``find_base``: the file that the word after ``base:`` means, in a file.
 
-    Raises
-    ------
-    SpecError: a file that cannot be read, bases without end, or notes on fields that a file does not set.
+    Raises SpecError: a file that cannot be read, bases without end, or notes on fields that a file does not set.
     """
-    from trine.spec import with_bases
-
     data: dict[str, Any] | None = None
     origins: Origins = {}
     for place, own in reversed(with_bases(path, find_base)):

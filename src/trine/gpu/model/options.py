@@ -61,9 +61,7 @@ class ModelOptions:
     def of(self, model: GpuModel) -> GpuModel:
         """The model with these numbers, marked as what the user said.
 
-        Raises
-        ------
-        InputError: a value that cannot be, or cannot matter; names the option.
+        Raises InputError: a value that cannot be, or cannot matter; names the option.
         """
         sources: Sources = {}
         changed = replace(model, **self._sizes(sources), ports=self._ports(model, sources))

@@ -406,7 +406,11 @@ class GpuMemory:
         elif request.semaphore < 0:
             self.messages.answer(request)
         elif self.model.poll_ps is not None:
-            self._read(request)
+            # The semaphore is read once; who did not find enough will ask again
+            request.was_enough = self._takes(request)
+            if isinstance(request, OwnRequest):
+                request.denied_at = -1 if request.was_enough else self.num_releases
+                self.monitors.was_read(request)
             self.messages.answer(request)
         else:
             self.waiting.setdefault(request.semaphore, deque()).append(request)
@@ -428,13 +432,6 @@ class GpuMemory:
             return False
         self.values[request.semaphore] -= request.amount
         return True
-
-    def _read(self, request: Request) -> None:
-        """The semaphore is read once; who did not find enough will ask again."""
-        request.was_enough = self._takes(request)
-        if isinstance(request, OwnRequest):
-            request.denied_at = -1 if request.was_enough else self.num_releases
-            self.monitors.was_read(request)
 
 
 class CacheTags:

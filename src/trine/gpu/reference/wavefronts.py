@@ -59,7 +59,10 @@ class WavefrontRun:
             if self.number > 0 and operation.kind in CONTROL_OPS:  # those are of wavefront 0 alone
                 self.at += 1
                 continue
-            self._take_up(operation)
+            if not self.is_begun:
+                self.is_begun, self.issued = True, 0
+                if self.shared.op_start_ps[operation.number] < 0:
+                    self.shared.op_start_ps[operation.number] = self.agenda.now
             if not self._is_through(operation):
                 return
             self.finish_operation()
@@ -69,12 +72,6 @@ class WavefrontRun:
         self._leave_state()
         self.has_ended = True
         self.workgroup.wavefront_ended()
-
-    def _take_up(self, operation: TwinOperation) -> None:
-        if not self.is_begun:
-            self.is_begun, self.issued = True, 0
-            if self.shared.op_start_ps[operation.number] < 0:
-                self.shared.op_start_ps[operation.number] = self.agenda.now
 
     def finish_operation(self) -> None:
         self.shared.op_end_ps[self.at] = self.agenda.now

@@ -80,9 +80,7 @@ class TextCompiler:
     def kernel(self, kernel: KernelText) -> None:
         """Add a kernel for each of its ranks.
 
-        Raises
-        ------
-        SpecError: a value out of range, or too many operations; names file and line.
+        Raises SpecError: a value out of range, or too many operations; names file and line.
         """
         line, most = kernel.line, self._head.num_ranks - 1
         first = constant(kernel.first, self._names, line, "the rank", 0, most)

@@ -205,9 +205,7 @@ def format_program(program: GpuProgram, *, max_lines: int = MAX_PRINTED) -> str:
     Loops are not found again: each operation is a line, except that workgroups, and kernels of consecutive ranks, are
     one where addresses, peers and semaphores follow one rule.
 
-    Raises
-    ------
-    InputError: the text would have more than ``max_lines`` lines.
+    Raises InputError: the text would have more than ``max_lines`` lines.
     """
     lines: list[str] = []
     for line in _TextPrinter(program).lines():
@@ -321,7 +319,10 @@ class _TextPrinter:
         count = int(self._program.kernel_ptr[kernels.first + 1] - self._program.kernel_ptr[kernels.first])
         at = 0
         while at < count:
-            end = self._end_of_workgroups(kernels.first, at, count)
+            group = int(self._program.kernel_ptr[kernels.first])
+            end = at + 1
+            while end < count and self._same(self._group(group + at), self._group(group + end)):
+                end += 1
             together = self._workgroups(kernels, at, end)
             if together is not None:
                 yield [f"workgroups {end - at}", *together]
@@ -339,14 +340,6 @@ class _TextPrinter:
             yield None if text is None else [f"workgroups {sum(1 for _ in equal)}", *text]
             if text is None:
                 return
-
-    def _end_of_workgroups(self, kernel: int, first: int, count: int) -> int:
-        """The end of the workgroups of a kernel from ``first`` on that have the same operations."""
-        group = int(self._program.kernel_ptr[kernel])
-        end = first + 1
-        while end < count and self._same(self._group(group + first), self._group(group + end)):
-            end += 1
-        return end
 
     def _group(self, group: int) -> slice:
         return slice(*self._program.workgroup_ptr[group : group + 2].tolist())

@@ -185,9 +185,7 @@ Expression: TypeAlias = "Number | Name | BinaryExpression"
 def read_value(line: SourceLine, what: str, depth: int = 0) -> Expression:
     """Products joined by plus and minus.
 
-    Raises
-    ------
-    SpecError: what stands there is no value; says that ``what`` should be there.
+    Raises SpecError: what stands there is no value; says that ``what`` should be there.
     """
     left = _product(line, what, depth)
     for _ in range(MAX_TERMS):
@@ -252,9 +250,7 @@ def has_unit(value: Expression) -> bool:
 def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) -> Value:
     """``value`` for all ranks, workgroups and turns that the arrays in ``names`` stand for.
 
-    Raises
-    ------
-    SpecError: an unknown name, a division by zero, or numbers beyond 2^61.
+    Raises SpecError: an unknown name, a division by zero, or numbers beyond 2^61.
     """
     if isinstance(value, Number):
         return _bounded(value.value, line)

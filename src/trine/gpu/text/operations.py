@@ -78,9 +78,7 @@ _OPTIONS = ("unroll", "label")
 def read_operation(line: SourceLine, other_words: Iterable[str] = ()) -> OperationText:
     """One operation. other_words: what else could stand here, as hints of errors.
 
-    Raises
-    ------
-    SpecError: names file, line, token and the nearest valid word.
+    Raises SpecError: names file, line, token and the nearest valid word.
     """
     word = line.take().text
     plain = ALIASES.get(word, word)

@@ -352,9 +352,7 @@ class _TextReader:
 def read_parts(text: str, file: str, num_ranks: int | None) -> tuple[ProgramHeader, list[KernelText]]:
     """The parts of a text program. num_ranks: None is what the program says, which then must.
 
-    Raises
-    ------
-    SpecError: names file, line, token and the nearest valid word.
+    Raises SpecError: names file, line, token and the nearest valid word.
     """
     reader, last = _TextReader(file, num_ranks), None
     for line in lines_of(text, file):

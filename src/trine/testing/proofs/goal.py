@@ -89,9 +89,7 @@ class ProofGoal:
 def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal:
     """Where the data of a collective is, by the program's buffers ``input`` and ``output`` (one alone: in place).
 
-    Raises
-    ------
-    InputError: an unknown collective; no such buffers, or of sizes that do not fit it or ``size_bytes``.
+    Raises InputError: an unknown collective; no such buffers, or of sizes that do not fit it or ``size_bytes``.
     """
     if op not in _CHUNKS:
         raise InputError(f"no known result for {op!r}{nearest(op, _CHUNKS)}", field="op")

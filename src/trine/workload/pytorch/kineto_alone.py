@@ -65,7 +65,9 @@ class Guesses:
                 forward = rows[links[index]] if index in links else None
                 self._backward(index, place, forward)
             else:
-                self._optimizer(index, place)
+                inputs = [self._new(seen) for seen in input_shapes(self._inner[index])]
+                self._operands[index] = (tuple(inputs), ())
+                self.calls.append(RawCall("optimizer", tuple(inputs), (), OPTIMIZER, place))
 
     def operands(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Inputs and outputs of the outermost call ``index``."""
@@ -127,11 +129,6 @@ class Guesses:
 
     def _seen(self, tensor: int) -> Seen:
         return self.tensors[tensor].shape, self.tensors[tensor].dtype
-
-    def _optimizer(self, index: int, place: int) -> None:
-        inputs = [self._new(seen) for seen in input_shapes(self._inner[index])]
-        self._operands[index] = (tuple(inputs), ())
-        self.calls.append(RawCall("optimizer", tuple(inputs), (), OPTIMIZER, place))
 
 
 def _output(kind: str, shapes: list[Seen], received: Seen | None, following: CpuOp | None) -> Seen | None:

@@ -127,7 +127,9 @@ def _densenet(graph: Graph, spec: Densenet, x: Tensor) -> Tensor:
     for number, count in enumerate(spec.blocks):
         if number:
             x = _conv(graph, _relu(graph, _norm(graph, x)), x.shape[1] // 2, 1)
-            x = _average_pool(graph, x)
+            out = graph.tensor((*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2))
+            op = graph.forward("aten::avg_pool2d", (x,), (out,))
+            x = _simple(graph, x, out, op, "AvgPool2DBackward0", x)
         features = [x]
         for _ in range(count):
             h = _relu(graph, _norm(graph, _concatenate(graph, features)))
@@ -241,12 +243,6 @@ def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 
     op = graph.forward("aten::max_pool2d", (x,), (out,))
     places = graph.tensor(out.shape, dtype="int64")
     return _simple(graph, x, out, op, "MaxPool2DWithIndicesBackward0", x, places)
-
-
-def _average_pool(graph: Graph, x: Tensor) -> Tensor:
-    out = graph.tensor((*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2))
-    op = graph.forward("aten::avg_pool2d", (x,), (out,))
-    return _simple(graph, x, out, op, "AvgPool2DBackward0", x)
 
 
 def _average(graph: Graph, x: Tensor, size: int) -> Tensor:

@@ -78,7 +78,11 @@ def _bert_layer(graph: Graph, spec: Bert, x: Tensor, name: str) -> Tensor:
 def _next_sentence(graph: Graph, spec: Bert, x: Tensor) -> Tensor:
     """The loss of two classes from each sample's first token."""
     hidden = spec.hidden
-    h = _first_token(graph, x, "pooler.first")
+    # x (B, S, features) -> its first tokens, (B, 1, features)
+    shape = x.shape[0], 1, x.shape[2]
+    out = graph.tensor(shape)
+    op = graph.forward("aten::clone", (graph.view(x, shape),), (out,), "pooler.first")
+    h = graph.gives_back(op, x, out, "aten::select_backward")
     h = projected(graph, h, hidden, True, "pooler", REPLICATED)
     h = elementwise(graph, h, hidden, "aten::tanh", "pooler.act")
     targets = graph.tensor((x.shape[0], 1), role="input", dtype="int64")
@@ -94,14 +98,6 @@ def _masked_tokens(graph: Graph, spec: Bert, x: Tensor, table: Tensor, targets: 
 def _loss(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> Tensor:
     cross_entropy(graph, logits, targets, layer)
     return graph.tensors[graph.operators[-1].outputs[0]]
-
-
-def _first_token(graph: Graph, x: Tensor, layer: str) -> Tensor:
-    """x (B, S, features) -> its first tokens, (B, 1, features)."""
-    shape = x.shape[0], 1, x.shape[2]
-    out = graph.tensor(shape)
-    op = graph.forward("aten::clone", (graph.view(x, shape),), (out,), layer)
-    return graph.gives_back(op, x, out, "aten::select_backward")
 
 
 # -- T5 ----------------------------------------------------------------------------------------------------------------

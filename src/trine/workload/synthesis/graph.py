@@ -261,16 +261,13 @@ class WrittenStyle:
         if key not in self._known:
             self._known[key] = self._attributes(family, backward, is_half)
             if key[-1]:
-                self._add_head_norms(self._known[key], backward)
+                # Add the launches and passes of norms of heads to those of the rotation that follows them
+                for field, of_family in (("kernels", self.operators.kernels), ("passes", self.operators.passes)):
+                    rotary = of_family.get("rotary", [1.0, 1.0])[backward]
+                    norms = of_family.get("head_norm", [0.0, 0.0])[backward]
+                    if norms and not (field == "passes" and self._as_recorded):
+                        self._known[key][field] = rotary + norms
         return self._known[key]
-
-    def _add_head_norms(self, made: dict[str, object], backward: bool) -> None:
-        """Add the launches and passes of norms of heads to those of the rotation that follows them."""
-        for field, of_family in (("kernels", self.operators.kernels), ("passes", self.operators.passes)):
-            rotary = of_family.get("rotary", [1.0, 1.0])[backward]
-            norms = of_family.get("head_norm", [0.0, 0.0])[backward]
-            if norms and not (field == "passes" and self._as_recorded):
-                made[field] = rotary + norms
 
     def _attributes(self, family: str, backward: bool, is_half: bool) -> dict[str, object]:
         made: dict[str, object] = {}

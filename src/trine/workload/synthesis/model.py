@@ -9,6 +9,9 @@ from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from trine.arguments import check_whole, named_arguments
+from trine.cluster import load_gpu
+from trine.compute import Shares
+from trine.compute.roofline import ROOFLINE, TABLES
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
@@ -380,9 +383,6 @@ def _workload(
 
 
 def _timed(spec: ModelSpec, workload: Workload, asked: Synthesis, calibration: Calibration | None) -> Workload:
-    from trine.cluster import load_gpu
-    from trine.compute import Shares
-    from trine.compute.roofline import ROOFLINE, TABLES
     from trine.workload.synthesis.times import FITTED, TIMES, with_fitted_times, with_roofline_times, with_table_times
 
     is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")

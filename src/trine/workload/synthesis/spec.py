@@ -215,9 +215,7 @@ def known_models() -> tuple[str, ...]:
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     """Return a model preset by its name, or read a model file (a path ends in .yaml, .yml or .json).
 
-    Raises
-    ------
-    SpecError: unknown name (names the nearest), or a file with a fault (names file and field).
+    Raises SpecError: unknown name (names the nearest), or a file with a fault (names file and field).
     """
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):

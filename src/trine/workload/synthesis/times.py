@@ -20,6 +20,7 @@ from trine.compute.tables.times import TableTimes
 from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
+from trine.workload.readers import load_bundled
 
 FITTED = "fitted"
 SHEETS = "the data sheets'"
@@ -31,7 +32,7 @@ FITTED_ON = ("vgg13-h100-b128", "resnet50-h100-b128")
 def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Workload:
     """``workload`` with the times of the roofline of ``gpu``."""
     model, split = Roofline(workload, gpu, shares), Split(workload.batch)
-    timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
+    timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
     text = f"operator times are a roofline of the {gpu.name}: {shares.text} (trine help roofline has its errors)"
     return _with_times(workload, timed, ROOFLINE, text, shares.to_metadata(), gpu)
 
@@ -39,7 +40,7 @@ def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Wor
 def with_table_times(workload: Workload, gpu: GpuSpec) -> Workload:
     """``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
     model, split = TableTimes(workload, gpu), Split(workload.batch)
-    timed = tuple(_with_time(op, model.duration(op, split).ps) for op in workload.operators)
+    timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
     return _with_times(workload, timed, TABLES, f"{model.notes[0]} (trine help operator-time)", {}, gpu)
 
 
@@ -62,7 +63,7 @@ def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration
         total_ps, known_ps = total_ps + ps, known_ps + (ps if known else 0)
         if transfer is not None:
             ps, _ = transfer.time(sizing.sizes(op, split), amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
-        timed.append(_with_time(op, ps))
+        timed.append(replace(op, gpu_time_ps=ps))
     text = (
         f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): same shapes for "
         f"{known_ps / max(total_ps, 1):.0%} of the time, otherwise a fit over their FLOPs and bytes"
@@ -101,23 +102,7 @@ def _shapes(signature: str) -> str:
 
 @cache
 def _bundled() -> _Traced:
-    from trine.workload.readers import load_bundled
-
     return _Traced(calibrate([load_bundled(name, None) for name in FITTED_ON]))
-
-
-def _with_time(operator: Operator, ps: int) -> Operator:
-    return Operator(
-        id=operator.id,
-        name=operator.name,
-        phase=operator.phase,
-        inputs=operator.inputs,
-        outputs=operator.outputs,
-        gpu_time_ps=ps,
-        forward_id=operator.forward_id,
-        layer=operator.layer,
-        attributes=operator.attributes,
-    )
 
 
 def _with_times(

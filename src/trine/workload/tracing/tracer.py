@@ -126,7 +126,9 @@ class Capture:
         finally:
             shutil.rmtree(self._made, ignore_errors=True)
         if kind is None:
-            self.workload = _read_back(self.path)
+            from trine.workload import load  # not at the top: the package's __init__ imports this module's names
+
+            self.workload = load(self.path)
 
     def __iter__(self) -> Iterator[int]:
         if self._torch is None:
@@ -280,12 +282,6 @@ def _resolve_device(device: str, torch: Any) -> str:
     if device == "auto":
         return "cuda" if available else "cpu"
     return device
-
-
-def _read_back(path: Path) -> Workload:
-    from trine.workload import load  # not at the top: the package's __init__ imports this module's names
-
-    return load(path)
 
 
 # Describes the machine of a capture: device, versions and the settings that change an operator's time. Neither the

@@ -45,10 +45,8 @@ def build_fused(name: str, num_ranks: int, **choices: Any) -> FusedProgram:
     What they do: docs/background/fused-kernels.md. name: one of :func:`known_fused`. choices: fields of
     :class:`trine.collectives.kernels.fused.options.FusedOptions`; ``rows`` and ``cols`` are needed.
 
-    Raises
-    ------
-    InputError: an unknown name, numbers out of range or that do not go together, options that make no difference, a
-        program with more than 2^25 operands.
+    Raises InputError: an unknown name, numbers out of range or that do not go together, options that make no
+    difference, a program with more than 2^25 operands.
     """
     return build(FusedOptions(name=name, num_ranks=num_ranks, **choices))
 

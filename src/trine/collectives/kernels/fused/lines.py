@@ -60,12 +60,8 @@ def _fused_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
 
 def _collective_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
     """Each part that is sent is read for each peer, and the own one once."""
-    sent = _sent(options, grid)
+    # Lines of partial results, or of results, to others: a chunk to each (with one chunk: all of it)
+    assert options.kind.op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
+    sent = (options.num_ranks - 1) * grid.chunk_lines
     scratch = {} if options.kind.op == ALL_TO_ALL else {"scratch": (options.num_ranks - 1) * grid.chunk_lines}
     return {"result": sent + grid.chunk_lines, **scratch}
-
-
-def _sent(options: FusedOptions, grid: TileGrid) -> int:
-    """Lines of partial results, or of results, to others: a chunk to each (with one chunk: all of it)."""
-    assert options.kind.op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
-    return (options.num_ranks - 1) * grid.chunk_lines

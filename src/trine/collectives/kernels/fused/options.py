@@ -67,9 +67,8 @@ class FusedOptions:
     collective_workgroups: of the collective of the unfused form (32).
     only_rank: kernels of this rank alone, in a program of ``num_ranks`` ranks.
 
-    Raises
-    ------
-    InputError: a number out of range, sizes that do not go together, an unknown name, options that make no difference.
+    Raises InputError: a number out of range, sizes that do not go together, an unknown name, options that make no
+    difference.
     """
 
     name: str

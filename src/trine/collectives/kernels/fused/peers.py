@@ -51,9 +51,7 @@ def flags_of(program: GpuProgram, rank: int) -> PeerFlags:
 
     They are read from the peers' kernels where the program has any; else they follow from those of ``rank``.
 
-    Raises
-    ------
-    InputError: the program has no kernel of ``rank``.
+    Raises InputError: the program has no kernel of ``rank``.
     """
     sent = _sent(program, rank, np.array([RELEASE], np.int8))
     semaphore = program.operand_semaphore[sent.operand]
@@ -74,9 +72,7 @@ def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
     As :func:`flags_of`, but of a fused kernel or its unfused form: the parts of an output lie by the rank that writes
     them.
 
-    Raises
-    ------
-    InputError: the program has no kernel of ``rank``; more than 2^25 lines of which no two follow each other.
+    Raises InputError: the program has no kernel of ``rank``; more than 2^25 lines of which no two follow each other.
     """
     program = built.program
     line = program.line_bytes

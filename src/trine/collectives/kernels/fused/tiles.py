@@ -75,12 +75,7 @@ class TileGrid:
 
 
 def make_grid(options: FusedOptions) -> TileGrid:
-    """The tiles of a kernel.
-
-    Raises
-    ------
-    InputError: a number of workgroups that tiles cannot be dealt out to.
-    """
+    """The tiles of a kernel. Raises InputError: a number of workgroups that tiles cannot be dealt out to."""
     compute, tile = options.kind.compute, options.tile
     height, width = options.chunk_rows, options.lines(options.cols)
     tall, wide = tile[0], width

@@ -51,9 +51,7 @@ def payload_of_line(plan: KernelPlan, line_bytes: int) -> int:
 def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> ChunkLayout:
     """The plan's layout for this message with every chunk rounded up to whole lines of ``payload`` bytes.
 
-    Raises
-    ------
-    InputError: the plan does not allow this size; or rounds of its pipelines run over the end of reused scratch.
+    Raises InputError: the plan does not allow this size; or rounds of its pipelines run over the end of reused scratch.
     """
     exact = message_layout(plan, size_bytes)
     largest = max(exact.at(chunk + 1) - exact.at(chunk) for chunk in range(exact.group_chunks))

@@ -40,7 +40,11 @@ class BlockLowering:
         for number, step in enumerate(steps):
             self.out.label = step.label
             self._step(Turn(self.block, number), step)
-            self._tell_dependents(step)
+            rank = step.gpu.rank
+            waiting = self.wiring.dependencies.gives.get((rank, step.block.id, step.number))
+            if waiting:
+                self.out.settle()
+                self.out.release((rank, semaphore) for semaphore in waiting)
 
     def _step(self, turn: Turn, step: LoweredStep) -> None:
         op, out, rank = step.op, self.out, step.gpu.rank
@@ -63,13 +67,6 @@ class BlockLowering:
             out.release((rank, self.wiring.plan_semaphores[rank][number]) for number in op.semaphores)
         else:
             self._move(turn, step)
-
-    def _tell_dependents(self, step: LoweredStep) -> None:
-        rank = step.gpu.rank
-        waiting = self.wiring.dependencies.gives.get((rank, step.block.id, step.number))
-        if waiting:
-            self.out.settle()
-            self.out.release((rank, semaphore) for semaphore in waiting)
 
     def _acquire(self, takes: list[Take]) -> None:
         for take in takes:

@@ -73,9 +73,7 @@ def draw_routes(moe: MoeOptions, grid: NodeGrid, top_nodes: int) -> tuple[Routes
     ``top_nodes`` below the number of nodes a token first takes the nodes whose best expert is best (DeepSeek-V3's
     routing limited to nodes takes the two best; DeepEP's tests the best).
 
-    Raises
-    ------
-    InputError: experts that do not divide over the ranks; more experts of a token than its nodes have.
+    Raises InputError: experts that do not divide over the ranks; more experts of a token than its nodes have.
     """
     ranks = grid.nodes * grid.locals
     if moe.experts % ranks:

@@ -74,9 +74,7 @@ def fit_kernels(
     Where memory cannot move the bytes in that time, fewer are. None: too short to be a kernel.
     max_turns: of a workgroup (:func:`turns_for`). alone: runs programs of one rank.
 
-    Raises
-    ------
-    InputError: workgroups for which a compute unit has no room.
+    Raises InputError: workgroups for which a compute unit has no room.
     """
     if shape.wavefronts > model.wavefronts_per_cu:
         raise InputError(

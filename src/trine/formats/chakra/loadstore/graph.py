@@ -87,12 +87,7 @@ class GraphBuilder:
         self._messages: dict[tuple[object, ...], int] = {}
 
     def build(self) -> LoadStoreGraph:
-        """All tasks.
-
-        Raises
-        ------
-        PlanError: what has no kernel, a host that is not there, or more than MAX_TASKS tasks.
-        """
+        """All tasks. Raises PlanError: what has no kernel, a host that is not there, or more than MAX_TASKS tasks."""
         self._add_communication()
         for rank in range(self._trace.num_ranks):
             self._add_rank(rank)
@@ -117,12 +112,7 @@ class GraphBuilder:
     def _add_collective(self, step: Collective, ranks: tuple[int, ...]) -> None:
         first, algorithm = self._kernels.collective(step, ranks)
         self._collectives[step.axis, int(step.key[0])] = len(self._uses), first
-        self._uses.append(
-            CollectiveLabel(
-                kind=step.kind, algorithm=algorithm, size_bytes=step.size_bytes, ranks=ranks, axis=step.axis,
-                step=step.label.step,
-            )
-        )  # fmt: skip
+        self._uses.append(CollectiveLabel.of(step, algorithm, ranks))
 
     # -- tasks of the ranks ------------------------------------------------------------------------------------------
 
@@ -138,7 +128,12 @@ class GraphBuilder:
             number = self._collectives[step.axis, int(step.key[0])][0] if isinstance(step, Collective) else -1
             tasks = self._tasks(rank, step, tensor_bytes)
             for row, carried in tasks:
-                self._add(row, carried, step.label, before)
+                if len(self._rows) >= MAX_TASKS:
+                    raise PlanError(f"the traces have more than {MAX_TASKS:,} tasks, too many for the load-store level")
+                self._rows.append(row)
+                self._carried.append(carried)
+                self._labels.append(step.label)
+                self._before.append(tuple(dict.fromkeys(before)))
                 self._collective.append(number)
                 before = [len(self._rows) - 1]
             if isinstance(step, Collective):
@@ -171,14 +166,6 @@ class GraphBuilder:
         program = self._programs.get((step.duration_ps, tensor_bytes)) if is_kernel(step) else None
         kernel = -1 if program is None else self._kernels.add(program, (rank,), "compute")
         return TaskRow(COMPUTE, rank, stream=stream, duration_ps=step.duration_ps), _Carried(kernel)
-
-    def _add(self, row: TaskRow, carried: _Carried, label: tuple[int, ...], before: list[int]) -> None:
-        if len(self._rows) >= MAX_TASKS:
-            raise PlanError(f"the traces have more than {MAX_TASKS:,} tasks, too many for the load-store level")
-        self._rows.append(row)
-        self._carried.append(carried)
-        self._labels.append(label)
-        self._before.append(tuple(dict.fromkeys(before)))
 
     # -- the graph -----------------------------------------------------------------------------------------------
 

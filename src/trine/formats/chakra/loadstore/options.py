@@ -29,9 +29,7 @@ class KernelChoices:
     else ``auto``. compute_workgroups, compute_wavefronts: of compute nodes; None: one workgroup for each compute unit.
     compute_traffic: whether compute nodes move their tensors.
 
-    Raises
-    ------
-    InputError: a number below 1, a collective or an algorithm that has no kernel.
+    Raises InputError: a number below 1, a collective or an algorithm that has no kernel.
     """
 
     workgroups: int | None = option(None, "Set the workgroups of communication kernels [32].")

@@ -189,7 +189,10 @@ def loadstore_job(
     on_compile: Callable[[], None] | None = None,
 ) -> LoadStoreJob:
     """The kernels and tasks of traces; compute kernels are run alone for it. Raises as simulate_chakra_loadstore."""
-    _check_algorithms(trace, choices)
+    kinds = {step.kind for program in trace.programs for step in program.steps if isinstance(step, Collective)}
+    for kind, name in choices.algorithms.items():
+        if kind not in kinds:
+            raise InputError(f"no trace has a {kind} to run by {name!r}{nearest(kind, kinds)}", field="algorithms")
     trace = _with_traffic(trace, choices)
     nodes, shape = _compute_nodes(trace), choices.shape(model)
     _check_lines(nodes, model)
@@ -208,13 +211,6 @@ def _model(model: GpuModel | str | None, cluster: Cluster, num_ranks: int) -> Gp
     if model is None:
         return gpu_model_of(cluster, cluster.gpus[:num_ranks])
     return load_gpu_model(model) if isinstance(model, str) else model
-
-
-def _check_algorithms(trace: ChakraTrace, choices: KernelChoices) -> None:
-    kinds = {step.kind for program in trace.programs for step in program.steps if isinstance(step, Collective)}
-    for kind, name in choices.algorithms.items():
-        if kind not in kinds:
-            raise InputError(f"no trace has a {kind} to run by {name!r}{nearest(kind, kinds)}", field="algorithms")
 
 
 def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:
