@@ -70,7 +70,7 @@ def origin_row(origin: Origin | None) -> Row | None:
     return None if origin is None else asdict(origin)
 
 
-class Work:
+class ReplayWork:
     """Progress of a replay: milliseconds of CPU time of the rows done and of all rows, as stored with each row.
 
     A row without a stored time counts as the mean row.

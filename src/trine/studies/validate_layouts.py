@@ -30,7 +30,7 @@ from trine.studies.step_factors import (
     refined,
     words,
 )  # fmt: skip
-from trine.studies.stored import Work, origin_row, read_stored
+from trine.studies.stored import ReplayWork, origin_row, read_stored
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import sampled, thinned
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
@@ -232,7 +232,7 @@ def validate_layouts(
     fitted_on = [row for row in rows if _is_fitted_on(row)]
     one_node = [row for row in rows if row.num_nodes == 1 and not row.apart]
     again = [] if sample or blind else [*fitted_on, *fitted_on, *one_node]
-    work = Work("layouts", (row.name for row in (*rows, *again)), progress)
+    work = ReplayWork("layouts", (row.name for row in (*rows, *again)), progress)
     ask = partial(replay, answers=answers, jobs=jobs, done=work)
     if sample or blind:
         steps = (*compared(rows, ask(rows, usual)), *unread)

@@ -30,7 +30,7 @@ from trine.studies.memory_rows import (
     load_memory_rows,
     read_memory_rows,
 )
-from trine.studies.stored import Work, origin_row, read_stored
+from trine.studies.stored import ReplayWork, origin_row, read_stored
 from trine.studies.training_rows import ULTRASCALE, check_sources
 from trine.studies.validation import HEAD, Errors, UnreadRow, Validation, blocks, cells, errors_by, grouped
 from trine.units import format_bytes
@@ -195,7 +195,7 @@ def validate_memory(
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found, work = _AskedMemory(), [], Work("memory", (row.name for row in rows), progress)
+    asked, found, work = _AskedMemory(), [], ReplayWork("memory", (row.name for row in rows), progress)
     for row in rows:
         began = time.process_time()
         found.append(replace(asked.compared(row), cpu_s=time.process_time() - began))

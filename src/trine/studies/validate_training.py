@@ -19,7 +19,7 @@ from trine.results.text import aligned
 from trine.software.profile import Software
 from trine.studies.replay_rows import Answers, Ask, cost, replay
 from trine.studies.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
-from trine.studies.stored import Work, origin_row, read_stored
+from trine.studies.stored import ReplayWork, origin_row, read_stored
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
@@ -184,7 +184,7 @@ def validate_training(
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
     rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
     again = [] if sample or blind else [row for row in rows if not row.apart]
-    work = Work("training", (row.name for row in (*rows, *again)), progress)
+    work = ReplayWork("training", (row.name for row in (*rows, *again)), progress)
     ask = partial(replay, answers=answers, jobs=jobs, done=work)
     steps = compared(rows, ask(rows, usual))
     if sample or blind:
