@@ -3,7 +3,7 @@
     python benchmarks/store_reports.py [training] [layouts] [memory] [--jobs N] [--source NAME ...] [--renew N]
 
 All three take 2 to 4 hours of CPU time. An interrupted replay resumes: finished rows of training and layouts are kept
-in ``out/stored-reports`` (remove the folder after a change in ``trine/results``). Reports that are current are skipped.
+in ``out/stored-reports``, for the same data and code. Reports that are current are skipped.
 
 --source  Replay only this source of the training steps and keep the others, if cheap rows of them are unchanged.
 --renew   Replay nothing: compare the N cheapest rows of each source with the stored report. If all are equal, renew its
@@ -32,7 +32,7 @@ from trine.studies.validate_memory import load_stored_memory, validate_memory
 from trine.studies.validate_training import load_stored_training, validate_training
 from trine.studies.validation import grouped
 
-#: CPU time in seconds above which a row is left out of a sample.
+#: A sample excludes rows with more CPU time, in seconds.
 MAX_CPU_S = 10.0
 #: Largest relative difference of two predictions of the same row that is a rounding error.
 ROUNDING = 1e-6
@@ -52,15 +52,20 @@ def step_records(steps: Iterable[ComparedStep]) -> list[dict[str, Any]]:
     return [{**asdict(step.answer), "calibrated_s": step.calibrated_s} for step in steps]
 
 
+def sum_of_cpu_s(answers: Answers) -> float:
+    """Return the CPU time of all kept answers, including an interrupted run."""
+    return sum(answer.cpu_s for answer in answers._known.values())
+
+
 def training(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
     """Replay and store the training steps; return the rows of other sources that differ from the stored report."""
     answers = Answers(KEPT / "training")
     found = validate_training(answers=answers, jobs=jobs, sources=sources or None, progress=progress)
-    steps, cpu_s = found.steps, answers.cpu_s
+    steps, cpu_s = found.steps, sum_of_cpu_s(answers)
     if sources:
         new, old = {step.row.name: step for step in found.steps}, load_stored_training()
         steps, cpu_s = tuple(new.get(step.row.name, step) for step in old.steps), read_stored("training")[0].cpu_s
-        if different := step_differences(set(steps) - set(found.steps), Ask(), 2):
+        if different := step_differences((step for step in steps if step.row.name not in new), Ask(), 2):
             return different
     store("training", {"rows": step_records(steps)}, cpu_s)
     return []
@@ -72,7 +77,7 @@ def layouts(progress: Progress, jobs: int | None, sources: list[str]) -> list[st
     found = validate_layouts(answers=answers, jobs=jobs, progress=progress)
     rows, alone = step_records(step for step in found.steps if not step.row.fault), step_records(found.blind)
     content = {"rows": rows, "blind": alone, "factors": found.factors, "num_fitted": found.num_fitted}
-    store("layouts", content, answers.cpu_s)
+    store("layouts", content, sum_of_cpu_s(answers))
     return []
 
 

@@ -23,7 +23,7 @@ def main() -> None:
     show(found)
     show(trine.kernel_detail(MODEL, PLAN, trine.DetailOptions(rank=SLOW, layer=3, phase="backward"), step, **HOW))
     print()
-    print("\n".join(found.summary().splitlines()[5:19]))
+    print("\n".join(found.details().splitlines()[5:18]))
 
 
 def show(found: trine.simulation.detail_result.KernelDetail) -> None:

@@ -47,7 +47,7 @@ def main() -> None:
         received = sum(row[0] for row in matrix[1:])
         print(f"{name:32} {found.times_ps[0] / 1e6:8.2f} us {received / MIB:9.2f} MiB {received / rate * 1e6:10.2f} us")
     print()
-    print("\n".join(line for line in found.summary().splitlines() if line.startswith("evidence")))
+    print("\n".join(line for line in found.details().splitlines() if line.startswith("evidence")))
 
 
 def answer(op: str, **options: object) -> trine.collectives.loadstore.LoadStoreCollectiveResult:

@@ -171,7 +171,7 @@ def test_the_text_never_contradicts_its_table(tmp_path: Path, factor: float, see
     first = chance.randrange(len(SIZES) - 4)
     times = [t * (factor if i >= first else 1) * chance.lognormvariate(0, 0.12) for i, t in enumerate(times_us(dgx()))]
     check = check_log(log_of(tmp_path, times), dgx())
-    *table, verdict = [line for line in check.table().splitlines() if not line.startswith("# what was compared")]
+    *table, verdict = [line for line in check.table().splitlines() if not line.startswith("# causes compared")]
     marked = [line for line in table if line.endswith("slow")]
     summary = check.summary()
     assert sum(line.endswith("slow") for line in summary.splitlines()) == len(marked)

@@ -79,7 +79,7 @@ def test_one_gpu_is_exact_and_readable():
         (["--gpus", 2, "--parallel", "ddp", "--network", "fare", *RING], "fair"),
         (["--compute", "recorded", "--batch", 64], "linear"),
         (["--gpus", 2, "--parallel", "ddp", "--bucket", "25", *RING], "unit"),
-        (["--gpus", 2, "--parallel", "tp", "--bucket", "25MiB", *RING], "--bucket is about DDP"),
+        (["--gpus", 2, "--parallel", "tp", "--bucket", "25MiB", *RING], "--bucket needs DDP"),
         (["--gpus", 2, "--parallel", "ddp", "--schedule", "1f1b", *RING], "--schedule needs a pipeline: add --pp N"),
         (
             ["--gpus", 2, "--parallel", "ddp", "--tp-style", "megatron", *RING],

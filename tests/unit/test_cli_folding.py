@@ -82,7 +82,7 @@ def test_slow_ranks_and_jitter_are_those_of_the_api(tmp_path):
         slow=((3, 1.3),), jitter=Jitter(distribution="normal", spread=0.05), per="step", seed=4
     )  # fmt: skip
     assert content["step_time_s"] == simulate(stragglers=stragglers).step_time_s
-    assert "rank 3 computes 1.3 times as long" in text
+    assert "rank 3: 1.3x compute time" in text
     assert not any("every rank takes the same time" in sentence for sentence in content["not_modelled"])
 
 

@@ -189,7 +189,7 @@ def test_a_deadlock_names_the_wavefronts(tmp_path):
         (["show", "nowhere.gpu"], "cannot be read"),
         (["show", "README"], "is neither a text program"),
         (["show", "WRONG"], "wrong.gpu:4: unknown operation 'lod'; did you mean 'load'?"),
-        (["run", "FULL", *MACHINE], "--unroll cannot matter"),
+        (["run", "FULL", *MACHINE], "--unroll has no effect"),
         (["run", "FILE", "--cluster", "dgx-h100", "--initiator", "proxy"], "--initiator has no effect: the program"),
         (["run", "ONE", "--cluster", "astra3-generic", "--no-fold"], "are about several ranks"),
         (["run", "WIDE", *MACHINE], "wavefronts, and a CU of GPU 'astra3-generic' holds no more than"),

@@ -75,7 +75,7 @@ def test_recorded_steps_keep_what_was_recorded():
         ("name: x\ndescription: y\nlaunch: {cpu_us: 3}\n", "cpu_us"),
         ("name: x\ndescription: y\noperators: {kernels: {norms: [1, 2]}}\n", "did you mean 'norm'"),
         ("name: x\ndescription: y\nplan: {schedul: 1f1b}\n", "did you mean 'schedule'"),
-        ("name: x\ndescription: y\nfactors: {cpu: {value: 2}}\n", "on which rows"),
+        ("name: x\ndescription: y\nfactors: {cpu: {value: 2}}\n", "must name the rows"),
         ("name: x\ndescription: y\nlaunch: {queue_limit: -1}\n", "queue_limit"),
     ],
 )

@@ -267,7 +267,7 @@ FAULTS = [
     ("topology: {kind: rnig, gpus: 2, bandwidth: 1 GB/s, latency: 0}", "unknown topology 'rnig'; did you mean 'ring'"),
     ("topology: {kind: ring, gpus: 2, link: pcie5, lanes: 2, bandwidth: 1 GB/s}", "topology.lanes: has no effect"),
     ("topology: {kind: ring, gpus: 2, latency: 0}", "topology.bandwidth: is missing"),
-    ("topology: {kind: mesh, gpus: 5, rows: 2, cols: 2, bandwidth: 1 GB/s, latency: 0}", "has 4 GPUs, but 5"),
+    ("topology: {kind: mesh, gpus: 5, rows: 2, cols: 2, bandwidth: 1 GB/s, latency: 0}", "has 4 GPUs, not 5"),
 ]
 
 

@@ -74,4 +74,4 @@ def test_what_is_expected_of_a_file_that_is_not_there_is_an_error(tmp_path):
     (tmp_path / "expected.yaml").write_text("b.txt: {code: 0}\n")
     done = subprocess.run([sys.executable, str(TOOL), str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "b.txt: no such file" in done.stderr
+    assert "b.txt: there is no such file" in done.stderr

@@ -120,7 +120,7 @@ def test_columns_of_ones_own(tmp_path):
         ([("{1: 0, 3: 2,", "{3: 2,")], r"memory_copy_trace.csv:3: peers: device '1' is no peer"),
         ([("at: start", "at: middle")], "unknown at 'middle'"),
         ([(", address: input, step: 4 KiB, bytes: 4 KiB", "")], "needs an address, or 'ignore: true', and not both"),
-        ([("*DEVICE_TO_DEVICE", "*D2D")], "a copy of device '1' to the target, but no rule of .* says to which"),
+        ([("*DEVICE_TO_DEVICE", "*D2D")], "a copy of device '1' to the target, but no rule of .* sets its address"),
         ([("rows: kernel", "rows: kernels")], "unknown rows 'kernels'; did you mean 'kernel'"),
         ([('kernel: "gemv_allreduce(*"\n', "")], "needs the kernel of the target whose start is time 0, or start_ns"),
         ([("bytes: 4 KiB", "bytes: 4096")], "needs a unit"),

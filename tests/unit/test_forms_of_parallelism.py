@@ -88,7 +88,7 @@ REFUSED = [
     ({"dp": 2, "ep": 2, "capacity_factor": float("nan")}, "capacity_factor must be a number above 0"),
     ({"data": "dp", "dp": 2, "cp": 2}, "context and expert parallelism need ddp"),
     ({"data": "dp", "dp": 2, "sharding": "zero1"}, "needs ddp"),
-    ({"sync_every": 2, "steps": 2}, "there are none"),
+    ({"sync_every": 2, "steps": 2}, "sync_every needs DDP replicas"),
     ({"sync_every": 2, "steps": 3, "dp": 2}, "3 steps are no whole number of rounds of sync_every = 2"),
     ({"sync_every": 2, "steps": 2, "dp": 2, "sharding": "zero1"}, "does not combine with sharding"),
     ({"sync_every": 0, "dp": 2}, "sync_every must be a positive whole number"),

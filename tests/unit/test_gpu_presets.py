@@ -267,7 +267,7 @@ def test_a_model_made_in_python_is_checked_by_the_same_rules() -> None:
         (replace(model, header_bytes=0), "header: must be from 1"),
         (replace(model, monitor=Monitor(capacity=-1, wakeup_ps=0)), "monitor.capacity: must be from 0 to"),
         (replace(model, monitor=Monitor(capacity=1, wakeup_ps=-1)), "monitor.wakeup: must be from 0 to"),
-        (replace(model, monitor=Monitor(capacity=1, wakeup_ps=0), poll_ps=None), "kernels.poll: is none, but wave"),
+        (replace(model, monitor=Monitor(capacity=1, wakeup_ps=0), poll_ps=None), "kernels.poll: is missing: wave"),
         (replace(model, noc=replace(model.noc, kind="ring")), "unknown kind 'ring'"),
         (replace(model, ports=replace(model.ports, choice="hash")), "ports.choice.*did you mean 'hashed'"),
         (replace(model, ports=replace(model.ports, arbitration="faire")), "did you mean 'fair'"),

@@ -47,7 +47,7 @@ def test_bytes_of_packets_follow_from_busy_times():
     found = result(program=replace(program(), op_kind=kinds))
     back = found.links[2]
     assert back.data_bytes + back.control_bytes == 5 * US * (10**10 // 2) // 10**12
-    assert found.not_modelled[-1].startswith("what copy engines")
+    assert found.not_modelled[-1].startswith("memory-channel and NoC traffic of copy engines")
 
 
 @pytest.mark.parametrize("ports", [1, 3, 4, 8, 18])

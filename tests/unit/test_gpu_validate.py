@@ -68,7 +68,7 @@ def test_what_is_right_passes():
         ("operand_address", 0, -128, "-128 is no address"),
         ("operand_address", 0, 2**62, f"{2**62} is no address"),
         ("operand_address", 0, 1000, "addresses 1000 to 1128 leave one buffer of a (0 to 1024)"),
-        ("operand_address", 4, 961, "(dma): addresses 961 to 1024 are not inside"),
+        ("operand_address", 4, 961, "(dma): addresses 961 to 1024 leave one buffer"),
         ("operand_address", 6, 10**6, None),
         ("operand_step", 1, -512, "-256 is no address"),
         ("operand_semaphore", 0, 0, "semaphore 0 of an operand without semaphores"),

@@ -77,7 +77,7 @@ def test_parallel_links_are_kept():
         (lambda d: d["edges"].append({**edge("xpu", "swi"), "link": "wire"}), r"edges\[1\].ep2.component.*'swi'.*'sw'"),
         (lambda d: d["edges"].append({**edge("xpu[8]", "sw"), "link": "wire"}), r"edges\[1\].*xpu\[8\].*there are 8"),
         (lambda d: d["edges"].append({**edge("xpu[0:9]", "sw"), "link": "wire"}), "there are 8"),
-        (lambda d: d["edges"].append({**edge("xpu[3:3]", "sw"), "link": "wire"}), "picks nothing"),
+        (lambda d: d["edges"].append({**edge("xpu[3:3]", "sw"), "link": "wire"}), "selects none"),
         (lambda d: d["edges"].append({**edge("xpu[::0]", "sw"), "link": "wire"}), "cannot read the slice"),
         (lambda d: d["edges"].append({**edge("xpu[a]", "sw"), "link": "wire"}), "cannot read the index"),
         (lambda d: d["edges"].append({**edge("xpu[0:2]", "sw[0:3]", "one2one"), "link": "wire"}), "2 and 3"),

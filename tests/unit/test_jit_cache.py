@@ -89,7 +89,7 @@ def test_what_is_wrong_is_not_read_but_said_once_and_replaced(name, folder):
         assert _jit_files.read(folder, NAME) is None
     assert [str(each.message) for each in caught] == [
         f"{folder}: {NAME}.nbc {reason}: trine compiles it again and replaces the file if it can; if this "
-        "come again, delete the folder and run 'trine warmup'"
+        "comes again, delete the folder and run 'trine warmup'"
     ]
     assert _jit_files.read(folder, OTHER) == CONTENT
     _jit_files.write(folder, NAME, b"new")

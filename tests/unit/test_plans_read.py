@@ -158,7 +158,7 @@ def sample(name: str) -> KernelPlan:
         ("v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json", 512, "is for messages of 1024 bytes to 2097152 bytes"),
         ("v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json", 2**22, "got 4194304"),
         ("v2_HEAD_allreduce_allpairs_4gpu.json", 1000, "needs a multiple of 512 bytes, not 1000; the next is 1024"),
-        ("v1_v0.7.0_allreduce_ring_4gpu.json", 100, "takes multiples of 64 bytes"),
+        ("v1_v0.7.0_allreduce_ring_4gpu.json", 100, "needs a multiple of 64 bytes"),
         ("allreduce_a100_ring_4_1_1.xml", 0, "a message must have a size"),
     ],
 )

@@ -151,9 +151,9 @@ def test_attention_without_visible_heads_is_said_and_not_silently_allowed() -> N
 @pytest.mark.parametrize(
     ("workload", "fields", "style", "rule"),
     [
-        (model, {}, "megatron", "the default for models with attention"),
-        (recorded, {}, "megatron", "the default for models with attention"),
-        (lambda: trine.load("resnet50-h100-b128"), {}, "column", "the default for models without attention"),
+        (model, {}, "megatron", "default for models with attention"),
+        (recorded, {}, "megatron", "default for models with attention"),
+        (lambda: trine.load("resnet50-h100-b128"), {}, "column", "default for models without attention"),
         (model, {"tp_style": "column"}, "column", "asked for"),
         (model, {"tp_style": "megatron"}, "megatron", "asked for"),
         (model, {"sequence_parallel": True}, "megatron", "sequence parallelism is a part of it"),

@@ -44,7 +44,7 @@ def test_built_in_network_models(name):
 
 def test_max_min_leaves_nothing_and_the_equal_split_does():
     check_network_model(FairSharing(), work_conserving=True)
-    with pytest.raises(AssertionError, match=r"'equal'.* is held at .* although no link on its way is full"):
+    with pytest.raises(AssertionError, match=r"'equal'.* has .* although no link on its way is full"):
         check_network_model(EqualSplit(), work_conserving=True)
 
 

@@ -244,7 +244,7 @@ def test_kernels_of_the_step_before_are_left_out(tmp_path: Path) -> None:
                           "args": {"correlation": 999, "device": 0}})  # fmt: skip
     workload = record.load(tmp_path)
     assert len(workload.operators) == 3
-    assert any("the step before" in text for text in workload.assumptions)
+    assert any("launched before the trace began" in text for text in workload.assumptions)
 
 
 def test_the_answer_and_its_json_list_what_was_recorded(tmp_path: Path) -> None:

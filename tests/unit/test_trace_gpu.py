@@ -91,7 +91,7 @@ def test_what_is_not_said_means_the_tables_where_a_gpu_is_known(cluster, options
     assert result.step_time_ps == simulated(CPU_PAIR, cluster, compute="tables", **options).step_time_ps
     rows = operator_rows(result)
     assert {kind for kind, _ in rows} <= {"interpolated", "transferred", "assumed"}
-    assert all("no recorded time" in detail and "a CPU" in detail for _, detail in rows)
+    assert all("from the shapes of a step recorded on" in detail and "a CPU" in detail for _, detail in rows)
 
 
 @pytest.mark.parametrize("cluster", [SWITCH, None])
@@ -210,7 +210,10 @@ def test_kept_times_leave_the_clusters_memory_as_it_is():
     kept = simulated(chain("h100-sxm"), small, gpu="h100-sxm")
     assert kept.memory_capacity_bytes == (40 * 2**30,) * 2
     assert any("times are from the h100-sxm of the trace" in text for text in kept.warnings)
-    assert "kept on the cluster's a100-40gb" in operator_rows(simulated(chain("h100-sxm"), small, gpu="h100-sxm"))[0][1]
+    assert (
+        "also used for the cluster's a100-40gb"
+        in operator_rows(simulated(chain("h100-sxm"), small, gpu="h100-sxm"))[0][1]
+    )
 
 
 def test_a_roofline_is_the_clusters_whatever_the_trace_was_recorded_on():
@@ -331,4 +334,4 @@ def test_a_calibration_is_of_one_gpu_that_is_known(tmp_path):
     assert trine.Calibration.load(file).gpu == "h100-sxm"
     done = cli("calibrate", CPU_PAIR)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "times of a CPU" in done.stderr
+    assert "holds CPU times" in done.stderr

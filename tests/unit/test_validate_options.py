@@ -51,7 +51,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(replay_rows, "_answers", predict)
-    monkeypatch.setattr(replay_rows, "_state", lambda: "made up")
+    monkeypatch.setattr(replay_rows, "hash_inputs", lambda: "made up")
     for module in (validate_training, validate_layouts):
         monkeypatch.setattr(module, "load_layouts", few(load_layouts))
     monkeypatch.setattr(validate_training, "load_rows", few(load_rows))

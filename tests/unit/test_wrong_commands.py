@@ -39,7 +39,7 @@ def run(line: str) -> tuple[int, str, str]:
         (f"{REDUCE} --cluster four.yaml --nodes 32", "'four' is 4 nodes that are joined already, and --nodes joins"),
         (f"{REDUCE} --cluster four.yaml --nodes 2", "; --gpus 16 takes its first 2 nodes"),
         (f"{REDUCE} --cluster four.yaml --nodes 1", "; --gpus 8 takes its first node"),
-        (f"{REDUCE} --cluster four.yaml --gpus 64", "'four' has 32 GPUs, and 64 are asked for: its 4 nodes are joined"),
+        (f"{REDUCE} --cluster four.yaml --gpus 64", "'four' has 32 GPUs, not 64: its 4 nodes are joined"),
         (f"{REDUCE} --cluster four.yaml --fabric clos", "are joined already, so that --fabric clos joins nothing"),
         ("cluster show four.yaml --nodes 32", "'four' is 4 nodes that are joined already"),
         (f"{REDUCE} --cluster plain.yaml --nodes 2", "'plain' has no NICs, so that no fabric can join 2 of it"),

@@ -141,7 +141,7 @@ def _summary(machine: Cluster) -> list[str]:
     lines.append(f"numbers are {machine.evidence}")
     lines += _kinds(machine) if len(machine.links) else []
     if machine.circuits is not None:
-        lines.append(f"GPUs that no links join: {machine.circuits.describe()}")
+        lines.append(f"GPUs without links: {machine.circuits.describe()}")
     bisection = bisection_bytes_per_s(machine)
     if bisection is not None:
         lines.append(f"first half of the GPUs to the second: {format_bandwidth(bisection)}")

@@ -112,8 +112,6 @@ def training(
 ) -> None:
     """Compare published training steps with predictions: error by source, GPU, software and scale.
 
-    Prints the stored report, unless options select rows or ask for a replay.
-
     Example: trine validate training
     """
     from trine.errors import InputError
@@ -121,18 +119,14 @@ def training(
 
     if report is not None and sources:
         raise InputError("the report is about all sources: leave out --source", field="report")
-    asked: dict[str, Any] = {
-        "sample": sample, "most_rows": most_rows, "software": software, "blind": blind, "jobs": jobs
-    }  # fmt: skip
-    chosen = asked | {"sources": sources}
-    found = _replayed(validate_training, again, **chosen) if _is_chosen(again, chosen) else load_stored_training()
+    asked = {"sample": sample, "most_rows": most_rows, "software": software, "blind": blind, "jobs": jobs}
+    found = _report(load_stored_training, validate_training, again, asked | {"sources": sources})
     _answer(found, json, brief, details)
     if report is not None:
         from trine.studies.training_page import write_page
         from trine.studies.validate_layouts import load_stored_layouts, validate_layouts
 
-        is_replayed = _is_chosen(again, asked)
-        on_layouts = _replayed(validate_layouts, again, **asked) if is_replayed else load_stored_layouts()
+        on_layouts = _report(load_stored_layouts, validate_layouts, again, asked)
         with writes():
             for path in write_page(found, on_layouts, report):
                 say(f"wrote {path}")
@@ -150,28 +144,25 @@ def layouts(
 ) -> None:
     """Compare layouts of the Ultra-Scale Playbook with predictions: rank correlation, and the regret of trine's choice.
 
-    Prints the stored report, unless options select rows or ask for a replay.
-
     Example: trine validate layouts
     """
     from trine.studies.validate_layouts import load_stored_layouts, validate_layouts
 
-    asked: dict[str, Any] = {"sample": sample, "software": software, "blind": blind, "jobs": jobs}
-    found = _replayed(validate_layouts, again, **asked) if _is_chosen(again, asked) else load_stored_layouts()
-    _answer(found, json, brief, details)
+    asked = {"sample": sample, "software": software, "blind": blind, "jobs": jobs}
+    _answer(_report(load_stored_layouts, validate_layouts, again, asked), json, brief, details)
 
 
-def _is_chosen(again: bool, asked: dict[str, Any]) -> bool:
-    """Whether options select rows or ask for a replay."""
-    return again or any(value is not None and value is not False for value in asked.values())
-
-
-def _replayed(validate: Callable[..., Found], again: bool, **asked: Any) -> Found:
-    """Replay rows with progress; take answers of the user's cache, except for ``again``."""
+def _report(
+    load: Callable[[], Found], validate: Callable[..., Found], again: bool, asked: dict[str, Any], is_kept: bool = True
+) -> Found:
+    """Return the stored report; replay rows if options select them or ask for it. is_kept: use the user's cache."""
+    if not again and all(value is None or value is False for value in asked.values()):
+        return load()
     from trine.studies.replay_rows import Answers, user_answers
 
+    kept = {"answers": Answers(None) if again else user_answers()} if is_kept else {}
     with RowsLine() as progress:
-        return validate(**asked, answers=Answers(None) if again else user_answers(), progress=progress.rows)
+        return validate(**asked, **kept, progress=progress.rows)
 
 
 def memory(
@@ -184,18 +175,12 @@ def memory(
 ) -> None:
     """Compare published peak memory with the model, worst first, and check which layouts fit.
 
-    Prints the stored report, unless options select rows or ask for a replay.
-
     Example: trine validate memory
     """
     from trine.studies.validate_memory import load_stored_memory, validate_memory
 
-    if again or sample or sources:
-        with RowsLine() as progress:
-            found = validate_memory(sample=sample, sources=sources, progress=progress.rows)
-    else:
-        found = load_stored_memory()
-    _answer(found, json, brief, details)
+    asked = {"sample": sample, "sources": sources}
+    _answer(_report(load_stored_memory, validate_memory, again, asked, is_kept=False), json, brief, details)
 
 
 def operators(

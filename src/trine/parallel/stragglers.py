@@ -163,7 +163,7 @@ class Stragglers(OneLine):
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was put in, for the result's evidence (``assumed``)."""
-        said = [f"rank {rank} computes for {factor:g} times the usual time" for rank, factor in self.slow[:8]]
+        said = [f"rank {rank}: {factor:g}x compute time" for rank, factor in self.slow[:8]]
         if len(self.slow) > 8:
             said.append(f"{len(self.slow) - 8} more ranks are slow")
         if self.jitter is not None:

@@ -99,7 +99,7 @@ def _write_csv(table: Table, file: BinaryIO) -> None:
         write_csv(file, names, zip(*columns, strict=True))
     else:
         rows = [flat(row) for row in table]
-        write_csv(file, rows[0], (row.values() for row in rows))
+        write_csv(file, rows[0] if rows else (), (row.values() for row in rows))
 
 
 def _arrow_column(table: RecordTable, name: str, pa: Any) -> Any:

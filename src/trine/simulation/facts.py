@@ -176,7 +176,7 @@ def _operator_detail(kind: str, setup: Setup) -> str:
         of = f"from the shapes of {workload.name}"
         if workload.format != SYNTHESISED:
             of = f"from the shapes of {_shapes_of(workload)}"
-        return of + _TABLES.get(kind, "")
+        return of + _TABLES.get(kind, " alone")
     recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
     target = setup.gpu.name if setup.gpu is not None else " and ".join(setup.times.moved_to) or "another size"
     if setup.times.is_recorded and setup.times.is_elsewhere:
@@ -192,8 +192,8 @@ def _operator_detail(kind: str, setup: Setup) -> str:
 
 #: What operators predicted from shapes rest on.
 _TABLES = {
-    "interpolated": "and benchmarks of this GPU (trine help operator-time)",
-    "transferred": "and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
+    "interpolated": " and benchmarks of this GPU (trine help operator-time)",
+    "transferred": " and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
 }
 
 

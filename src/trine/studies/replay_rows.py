@@ -1,6 +1,6 @@
-"""Published steps predicted, one process a core, each answer kept: a second run takes what it finds.
+"""Predictions of published steps, one process per core. Answers can be kept, so that a second run takes them.
 
-An answer is kept under a hash of the row, of what was asked, and of the files of trine that answers depend on.
+The key of an answer is a hash of the row, the question, and trine's data and code.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -18,22 +18,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trine._version import __version__
 from trine.errors import InputError, SimulationError, TrineError
 from trine.results import Result
 from trine.results.waits import RANK_REASONS
 from trine.simulation.software import as_software
 from trine.software.profile import NO_SOFTWARE, USUAL_FACTORS, Software, known_software
+from trine.studies.stored import hash_inputs
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
 #: A critical path is taken for whole that covers so much of the step.
 LEAST_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
-#: Folders of the package that answers do not depend on.
-_SHOWN_ONLY = ("cli", "studies", "testing", "formats", "replay", "results", "__pycache__")
-_NOT_ASKED = ("bands.yaml", "headline.py", "sources.yaml", "steps.csv.gz", "layouts.csv.gz", "README.md")
-
 #: Fields of a source that its rows' answers depend on.
 _SOURCE_FIELDS = ("cluster", "software", "operators", "model", "plan", "fill")
 
@@ -163,11 +159,6 @@ class Answers:
         except (ValueError, TypeError, KeyError):  # a line that is not whole: a kill in the middle of a write
             return
 
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of all kept answers."""
-        return sum(answer.cpu_s for answer in self._known.values())
-
     def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
         """Return the kept answer, or None."""
         return self._known.get(_key(row, ask))
@@ -196,24 +187,9 @@ def user_answers() -> Answers:
 
 def _key(row: TrainingRow, ask: Ask) -> str:
     source = {name: str(getattr(row.source, name)) for name in _SOURCE_FIELDS}
-    asked = [_state(), dict(row.facts), source, asdict(ask)]
+    asked = [hash_inputs(), dict(row.facts), source, asdict(ask)]
     text = json.dumps(asked, sort_keys=True, default=Software.model_dump_json)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@cache
-def _state() -> str:
-    """A hash of trine's version and of the files that answers depend on."""
-    root = Path(__file__).parent.parent
-    found = hashlib.sha256(__version__.encode())
-    for path in sorted(root.rglob("*")):
-        inside = path.relative_to(root)
-        is_read = inside.parts[0] not in _SHOWN_ONLY and "__pycache__" not in inside.parts
-        if is_read and path.is_file() and path.name not in _NOT_ASKED:
-            found.update(f"{inside}:".encode() + hashlib.sha256(path.read_bytes()).digest())
-    for name in ("training_rows.py", "steady.py", "replay_rows.py"):
-        found.update((Path(__file__).parent / name).read_bytes())
-    return found.hexdigest()
 
 
 def replay(
@@ -235,15 +211,15 @@ def replay(
     left = [row for row in rows if row.name not in found]
     for name in found:
         done(name)
-    for row, answer in _answers(_shuffled(left), ask, jobs or os.cpu_count() or 1):
+    for row, answer in _answers(shuffled(left), ask, jobs or os.cpu_count() or 1):
         answers.add(row, ask, answer)
         found[row.name] = answer
         done(row.name)
     return [found[row.name] for row in rows]
 
 
-def _shuffled(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
-    """Return rows in the order of the hashes of their names: long and short rows alternate."""
+def shuffled(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
+    """Return rows in the order of the hashes of their names, of which the first few are a fair sample."""
     return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).digest())
 
 

@@ -14,7 +14,7 @@ from trine.results.report import Row
 from trine.results.text import columns
 from trine.studies.check import check_curve
 from trine.studies.hypotheses import Expected
-from trine.studies.measured import COUNTED, Series, load_machines
+from trine.studies.measured import COUNTED, Series
 from trine.studies.validate import MIB, NOT_COUNTED, TARGETS, CollectiveValidation, Compared, Statistics, statistics
 from trine.studies.validation import grouped, markdown, page_text, write_with_pictures
 
@@ -68,18 +68,13 @@ def _numbers(stats: Statistics) -> str:
     return f"{' '.join(f'{cell:>6}' for cell in cells)} {width:>5}"
 
 
-def met(stats: Statistics, band: str) -> str:
-    """Whether the targets are met, and which are not."""
-    return "meets the targets" if stats.meets(band) else f"misses: {', '.join(stats.missed(band))}"
-
-
 def place(each: Compared) -> str:
     """Size and GPUs of a point."""
     return f"{format_size(each.point.size_bytes)}, {each.series.num_gpus} GPUs"
 
 
 def skipped(validation: CollectiveValidation) -> list[tuple[tuple[str, str], int]]:
-    """((machine, why), number of series) of what was not predicted."""
+    """Return ((machine, reason), number of series) of the series without a prediction."""
     return sorted(Counter((series.machine.name, why) for series, why in validation.skipped).items())
 
 
@@ -115,13 +110,7 @@ def write_report(validation: CollectiveValidation, folder: str | Path) -> list[P
         ERRORS_PICTURE: lambda path: plot_errors(validation, path),
         CURVES_PICTURE: lambda path: plot_curves(validation, path),
     }
-    tables = {
-        GROUPS_TABLE: [
-            {"machine": machine, "collective": op, "sizes": band, **stats.row()}
-            for machine, op, band, stats in validation.groups()
-        ],
-        SERIES_TABLE: _series_rows(validation),
-    }
+    tables = {GROUPS_TABLE: validation.tables()["groups"], SERIES_TABLE: _series_rows(validation)}
     return write_with_pictures(folder, PAGE, page(validation), pictures, tables)
 
 
@@ -131,7 +120,6 @@ def page(validation: CollectiveValidation) -> str:
         f"{band}: median {m:.0%}, p90 {p:.0%}, inside {s:.0%}, median width of the range (high / low) {w}"
         for band, (m, p, s, w) in TARGETS.items()
     )
-    counted, compared = len(validation.counted), len(validation.compared)
     missed = [
         f"{name} {band} ({', '.join(wrong)})"
         for name, band, stats in validation.totals()
@@ -141,10 +129,7 @@ def page(validation: CollectiveValidation) -> str:
     qualities = Counter(x.point.quality for x in validation.compared if x.point.quality not in COUNTED)
     return page_text(
         PAGE,
-        compared=f"{compared:,}",
-        counted=f"{counted:,}",
-        series=len({x.series.number for x in validation.compared}),
-        machines=len({x.series.machine.name for x in validation.compared}),
+        headline=validation.headline,
         totals=_totals_table(validation),
         targets="\n".join(f"- Target {target}." for target in targets),
         notes="".join(f"Note: {note}.\n\n" for note in validation.notes),
@@ -156,17 +141,15 @@ def page(validation: CollectiveValidation) -> str:
     )
 
 
-_LEFT_OUT_GROUPS = ("all machines", "several nodes")
 _COUNTED_GROUPS = ("all machines", "machines used for fitting", "held-out machines", "one node", "several nodes")
 
 
 def _totals_table(validation: CollectiveValidation) -> str:
     """Return the errors of each group of machines, a row each, with both size bands side by side."""
-    left_out = validation.left_out.totals() if validation.left_out is not None else []
-    groups = [
-        *validation.totals(),
-        *((f"family left out: {name}", band, s) for name, band, s in left_out if name in _LEFT_OUT_GROUPS),
-    ]
+    groups = validation.totals()
+    for name, band, stats in validation.left_out.totals() if validation.left_out is not None else ():
+        if name in ("all machines", "several nodes"):
+            groups.append((f"family left out: {name}", band, stats))
     rows = []
     for name, members in grouped(groups, lambda group: group[0]).items():
         bands = {band: (*_cells(s)[:3], _cells(s)[4], "yes" if s.meets(band) else "no") for _, band, s in members}
@@ -185,14 +168,13 @@ def _worst_table(validation: CollectiveValidation) -> str:
 
 def _series_rows(validation: CollectiveValidation) -> list[Row]:
     """Return a row for each series, the largest error first, then the series without a prediction."""
-    machines = load_machines()
     found = grouped(validation.compared, lambda each: each.series.number)
     ranked = sorted(found.values(), key=lambda points: -max(abs(x.error) for x in points))
     both = [*((points[0].series, points, "") for points in ranked), *((s, [], why) for s, why in validation.skipped)]
     rows: list[Row] = []
     for series, points, why in both:
-        machine, stats = machines[series.machine.name], statistics(points)
-        at = None if stats is None else stats.at
+        machine, stats = series.machine, statistics(points)
+        at = stats and stats.at
         rows.append({
             "series": series.name, "machine": machine.name, "family": machine.family, "split": machine.split,
             "cluster": machine.cluster, "launch": machine.launch, "points": len(points),
@@ -208,7 +190,7 @@ def _series_rows(validation: CollectiveValidation) -> list[Row]:
     return rows
 
 
-#: Machines and collectives whose curves are drawn, where they are among those compared.
+#: Machines, collectives and GPUs of the drawn curves, if they are compared.
 CURVES = (
     ("aic-a100", "all_reduce", 8), ("aic-h100", "all_reduce", 8), ("aic-b200", "all_reduce", 8),
     ("aic-h100", "all_to_all", 8), ("aic-rtx-pro-6000", "all_reduce", 8), ("vtrain-v100", "all_reduce", 8),
@@ -217,7 +199,7 @@ CURVES = (
 
 
 def plot_errors(validation: CollectiveValidation, path: Path) -> None:
-    """Predicted / measured time over the size, one dot a point; held-out machines and what does not count apart."""
+    """Draw predicted / measured time against size, one dot per point."""
     figure, axis = subplots(figsize=(10, 4.6))
     kinds = (
         ("not counted", "#BBBBBB", [x for x in validation.compared if x.point.quality not in COUNTED]),
@@ -242,7 +224,7 @@ def plot_errors(validation: CollectiveValidation, path: Path) -> None:
 
 
 def plot_curves(validation: CollectiveValidation, path: Path) -> None:
-    """Bus bandwidth over the size of some series: measured dots, predicted line and band."""
+    """Draw bus bandwidth against size for some series: measured dots, predicted line and range."""
     found = [pair for name in CURVES if (pair := series_named(validation, *name)) is not None]
     figure, axes = subplots(-(-max(1, len(found)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(found)) // 3)),
                              squeeze=False)  # fmt: skip
@@ -279,7 +261,7 @@ def _curve(axis: Any, points: list[Compared]) -> None:
 def series_named(
     validation: CollectiveValidation, machine: str, op: str, gpus: int
 ) -> tuple[Series, list[Compared]] | None:
-    """A series and its points in ascending size, the newest run of those that fit; None if there is none."""
+    """Return the newest run and its points in ascending size, or None."""
     asked = machine, op, gpus
     mine = (x for x in validation.compared if (x.series.machine.name, x.series.op, x.series.num_gpus) == asked)
     found = grouped(mine, lambda each: each.series.number)

@@ -10,15 +10,14 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from trine.inputs import PRESETS, read_bytes
-from trine.results.report import Row
 
 FOLDER = PRESETS / "stored"
-#: Files that no prediction of a row depends on: the command line, texts, and tables that are written from predictions.
+#: Files that move no prediction: the command line, texts, and tables that are written from predictions.
 _LEFT_OUT = ("cli/", "docs/", "presets/stored/", "presets/pages/", "presets/measured/left_out.csv",
              "presets/measured/training/bands.yaml", "_version.py")  # fmt: skip
 
@@ -47,8 +46,8 @@ class Origin:
 def hash_inputs() -> str:
     """Return SHA-256 of the installed data and code: names and bytes of all Python files and presets.
 
-    Names are sorted. The hash leaves out what no prediction depends on: ``cli``, ``docs``, the stored reports, pages,
-    trine's version, and files written from predictions (``bands.yaml``, ``left_out.csv``).
+    Names are sorted. Files that move no prediction are left out: ``cli``, ``docs``, the stored reports, pages, trine's
+    version, and files written from predictions (``bands.yaml``, ``left_out.csv``).
     """
     root, found = PRESETS.parent, hashlib.sha256()
     files = {path.relative_to(root).as_posix(): path for path in (*root.rglob("*.py"), *PRESETS.rglob("*.*"))}
@@ -63,11 +62,6 @@ def read_stored(name: str) -> tuple[Origin, dict[str, Any]]:
     content = json.loads(gzip.decompress(read_bytes(FOLDER / f"{name}.json.gz")))
     made = content.pop("made")
     return Origin(**made, is_current=made["hash"] == hash_inputs()), content
-
-
-def origin_row(origin: Origin | None) -> Row | None:
-    """Return an origin as plain data; None for a report that is not stored."""
-    return None if origin is None else asdict(origin)
 
 
 class ReplayWork:

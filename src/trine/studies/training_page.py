@@ -33,16 +33,6 @@ PAGE = "training-accuracy.md"
 STEPS_PICTURE, LAYOUTS_PICTURE = "training-accuracy-steps.png", "training-accuracy-layouts.png"
 NUM_WORST = 8
 _HEAD = (*HEAD[:-1], "<= 10 %")
-#: Errors that other tools publish, and simple baselines.
-PEERS = (
-    ("calculon", "8 points of Korthikanti et al., its examples", "3.65 % mean"),
-    ("calculon", "48 more published steps, replayed with it in 2026", "19.4 % mean"),
-    ("SimuMax", "its 43 rows on B200", "5.6 % mean, 10.4 % p90"),
-    ("aiconfigurator", "its GEMMs, whole shapes left out", "3.63 % median, 14.7 % p90"),
-    ("aiconfigurator", "its attention, whole shapes left out", "2.0 % median, 9.7 % p90"),
-    ("a constant MFU of 50 %", "178 published steps", "30.3 % mean"),
-    ("trine 0.3.0", "242 published steps without vTrain's single-node table", "28.6 % mean, 45 % p90"),
-)  # fmt: skip
 
 
 def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str | Path) -> list[Path]:
@@ -76,20 +66,19 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
         groups=_groups(steps),
         bands=_bands(steps),
         worst=_worst(steps),
-        fitted=_fitted(layouts),
-        ranking=_ranking(layouts),
+        num_fitted=layouts.num_fitted,
+        factors=words(layouts.factors, FITTED_FACTORS),
+        ranking=layouts.headline,
         layout_errors=_layout_errors(layouts),
         apart=_apart(steps),
-        peers=_peers(steps),
+        constant_mfu=_constant_mfu(steps),
     )
 
 
 def _edition(found: TrainingValidation) -> str:
-    every = sum(not row.apart for row in chosen_rows(None, False))
-    count, sources = len(found.counted), len({step.group("source") for step in found.counted})
+    every, sources = sum(not row.apart for row in chosen_rows(None, False)), {s.group("source") for s in found.counted}
     version = __version__ if found.stored is None else found.stored.version
-    which = f"all {every}" if count == every else f"{count} of {every} (a sample)"
-    return f"{which} published steps that count, of {sources} sources, with trine {version}."
+    return f"{len(found.counted)} of {every} published steps that count, of {len(sources)} sources (trine {version})."
 
 
 def _totals(found: TrainingValidation) -> str:
@@ -136,27 +125,6 @@ def _apart(found: TrainingValidation) -> str:
     return "\n".join([*lines, *(f"- {key}, not predicted ({n}): {why}." for (key, why), n in failed.items())])
 
 
-def _fitted(found: LayoutValidation) -> str:
-    if not found.num_fitted:
-        return "Nothing is fitted here" + (", and each group has a few layouts." if found.is_sample else ".")
-    return (
-        f"Three factors are fitted on {found.num_fitted} clean layouts of the 1B model on up to 4 nodes, which are not "
-        f"judged ({words(found.factors, FITTED_FACTORS)})."
-    )
-
-
-def _ranking(found: LayoutValidation) -> str:
-    groups = found.groups()
-    if not groups:
-        return ""
-    worst = max(groups, key=lambda group: group.regret)
-    return (
-        f"In {len(groups)} groups of {found.least} layouts or more the rank correlation (Spearman) is at least "
-        f"{min(group.spearman for group in groups):.2f}; the regret is {np.median([g.regret for g in groups]):.1%} in "
-        f"the median and at most {worst.regret:.1%} ({worst.name})."
-    )
-
-
 def _layout_errors(found: LayoutValidation) -> str:
     rows = [(name, *cells(errors)) for name, errors in found.by_nodes()]
     if (alone := found.blind_errors) is not None:
@@ -165,19 +133,12 @@ def _layout_errors(found: LayoutValidation) -> str:
     return markdown(("nodes", *_HEAD), rows)
 
 
-def _peers(found: TrainingValidation) -> str:
-    rows: list[tuple[str, ...]] = [*PEERS]
-    constant = [replace(s, calibrated_s=constant_mfu_s(s)) for s in found.counted if s.answer.peak_flops]
-    errors = found.errors(constant, True)
-    if errors is not None:
-        off = f"{errors.mean:.1%} mean, {errors.p90:.1%} p90"
-        rows.append(("a constant MFU of 50 %", "the rows of this page", off))
-    return markdown(("tool", "compared with", "error"), rows)
-
-
-def constant_mfu_s(step: ComparedStep) -> float:
-    """Return the time of a step at half of the data sheet's peak, in seconds."""
-    return step.answer.model_flops / (0.5 * step.answer.peak_flops)
+def _constant_mfu(found: TrainingValidation) -> str:
+    """Return the error of half of the data sheet's peak as every step's rate."""
+    answers = ((step, step.answer) for step in found.counted if step.answer.peak_flops)
+    steps = [replace(step, calibrated_s=answer.model_flops / (0.5 * answer.peak_flops)) for step, answer in answers]
+    errors = found.errors(steps, True)
+    return "unknown" if errors is None else f"{errors.mean:.1%} mean, {errors.p90:.1%} p90"
 
 
 def _sources(found: TrainingValidation) -> list[Row]:

@@ -8,7 +8,7 @@ best that was measured; of the first three: the best of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -29,8 +29,8 @@ from trine.studies.step_factors import (
     read_steps,
     refined,
     words,
-)  # fmt: skip
-from trine.studies.stored import ReplayWork, origin_row, read_stored
+)
+from trine.studies.stored import ReplayWork, read_stored
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import sampled, thinned
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
@@ -110,13 +110,13 @@ class LayoutValidation(StepValidation):
 
     def by_nodes(self) -> list[tuple[str, Errors]]:
         """Errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""
-        found = errors_by(self.counted, lambda step: band(step.row), _rate_error)
+        found = errors_by(self.counted, lambda step: band(step.row), lambda step: step.rate_error)
         return [(name, found[name]) for name in BANDS if name in found]
 
     def apart(self) -> list[tuple[str, Errors]]:
         """Errors of what counts nowhere, by why."""
         steps = [step for step in self.compared if step.row.apart]
-        return list(errors_by(steps, lambda step: step.row.apart, _rate_error).items())
+        return list(errors_by(steps, lambda step: step.row.apart, lambda step: step.rate_error).items())
 
     @property
     def blind_errors(self) -> Errors | None:
@@ -168,7 +168,7 @@ class LayoutValidation(StepValidation):
     def document(self) -> Row:
         """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin of a stored report."""
         return {
-            "stored": origin_row(self.stored),
+            "stored": self.stored and asdict(self.stored),
             "is_sample": self.is_sample,
             "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
@@ -192,10 +192,6 @@ class LayoutValidation(StepValidation):
             for s in self.compared
         ]  # fmt: skip
         return {"groups": groups, "rows": rows}
-
-
-def _rate_error(step: ComparedStep) -> float:
-    return step.rate_error
 
 
 def band(row: TrainingRow) -> str:

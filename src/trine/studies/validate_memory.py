@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from textwrap import shorten
 from typing import ClassVar
@@ -30,7 +30,7 @@ from trine.studies.memory_rows import (
     load_memory_rows,
     read_memory_rows,
 )
-from trine.studies.stored import ReplayWork, origin_row, read_stored
+from trine.studies.stored import ReplayWork, read_stored
 from trine.studies.training_rows import ULTRASCALE, check_sources
 from trine.studies.validation import HEAD, Errors, UnreadRow, Validation, blocks, cells, errors_by, grouped
 from trine.units import format_bytes
@@ -162,7 +162,7 @@ class MemoryValidation(Validation):
         """``errors`` by source, ``spread``, ``confusion`` and ``rows``; ``stored``: origin of a stored report."""
         spread, (under, ran) = self.spread(), self.under_capacity
         return {
-            "stored": origin_row(self.stored),
+            "stored": self.stored and asdict(self.stored),
             "is_sample": self.is_sample,
             "errors": [{"source": name, **errors.row()} for name, errors in self.errors()],
             "spread": spread.row() if spread is not None else None,

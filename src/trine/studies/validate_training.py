@@ -6,8 +6,8 @@ whose source leaves decisive facts open, or whose times are doubtful, are shown 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import ClassVar, cast
 
@@ -17,9 +17,9 @@ from trine.errors import InputError
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
-from trine.studies.replay_rows import Answers, Ask, cost, replay
+from trine.studies.replay_rows import Answers, Ask, cost, replay, shuffled
 from trine.studies.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
-from trine.studies.stored import ReplayWork, origin_row, read_stored
+from trine.studies.stored import ReplayWork, read_stored
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
@@ -114,7 +114,7 @@ class TrainingValidation(StepValidation):
         """
         errors, fitted = self.errors(self.counted), self.errors(self.counted, True)
         return {
-            "stored": origin_row(self.stored),
+            "stored": self.stored and asdict(self.stored),
             "is_sample": self.is_sample,
             "finished": self.finished,
             "targets": dict(zip(("mean_error_max", "p90_error_max", "bias_max"), BLIND, strict=True)),
@@ -206,11 +206,6 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
     check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
     rows = [row for row in rows if not sources or row.source.key in sources]
     return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key) if sample else rows
-
-
-def shuffled(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
-    """Return rows in the order of the hashes of their names: the first few are a fair sample."""
-    return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).hexdigest())
 
 
 def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRow], Hashable]) -> list[TrainingRow]:

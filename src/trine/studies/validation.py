@@ -23,6 +23,7 @@ from trine.studies.stored import Origin
 Item = TypeVar("Item")
 Read = TypeVar("Read")
 Key = TypeVar("Key", bound=Hashable)
+Pictures = Mapping[str, Callable[[Path], None]]
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
@@ -206,11 +207,7 @@ def page_text(name: str, **parts: object) -> str:
 
 
 def write_with_pictures(
-    folder: str | Path,
-    name: str,
-    text: str,
-    pictures: Mapping[str, Callable[[Path], None]],
-    tables: Mapping[str, Table],
+    folder: str | Path, name: str, text: str, pictures: Pictures, tables: Mapping[str, Table]
 ) -> list[Path]:
     """Write a page, its pictures (each by its function) and its CSV tables; needs the extra ``plot``."""
     folder = Path(folder)
@@ -218,7 +215,8 @@ def write_with_pictures(
     for picture, draw in pictures.items():
         draw(folder / picture)
     for table, rows in tables.items():
-        frames.to_csv({table: [_rounded(row) for row in rows] if isinstance(rows, list) else rows}, folder / table)
+        rounded = [_rounded(row) for row in rows] if isinstance(rows, list) else rows
+        frames.to_csv({table: rounded}, folder / table)
     write_text(folder / name, text)  # last: it names the others
     return [folder / each for each in (name, *pictures, *tables)]
 
