@@ -237,6 +237,7 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
+    # GPUs, then hosts, as many as the program says
     for rank, device in enumerate(group):
         wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
         if cluster.devices[device].kind != wanted:

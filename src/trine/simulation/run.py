@@ -160,6 +160,7 @@ class _Run:
             simulator=known or simulator(seconds, done.records.num_events, done.num_simulated),
             work=work,
         )
+        # What only the whole result can say: whether it fits, which uplinks are crowded, what launches expose
         result = answer.of_run(done)
         result = with_public_mfu(with_foreign_band(with_crowded_uplinks(with_memory_verdict(result), setup.machine)))
         result = with_shared_fabric(result, setup)

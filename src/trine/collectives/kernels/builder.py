@@ -99,6 +99,7 @@ class CollectiveBuilder(ProgramBuilder):
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0
+        # With bookkeeping, a line of each workgroup for what a library's kernels keep
         if self.options.bookkeeping and self._words is None:
             self._words = self.scratch("words", self.options.workgroups, 1)
         words = self._words

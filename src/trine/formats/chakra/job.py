@@ -143,6 +143,7 @@ class _Rewriter:
     def _placed(self, rank: int, step: Step) -> Step:
         """A step with its peer, or its group, by axes."""
         if isinstance(step, Send | Recv):
+            # The name of the axis on which the two ranks differ; several are joined
             axis = "+".join(
                 name
                 for name, stride in self._grid.strides.items()

@@ -319,6 +319,7 @@ class _TextPrinter:
         count = int(self._program.kernel_ptr[kernels.first + 1] - self._program.kernel_ptr[kernels.first])
         at = 0
         while at < count:
+            # The end of the workgroups of a kernel from ``at`` on that have the same operations
             group = int(self._program.kernel_ptr[kernels.first])
             end = at + 1
             while end < count and self._same(self._group(group + at), self._group(group + end)):
