@@ -28,7 +28,7 @@ from trine.studies.replay_rows import Answers, Ask, predict
 from trine.studies.step_factors import ComparedStep, asked_factors
 from trine.studies.stored import FOLDER, hash_inputs, read_stored
 from trine.studies.validate_layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
-from trine.studies.validate_memory import load_stored_memory, validate_memory
+from trine.studies.validate_memory import _AskedMemory, load_stored_memory, validate_memory
 from trine.studies.validate_training import load_stored_training, validate_training
 from trine.studies.validation import grouped
 
@@ -121,11 +121,20 @@ def step_differences(steps: Iterable[ComparedStep], ask: Ask, rows: int) -> list
 
 
 def memory_differences(rows: int) -> list[str]:
-    """Return the rows of ``trine validate memory --sample``, up to ``rows`` of each source, that differ."""
-    stored = {answer.row.name: answer for answer in load_stored_memory().answers}
-    by_source = grouped(validate_memory(sample=True).answers, lambda answer: answer.row.source)
-    now = [answer for each in by_source.values() for answer in each[:rows]]
-    return [a.row.name for a in now if (a.use, a.verdict) != (stored[a.row.name].use, stored[a.row.name].verdict)]
+    """Return the rows, of the ``rows`` cheapest of each source, whose memory differs from the stored one.
+
+    Rows that took no time had the memory of an earlier row.
+    """
+    modelled, found = _AskedMemory(), []
+    once = (answer for answer in load_stored_memory().answers if answer.use is not None and answer.cpu_s > 0.02)
+    by_source = grouped(sorted(once, key=lambda answer: answer.cpu_s), lambda answer: answer.row.source)
+    for stored in (answer for each in by_source.values() for answer in each[:rows]):
+        now = modelled.compared(stored.row)
+        if (now.use, now.verdict) != (stored.use, stored.verdict):
+            found.append(
+                f"{stored.row.name}: {stored.use.needed_bytes} bytes stored, {now.use and now.use.needed_bytes} now"
+            )
+    return found
 
 
 def renew(name: str, rows: int) -> list[str]:

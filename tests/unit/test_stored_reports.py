@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.studies import replay_rows, stored, validate_memory
-from trine.studies.stored import ReplayWork, hash_inputs, read_stored
+from trine.studies.stored import ReplayProgress, hash_inputs, read_stored
 from trine.studies.validate_layouts import load_stored_layouts
 from trine.studies.validate_memory import load_stored_memory
 from trine.studies.validate_training import chosen_rows, load_stored_training
@@ -130,7 +130,7 @@ def test_a_report_is_stored_and_loaded(script: ModuleType, tmp_path: Path, monke
 def test_progress_counts_the_stored_time_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "_row_costs", lambda report: {"short": 1000, "long": 9000})
     seen: list[tuple[int, int]] = []
-    work = ReplayWork("training", ["short", "long", "new"], lambda done, total: seen.append((done, total)))
+    work = ReplayProgress("training", ["short", "long", "new"], lambda done, total: seen.append((done, total)))
     for row in ("long", "new", "short", "short"):
         work(row)
     assert seen == [(9000, 15000), (14000, 15000), (15000, 15000), (15000, 15000)]

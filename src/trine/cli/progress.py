@@ -112,7 +112,7 @@ class ProgressLine:
 class RowsLine(ProgressLine):
     """Progress over rows of a table, each simulated on its own; done and total may count rows or their work.
 
-    The estimate excludes the first two seconds, in which replays count the rows that they know already.
+    The estimate excludes the first two seconds, when replays count rows from a cache.
     """
 
     WINDOW_S = 600.0

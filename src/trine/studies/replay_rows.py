@@ -26,7 +26,7 @@ from trine.software.profile import NO_SOFTWARE, USUAL_FACTORS, Software, known_s
 from trine.studies.stored import hash_inputs
 from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
 
-#: A critical path is taken for whole that covers so much of the step.
+#: Least share of the step that a usable critical path covers.
 LEAST_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
@@ -40,9 +40,9 @@ ONES: Triple = (1.0, 1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of each row. software: None for the row's own profile, else one or its name (``none``: without).
+    """The question to each row. software: a profile or its name (``none``: no profile); None: the source's profile.
 
-    names: of the factors: compute's, the launching thread's, and that of communication or of a part of it.
+    names: the factors of compute, the launching thread, and communication or a part of it.
     """
 
     software: Software | str | None = None
@@ -51,7 +51,7 @@ class Ask:
 
     @staticmethod
     def of(software: Software | str | None) -> Ask:
-        """Of a profile, by its name or file too, before any row is simulated. Raises SpecError for an unknown one."""
+        """Return the question for a profile, its name or file. Raises SpecError for an unknown profile."""
         if software is None or software in (NO_SOFTWARE, *known_software()):
             return Ask(software)
         return Ask(as_software(software))
@@ -84,14 +84,14 @@ class Predicted:
         return Predicted(**{**known, "shares": tuple(known["shares"])})
 
     def scaled(self, factors: Sequence[float], asked: Sequence[float] = ONES) -> float:
-        """The step in seconds under other factors than those it was asked with, along the same critical path."""
+        """Return the step in seconds with other factors, along the same critical path."""
         rest = 1 - sum(self.shares)
         moved = sum(s * f / a for s, f, a in zip(self.shares, factors, asked, strict=True))
         return self.step_s * (rest + moved)
 
 
 def predict(row: TrainingRow, ask: Ask | None = None) -> Predicted:
-    """Predict one row; what cannot be asked says why."""
+    """Predict one row; the result has a reason if that fails."""
     began = time.process_time()
     if row.fault:
         return Predicted(row=row.name, why_not=row.fault)
@@ -122,7 +122,7 @@ def _predicted(row: TrainingRow, ask: Ask, began: float) -> Predicted:
 
 
 def _shares(result: Result) -> Triple:
-    """Parts of the critical path by factor; where the path is not whole, of the slowest rank's time."""
+    """Return shares of the critical path by factor, or of the slowest rank's time if the path is too short."""
     step = max(1, result.step_time_ps)
     path = result.critical_path_times
     found = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in USUAL_FACTORS]
@@ -134,7 +134,7 @@ def _shares(result: Result) -> Triple:
 
 
 def _software(row: TrainingRow, ask: Ask) -> Software | str:
-    """The profile, with its factors; ``none`` where none is asked for."""
+    """Return the profile with its factors, or ``none``."""
     profile = row.source.profile() if ask.software is None else as_software(ask.software)
     if profile is None:
         return NO_SOFTWARE
@@ -143,7 +143,7 @@ def _software(row: TrainingRow, ask: Ask) -> Software | str:
 
 
 class Answers:
-    """Answers that are kept, a line each, in ``folder``; None keeps nothing."""
+    """Kept answers, a line each, in ``folder``; None keeps them in memory only."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / "rows.jsonl"
@@ -173,12 +173,12 @@ class Answers:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a") as file:
                 file.write(json.dumps({"key": key, "answer": asdict(answer)}, separators=(",", ":")) + "\n")
-        except OSError:  # a folder that cannot be written: nothing is kept
+        except OSError:  # the folder is read-only: keep answers in memory only
             self._path = None
 
 
 def user_answers() -> Answers:
-    """Those of the user's cache."""
+    """Return the answers in the user's cache."""
     from trine.outputs import user_cache
 
     base = user_cache()
@@ -219,7 +219,7 @@ def replay(
 
 
 def shuffled(rows: Iterable[TrainingRow]) -> list[TrainingRow]:
-    """Return rows in the order of the hashes of their names, of which the first few are a fair sample."""
+    """Return rows in the order of the hashes of their names: the first few are a fair sample."""
     return sorted(rows, key=lambda row: hashlib.sha256(row.name.encode()).digest())
 
 
@@ -248,7 +248,7 @@ def _answers(rows: Sequence[TrainingRow], ask: Ask, jobs: int) -> Iterator[tuple
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Keep Ctrl-C back meanwhile, also in processes that are started: they inherit the mask."""
+    """Block Ctrl-C meanwhile, also in started processes, which inherit the mask."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -260,14 +260,14 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _end_on_interrupt() -> None:
-    """In a worker process: Ctrl-C ends it at once and without a traceback; the main process says what is lost."""
+    """Let Ctrl-C end a worker process at once, without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _by_name(name: str, ask: Ask) -> Predicted:
-    """In a process of its own: rows are read there, not sent."""
+    """Predict a row in a worker process, which reads the rows itself."""
     return predict(_by_names()[name], ask)
 
 
@@ -277,7 +277,7 @@ def _by_names() -> dict[str, TrainingRow]:
 
 
 def cost(row: TrainingRow) -> float:
-    """About how much work a row is: layers times micro-batches that have to be simulated."""
+    """Return the approximate work of a row: layers times simulated micro-batches."""
     try:
         plan = row.plan()
         simulated = min(row.micro_batches, 3 * plan.pp + 2 if plan.virtual_stages == 1 else 8 * plan.pp)

@@ -42,7 +42,7 @@ class ComparedStep:
 
     @property
     def error(self) -> float:
-        """Predicted / measured - 1, nothing of the source used."""
+        """Predicted / measured - 1, without a fit."""
         return self.answer.step_s / self.measured_s - 1
 
     @property
@@ -51,11 +51,11 @@ class ComparedStep:
 
     @property
     def rate_error(self) -> float:
-        """Error of tokens/s, with fitted factors if there are any."""
+        """Error of tokens/s, with fitted factors if the row has them."""
         return self.measured_s / (self.calibrated_s or self.answer.step_s) - 1
 
     def group(self, by: str) -> str:
-        """What the row is counted under."""
+        """Return the row's source, GPU, software or scale."""
         return {
             "source": self.row.source.key,
             "gpu": self.row.gpu,
@@ -80,7 +80,7 @@ def read_steps(records: Iterable[Mapping[str, Any]], rows: Iterable[TrainingRow]
 
 
 def source_weights(steps: Sequence[ComparedStep]) -> list[float]:
-    """Return weights with which every source counts the same, however many rows it has."""
+    """Return weights that give every source the same weight, whatever its number of rows."""
     sizes = Counter(step.row.source.key for step in steps)
     return [1 / sizes[step.row.source.key] for step in steps]
 
@@ -98,17 +98,17 @@ class StepValidation(Validation):
 
     @property
     def compared(self) -> tuple[ComparedStep, ...]:
-        """Rows that have an answer."""
+        """Rows with a prediction."""
         return tuple(step for step in self.steps if not step.answer.why_not)
 
     @property
     def counted(self) -> tuple[ComparedStep, ...]:
-        """Those that count."""
+        """Rows with a prediction that count."""
         return tuple(step for step in self.compared if not step.row.apart)
 
     @property
     def failed(self) -> tuple[ComparedStep, ...]:
-        """Rows that have none."""
+        """Rows without a prediction."""
         return tuple(step for step in self.steps if step.answer.why_not)
 
 

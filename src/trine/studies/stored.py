@@ -64,8 +64,8 @@ def read_stored(name: str) -> tuple[Origin, dict[str, Any]]:
     return Origin(**made, is_current=made["hash"] == hash_inputs()), content
 
 
-class ReplayWork:
-    """Progress of a replay: milliseconds of CPU time of the rows done and of all rows, as stored with each row.
+class ReplayProgress:
+    """Milliseconds of CPU time of finished rows and of all rows, as stored with each row.
 
     A row without a stored time counts as the mean row.
     """

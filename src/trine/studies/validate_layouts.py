@@ -1,6 +1,6 @@
-"""How well trine ranks layouts: those of the Ultra-Scale Playbook (nanotron, 1B to 8B, 8 to 512 H100), replayed.
+"""Ranking of the Ultra-Scale Playbook's layouts (nanotron, 1B to 8B, 8 to 512 H100).
 
-A group is a model on a number of nodes with at least so many measured layouts of the population ``clean``. Spearman:
+A group is a model on a number of nodes with at least LEAST measured layouts of the population ``clean``. Spearman:
 rank correlation of predicted and measured tokens/s. Regret: how much slower the layout that trine picks is than the
 best that was measured; of the first three: the best of those.
 """
@@ -30,15 +30,15 @@ from trine.studies.step_factors import (
     refined,
     words,
 )
-from trine.studies.stored import ReplayWork, read_stored
+from trine.studies.stored import ReplayProgress, read_stored
 from trine.studies.training_rows import TrainingRow, load_layouts
 from trine.studies.validate_training import sampled, thinned
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
 LEAST = 20
-#: Factors are fitted on clean layouts of this model on at most so many nodes.
+#: Model and most nodes of the clean layouts that factors are fitted on.
 FITTED_MODEL, FITTED_NODES = "1B", 4
-#: Which factors: how fast the fabric is was measured beside the layouts, so none is fitted for it.
+#: The fabric has no factor: its speed was measured alongside the layouts.
 FITTED_FACTORS = ("gpu", "cpu", "scale_up")
 #: Layouts of each model and number of nodes in a sample.
 SAMPLE_LAYOUTS = 3
@@ -74,7 +74,7 @@ class LayoutGroup(Errors):
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Rank correlation; equal values share their mean rank. 0 where one is constant."""
+    """Return the rank correlation (0 if one is constant); equal values share their mean rank."""
     one, other = _ranks(first), _ranks(second)
     spread = one.std() * other.std()
     return float(((one - one.mean()) * (other - other.mean())).mean() / spread) if spread else 0.0
@@ -89,7 +89,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 class LayoutValidation(StepValidation):
     """Layouts with a result; those count that are clean and have at most 8-way tensor parallelism.
 
-    blind: those on one node, nothing fitted. factors: fitted on ``num_fitted`` rows that are not among ``steps``.
+    blind: layouts on one node, without a fit. factors: fitted on ``num_fitted`` rows that are not among ``steps``.
     """
 
     SCHEMA: ClassVar[str] = "validate-layouts"
@@ -114,7 +114,7 @@ class LayoutValidation(StepValidation):
         return [(name, found[name]) for name in BANDS if name in found]
 
     def apart(self) -> list[tuple[str, Errors]]:
-        """Errors of what counts nowhere, by why."""
+        """Return errors of the layouts that do not count, by reason."""
         steps = [step for step in self.compared if step.row.apart]
         return list(errors_by(steps, lambda step: step.row.apart, lambda step: step.rate_error).items())
 
@@ -140,7 +140,7 @@ class LayoutValidation(StepValidation):
         return found
 
     def details(self) -> str:
-        """Return errors by nodes, then each group, then what is apart."""
+        """Return errors by nodes, by group, and of the layouts that do not count."""
         said = (
             [f"{words(self.factors, FITTED_FACTORS)}, fitted on {self.num_fitted} rows of the 1B model"]
             if self.num_fitted
@@ -228,7 +228,7 @@ def validate_layouts(
     fitted_on = [row for row in rows if _is_fitted_on(row)]
     one_node = [row for row in rows if row.num_nodes == 1 and not row.apart]
     again = [] if sample or blind else [*fitted_on, *fitted_on, *one_node]
-    work = ReplayWork("layouts", (row.name for row in (*rows, *again)), progress)
+    work = ReplayProgress("layouts", (row.name for row in (*rows, *again)), progress)
     ask = partial(replay, answers=answers, jobs=jobs, done=work)
     if sample or blind:
         steps = (*compared(rows, ask(rows, usual)), *unread)

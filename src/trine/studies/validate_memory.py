@@ -1,6 +1,6 @@
-"""``trine validate memory``: published peak memory against the modelled, and which layouts fit.
+"""``trine validate memory``: published peak memory against modelled peaks, and layouts that fit.
 
-Memory needs no run: each row's rank programs are written, and PyTorch's allocator is replayed over them
+Nothing is simulated: trine writes each row's rank programs and replays PyTorch's allocator over them
 (:mod:`trine.simulation.memory`).
 """
 
@@ -30,7 +30,7 @@ from trine.studies.memory_rows import (
     load_memory_rows,
     read_memory_rows,
 )
-from trine.studies.stored import ReplayWork, read_stored
+from trine.studies.stored import ReplayProgress, read_stored
 from trine.studies.training_rows import ULTRASCALE, check_sources
 from trine.studies.validation import HEAD, Errors, UnreadRow, Validation, blocks, cells, errors_by, grouped
 from trine.units import format_bytes
@@ -39,7 +39,7 @@ from trine.workload.synthesis.spec import Transformer
 
 #: Rows of each source in a sample, evenly from its table.
 SAMPLE_ROWS = 12
-#: Nodes up to which the layouts count; beyond, other groups of communicators and fabrics decide more.
+#: Layouts on more nodes do not count: communicators and fabrics decide more there.
 COUNTED_NODES = 2
 SHOWN = 25
 VERDICTS = (FITS, TIGHT, DOES_NOT_FIT)
@@ -76,20 +76,20 @@ class ComparedMemory:
 
     @property
     def counts(self) -> bool:
-        """Whether the error counts: of all rows, but of layouts those at 1-2 nodes."""
+        """Whether the error counts: layouts count on 1-2 nodes only, other rows always."""
         return self.is_compared and (self.row.source != ULTRASCALE or self.row.nodes <= COUNTED_NODES)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemoryValidation(Validation):
-    """All rows and what is modelled."""
+    """All rows beside their modelled memory."""
 
     SCHEMA: ClassVar[str] = "validate-memory"
 
     answers: tuple[ComparedMemory, ...]
 
     def errors(self) -> list[tuple[str, Errors]]:
-        """By source; of layouts those at 1-2 nodes, then those at more."""
+        """Return errors by source; layouts on 1-2 nodes and on more nodes are apart."""
 
         def name(answer: ComparedMemory) -> str:
             return answer.row.source + ("" if answer.counts else f" at more than {COUNTED_NODES} nodes")
@@ -98,14 +98,14 @@ class MemoryValidation(Validation):
         return list(errors_by(compared, name, lambda answer: answer.error).items())
 
     def spread(self) -> Errors | None:
-        """How far golden runs of one test on two platforms are apart; None where no test has two."""
+        """Return differences of golden runs of one test on two platforms; None without such a test."""
         rows = [a.row for a in self.answers if a.row.source == GOLDEN and a.row.measured_bytes]
         tests = [[row.measured_bytes or 0 for row in test] for test in grouped(rows, lambda row: row.test).values()]
         found = [b / a - 1 for sizes in tests for a, b in combinations(sizes, 2)]
         return Errors.of(found) if found else None
 
     def confusion(self) -> dict[str, dict[str, int]]:
-        """Verdicts on layouts that ran, and on those without a result and without a structural reason."""
+        """Return verdicts on layouts that ran, and on layouts that have neither a result nor a structural reason."""
         found = {"ran": dict.fromkeys(VERDICTS, 0), "no result": dict.fromkeys(VERDICTS, 0)}
         for answer in self.answers:
             if answer.row.source == ULTRASCALE and answer.verdict in VERDICTS and not answer.row.structural:
@@ -114,13 +114,13 @@ class MemoryValidation(Validation):
 
     @property
     def under_capacity(self) -> tuple[int, int]:
-        """Of layouts that ran, how many are modelled as needing less than the capacity; and all."""
+        """Layouts that ran with a modelled need below the capacity, and all layouts that ran."""
         ran = [a for a in self.answers if a.row.source == ULTRASCALE and a.is_compared]
         return sum(a.use is not None and a.use.needed_bytes <= a.row.capacity_bytes for a in ran), len(ran)
 
     @property
     def headline(self) -> str:
-        """Mean error by source, and how well fits and does not fit are told apart."""
+        """Mean error by source."""
         text = ", ".join(f"{name} {e.mean:.1%}" for name, e in self.errors())
         return f"{'sample: ' if self.is_sample else ''}{len(self.answers)} rows; mean error of peak memory: {text}"
 
@@ -195,7 +195,7 @@ def validate_memory(
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found, work = _AskedMemory(), [], ReplayWork("memory", (row.name for row in rows), progress)
+    asked, found, work = _AskedMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
     for row in rows:
         began = time.process_time()
         found.append(replace(asked.compared(row), cpu_s=time.process_time() - began))
@@ -228,14 +228,14 @@ def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
 
 
 class _AskedMemory:
-    """Answers so far; layouts that differ in nothing that memory depends on are asked once."""
+    """Modelled peaks; layouts with the same memory are modelled once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], MemoryUse] = {}
         self._workloads: dict[tuple[str, str], Workload] = {}
 
     def compared(self, row: MemoryRow) -> ComparedMemory:
-        """The row beside what is modelled; where it cannot be, why."""
+        """Return the row beside its modelled memory, or with the reason for having none."""
         if row.structural:
             return ComparedMemory(row=row, use=None, verdict="", why_not="")
         try:
@@ -267,5 +267,5 @@ class _AskedMemory:
 
 
 def plain(plan: Plan) -> Plan:
-    """The plan, or one of fewer replicas that needs as much memory: without sharding two are as many."""
+    """Return the plan with at most two replicas if it has no sharding: more replicas need the same memory."""
     return replace(plan, dp=2) if plan.dp > 2 and plan.sharding == "none" else plan

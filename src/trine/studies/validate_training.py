@@ -19,15 +19,15 @@ from trine.results.text import aligned
 from trine.software.profile import Software
 from trine.studies.replay_rows import Answers, Ask, cost, replay, shuffled
 from trine.studies.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
-from trine.studies.stored import ReplayWork, read_stored
+from trine.studies.stored import ReplayProgress, read_stored
 from trine.studies.training_rows import TrainingRow, check_sources, load_layouts, load_rows
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
-#: Rows of a sample: so many of each source, each of at most so many layers times micro-batches.
+#: Rows of each source in a sample, and the most layers times micro-batches of such a row.
 SAMPLE_ROWS, SAMPLE_COST = 5, 200
-#: What issue 14 asks of blind predictions: mean, 90th percentile and bias over sources.
+#: Targets of blind predictions: mean, 90th percentile and bias over sources.
 BLIND = (0.15, 0.30, 0.08)
-#: The same of factors fitted on other models or GPU counts of the source; of the bias it asks nothing.
+#: Targets with factors fitted on other models or GPU counts of the source; the bias has no target.
 CALIBRATED = (0.08, 0.18, 1.0)
 GROUPS = ("source", "gpu", "software", "scale")
 NUM_WORST = 12
@@ -39,7 +39,7 @@ class TrainingValidation(StepValidation):
     SCHEMA: ClassVar[str] = "validate-training"
 
     def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
-        """Over sources, each weighing the same; None of nothing."""
+        """Return errors over sources, which weigh the same; None without steps."""
         chosen = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
         errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in chosen]
         return Errors.of(errors, source_weights(chosen)) if chosen else None
@@ -81,7 +81,7 @@ class TrainingValidation(StepValidation):
         return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
 
     def details(self) -> str:
-        """Errors by source, GPU, software and scale, the worst rows with what is open, and the rest."""
+        """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
         worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
         failed = [f"  {step.row.source.key}: {step.row.name}: {step.answer.why_not}" for step in self.failed]
         return blocks(
@@ -184,7 +184,7 @@ def validate_training(
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
     rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
     again = [] if sample or blind else [row for row in rows if not row.apart]
-    work = ReplayWork("training", (row.name for row in (*rows, *again)), progress)
+    work = ReplayProgress("training", (row.name for row in (*rows, *again)), progress)
     ask = partial(replay, answers=answers, jobs=jobs, done=work)
     steps = compared(rows, ask(rows, usual))
     if sample or blind:
