@@ -161,7 +161,7 @@ def test_what_hosts_do_not_do_is_refused():
         run_gpus(case.program, case.cluster, [0, 3, 1], case.model)
     with pytest.raises(InputError, match="device 1 of cluster 'hosted' is no host"):
         run_gpus(case.program, hosted_cluster(3), [0, 2, 1], case.model)
-    with pytest.raises(InputError, match="is not recorded"):
+    with pytest.raises(InputError, match="loads from host memory are not recorded"):
         run_gpus(case.program, case.cluster, case.group, case.model, options=GpuRunOptions(record=1))
     with pytest.raises(InputError, match="hosts are not joined"):
         join_programs([PlacedProgram(program=case.program, ranks=(0, 1, 2))], 3)

@@ -15,10 +15,10 @@ from fuzz_samples import samples
 
 Edit = tuple[int, int, int]
 
-#: Left out: they compile, run the user's own code, or replay everything that was measured.
+#: Left out: they compile, run the user's own code, replay everything that was measured, or print a page.
 LEFT_OUT = (
     "warmup", "trace capture", "validate collectives", "validate loadstore", "validate training", "validate layouts",
-    "validate memory", "validate operators", "validate scaling", "study",
+    "validate memory", "validate operators", "validate scaling", "study", "help",
 )  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"

@@ -176,7 +176,7 @@ def test_places_that_are_all_taken_by_those_who_wait():
     programmer.kernel(0, 1, 1)
     programmer.store(1, write(0)).store(1, (3, 0, 0, 128, 0))
     text = stuck(programmer.build(), small_model(max_outstanding=1, num_cus=1))
-    assert "store: waits for a request slot: all 1 of its CU are taken" in text
+    assert "store: waits for a request slot: its CU has all 1 in use" in text
 
 
 def test_generated_programs_use_everything():

@@ -100,7 +100,7 @@ MOVES = [
 ]  # fmt: skip
 
 #: (base command, option that must not change the answer)
-SAME = [(INSIDE, "--no-fold"), (FOLDED, "--verify-fold"), (INSIDE, "--fidelity loadstore"), (H100, "--brief")]
+SAME = [(INSIDE, "--no-fold"), (FOLDED, "--verify-fold"), (H100, "--brief"), (H100, "--details")]
 
 #: (base command, option to add, a word of the refusal)
 REFUSED = [

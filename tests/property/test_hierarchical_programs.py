@@ -100,5 +100,5 @@ def test_nics_set_no_flags_in_lines():
 
 
 def test_nodes_of_unequal_size_are_no_grid():
-    with pytest.raises(InputError, match="4 ranks are not 3 nodes"):
+    with pytest.raises(InputError, match="4 ranks do not divide over 3 nodes"):
         build_kernel("all_gather", 4, 4096, num_nodes=3)

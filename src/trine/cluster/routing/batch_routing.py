@@ -467,7 +467,7 @@ def many_routes(
 ) -> tuple[Int64, Int32]:
     """:meth:`trine.cluster.Cluster.routes`; each pair that ``bulk`` leaves is searched for once."""
     if sources.ndim != 1 or sources.shape != targets.shape:
-        raise InputError(f"as many sources as targets are needed, got {sources.shape} and {targets.shape}")
+        raise InputError(f"sources and targets must have one shape, got {sources.shape} and {targets.shape}")
     for ends in (sources, targets):
         if len(ends) and not 0 <= ends.min() <= ends.max() < num_devices:
             outside = int(ends.min() if ends.min() < 0 else ends.max())
