@@ -37,10 +37,16 @@ def wrapped(label: str, text: str) -> list[str]:
 
 
 def first_screen(text: str) -> str:
-    """Return the lines of ``text`` that fit on a screen, up to the end of a paragraph if one ends near the last."""
-    lines = text.splitlines()
+    """Return the lines of ``text`` that fit on a screen, up to the end of a paragraph if one ends near the last.
+
+    Sentences wrap at the terminal's width; rows of tables, which have columns, do not.
+    """
+    lines: list[str] = []
+    for line in text.splitlines():
+        is_sentence = len(line) > width() and "  " not in line.strip()
+        lines += textwrap.wrap(line, width(), subsequent_indent="    ") if is_sentence else [line]
     if len(lines) <= MAX_LINES:
-        return text
+        return "\n".join(lines)
     kept = lines[: MAX_LINES - 1]
     if "" in kept[-6:]:
         kept = kept[: len(kept) - 1 - kept[::-1].index("")]
