@@ -80,4 +80,4 @@ def test_same_gpu_changes_nothing_and_unknown_source_is_refused() -> None:
 def test_recorded_times_can_be_moved_too() -> None:
     made = relus([(1000, 300 * US)])
     model = make_compute("recorded", made.workload(), source=OLD, target=NEW)
-    assert (model.duration(made.operators[0], Split(BATCH)).ps, model.notes[0][:10]) == (100 * US, "times were")
+    assert (model.duration(made.operators[0], Split(BATCH)).ps, model.notes[0][:10]) == (100 * US, "times scal")

@@ -35,7 +35,7 @@ def test_gradients_have_one_dtype(software: str, dtype: str) -> None:
 def test_a_model_without_a_trace_has_no_facts_about_a_trace() -> None:
     result = trine.simulate(SMALL, Plan(), cluster="dgx-h100", compare=False)
     text = result.details()
-    assert "no trace: predicted" in text
+    assert "from the shapes of " in text
     assert "trace gpu" not in text
     assert "trace batch" not in text
     assert not any(row.what == "trace" for row in result.evidence)

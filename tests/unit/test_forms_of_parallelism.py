@@ -187,10 +187,10 @@ def test_options_make_a_plan() -> None:
 @pytest.mark.parametrize(
     ("ways", "fields", "says"),
     [
-        ({"dp": 2}, {"cp_style": "ring"}, "--cp-style is about cp"),
-        ({"dp": 2}, {"expert_imbalance": "balanced"}, "--expert-imbalance is about ep"),
-        ({"tp": 2}, {"dp_overlap": True}, "--dp-overlap is about replicas"),
-        ({"tp": 2}, {"buffers": "auto"}, "--buffers is about replicas"),
+        ({"dp": 2}, {"cp_style": "ring"}, "--cp-style needs .*: add --cp N"),
+        ({"dp": 2}, {"expert_imbalance": "balanced"}, "--expert-imbalance needs .*: add --ep N"),
+        ({"tp": 2}, {"dp_overlap": True}, "--dp-overlap needs replicas"),
+        ({"tp": 2}, {"buffers": "auto"}, "--buffers needs replicas"),
         ({"dp": 2}, {"reshard": True}, "--reshard is about parameters that are gathered"),
         ({"tp": 2}, {"tp_overlap": 1}, "at least 2"),
         ({"dp": 2, "cp": 2, "gpus": 3}, {}, "--dp 2 x --cp 2 = 4 GPUs contradicts --gpus 3"),

@@ -118,4 +118,4 @@ def test_details_say_how_ranks_were_folded():
     folded = result(ranks=(0,), fold=SimpleNamespace(classes=1, group_size=2, why_unfolded=None))
     assert "folded: both ranks are identical: simulated one of them" in folded.details().splitlines()
     alone = result(fold=SimpleNamespace(classes=2, group_size=1, why_unfolded="link gpu0->gpu1 is slower"))
-    assert "not folded: link gpu0->gpu1 is slower" in alone.details()
+    assert "all 2 GPUs simulated: link gpu0->gpu1 is slower" in alone.details()

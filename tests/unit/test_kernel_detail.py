@@ -247,7 +247,7 @@ def test_sums_in_switches_are_looked_at_in_the_run_of_all(model):
     peers = {peer.rank: peer for peer in found.peers}
     assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 2  # which is late
     assert not any("replayed" in words for words in (found.details(), json.dumps(found.document()), kernel.headline))
-    assert "simulated 4 GPUs, of which 1 is shown" in found.details()
+    assert "simulated 4 GPUs, showing 1" in found.details()
     assert kernel.inside.num_replayed == 0
     lines = 512 * 1024 // 4 // 128  # of a chunk: each peer stores its own to all, and loads from all
     assert [peers[rank].writes - peers[rank].flags for rank in (1, 2, 3)] == [lines] * 3

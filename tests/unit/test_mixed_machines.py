@@ -92,8 +92,8 @@ def test_communication_takes_the_sms_of_each_ranks_own_gpu():
     result = simulated(plan, (FAST, SLOW))
     rows = [row.detail for row in result.evidence if row.what.startswith("contention")]
     assert len(rows) == 2
-    assert "SMs of the h100-sxm (132)" in rows[0]
-    assert "SMs of the a100-80gb (108)" in rows[1]
+    assert "of the h100-sxm (132 SMs)" in rows[0]
+    assert "of the a100-80gb (108 SMs)" in rows[1]
 
 
 def test_dual_pipe_on_mixed_gpus_keeps_one_order():

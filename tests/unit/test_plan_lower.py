@@ -207,7 +207,7 @@ def test_options_out_of_range_are_refused(option: str, value: int) -> None:
 
 
 def test_sizes_that_the_plan_does_not_take_are_refused() -> None:
-    with pytest.raises(InputError, match="multiples of 32 bytes"):
+    with pytest.raises(InputError, match="a multiple of 32 bytes"):
         lower_plan(bundled("v2_HEAD_allgather_2gpu.json"), 33)
 
 

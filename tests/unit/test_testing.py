@@ -97,7 +97,7 @@ class Broken:
         ("words", "'fast'; it must be finite and not negative"),
         ("short", "0 rates for 1 flows"),
         ("over", r"link \d of \d+ bytes/s is over its capacity"),
-        ("starved", r"held at 0.0 bytes/s although no link"),
+        ("starved", r"has 0.0 bytes/s although no link"),
         ("state", "other rates when asked again"),
         ("chance", "other rates when asked again"),
         ("numbers", "gets 1.0 bytes/s, but .* numbered otherwise"),

@@ -47,7 +47,7 @@ def convert(
     output: Annotated[str, argument("File to write: NAME.trine.json or NAME.trine.json.gz.", "TARGET")],
     json: Json = None,
 ) -> None:
-    """Convert a trace to trine's own format, which keeps everything (docs/formats/trace.md).
+    """Convert a trace to trine's own format, which keeps everything (trine help trace).
 
     Example: trine trace convert vgg13-h100-b128 vgg13.trine.json
     """
