@@ -179,7 +179,7 @@ class CommunicationKernels:
 
     def describe(self) -> str:
         """What the answers rest on, in a sentence."""
-        whose = "collectives" if self.costs is None else self.costs.library.upper()
+        whose = "collective" if self.costs is None else self.costs.library.upper()
         waves = f", {self.bound.waves:.0%} GEMMs with one block per SM" if self.bound.waves else ""
         return (
             f"{whose} kernels take SMs and memory bandwidth of the {self.gpu.name} ({self.gpu.num_compute_units} SMs); "

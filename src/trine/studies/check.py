@@ -182,7 +182,7 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
     if log.num_ranks is None and log.fewest_ranks is None:
         stated = (*stated, "the log does not show the number of ranks: all GPUs of the cluster taken (--gpus)")
     if log.launch is None:
-        stated = (*stated, "assumed one process per GPU: the log does not show the launch")
+        stated = (*stated, "assumed launch process-per-gpu: the log does not show it (--launch)")
     return CollectiveOptions(**fields), stated
 
 
