@@ -207,7 +207,7 @@ def test_settings_of_a_log_are_options(facts, options):
     for name, value in facts.get("environment", {}).items():
         assert any(text.startswith(f"the log sets NCCL_{name}={value}") for text in stated)
     assert any("number of ranks" in text for text in stated)
-    assert any("one process per GPU" in text for text in stated) == ("launch" not in facts)
+    assert any("process-per-gpu" in text for text in stated) == ("launch" not in facts)
 
 
 def test_a_log_without_a_collective_or_results_is_refused():
