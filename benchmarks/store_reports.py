@@ -28,7 +28,7 @@ from trine.studies.replay_rows import Answers, Ask, predict
 from trine.studies.step_factors import ComparedStep, asked_factors
 from trine.studies.stored import FOLDER, hash_inputs, read_stored
 from trine.studies.validate_layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
-from trine.studies.validate_memory import _AskedMemory, load_stored_memory, validate_memory
+from trine.studies.validate_memory import ModelledMemory, load_stored_memory, validate_memory
 from trine.studies.validate_training import load_stored_training, validate_training
 from trine.studies.validation import grouped
 
@@ -52,16 +52,11 @@ def step_records(steps: Iterable[ComparedStep]) -> list[dict[str, Any]]:
     return [{**asdict(step.answer), "calibrated_s": step.calibrated_s} for step in steps]
 
 
-def sum_of_cpu_s(answers: Answers) -> float:
-    """Return the CPU time of all kept answers, including an interrupted run."""
-    return sum(answer.cpu_s for answer in answers._known.values())
-
-
 def training(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
     """Replay and store the training steps; return the rows of other sources that differ from the stored report."""
     answers = Answers(KEPT / "training")
     found = validate_training(answers=answers, jobs=jobs, sources=sources or None, progress=progress)
-    steps, cpu_s = found.steps, sum_of_cpu_s(answers)
+    steps, cpu_s = found.steps, answers.cpu_s
     if sources:
         new, old = {step.row.name: step for step in found.steps}, load_stored_training()
         steps, cpu_s = tuple(new.get(step.row.name, step) for step in old.steps), read_stored("training")[0].cpu_s
@@ -77,7 +72,7 @@ def layouts(progress: Progress, jobs: int | None, sources: list[str]) -> list[st
     found = validate_layouts(answers=answers, jobs=jobs, progress=progress)
     rows, alone = step_records(step for step in found.steps if not step.row.fault), step_records(found.blind)
     content = {"rows": rows, "blind": alone, "factors": found.factors, "num_fitted": found.num_fitted}
-    store("layouts", content, sum_of_cpu_s(answers))
+    store("layouts", content, answers.cpu_s)
     return []
 
 
@@ -125,7 +120,7 @@ def memory_differences(rows: int) -> list[str]:
 
     Rows that took no time had the memory of an earlier row.
     """
-    modelled, found = _AskedMemory(), []
+    modelled, found = ModelledMemory(), []
     once = (answer for answer in load_stored_memory().answers if answer.use is not None and answer.cpu_s > 0.02)
     by_source = grouped(sorted(once, key=lambda answer: answer.cpu_s), lambda answer: answer.row.source)
     for stored in (answer for each in by_source.values() for answer in each[:rows]):

@@ -1,8 +1,8 @@
-"""Machine code of kernels as files: read only where nobody else can have written them, and only if they are whole.
+"""Files with the machine code of kernels, read only if they are intact and no other user can have written them.
 
-``NAME.nbc`` holds a line with its name, then what was compiled, pickled; ``NAME.sha256`` the SHA-256 of that file, as
-``sha256sum --check`` reads it. Both, and their folder, must be writable by nobody but the user and root:
-whoever can change a pickle can run what he likes. Whatever is wrong is said once, and then the kernel is compiled.
+``NAME.nbc`` holds a line with its name, then the pickled machine code. ``NAME.sha256`` holds the SHA-256 of that file,
+in the format of ``sha256sum --check``. Only the user and root may have write access to both and to their folder:
+anyone who can change a pickle can run arbitrary code. trine warns once about any problem and compiles the kernel.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-#: Of a file of machine code: more is not read.
+#: Maximum size of a machine code file.
 MAX_BYTES = 1 << 28
-#: How long a process waits for one that writes; whoever writes does so for milliseconds.
+#: Maximum time to wait for another process's lock; writers hold it for milliseconds.
 LOCK_S = 2.0
 _LOCK = ".lock"
 _OWN = "or set NUMBA_CACHE_DIR to another folder"
 
 
 class CacheWarning(UserWarning):
-    """Kernels are compiled though they should not have to be: the message names the folder and what mends it."""
+    """Warning that kernels are compiled again needlessly; the message names the folder and the fix."""
 
 
 class Damaged(Exception):
-    """A file that must not be used, and why."""
+    """Error for a file that must not be used, with the reason."""
 
 
-#: What was said; one line a process.
+#: Problems of this process; only the first one is shown.
 _said: list[str] = []
 
 
 def say_once(problem: str) -> None:
-    """Warn, if nothing was said yet."""
+    """Warn, but only about the first problem of a process."""
     _said.append(problem)
     if len(_said) == 1:
         warnings.warn(problem, CacheWarning, stacklevel=2)
 
 
 def said() -> str | None:
-    """The warning, if there was one."""
+    """Return the warning of this process, or None."""
     return _said[0] if _said else None
 
 
 def usable(folder: Path) -> bool:
-    """Make the folder if need be. Says why it cannot be used: it cannot be made, or others can write to it."""
+    """Return whether the folder is usable; create it if needed. Warns if that fails or if others can write to it."""
     try:
         _make(folder)
         reason = _unsafe(os.stat(folder), is_folder=True)
@@ -70,7 +70,7 @@ def usable(folder: Path) -> bool:
 
 
 def read(folder: Path, name: str) -> bytes | None:
-    """What :func:`write` wrote under ``name``; None where there is nothing, or nothing to be used, which is said."""
+    """Return the content that :func:`write` stored under ``name``, or None; warns if there is a file it cannot use."""
     try:
         with _locked(folder, is_writer=False):
             return _whole(folder, name)
@@ -82,7 +82,7 @@ def read(folder: Path, name: str) -> bytes | None:
 
 
 def say_damaged(folder: Path, name: str, reason: str) -> None:
-    """Say that the kernel ``name`` is compiled anew, and why."""
+    """Warn that the kernel ``name`` is compiled again, with the reason."""
     say_once(
         f"{folder}: {name}.nbc {reason}: trine compiles it again and replaces the file if it can; if this comes "
         "again, delete the folder and run 'trine warmup'"
@@ -90,19 +90,19 @@ def say_damaged(folder: Path, name: str, reason: str) -> None:
 
 
 def write(folder: Path, name: str, content: bytes, *, is_damaged: bool = False) -> None:
-    """Keep ``content``, unless another process was quicker; a disk that is full or cannot be written is said.
+    """Store ``content`` unless another process already has; warns if the disk is full or read-only.
 
-    is_damaged: what is there cannot be used, although it is whole.
+    is_damaged: replace the existing file, which is unusable although its checksum matches.
     """
     try:
         with _locked(folder, is_writer=True):
-            for part in folder.glob(f"{PART[0]}*{PART[1]}"):  # of a process that was killed: writers hold the lock
+            for part in folder.glob(f"{PART[0]}*{PART[1]}"):  # left by a killed process: writers hold the lock
                 part.unlink(missing_ok=True)
             if not is_damaged and _is_whole(folder, name):
                 return
             code, digest = _paths(folder, name)
             content = _head(name) + content
-            code.unlink(missing_ok=True)  # a file without a sum is never there, nor one with that of another
+            code.unlink(missing_ok=True)  # first, so that no file ever lacks its checksum or has a wrong one
             digest.unlink(missing_ok=True)
             _write(digest, f"{hashlib.sha256(content).hexdigest()}  {code.name}\n".encode())
             _write(code, content)
@@ -131,7 +131,7 @@ def _head(name: str) -> bytes:
 
 
 def _make(folder: Path) -> None:
-    """Nobody else may write to it, whatever the umask says; nor to the one above, which is trine's as well."""
+    """Create the folder and its parent, also trine's, writable by the user alone whatever the umask."""
     if folder.is_dir():
         return
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _make(folder: Path) -> None:
 
 
 def _unsafe(found: os.stat_result, *, is_folder: bool = False) -> str | None:
-    """Why others can have changed a file or folder, or None."""
+    """Return the reason why other users may have changed a file or folder, or None."""
     if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(found.st_mode):
         return "is no folder" if is_folder else "is no regular file"
     if not hasattr(os, "geteuid"):  # Windows: folders of users are closed to others
@@ -179,7 +179,7 @@ def _whole(folder: Path, name: str) -> bytes | None:
 
 
 def _content(path: Path) -> bytes | None:
-    """Of a file that nobody else can write, looked at when it is open; None where there is none."""
+    """Return a file's content, or None if it is missing. Checks the permissions of the opened file, not the path's."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def _content(path: Path) -> bytes | None:
 
 @contextmanager
 def _locked(folder: Path, *, is_writer: bool) -> Iterator[None]:
-    """Alone with the folder, or beside others that read; without a lock where none can be had in time."""
+    """Lock the folder, shared for readers and exclusively for a writer; goes on without a lock after LOCK_S."""
     handle = None
     with suppress(OSError):
         handle = os.open(folder / _LOCK, os.O_RDWR | (os.O_CREAT if is_writer else 0), 0o600)
@@ -219,7 +219,7 @@ def _wait_for_lock(handle: int, kind: int) -> None:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.005)
-        except OSError:  # a file system without
+        except OSError:  # a file system without locks
             return
         else:
             return

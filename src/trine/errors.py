@@ -1,19 +1,19 @@
-"""Every exception that trine raises on purpose.
+"""Exceptions that trine raises on purpose.
 
 ::
 
     TrineError
-    ├── InputError            what the user gave is wrong            (exit code 2)
+    ├── InputError            invalid user input                     (exit code 2)
     │   ├── UnitError         a quantity without, or with a wrong, unit
     │   ├── TraceError        a trace file that cannot be read
     │   ├── SpecError         a cluster, graph or preset file that cannot be read
     │   ├── PlanError         a parallel layout that cannot run
-    │   │   └── TooManyTasksError one that makes more tasks than fit into memory
+    │   │   └── TooManyTasksError a layout with more tasks than fit into memory
     │   └── MissingExtraError a feature whose optional dependency is absent
-    └── SimulationError       the input is well formed, but the run cannot finish (exit code 1)
+    └── SimulationError       a run that cannot finish on valid input (exit code 1)
         └── DeadlockError     tasks wait for each other
 
-Library code raises these and never prints or exits; the command line turns them into one line and an exit code.
+Library code raises these and never prints or exits; the CLI turns them into one line and an exit code.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-#: Most characters of an error's line on the terminal, and of the text in it.
+#: Maximum characters of an error's line on the terminal, and of the text in it.
 MAX_LINE = 400
 _MAX_TEXT = MAX_LINE - len("error: ")
 _MAX_FILE, _MAX_FIELD = 160, 80
 _LEFT_OUT = " ... "
-#: Characters of a name, and names, that are compared to find the nearest: a comparison takes some 10 us.
+#: Limits of the search for the nearest name: characters compared, names compared (about 10 us each), names shown.
 _MAX_COMPARED, _MOST_COMPARED, _MOST_SHOWN = 200, 10_000, 12
 
 
@@ -37,15 +37,15 @@ class TrineError(Exception):
 
 
 class InputError(TrineError, ValueError):
-    """What the user gave is wrong: the message names where, what, and the nearest valid value.
+    """Invalid user input: the message names the place, the problem and the nearest valid value.
 
-    With ``error: `` before it, it is one line of at most MAX_LINE characters, whatever the user gave: what is longer
-    lacks its middle, and what cannot be printed is escaped.
+    With the prefix ``error: ``, the text is always one line of at most MAX_LINE characters: the middle of a longer
+    text is omitted, and unprintable characters are escaped.
 
     Parameters
     ----------
-    message: what is wrong and what to do about it.
-    file: path of the file at fault, with ``:line`` where it is known.
+    message: the problem and its fix.
+    file: path of the file at fault, with ``:line`` if known.
     field: dotted path of the field at fault.
     """
 
@@ -64,13 +64,13 @@ class InputError(TrineError, ValueError):
         return one_line(where + message)
 
     def at(self, file: object) -> None:
-        """Say of which file this is, where it does not yet."""
+        """Set the file of the error unless it already names one."""
         if self.file is None:
             self.file = str(file)
             self.args = (self._text(),)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Call fields as ``names`` does, such as options of the command line; fields of a file keep their names."""
+        """Rename fields by ``names``, for instance to command-line options; fields of a file keep their names."""
         if self.file is not None:
             return
         if self.field is not None:
@@ -83,7 +83,7 @@ class InputError(TrineError, ValueError):
 
 
 class UnitError(InputError):
-    """A quantity without a unit, or with one of another dimension."""
+    """A quantity without a unit, or with a unit of another dimension."""
 
 
 class TraceError(InputError):
@@ -95,20 +95,20 @@ class SpecError(InputError):
 
 
 class PlanError(InputError):
-    """A parallel layout, batch or schedule that cannot run; says why."""
+    """A parallel layout, batch or schedule that cannot run, with the reason."""
 
 
 class TooManyTasksError(PlanError):
-    """A job of ranks that behave so differently that more tasks would be simulated than fit into memory.
+    """A job with too many distinct ranks: the simulated tasks would not fit into memory.
 
-    num_classes: in how many ways; num_ranks, num_tasks: of these, the tasks of one rank of each.
+    num_classes: classes of identical ranks. num_ranks: ranks of the job. num_tasks: tasks of one rank of each class.
     """
 
     num_classes, num_ranks, num_tasks = 0, 0, 0
 
     @classmethod
     def of(cls, num_classes: int, num_ranks: int, num_tasks: int, most: int) -> TooManyTasksError:
-        """More than ``most`` tasks."""
+        """Return the error of a job with more than ``most`` tasks."""
         error = cls(
             f"{num_classes} of {num_ranks} ranks behave differently, which makes {num_tasks:,} tasks, more than the "
             f"{most:,} that fit into memory: take fewer GPUs, larger buckets "
@@ -119,23 +119,23 @@ class TooManyTasksError(PlanError):
 
 
 class MissingExtraError(InputError):
-    """A feature whose optional dependency is not installed; names the extra."""
+    """A feature with a missing optional dependency; names the extra."""
 
     def __init__(self, feature: str, extra: str, module: str) -> None:
         super().__init__(f"{feature} needs {module}: pip install 'trine[{extra}]'")
 
 
 class SimulationError(TrineError, RuntimeError):
-    """The input is well formed, but the simulation cannot finish."""
+    """A simulation of valid input that cannot finish."""
 
 
 class DeadlockError(SimulationError):
-    """Tasks wait for each other: the message names the first cycle, or who waits for whom."""
+    """Tasks that wait for each other; the message names the first cycle, or each waiting task and its dependency."""
 
 
 @contextmanager
 def about(file: object) -> Iterator[None]:
-    """Let errors of input that arise here, and name no file, name this one: what was read from it is what is wrong."""
+    """Set ``file`` on each InputError raised inside the block that names no file."""
     try:
         yield
     except InputError as error:
@@ -144,15 +144,15 @@ def about(file: object) -> Iterator[None]:
 
 
 def one_line(text: str, most: int = _MAX_TEXT) -> str:
-    """``text`` on one line of at most ``most`` characters: its middle left out, what cannot be printed escaped."""
+    """Return ``text`` as one line of at most ``most`` characters: middle left out, unprintable characters escaped."""
     text = _shortened(text, most)
     return text if text.isprintable() else _shortened(safe(text, ""), most)
 
 
 def safe(text: str, kept: str = "\n\t") -> str:
-    """Escape what could steer a terminal: control and bidirectional characters, which names in files may hold.
+    """Escape characters that could control a terminal: control and bidirectional characters in names from files.
 
-    kept: characters that stay as they are.
+    kept: characters to leave unescaped.
     """
     if text.isprintable():
         return text
@@ -167,9 +167,9 @@ def _shortened(text: str, most: int) -> str:
 
 
 def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> str:
-    """Say which known name ``name`` may have meant: "; did you mean 'x'?" or the list of known names.
+    """Return a hint for an unknown ``name``: "; did you mean 'x'?" or the list of known names.
 
-    is_listed: the message has the list already.
+    is_listed: the message already has the list.
     """
     names = sorted(known)
     text, by_lower = (
@@ -189,5 +189,5 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False) -> s
 
 
 def as_known(name: str, known: Collection[str]) -> str:
-    """Return the known name that equals ``name`` but for case; ``name`` itself if there is none."""
+    """Return the known name that equals ``name`` except for case; otherwise ``name``."""
     return name if name in known else next((each for each in known if each.lower() == str(name).lower()), name)

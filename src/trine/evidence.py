@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trine.errors import InputError, nearest
@@ -11,6 +12,12 @@ MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED = (
 )  # fmt: skip
 #: From the surest to the least sure. Transferred: measured on a sibling, carried over by the ratios of data sheets.
 EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
+
+
+def count_kinds(evidence: Iterable[Evidence]) -> str:
+    """Return how many statements there are of each kind, the surest first: ``5 measured, 19 modelled``."""
+    kinds = [item.kind for item in evidence]
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Mappings that users write, as classes: which fields there are, of what types, and what is wrong with what is given.
+"""Classes that validate mappings in users' files: fields, types and error messages.
 
-Fields are annotations, as in a dataclass: ``int``, ``float`` (whole numbers too), ``str``, ``bool``, ``Any``,
-``Literal``, ``list``, ``tuple`` (of a list), ``dict``, unions, other classes of this kind, dataclasses, and
-``Annotated`` with what else a value must be.
-No type is converted into another. What a class needs is worked out when its first mapping is read.
+Fields are annotations, as in a dataclass: ``int``, ``float`` (also accepts whole numbers), ``str``, ``bool``,
+``Any``, ``Literal``, ``list``, ``tuple`` (from a list), ``dict``, unions, other Spec classes, dataclasses, and
+``Annotated`` with further constraints.
+Types are never converted. The checks of a class are built when it reads its first mapping.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import (
 
 from trine.errors import nearest
 
-#: Returns what a value becomes. Raises Fault, or any ValueError, whose words stand for themselves.
+#: Returns the checked value. Raises Fault, or any ValueError; its text becomes the message.
 Check = Callable[[Any], Any]
 AnySpec = TypeVar("AnySpec", bound="Spec")
 AnyClass = TypeVar("AnyClass")
@@ -51,7 +51,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, float], bool]]] = {
 
 
 class Fault(ValueError):
-    """What is wrong, and where: names of fields, keys and positions, the outermost first."""
+    """Validation error with its place: names of fields, keys and positions, the outermost first."""
 
     def __init__(self, message: str, where: tuple[object, ...] = ()) -> None:
         super().__init__(message)
@@ -59,40 +59,40 @@ class Fault(ValueError):
 
     @property
     def path(self) -> str:
-        """``links[2].bandwidth``."""
+        """Place of the fault, such as ``links[2].bandwidth``."""
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.where).lstrip(".")
 
 
 def _at(error: ValueError, *where: object) -> Fault:
-    """The same fault, of something that is ``where`` in something larger."""
+    """Return the fault with ``where`` put in front of its place."""
     return Fault(str(error), where + (error.where if isinstance(error, Fault) else ()))
 
 
 def show(value: object) -> str:
-    """A value for an error message, cut short."""
+    """Return a value's text for an error message, at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class BeforeValidator(NamedTuple):
-    """In ``Annotated``: what a value goes through before its type is looked at."""
+    """In ``Annotated``: a check of a value before its type is checked."""
 
     check: Check
 
 
 class AfterValidator(NamedTuple):
-    """The same, of a value whose type is right."""
+    """In ``Annotated``: a check of a value after its type is checked."""
 
     check: Check
 
 
 class OrNone(NamedTuple):
-    """In ``Annotated``: a file may give null, which the class replaces by a value of the type."""
+    """In ``Annotated``: null is allowed in a file, and the class replaces it by a value of the type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldInfo:
-    """What :func:`Field` was given. limits: of numbers, by name; lengths: least and most."""
+    """Arguments of :func:`Field`. limits: bounds of a number by name; lengths: minimum and maximum."""
 
     default: Any
     default_factory: Callable[[], Any] | None
@@ -107,7 +107,7 @@ class FieldInfo:
         return self.default is ... and self.default_factory is None
 
     def made(self) -> Any:
-        """The default."""
+        """Return the default."""
         return self.default if self.default_factory is None else self.default_factory()
 
 
@@ -116,9 +116,9 @@ def Field(
     strict: bool = True, gt: float | None = None, ge: float | None = None, lt: float | None = None,
     le: float | None = None, min_length: int = 0, max_length: float = math.inf, allow_inf_nan: bool = True,
 ) -> Any:  # fmt: skip
-    """What a field is besides its type: its default, its name in files, limits, and numbers of items or characters.
+    """Describe a field besides its type: default, name in files, limits, and numbers of items or characters.
 
-    strict: False takes numbers that are written as text.
+    strict: False also accepts numbers written as text.
     """
     limits = {"le": le, "lt": lt, "ge": ge, "gt": gt}
     given = {name: limit for name, limit in limits.items() if limit is not None}
@@ -127,16 +127,16 @@ def Field(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 class Spec:
-    """Base of a mapping in a file: no other keys than its fields, no conversion of types, frozen.
+    """Base class of a mapping in a file: frozen, without unknown keys or type conversion.
 
-    Made from keywords as from a mapping. ``fields_set``: the fields that were given.
+    Created from keywords or from a mapping. ``fields_set``: names of the fields set by the caller.
     """
 
     model_fields: dict[str, FieldInfo]
     fields_set: frozenset[str]
 
     def __init_subclass__(cls) -> None:
-        """Fields of the last base come first; their types are looked at later."""
+        """Collect the fields, starting with the last base; their types are resolved later."""
         found: dict[str, FieldInfo] = {}
         for base in reversed(cls.__mro__[:-1]):
             for name in inspect.get_annotations(base) if base is not Spec else ():
@@ -149,7 +149,7 @@ class Spec:
 
     @classmethod
     def model_validate(cls, data: object) -> Self:
-        """The mapping ``data`` as this class. Raises Fault."""
+        """Return the mapping ``data`` as this class. Raises Fault."""
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
@@ -179,7 +179,7 @@ class Spec:
         self._check()
 
     def _check(self) -> None:
-        """To override: look at all fields together; raises ValueError."""
+        """Check all fields together; subclasses override this and raise ValueError."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")
@@ -197,7 +197,7 @@ class Spec:
         return {name: self.__dict__[name] for name in self.model_fields}
 
     def model_copy(self, update: Mapping[str, Any]) -> Self:
-        """The same with some fields replaced, which are not looked at."""
+        """Return a copy with the fields of ``update`` replaced, without checking them."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__, **update)
         made.__dict__["fields_set"] = self.fields_set | frozenset(update)
@@ -207,7 +207,7 @@ class Spec:
         self, exclude: Collection[str] = (), *, exclude_none: bool = False, exclude_unset: bool = False,
         exclude_defaults: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
-        """Plain data, without the fields of ``exclude``, None, what was not given, or what is as by default."""
+        """Return plain data, optionally without the fields of ``exclude``, None, unset fields, or default values."""
 
         def plain(value: object) -> object:
             if isinstance(value, Spec):
@@ -228,20 +228,20 @@ class Spec:
         }
 
     def model_dump_json(self) -> str:
-        """Plain data as JSON, in one line."""
+        """Return plain data as JSON, in one line."""
         return json.dumps(self.model_dump(), separators=(",", ":"), ensure_ascii=False)
 
 
 def make_spec(name: str, base: type[AnySpec], fields: Mapping[str, tuple[Any, Any]]) -> type[AnySpec]:
-    """A class with fields, type and default (``...``: none) of each, besides those of ``base``."""
+    """Return a subclass of ``base`` with more ``fields``: type and default (``...`` if required) by name."""
     own = {"__annotations__": {key: kind for key, (kind, _) in fields.items()}, "__module__": base.__module__}
     return type(name, (base,), own | {key: default for key, (_, default) in fields.items()})
 
 
 def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
-    """Return ``data``, a mapping in a file, as a Spec or a dataclass; ``extra``: its fields that files cannot give.
+    """Return ``data``, a mapping in a file, as a Spec or a dataclass; ``extra``: fields that files cannot set.
 
-    Raises ValueError: a Fault, or an error of the class's own check.
+    Raises ValueError: a Fault, or an error from the class's validation.
     """
     if issubclass(cls, Spec):
         return cls.model_validate(data)
@@ -252,7 +252,7 @@ def read_as(cls: type[AnyClass], data: object, **extra: Any) -> AnyClass:
 
 @cache
 def _spec_of(cls: Any, without: frozenset[str]) -> type[Spec]:
-    """A Spec that checks the fields of a dataclass."""
+    """Return a Spec that checks the fields of a dataclass."""
     kinds = get_type_hints(cls, include_extras=True)
     given: dict[str, tuple[Any, Any]] = {}
     for field in fields(cls):
@@ -264,7 +264,7 @@ def _spec_of(cls: Any, without: frozenset[str]) -> type[Spec]:
 
 @cache
 def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
-    """By the name in files: the field, what it was given, and what checks it."""
+    """Return, by name in files, the field's name, its FieldInfo and its check."""
     kinds = get_type_hints(cls, include_extras=True)
     return {
         info.alias or name: (name, info, _within(info, _check_of(kinds[name], info.strict)))
@@ -273,7 +273,7 @@ def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
 
 
 def _check_of(kind: Any, strict: bool = True) -> Check:
-    """What checks a value of a type."""
+    """Return the check for a type."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(inner, strict)
@@ -345,7 +345,7 @@ def _number_as_text(value: Any) -> float:
 
 
 def _within(info: FieldInfo, check: Check) -> Check:
-    """``check``, then limits and lengths; None has neither."""
+    """Return ``check`` followed by the limits and lengths; None skips them."""
     if not info.limits and info.allow_inf_nan and info.lengths == (0, math.inf):
         return check
     least, most = info.lengths
@@ -376,7 +376,7 @@ def _length(value: Any, least: int, most: float) -> str:
 
 
 def _union(checks: list[Check], takes_none: bool) -> Check:
-    """The first that takes a value; where none does, what the first says."""
+    """Return a check that tries ``checks`` in order; if all fail it raises the first error."""
 
     def check(value: Any) -> Any:
         if value is None and takes_none:

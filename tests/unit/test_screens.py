@@ -22,7 +22,7 @@ from trine.gpu.text import parse_program
 from trine.replay.sweep import SweepGrid
 from trine.replay.sweep import sweep as run_sweep
 from trine.results.gpu.result import GpuResult
-from trine.results.gpu.summary import in_vendor_words
+from trine.results.gpu.summary import use_vendor_terms
 from trine.results.report import Report
 from trine.results.screen import Listing, Screen
 from trine.results.text import MAX_LINES, NARROW, WIDE, first_screen, fitted
@@ -168,7 +168,7 @@ def numbers_above(summary: str) -> list[str]:
 @pytest.mark.parametrize("columns", [WIDE, NARROW])
 def test_warnings_are_whole_or_counted(name: str, columns: int) -> None:
     gpu = getattr(answer(name), "model", model()).name
-    warnings = [in_vendor_words(text, gpu) for text in getattr(answer(name), "warnings", answer(name).notes)]
+    warnings = [use_vendor_terms(text, gpu) for text in getattr(answer(name), "warnings", answer(name).notes)]
     with fitted(columns):
         summary, details = plain(answer(name).summary()), plain(answer(name).details())
     assert all(plain(text) in details for text in warnings)
@@ -202,10 +202,10 @@ def test_gpus_of_nvidia_have_its_words(name: str) -> None:
 
 
 def test_options_keep_their_names() -> None:
-    assert in_vendor_words("wavefronts 2 and --wavefronts: 8 wavefronts a CU", "h100-sxm") == (
+    assert use_vendor_terms("wavefronts 2 and --wavefronts: 8 wavefronts a CU", "h100-sxm") == (
         "wavefronts 2 and --wavefronts: 8 warps an SM"
     )
-    assert in_vendor_words("8 wavefronts", "mi300x") == "8 wavefronts"
+    assert use_vendor_terms("8 wavefronts", "mi300x") == "8 wavefronts"
 
 
 def test_columns_of_listings_stand_below_their_titles() -> None:

@@ -1,4 +1,4 @@
-"""The command line: click's commands, each built from its function when it is asked for."""
+"""The command line: click's commands, each built from its function on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class NumberText(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
-    """A number, as Python reads it."""
+    """A number in Python's syntax."""
 
     def __init__(self, kind: type) -> None:
         self.kind, self.name = kind, "a whole number" if kind is int else "a number"
@@ -40,25 +40,25 @@ class NumberText(click.ParamType):  # type: ignore[type-arg]  # generic in click
 
 
 class TrineGroup(click.Group):
-    """All commands, or those of a group such as ``trine cluster``. An error of usage is one line, as all errors are."""
+    """All commands, or the commands of a group such as ``trine cluster``. Usage errors take one line, as all errors."""
 
     def __init__(self, words: str = "") -> None:
         super().__init__(words or "trine", context_settings=_SETTINGS)
         self.words = words
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of use."""
+        """Return the names of the commands in the order of use."""
         return [name for name, _, _ in below(self.words)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Build a command. Returns None if there is no such command."""
+        """Build a command, or return None for an unknown name."""
         command = find(f"{self.words} {cmd_name}".strip())
         if command is not None:
             return build(command)
         return TrineGroup(cmd_name) if cmd_name in GROUPS and not self.words else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command that a line begins with; raises UsageError with the nearest name."""
+        """Return the command that a line begins with. Raises UsageError with the nearest name."""
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-"):
             raise click.UsageError(f"No such command {args[0]!r}{nearest(args[0], known)}", ctx)
@@ -100,7 +100,7 @@ def _options(ctx: click.Context | None) -> list[str]:
 
 
 def _refuse(error: click.UsageError, message: str) -> None:
-    """Say what is wrong with a command line, and where help is."""
+    """Print the error in a command line and the command for help, then exit with code 2."""
     help_ = "" if error.ctx is None else f" ({error.ctx.command_path} --help)"
     most = 400 + len(message.partition("; try: ")[2])  # a command to copy is not cut
     print(f"error: {one_line(message.rstrip('.') + help_, most)}", file=sys.stderr, flush=True)
@@ -108,7 +108,7 @@ def _refuse(error: click.UsageError, message: str) -> None:
 
 
 def make_app() -> TrineGroup:
-    """Every command of ``trine``, none of them imported yet."""
+    """Return the group of all ``trine`` commands, without importing their modules."""
     app = TrineGroup()
     for name, answer in (("--version", _version), ("--show-completion", _completion)):
         app.params.append(click.Option([name], is_flag=True, is_eager=True, expose_value=False, callback=answer))
@@ -122,7 +122,7 @@ def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
 
 
 def _completion(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    """Print what a shell evaluates to complete command lines."""
+    """Print the shell code that enables completion of command lines."""
     if asked:
         shell = PurePath(os.environ.get("SHELL", "")).name
         found = get_completion_class(shell)
@@ -133,12 +133,12 @@ def _completion(ctx: click.Context, param: click.Parameter, asked: bool) -> None
 
 
 def build(command: Command) -> click.Command:
-    """A command as click runs it."""
+    """Build a command for click."""
     return single(command.function(), command.words)
 
 
 class _Page(click.Command):
-    """A command with a help page of its own panels."""
+    """A command with a custom help page in panels."""
 
     page: Callable[..., str]
 
@@ -152,12 +152,12 @@ class _Page(click.Command):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write that page."""
+        """Write the command's help page."""
         formatter.write(self.page(has_colour(sys.stdout)))
 
 
 def single(function: Callable[..., Any], words: str) -> click.Command:
-    """One function as a command of these words."""
+    """Build a click command with the name ``words`` from one function."""
     parameters = all_parameters(function)
     run = reports_errors(runner(function), words_of(function))
 
@@ -178,7 +178,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
 
 
 def _given(each: CommandParameter, typed: Any) -> Any:
-    """What was typed, the default where nothing was."""
+    """Return the value from the command line, or else the default."""
     typed = list(typed) if isinstance(typed, tuple) else typed
     return each.default if typed is None or typed == [] else typed
 

@@ -1,4 +1,4 @@
-"""``trine collective``: how long one collective takes on a cluster, and why."""
+"""``trine collective``: predicted time of one collective on a cluster, and its explanation."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def collective(
 
 
 def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Matrix | None]:
-    """The sizes asked for, and the bytes of an all_to_all_v, whose size is the most that a rank has to send."""
+    """Return the sizes, and the byte matrix of an all_to_all_v; its size is the largest total that a rank sends."""
     from trine.collectives.sizes import parse_sizes, read_matrix
 
     if op in MOE:
@@ -115,7 +115,7 @@ def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Ma
 
 
 def _tokens(given: Given[MoeOptions]) -> MoeOptions:
-    """What a dispatch or combine is asked to move; the imbalance of experts may be a file."""
+    """Return the options of a dispatch or combine; the imbalance of experts may be a file."""
     if "expert_imbalance" not in given:
         return given.make()
     return given.make(**imbalance_fields(given["expert_imbalance"]))
@@ -124,7 +124,7 @@ def _tokens(given: Given[MoeOptions]) -> MoeOptions:
 def _uneven(
     op: str, sizes: list[int], table: Matrix | None, given: Given[MoeOptions], machine: MachineOptions
 ) -> Matrix | None:
-    """The bytes of an all_to_all_v whose ranks get shares of what each sends, as experts get tokens."""
+    """Return the byte matrix of an all_to_all_v with uneven shares per destination, as experts get tokens."""
     from trine.collectives.kernels.moe.options import imbalance_weights
     from trine.collectives.sizes import shared_matrix
 
@@ -147,7 +147,7 @@ def _uneven(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked of the operator level."""
+    """Question to the operator level."""
 
     op: str
     sizes: list[int]
@@ -158,7 +158,7 @@ class _Question:
     fold: str
 
     def answer(self, described: MachineOptions) -> tuple[CollectiveResult, list[str]]:
-        """The answer, and what was assumed about the machine."""
+        """Return the answer, and warnings about assumptions on the machine."""
         from trine.collectives.message_level import is_bare
 
         options = self.given.make()
@@ -186,7 +186,7 @@ class _Question:
 def _refuse_links_that_do_not_matter(
     machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveResult]
 ) -> None:
-    """Options about links and routes without which the answer is the same, and with which alone it is that of none."""
+    """Raise InputError for a link or route option with no effect, whether removed from the others or used alone."""
 
     none = replace(machine, routing=None, slow_link=(), link_down=())
 
@@ -201,7 +201,7 @@ def _refuse_links_that_do_not_matter(
 
 
 def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOptions) -> MachineOptions:
-    """The machine with that option alone which ``without`` lacks."""
+    """Return the machine with only the option that ``without`` lacks."""
     return replace(
         none,
         routing=machine.routing if without.routing is None else None,
@@ -211,7 +211,7 @@ def _alone(machine: MachineOptions, without: MachineOptions, none: MachineOption
 
 
 def alias(op: str) -> str:
-    """nccl-tests' names of a collective as ours: ``alltoall``, ``all_reduce_perf``, ``allreduce``."""
+    """Return trine's name of a collective for nccl-tests' names: ``alltoall``, ``all_reduce_perf``, ``allreduce``."""
     plain = op.lower().replace("-", "_").removesuffix("_perf")
     names = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv",
              "reducescatter": "reduce_scatter", "alltoallv": "all_to_all_v"}  # fmt: skip

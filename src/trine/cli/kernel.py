@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Options that change the GPU model.
 CHANGES = ("unroll", "max_outstanding", "arbitration", "initiator")
-#: Runs of so few events (about 0.1 s) are done again to see whether an option matters.
+#: Runs up to this many events (about 0.1 s) are repeated to find options without effect.
 CHEAP_EVENTS = 200_000
 
 File = Annotated[str, argument("Text program, MSCCL++ plan (JSON) or MSCCL XML.", "FILE")]
@@ -131,7 +131,7 @@ def show_program(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """FILE as it was read: a plan and the size of its message, or a text. num_ranks: GPUs; None: not said."""
+    """Contents of FILE: a plan with its message size, or a text program. num_ranks: GPUs, None if unspecified."""
 
     file: str
     num_ranks: int | None
@@ -165,7 +165,7 @@ class _Source:
         return _Source(file, plan.num_ranks, plan, size_bytes, wavefronts)
 
     def program(self, num_ranks: int | None, line_bytes: int) -> GpuProgram:
-        """The program for so many ranks; a plan's for lines of this size."""
+        """Return the program: a text for ``num_ranks`` ranks, or a plan for cache lines of ``line_bytes``."""
         from trine.gpu.text import parse_program
         from trine.gpu.validate import validate_program
 
@@ -181,14 +181,14 @@ class _Source:
 
     @property
     def bus_factor(self) -> float | None:
-        """busbw / algbw of what a plan computes; None of a text."""
+        """busbw / algbw of a plan's collective; None for a text program."""
         from trine.collectives.sizes import bus_factor
 
         return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
 
 
 def _machine(source: _Source, options: MachineOptions) -> tuple[Cluster, list[str]]:
-    """The machine as described, with as many GPUs as the program has ranks where that was not said."""
+    """Return the machine that the options describe; by default with one GPU per rank of the program."""
     from trine.cluster.topologies import implied_gpus
 
     ranks = source.num_ranks
@@ -213,7 +213,7 @@ def _refuse_what_cannot_matter(program: GpuProgram, unroll: int | None, folding:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """One program on one machine, for GPU models that differ."""
+    """Runner of one program on one machine with different GPU models."""
 
     source: _Source
     program: GpuProgram
@@ -222,7 +222,7 @@ class _Runs:
     engine: str
 
     def has_puts(self, model: GpuModel) -> bool:
-        """Whether anything of the program crosses NICs."""
+        """Return whether the program sends data over NICs."""
         import numpy as np
 
         from trine.gpu.fabric import GpuFabric
@@ -232,7 +232,7 @@ class _Runs:
         return bool((domains[own] != domains[self.program.operand_rank]).any())
 
     def result(self, model: GpuModel, warnings: list[str], **how: Any) -> GpuResult:
-        """Simulate, with progress. how: whether to fold, and to verify that."""
+        """Simulate the program with a progress line. how: the options ``fold`` and ``verify`` of GpuRunOptions."""
         from trine.gpu.run import GpuRunOptions, run_gpus
         from trine.results.gpu.result import GpuResult
 

@@ -1,6 +1,6 @@
-"""From the options of ``trine train`` to a plan, or what contradicts what.
+"""Conversion of the options of ``trine train`` into a plan, or an error that names contradictions.
 
-Every option that is given must matter: one that cannot is refused with the reason, also where it says what is usual.
+Every given option must have an effect. An option without effect is refused with the reason, even at its default value.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from trine.inputs import exists, read_text
 from trine.parallel.plan import TIME, Plan
 
 PARALLEL = ("dp", "ddp", "fsdp", "tp", "pp")
-#: A file of shares is a line an expert.
+#: Maximum size of a file of expert shares, which has one line per expert.
 MAX_SHARES_BYTES = 4 * 2**20
-#: The axis that options are about.
+#: Option -> the axis it needs.
 _AXIS_OF = {
     "tp_style": "tp", "schedule": "pp", "cuts": "pp", "virtual_stages": "pp", "balance": "pp", "cp_style": "cp",
     "expert_imbalance": "ep", "capacity_factor": "ep", "tp_overlap": "tp",
@@ -30,7 +30,7 @@ _AXIS_WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutOptions:
-    """What the command line has besides the fields of a plan: None where it was not given."""
+    """Command-line options besides the fields of a plan; None if not given."""
 
     gpus: int | None = option(None, "Use N GPUs.")
     parallel: str | None = option(None, "Use all GPUs for one form of parallelism.")
@@ -38,7 +38,7 @@ class LayoutOptions:
 
 
 def plan_from(layout: LayoutOptions, given: Given[Plan]) -> Plan:
-    """The plan that the options describe. Raises PlanError for what contradicts itself or cannot matter."""
+    """Return the plan that the options describe. Raises PlanError for contradictions and options without effect."""
     ways = _ways(layout, given)
     _refuse_unused(given, ways)
     fields: dict[str, Any] = {**ways, "batch": _replica_batch(layout, given, ways.get("dp", 1))}
@@ -50,7 +50,7 @@ def plan_from(layout: LayoutOptions, given: Given[Plan]) -> Plan:
 
 
 def _ways(layout: LayoutOptions, given: Given[Plan]) -> dict[str, Any]:
-    """Ways on each axis, and the kind of data parallelism."""
+    """Return the degree of each axis, and the kind of data parallelism."""
     axes = {name: given[name] for name in ("dp", "cp", "tp", "pp") if name in given}
     for name, number in (("gpus", layout.gpus), *axes.items()):
         if number is not None and number < 1:
@@ -89,7 +89,7 @@ def _on_one_axis(layout: LayoutOptions, axes: dict[str, int], sharding: str | No
 
 
 def _refuse_unused(given: Given[Plan], ways: dict[str, Any]) -> None:
-    """Refuse options of an axis that the layout does not name, or of what it has none of."""
+    """Raise PlanError for options that need an axis, replicas or sharding that the layout lacks."""
     data = "cp" in given or ("dp" in ways and ways.get("data") != "dp")
     if "bucket_bytes" in given and not data:
         raise PlanError("--bucket needs DDP: add --parallel ddp or --dp N")
@@ -124,11 +124,11 @@ def _replica_batch(layout: LayoutOptions, given: Given[Plan], replicas: int) -> 
 
 
 def imbalance_fields(text: str) -> dict[str, Any]:
-    """A word, or a file with the share (or the number of tokens) of one expert a line."""
+    """Return plan fields for a keyword, or for a file with one expert's share (or token count) per line."""
     if text.lower() == "balanced" or text.lower().startswith("zipf:"):
         return {"expert_imbalance": text.lower()}
     if not exists(text):
-        return {"expert_imbalance": text}  # which the plan refuses, with the words that it knows
+        return {"expert_imbalance": text}  # the plan refuses it and lists the valid keywords
     shares = []
     for number, line in enumerate(read_text(text, MAX_SHARES_BYTES, InputError).splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
@@ -142,7 +142,7 @@ def imbalance_fields(text: str) -> dict[str, Any]:
 
 
 def refuse_without_machine(machine: object, **options: object) -> None:
-    """Refuse options about links when there is no machine that has any."""
+    """Raise InputError for options about links if no machine is described."""
     for name, value in options.items():
         if machine is None and value is not None:
             raise InputError(

@@ -1,4 +1,4 @@
-"""``trine collective`` at the load-store level: its options, and what only the other level knows."""
+"""``trine collective`` at the load-store level: its options, and checks for options of the operator level."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LEVELS = ("operator", "loadstore")
 KERNEL = (
     "workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "initiator", "gpu_model",
 )  # fmt: skip
-#: Options of the command, as people write them.
+#: The option's name in error messages.
 _COMPARE = "--compare-fidelity"
 
 
 def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
-    """Write the timeline of workgroups and the picture of the NoC, where they were asked for."""
+    """Write the timeline of workgroups and the picture of the NoC, if requested."""
     written(perfetto, result.to_perfetto, TIMELINE.replace("timeline", "timeline of workgroups"))
     drawn(plot_noc, result, "noc")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inside:
-    """Whether and how the load-store level is asked: None or False where something was not given."""
+    """Options that select and configure the load-store level; all default to None or False."""
 
     fidelity: str | None = option(None, "Choose the level of detail [operator].")
     compare_fidelity: bool = option(False, "Compare both levels and explain the difference.")
@@ -48,13 +48,13 @@ class Inside:
 
     @property
     def fold(self) -> str:
-        """How messages are simulated at the other level."""
+        """The folding mode for messages at the operator level."""
         return "off" if self.no_fold else "verify" if self.verify_fold else "on"
 
     def is_wanted(self, given: Given[LoadStoreOptions], simulates_messages: bool) -> bool:
-        """Whether the load-store level is asked. Raises InputError for options that contradict each other.
+        """Return whether to run the load-store level. Raises InputError for contradictory options.
 
-        simulates_messages: the operator level was asked for messages on links, where folding is chosen too.
+        simulates_messages: the operator level simulates messages on links, so the folding options apply to it too.
         """
         check_level(self.fidelity)
         if self.compare_fidelity and self.fidelity is not None:
@@ -71,7 +71,7 @@ class Inside:
         return wanted
 
     def refuse_files(self, num_sizes: int, plot: str | None) -> None:
-        """Raise InputError for pictures and timelines of what is not one run."""
+        """Raise InputError for pictures and timelines of more than one run."""
         for name, value in (("--plot-noc", self.plot_noc), ("--perfetto", self.perfetto)):
             if value is not None and (num_sizes > 1 or self.compare_fidelity):
                 raise InputError(f"{name} shows one run: give one size, and no {_COMPARE}")
@@ -80,14 +80,14 @@ class Inside:
 
 
 def check_level(fidelity: str | None) -> None:
-    """Raise InputError for a level that there is not."""
+    """Raise InputError for an unknown level."""
     if fidelity is not None and fidelity not in LEVELS:
         raise InputError(f"unknown --fidelity {fidelity!r:.80}{nearest(fidelity[:80], LEVELS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadStoreQuestion:
-    """What ``trine collective`` asks of the load-store level, or of both."""
+    """A request of ``trine collective`` to the load-store level, or to both levels."""
 
     op: str
     sizes: list[int]
@@ -164,7 +164,7 @@ def _report(
 
 
 def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
-    """Options of the operator level alone; when both are asked, those that its answer cannot show."""
+    """Raise InputError for options of the operator level; in a comparison, only for those its result cannot show."""
     for name, value in others.items():
         if value in (None, False, "auto"):
             if name == "nvls" and value is False and not comparing:
@@ -177,7 +177,7 @@ def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
 
 
 def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
-    """Options about links and routes without which every way between two of the GPUs is the same."""
+    """Raise InputError for options about links and routes that change no path between GPUs of the group."""
     from trine.collectives.loadstore.runs import all_paths
 
     known = None

@@ -1,4 +1,4 @@
-"""From the options that describe a machine to a cluster; every option that is given must matter."""
+"""Conversion of machine options to a cluster; options without an effect are errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trine.errors import InputError, SpecError, nearest
 if TYPE_CHECKING:
     from trine.cluster import Circuits, Cluster
 
-#: GPUs of the largest machine whose routes are compared pair by pair: larger ones are taken as they are.
+#: Maximum number of GPUs for the check that options about links and routes change a route.
 MAX_COMPARED = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineOptions:
-    """A machine as described: None (or ``()``) where nothing was said. gpu: the GPU model of an inline cluster."""
+    """Options that describe a machine; None or ``()`` if not given. gpu: the GPU model of an inline cluster."""
 
     cluster: str | None = option(None, "Choose the cluster: preset or file.")
     gpus: int | None = option(None, "Use N GPUs, filling nodes in order.")
@@ -40,21 +40,21 @@ class MachineOptions:
 
     @property
     def has_circuits(self) -> bool:
-        """Whether circuits were described."""
+        """Whether any circuit option was given."""
         return any(getattr(self, name) is not None for name in CIRCUITS)
 
 
 CIRCUITS = ("circuit_setup", "circuit_ports", "circuit_bandwidth", "circuit_latency", "circuit_buffer")
-#: A machine of links alone, as commands that know no circuits take it.
+#: Machine options for commands that do not support circuits.
 LinkedMachine = Annotated[MachineOptions, Fields(without=CIRCUITS)]
 
 
 def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
-    """The cluster whose GPUs are all in the group, with sentences about what was assumed.
+    """Return the cluster, all of whose GPUs form the group, and the assumptions as sentences.
 
     Raises
     ------
-    InputError: no machine, or options that contradict each other.
+    InputError: no machine, or contradictory options.
     """
     machine, warnings = described_machine(options)
     if machine is None:
@@ -66,7 +66,7 @@ def group_machine(options: MachineOptions) -> tuple[Cluster, list[str]]:
 
 
 def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str]]:
-    """As :func:`group_machine`; None where nothing was described."""
+    """Return the same as :func:`group_machine`, or None in place of the cluster if no option describes one."""
     if options.topology is not None:
         return _inline(options)
     for name, value in (("--bandwidth", options.bandwidth), ("--latency", options.latency)):
@@ -96,11 +96,11 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
-    """The cluster of a job of ``num_ranks``: as it is, or as many nodes of it as ``--nodes`` says.
+    """Return the cluster of a job of ``num_ranks``: all of it, or ``--nodes`` nodes.
 
     Raises
     ------
-    InputError: an option about links or routes that changes no way of a message.
+    InputError: an option about links or routes changes no message's path.
     """
     machine, warnings = _job_machine(num_ranks, options)
     if machine is not None and 1 < len(machine.gpus) <= MAX_COMPARED:
@@ -118,19 +118,19 @@ def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | Non
 def _refuse_idle_links(
     machine: Cluster, options: MachineOptions, build: Callable[[MachineOptions], Cluster | None]
 ) -> None:
-    """Raise InputError for options about links and routes without which every message goes the same way, as fast."""
+    """Raise InputError for options about links and routes that change no message's path or speed."""
     known = None
     for given, without in options_of_links(options):
         other = build(without)
         if other is None or (other.routing == options.routing and without.routing != options.routing):
-            continue  # what is usual was spelt out
+            continue  # the option names the default
         known = _ways(machine) if known is None else known
         if _ways(other) == known:
             raise InputError(f"{given} changes nothing: no message between GPUs, or from a host, goes another way")
 
 
 def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOptions]]:
-    """Each option about links and routes that was given, and the machine without it."""
+    """Yield each given option about links and routes, and the machine options without it."""
     if options.routing is not None:
         yield f"--routing {options.routing}", replace(options, routing=None)
     for text in options.slow_link:
@@ -142,7 +142,7 @@ def options_of_links(options: MachineOptions) -> Iterator[tuple[str, MachineOpti
 
 
 def _ways(machine: Cluster) -> list[tuple[object, ...]]:
-    """All that a message can meet, in order: each link of each path between two GPUs, or a GPU and its host."""
+    """Return the links of each path between two GPUs, and between a GPU and its host, in order."""
     hosts = ((gpu, host) for gpu in machine.gpus if (host := machine.host_of(gpu)) is not None)
     ends = [(a, b) for a in machine.gpus for b in machine.gpus if a != b]
     ends += [end for gpu, host in hosts for end in ((gpu, host), (host, gpu))]
@@ -150,7 +150,7 @@ def _ways(machine: Cluster) -> list[tuple[object, ...]]:
     for source, target in ends:
         try:
             paths = machine.paths(source, target)
-        except SpecError:  # no way at all, which matters to jobs that need it alone
+        except SpecError:  # no path: only jobs that need it fail
             paths = ()
         met.append((source, target))
         for route, share in paths:
@@ -188,7 +188,7 @@ def _inline(options: MachineOptions) -> tuple[Cluster, list[str]]:
 
 
 def _lacks(kind: str, text: str) -> str:
-    """What a topology without a known number of GPUs needs: sizes, where none of its forms goes without, or --gpus."""
+    """Return the error for a topology without a known number of GPUs: it needs --gpus, or sizes if all forms do."""
     from trine.cluster.topologies import BLUEPRINTS, implied_gpus
 
     forms = BLUEPRINTS[kind].texts
@@ -199,7 +199,7 @@ def _lacks(kind: str, text: str) -> str:
 
 
 def slow_link(text: str) -> tuple[str, str]:
-    """``gpu0->nvswitch:0.5`` as name and slowness."""
+    """Split text such as ``gpu0->nvswitch:0.5`` into the link's name and its factor or bandwidth."""
     name, _, how = text.rpartition(":")
     if not name or not how.strip():
         raise InputError(f"--slow-link takes LINK:FACTOR or LINK:BANDWIDTH, such as 'gpu0->nvswitch:0.5'; got {text!r}")
@@ -213,7 +213,7 @@ def _refuse(options: MachineOptions, names: tuple[str, ...], why: str) -> None:
 
 
 def _joined(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[str]]:
-    """``cluster`` with the circuits that the options describe, and sentences about what was assumed."""
+    """Return ``cluster`` with the options' circuits, and the assumptions as sentences."""
     if not options.has_circuits:
         return cluster, []
     circuits, warnings = _circuits(options, cluster.circuits)
@@ -225,7 +225,7 @@ def _joined(cluster: Cluster, options: MachineOptions) -> tuple[Cluster, list[st
 
 
 def _circuits_alone(options: MachineOptions) -> tuple[Cluster, list[str]]:
-    """A cluster of nothing but GPUs and the circuits between them. Raises InputError for numbers that are missing."""
+    """Return a cluster of only GPUs and circuits, and the assumptions. Raises InputError for missing numbers."""
     from trine.cluster import Cluster, Device
 
     if options.gpus is None:
@@ -237,7 +237,7 @@ def _circuits_alone(options: MachineOptions) -> tuple[Cluster, list[str]]:
 
 
 def _circuits(options: MachineOptions, known: Circuits | None) -> tuple[Circuits, list[str]]:
-    """The circuits as described, else as ``known``, with sentences about what was assumed."""
+    """Return the circuits (from the options, else from ``known``), and the assumptions as sentences."""
     from trine.cluster import Circuits
     from trine.units import parse_bandwidth, parse_bytes, parse_time
 

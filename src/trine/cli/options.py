@@ -1,7 +1,7 @@
-"""What only the terminal needs of options: panels, metavars, values that a shell completes, and how text is read.
+"""Terminal side of options: panels, metavars, shell completions, and conversion of the typed text.
 
-``WORDS`` has a row for each dataclass whose fields are options: the panel of the help page, and of each field what its
-name, type and help text do not say. What a registry knows is asked when the help page or a completion needs it.
+``WORDS`` has a row for each dataclass whose fields are options: the panel of the help page, and the properties of each
+field beyond its name, type and help text. Registries are queried only for a help page or a completion.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadsto
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What the command line says of a parameter besides its name, type and default.
+    """Command-line properties of a parameter besides its name, type and default.
 
-    names: as typed, where it is not ``--`` and the parameter's name. values: what a shell completes, asked when needed;
-    of a metavar ``a|b`` these are its words. word: the option of a field that is called otherwise. read: from the text
-    to the field's value. negates: the flag sets the field to False. kind: of what is typed, where the field's own type
-    does not say. is_listed: help pages show the values in place of the metavar, plug-ins too.
+    names: as typed, if not ``--`` and the parameter's name. values: completions, computed on demand; by default the
+    words of a metavar ``a|b``. word: the option's name if it differs from the field's. read: converts the text to the
+    field's value. negates: the flag sets the field to False. kind: type of the typed text if it differs from the
+    field's. is_listed: help pages show the values, plug-ins included, in place of the metavar.
     """
 
     help: str = ""
@@ -47,11 +47,11 @@ class Option:
 
 
 def argument(help: str, metavar: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
-    """A parameter that is given by its place."""
+    """Return a positional parameter."""
     return Option(help, metavar, ARGUMENTS, values=values, is_argument=True)
 
 
-# What registries know, for completion.
+# Names in registries, for completion.
 
 
 def clusters() -> Iterable[str]:
@@ -155,11 +155,11 @@ def fused_kernels() -> Iterable[str]:
     return known_fused()
 
 
-# How texts are read.
+# Conversion of texts.
 
 
 def names(text: str, option: str) -> tuple[str, ...]:
-    """``a, b`` as a tuple."""
+    """Return ``a, b`` as a tuple. Raises PlanError for an empty name."""
     found = tuple(name.strip() for name in text.split(","))
     if not all(found):
         raise PlanError(f"{option} holds an empty name: {text!r}")
@@ -167,7 +167,7 @@ def names(text: str, option: str) -> tuple[str, ...]:
 
 
 def pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """``all_reduce=ring,broadcast=ring`` as pairs."""
+    """Return ``all_reduce=ring,broadcast=ring`` as pairs. Raises PlanError for another form."""
     found = []
     for item in names(text, "--algorithm"):
         kind, _, name = item.partition("=")
@@ -182,7 +182,7 @@ def _cuts(text: str) -> tuple[str, ...]:
 
 
 def _batches(text: str) -> tuple[int, ...] | str:
-    """``6,6,2,2`` as numbers; a word as it is, which the plan knows or refuses."""
+    """Return ``6,6,2,2`` as numbers; return a word in lower case for the plan to check."""
     from trine.units import whole_number
 
     found = [whole_number(size, most=10**12) for size in names(text, "--replica-batches")]
@@ -203,7 +203,7 @@ def _bucket(text: str) -> int:
 
 
 def _overlap(text: str) -> str:
-    """A plan's overlap, or ``range``, which the plan does not know."""
+    """Return a plan's overlap, or ``range``, which only the command line has. Raises PlanError for another word."""
     wanted, known = text.lower(), OVERLAP_WORDS.split("|")
     if wanted not in known:
         said = nearest(wanted, known, is_listed=True)
@@ -218,7 +218,7 @@ def _calibration(path: str) -> Any:
 
 
 def _share(text: str) -> float:
-    """``1.5%`` or ``0.015``."""
+    """Return ``1.5%`` or ``0.015`` as a fraction. Raises InputError for another form."""
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -249,12 +249,12 @@ def _straggler(text: str) -> tuple[int, str]:
 
 
 def _plain(algorithm: str) -> str:
-    """NCCL_ALGO's spelling as ours; the path of a plan as it is."""
+    """Return NCCL_ALGO's spelling in lower case, and the path of a plan unchanged."""
     return algorithm.lower() if algorithm.isalpha() else algorithm
 
 
 def word(metavar: str, panel: str | None = None, values: Callable[[], Iterable[str]] | None = None) -> Option:
-    """One of a few words, in whatever case."""
+    """Return an option that takes one of a few words, in any case."""
     return Option(metavar=metavar, panel=panel, values=values, read=str.lower, kind=str)
 
 
@@ -266,7 +266,7 @@ _REQUESTS = {
     "gpu_model": Option(values=gpu_models, kind=str),
 }  # fmt: skip
 
-#: dataclass -> the panel of its options, and what is to be said of some.
+#: dataclass -> the panel of its options, and the options with properties beyond their field's.
 WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "LayoutOptions": (LAYOUT, {"parallel": Option(metavar="dp|ddp|fsdp|tp|pp"), "global_batch": Option(panel=JOB)}),
     "Plan": (FORMS, {
@@ -362,7 +362,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     "Inside": (INSIDE, {"fidelity": Option(metavar="operator|loadstore"), "plot_noc": Option(metavar="FILE")}),
 }  # fmt: skip
 
-# Options that several commands declare.
+# Options shared by several commands.
 Json = Annotated[str | None, Option("Write the answer as JSON; - for stdout.", "FILE", OUTPUT)]
 Perfetto = Annotated[str | None, Option("Write a timeline for https://ui.perfetto.dev.", "FILE", OUTPUT)]
 Brief = Annotated[bool, Option("Print the headline only.", panel=OUTPUT)]
@@ -373,7 +373,7 @@ Engine = Annotated[str, Option("Choose the engine, or its Python twin.", "compil
 
 
 def number_pair(text: str, option: str) -> tuple[float, float]:
-    """``LOW:HIGH``. Raises InputError for anything else."""
+    """Return ``LOW:HIGH`` as two numbers. Raises InputError for another form."""
     low, _, high = text.partition(":")
     try:
         return float(low), float(high)

@@ -129,7 +129,7 @@ def train(
 
 
 class MemoryAnswer:
-    """What ``--explain-memory`` says, and ``--memory-snapshot`` writes."""
+    """Output of ``--explain-memory`` and ``--memory-snapshot``."""
 
     def __init__(
         self, workload: str, plan: Plan, options: SimulateOptions, explains: bool, path: str | None
@@ -142,16 +142,16 @@ class MemoryAnswer:
             self._found = explain_memory(*self._asked)
 
     def show(self, json: str | None) -> None:
-        """Print what was found, if that was asked for."""
+        """Print the explanation, if requested."""
         if self._found is not None:
             show("\n".join(["", *self._found.text()]), json)
 
     def document(self) -> dict[str, object]:
-        """``memory_explained``, if that was asked for."""
+        """Return ``memory_explained``, if requested."""
         return {} if self._found is None else {"memory_explained": self._found.document()}
 
     def write(self) -> None:
-        """Write the snapshot, if that was asked for."""
+        """Write the snapshot, if requested."""
         if self._path is None:
             return
         from trine.results.snapshot import write_snapshot
@@ -166,7 +166,7 @@ class MemoryAnswer:
 
 
 class ChakraExport:
-    """What ``trine train --chakra`` writes; refuses a target for nothing."""
+    """Output of ``trine train --chakra``; rejects a target without a prefix."""
 
     def __init__(self, prefix: str | None, target: str | None) -> None:
         if prefix is None and target is not None:
@@ -187,7 +187,7 @@ class ChakraExport:
         self._files = write_chakra(job, self._prefix, target=self._target)
 
     def report(self) -> None:
-        """Say what was written."""
+        """Print a summary of the traces and their notes."""
         if self._files is None:
             return
         beside = f", groups in {self._files.groups}" if self._files.groups is not None else ""
@@ -200,9 +200,9 @@ class ChakraExport:
 
 
 class DetailAnswer:
-    """What ``--detail`` (one kernel of one rank, load by load) says and ``--detail-perfetto`` writes.
+    """Output of ``--detail`` (one kernel of one rank, load by load) and ``--detail-perfetto``.
 
-    finished: False where Ctrl-C stopped it.
+    finished: False if Ctrl-C stopped it.
     """
 
     def __init__(self, text: str | None, perfetto: str | None) -> None:
@@ -218,7 +218,7 @@ class DetailAnswer:
         self.finished = True
 
     def check(self, plan: Plan, result: Result) -> None:
-        """Refuse a rank, layer, ... that the step does not have, before its answer is printed."""
+        """Reject a rank, layer, ... that the step does not have, before the step's result is printed."""
         if self._asked is None:
             return
         from trine.graph.grid import RankGrid
@@ -230,7 +230,7 @@ class DetailAnswer:
             raise InputError(f"--detail, {error}") from None
 
     def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
-        """Simulate the kernel, if one was asked for. result: of the step, with all ranks."""
+        """Simulate the kernel, if requested. result: of the step, with all ranks."""
         if self._asked is None:
             return
         from trine.simulation.detail import kernel_detail
@@ -243,20 +243,20 @@ class DetailAnswer:
                 self._found = kernel_detail(workload, plan, self._asked, result, options=watched)
             except KeyboardInterrupt:
                 self.finished = False
-            except InputError as error:  # whose fields are keys of this option, as other commands' options are
+            except InputError as error:  # its fields are options of other commands, but keys of --detail here
                 text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
                 raise InputError(f"--detail, {text}") from None
 
     def show(self, json: str | None, brief: bool) -> None:
-        """Print what was found."""
+        """Print the kernel's result."""
         if self._found is not None:
             show(self._found.headline if brief else f"\n{self._found.summary()}", json)
 
     def document(self) -> dict[str, object]:
-        """``detail``, if that was asked for."""
+        """Return ``detail``, if requested."""
         return {} if self._found is None else {"detail": self._found.document()}
 
     def write(self) -> None:
-        """Write the timeline, if that was asked for."""
+        """Write the timeline, if requested."""
         if self._found is not None:
             written(self._perfetto, self._found.to_perfetto, TIMELINE)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, software_profiles
-from trine.cli.output import end, say, show, show_answer, until_stopped, write_json, writes, written
+from trine.cli.output import end, say, show, show_answer, to_terminal, until_stopped, write_json, writes, written
 from trine.cli.progress import RowsLine
 from trine.results.text import first_screen
 
@@ -46,8 +46,9 @@ def collectives(
     found = validate_collectives(select(series, machine) if machine else series)
     without, doubt = left_out(found)
     found = replace(found, left_out=without, notes=(doubt,) if doubt else ())
-    text = summary_text(found, None if every else SHOWN)
-    show(found.headline if brief else text if every or details else first_screen(text), json)
+    text = summary_text(found, None if every or details else SHOWN)
+    with to_terminal(json):
+        show(found.headline if brief else text if every or details else first_screen(text), json)
     write_json(found, json, "validate collectives")
     written(plot, lambda path: plot_errors(found, Path(path)), "drawn in {}")
     if report is not None:

@@ -1,4 +1,4 @@
-"""The machine: devices, directed links, and which links a message crosses."""
+"""The machine: devices, directed links, and the routes of messages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from trine.cluster.tables import LinkedDevices, NodeBlock
     from trine.cluster.tiers import Tiers
 
-#: Clusters of at most this many devices are searched for single routes: that is faster than looking at their nodes.
+#: Up to this many devices, a graph search finds single routes faster than the node-based method.
 SEARCHED = 4096
 
 
-#: What reads or writes whole clusters stands above them, and is imported when it is asked for.
+#: Readers and writers of whole clusters. They import this module, so they are loaded on first use.
 FILES: Registry[Callable[..., Any]] = Registry(
     "reader or writer of clusters",
     "trine.cluster_files",
@@ -46,7 +46,7 @@ FILES: Registry[Callable[..., Any]] = Registry(
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(ClusterData):
-    """A machine: what :class:`ClusterData` says of it, and which links a message crosses."""
+    """A machine: its :class:`ClusterData` and the routes of messages."""
 
     def __repr__(self) -> str:
         return titled(self, self._headline)
@@ -72,7 +72,7 @@ class Cluster(ClusterData):
 
     @cached_property
     def _batch(self) -> BatchRoutes | None:
-        """Routes of a machine of nodes alike."""
+        """Batch router for machines of identical nodes; None if the layout or routing does not suit it."""
         from trine.cluster.routing.batch_routing import BatchRoutes
 
         layout = self.device_table.layout
@@ -82,28 +82,28 @@ class Cluster(ClusterData):
 
     @cached_property
     def node_classes(self) -> NodeClasses:
-        """Facts about many devices at once, and which nodes are alike."""
+        """Facts about many devices at once, and the classes of identical nodes."""
 
         return NodeClasses(self, self._batch)
 
     @cached_property
     def link_tiers(self) -> Tiers:
-        """Which links do the same: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
+        """Groups of links with the same role: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
         from trine.cluster.tiers import tiers_of
 
         return tiers_of(self)
 
     @cached_property
     def scale_up_components(self) -> npt.NDArray[np.int64]:
-        """int64[devices]: a number that each shares with all that scale-up links join to it, directly or not.
+        """Component number of each device, int64[devices]; scale-up links connect devices of one component.
 
-        Host links count only between devices of which none has a scale-up link.
+        Host links also connect two devices if neither has a scale-up link.
         """
 
         return scale_up_components_of(self)
 
     def index(self, name: str) -> int:
-        """The index of the device of this name. Raises SpecError: there is none; names the nearest."""
+        """Return the index of the device of this name. Raises SpecError for an unknown name; suggests the nearest."""
         if self.device_table.layout is not None:
             from trine.cluster.lookup import device_named
 
@@ -118,12 +118,12 @@ class Cluster(ClusterData):
         return found
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """Indices of the links from one device to another, in the order in which they are crossed.
+        """Return the indices of the links from one device to another, in path order.
 
         Static and deterministic, by the policy :attr:`routing`; see :mod:`trine.cluster.routing.router`.
 
-        Raises SpecError: no path that only forwarding devices carry on (names both ends), or the policy spreads
-        messages over several (then ask :meth:`paths`).
+        Raises SpecError if no path exists through forwarding devices (names both ends), or if the policy spreads
+        messages over several paths (use :meth:`paths`).
         """
         paths = self.paths(source, target)
         if len(paths) > 1:
@@ -135,11 +135,11 @@ class Cluster(ClusterData):
         return paths[0][0]
 
     def paths(self, source: int, target: int) -> tuple[Path, ...]:
-        """The routes from one device to another, each with the part of the bytes that takes it; the parts sum to 1.
+        """Return the routes from one device to another, each with its share of the bytes; the shares sum to 1.
 
-        A route without links leads from a GPU to another one that only a circuit joins to it.
+        Two GPUs that only a circuit joins have a route without links.
 
-        Raises SpecError: as :meth:`route`, but for several routes.
+        Raises SpecError if no path exists, as :meth:`route`.
         """
         paths = self._known_paths.get((source, target)) or self._find_paths(source, target)
         if not paths and self.circuits is not None and self.devices[source].kind == self.devices[target].kind == GPU:
@@ -155,7 +155,7 @@ class Cluster(ClusterData):
         return paths
 
     def _lost_between(self, source: int, target: int) -> str:
-        """The name of a link that was taken out of the routes from one device to another; "" if none was."""
+        """Return the name of a dead link on the original route between two devices, or ""."""
         if self.cut_from is None:
             return ""
         whole, lost = self.cut_from
@@ -171,7 +171,7 @@ class Cluster(ClusterData):
         return {}
 
     def _find_paths(self, source: int, target: int) -> tuple[Path, ...]:
-        """From the nodes of a machine where they say, else by search."""
+        """Find routes with the batch router if the machine has one, else by search."""
         if len(self.devices) <= SEARCHED or self._batch is None:
             return self._router.paths(source, target)
         _, links, left = self._batch.routes(np.array([source]), np.array([target]))
@@ -183,11 +183,11 @@ class Cluster(ClusterData):
     def routes(
         self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Many of :meth:`route` at once, as CSR: (ptr int64[m + 1], links int32[ptr[-1]]).
+        """Return many routes at once, as CSR: (ptr int64[m + 1], links int32[ptr[-1]]).
 
         sources, targets: int64[m], devices. A device's route to itself has no links.
 
-        Raises SpecError: as :meth:`route`, of the first pair that has none.
+        Raises SpecError: as :meth:`route`, for the first pair without a route.
         """
         from trine.cluster.routing.batch_routing import many_routes
 
@@ -196,7 +196,7 @@ class Cluster(ClusterData):
         )
 
     def ways(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Sequence[tuple[Path, ...]]:
-        """Many of :meth:`paths` at once. Raises SpecError: as :meth:`paths`."""
+        """Return the :meth:`paths` of many pairs at once. Raises SpecError: as :meth:`paths`."""
         if len(self.devices) <= SEARCHED or self.routing == SPLIT:
             return [self.paths(a, b) for a, b in zip(sources.tolist(), targets.tolist(), strict=True)]
         ptr, links = self.routes(sources, targets)
@@ -206,28 +206,28 @@ class Cluster(ClusterData):
     def host_routes(
         self, gpus: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
-        """The host memory of each GPU, and the routes from there: (hosts int64[m], -1: none; routes as CSR).
+        """Return each GPU's host memory and the routes from it: (hosts int64[m], -1: none; routes as CSR).
 
-        gpus: int64[m], devices. A GPU without a host has a route without links.
+        gpus: int64[m], devices. The route of a GPU without a host has no links.
         """
         hosts = self.hosts_of(gpus)
         return hosts, self.routes(np.where(hosts < 0, gpus, hosts), gpus)
 
     def hosts_of(self, gpus: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """int64[m]: :meth:`host_of` many GPUs at once; -1: none."""
-        if self.cut_from is not None:  # a dead link moves no data to the memory of another host
+        """Return :meth:`host_of` for many GPUs at once, as int64[m]; -1: none."""
+        if self.cut_from is not None:  # a dead link does not move a GPU's data to another host
             return self.cut_from[0].hosts_of(gpus)
         from trine.cluster.routing.batch_routing import many_hosts
 
         return many_hosts(self._batch, self._router, np.asarray(gpus, np.int64))
 
     def route_latency_ps(self, route: tuple[int, ...]) -> int:
-        """Sum of the latencies of a route's links."""
+        """Return the sum of the latencies of a route's links."""
         latency_ps = self.link_table.latency_ps
         return sum(int(latency_ps[link]) for link in route)
 
     def seen_by_messages(self, link: int) -> tuple[int, int]:
-        """Bytes/s and latency (ps) of a link for messages that carry their own headers: loads, stores, packets.
+        """Return a link's bytes/s and latency (ps) for messages that carry their own headers: loads, stores, packets.
 
         See :func:`trine.cluster.presets.seen_by_messages`.
         """
@@ -237,27 +237,27 @@ class Cluster(ClusterData):
         return seen_by_messages(one.bytes_per_s, one.latency_ps, one.medium)
 
     def host_of(self, gpu: int) -> int | None:
-        """Index of the host memory nearest to a GPU (as routes are measured), None if it reaches none.
+        """Return the index of the host memory nearest to a GPU (by route length), or None if it reaches none.
 
-        Where a host's memory is a device of its own (one that leads to that host alone), it is that.
+        A host's memory may be a separate device that connects only to that host; its index is then returned.
         """
         host = int(self.hosts_of(np.array([gpu]))[0])
         return None if host < 0 else host
 
     def nic_of(self, gpu: int) -> int | None:
-        """Index of the NIC through which a GPU reaches other nodes, None if it reaches none; see ``routing.py``."""
+        """Return the index of the NIC through which a GPU reaches other nodes, or None; see ``routing/router.py``."""
         if self._batch is None or self.device_table.kinds[self.device_table.kind[gpu]].kind != GPU:
             return self._router.nic_of(gpu)
         nic = int(self._batch.nics_of(np.array([gpu]))[0])
         return None if nic < 0 else nic
 
     def to_networkx(self) -> Any:
-        """A ``networkx.MultiDiGraph``, see :func:`trine.formats.networkx_graph.to_networkx`; needs networkx."""
+        """Return a ``networkx.MultiDiGraph``, see :func:`trine.formats.networkx_graph.to_networkx`; needs networkx."""
         return FILES.get("to_networkx")(self)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything in the cluster, in a canonical form."""
+        """SHA-256 of the whole cluster in a canonical form."""
         from trine.cluster.serialize import fingerprint
 
         return fingerprint(self)
@@ -266,13 +266,13 @@ class Cluster(ClusterData):
     def from_yaml(cls, path: str | os.PathLike[str]) -> Cluster:
         """Read a cluster file, YAML or JSON (docs/formats/cluster.md).
 
-        Raises SpecError: names file, field, value and the nearest valid name.
+        Raises SpecError with the file, field, value and nearest valid name.
         """
         cluster: Cluster = FILES.get("read_yaml")(path)
         return cluster
 
     def to_yaml(self) -> str:
-        """Text that :meth:`from_yaml` reads back as an equal cluster."""
+        """Return text that :meth:`from_yaml` reads back as an equal cluster."""
         from trine.cluster.serialize import to_yaml
 
         return to_yaml(self)
@@ -280,14 +280,14 @@ class Cluster(ClusterData):
 
 @dataclass(frozen=True)
 class NodeClasses:
-    """Of one cluster; everything is worked out when it is first asked for."""
+    """Classes of one cluster's devices and nodes, computed on first use."""
 
     cluster: LinkedDevices
     bulk: BatchRoutes | None
 
     @cached_property
     def has_scale_up(self) -> Bool:
-        """bool[devices]: whether scale-up links start there."""
+        """Whether scale-up links start at each device, bool[devices]."""
         links = self.cluster.link_table
         found = np.zeros(len(self.cluster.devices), np.bool_)
         found[links.source[links.of_class(SCALE_UP)]] = True
@@ -295,7 +295,7 @@ class NodeClasses:
 
     @cached_property
     def is_reduced(self) -> Bool:
-        """bool[devices]: whether all scale-up links that start there, and there are some, lead to what reduces."""
+        """Whether a device has scale-up links and all of them lead to devices that reduce, bool[devices]."""
         links, devices = self.cluster.link_table, self.cluster.device_table
         reduces = np.array([what.reduces for what in devices.kinds], np.bool_)[devices.kind]
         found = self.has_scale_up.copy()
@@ -304,9 +304,9 @@ class NodeClasses:
 
     @cached_property
     def node_make(self) -> Int64 | None:
-        """int64[devices]: equal for nodes built alike, the numbers of all their links included; -1: a fabric's switch.
+        """Class of each device's node, int64[devices]; nodes of a class have equal links. -1: a fabric's switch.
 
-        None where the cluster is not known to be made of nodes.
+        None if the cluster has no known layout of nodes.
         """
         bulk = self.bulk
         if bulk is None:
@@ -328,7 +328,7 @@ class NodeClasses:
         return found
 
     def _ends(self, block: NodeBlock) -> npt.NDArray[np.int32]:
-        """int32[nodes, ends]: the numbers of the links between the NICs of each node and the fabric; -1: none."""
+        """Return the numbers of the links between each node's NICs and the fabric, int32[nodes, ends]; -1: none."""
         clos = None if self.bulk is None else self.bulk.clos
         if clos is None or not block.joined:
             return np.zeros((block.count, 0), np.int32)
@@ -339,7 +339,7 @@ class NodeClasses:
 
 
 def scale_up_components_of(cluster: LinkedDevices) -> Int64:
-    """:attr:`trine.cluster.Cluster.scale_up_components`; those of a node are those of all nodes alike."""
+    """Compute :attr:`trine.cluster.Cluster.scale_up_components`, once per block of identical nodes."""
     layout = cluster.device_table.layout
     if layout is None or layout is not cluster.link_table.layout:
         return _components(cluster.link_table, len(cluster.devices))

@@ -1,4 +1,4 @@
-"""What a cluster is: devices, links and what is said of the whole, checked on construction."""
+"""The data of a cluster: devices, links and properties of the whole, checked on construction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trine.cluster.parts import EVIDENCE, KINDS, LIBRARIES, SCALE_OUT, Circuits,
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 from trine.errors import SpecError, nearest
 
-#: How routes are chosen; :mod:`trine.cluster.routing.router` says how each does.
+#: Routing policies; see :mod:`trine.cluster.routing.router`.
 SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS = (
     "shortest", "d-mod-k", "ecmp-hash", "ecmp-split", "rail", "dimension-order",
 )  # fmt: skip
@@ -22,7 +22,7 @@ POLICIES = (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL, DIMENSIONS)
 
 
 def check_routing(text: str, grid: tuple[int, ...]) -> None:
-    """Raise SpecError for what is no policy, or not one for GPUs that form no grid."""
+    """Raise SpecError if ``text`` is not a policy, or is a policy that needs a grid of GPUs and ``grid`` is empty."""
     name, colon, salt = text.partition(":")
     if name not in POLICIES:
         raise SpecError(f"unknown routing {text!r}{nearest(name, POLICIES)}")
@@ -36,20 +36,20 @@ def check_routing(text: str, grid: tuple[int, ...]) -> None:
 class ClusterData(LinkedDevices):
     """Devices and links, checked on construction.
 
-    Large machines hold both as columns (:mod:`trine.cluster.tables`), which read like tuples; :attr:`link_table` and
-    :attr:`device_table` are the columns of any cluster. Whoever works on many devices or links asks for those.
+    Large machines hold both as columns (:mod:`trine.cluster.tables`) that read like tuples. Code that works on many
+    devices or links should use :attr:`link_table` and :attr:`device_table`, the columns of any cluster.
 
-    ``evidence`` says where the numbers come from (one of :data:`EVIDENCE`); ``sources`` says it in words, one entry a
-    kind of number; ``notes`` are for people. ``library``: what runs collectives on it (one of :data:`LIBRARIES`).
-    ``routing``: how routes are chosen, see :mod:`trine.cluster.routing.router`. ``grid``: the sizes of the mesh or
-    torus that the GPUs form, in order, empty where they form none. ``fabric``: what usually joins copies of this node,
-    None where that is not known or is already built. ``circuits``: what joins the GPUs that no links join, None:
-    nothing does.
-    ``routing_reason``: who chose the policy (see :meth:`routing_why`); no part of what the cluster is. ``cut_from``: no
-    part of it either: the cluster that some links were taken from, and the numbers of these there. ``degraded_from``:
-    no part of it either: makes the clusters that have one slow or missing link less.
+    ``evidence``: the kind of evidence for the numbers (one of :data:`EVIDENCE`); ``sources``: their sources, one entry
+    per kind of number. ``notes``: text for people. ``library``: the collective library (one of :data:`LIBRARIES`).
+    ``routing``: the routing policy, see :mod:`trine.cluster.routing.router`. ``grid``: the sizes of the mesh or torus
+    of GPUs, in order, or empty. ``fabric``: the usual fabric between copies of this node, None if it is unknown or
+    already built. ``circuits``: the circuits between GPUs that no links join, or None.
 
-    Raises SpecError: no devices, a repeated name, an unknown kind, or a link that cannot be.
+    Equality ignores the last three fields. ``routing_reason``: who chose the policy (see :meth:`routing_why`).
+    ``cut_from``: the original cluster with all links, and the removed links' numbers there. ``degraded_from``:
+    functions that build this cluster with one slow or missing link fewer.
+
+    Raises SpecError for a cluster without devices, a repeated name, an unknown kind, or an invalid link.
     """
 
     evidence: str = "assumed"
@@ -89,7 +89,7 @@ class ClusterData(LinkedDevices):
             raise SpecError(f"two devices are named {next(n for n in names if names.count(n) > 1)!r}")
 
     def _check_links(self) -> None:
-        """One link of each kind, and the first whose ends cannot be."""
+        """Check one link of each kind, and the first with invalid ends."""
         links = self.link_table
         outside = np.maximum(links.source, links.target) >= len(self.devices)
         outside |= (np.minimum(links.source, links.target) < 0) | (links.source == links.target)
@@ -98,19 +98,19 @@ class ClusterData(LinkedDevices):
             try:
                 check_link(links.unnamed(i), self.devices)
             except SpecError:
-                check_link(links[i], self.devices)  # says its name, which takes long to make
+                check_link(links[i], self.devices)  # the error needs the link's name, which is slow to build
 
     @cached_property
     def _index(self) -> dict[str, int]:
         return {device.name: i for i, device in enumerate(self.devices)}
 
     def routed(self, policy: str, why: str) -> Self:
-        """The cluster with another policy, and why: of ``routing d-mod-k: why``."""
+        """Return the cluster with another policy, and the reason for it, as in ``routing d-mod-k: why``."""
         return replace(self, routing=policy, routing_reason=(policy, why))
 
     @property
     def routing_why(self) -> str:
-        """Why :attr:`routing` is what it is, for people."""
+        """Reason for :attr:`routing`, for people."""
         policy, why = self.routing_reason
         if policy == self.routing:
             return why
@@ -118,5 +118,5 @@ class ClusterData(LinkedDevices):
 
     @property
     def has_fabric(self) -> bool:
-        """Whether links lead between nodes."""
+        """True if links lead between nodes."""
         return bool(self.link_table.of_class(SCALE_OUT).any())

@@ -15,7 +15,7 @@ from trine.cluster.parts import SWITCH, Device, Link
 from trine.cluster.tables import Clos
 from trine.errors import SpecError
 
-#: More links both ways or switches than this are taken for a mistake.
+#: Networks with more two-way links or switches are refused as a mistake.
 MAX_SIZE = 1 << 20
 #: Ports of a Slingshot switch: to NICs, to switches of its group, to other groups.
 SLINGSHOT_NICS, SLINGSHOT_LOCAL, SLINGSHOT_GLOBAL = 16, 31, 17
@@ -23,12 +23,12 @@ SLINGSHOT_NICS, SLINGSHOT_LOCAL, SLINGSHOT_GLOBAL = 16, 31, 17
 
 @dataclass(kw_only=True)
 class FabricBuilder:
-    """The switches and wires of a network. ``first``: the number of its first switch; the devices before have others.
+    """Switches and wires of a network. ``first``: the number of its first switch, after the numbers of other devices.
 
-    ``end``: the numbers of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``,
-    ``highs``, ``kinds``: the ends of each wire, which leads both ways, and the index of its numbers in ``numbers``.
-    ``clos``: its shape where it is one. ``most``: links or switches of one kind. ``num_middles``: switches that stand
-    for the links of a group.
+    ``end``: properties of a link from a port to its switch; ``hop``: of one lane between switches. ``lows``, ``highs``,
+    ``kinds``: the ends of each two-way wire, and the index of its properties in ``numbers``. ``clos``: the network's
+    shape if it is a Clos network. ``most``: maximum number of links or switches of one kind. ``num_middles``: switches
+    that stand for the links of a group.
     """
 
     first: int
@@ -46,7 +46,7 @@ class FabricBuilder:
     _known: dict[Link, int] = field(default_factory=dict)
 
     def switch(self, name: str, rail: int | None = None) -> int:
-        """Add a switch; returns its number."""
+        """Add a switch and return its number."""
         self.switches.append(Device(name=name, kind=SWITCH, forwards=True, reduces=self.reduces, rail=rail))
         return self.first + len(self.switches) - 1
 
@@ -55,7 +55,7 @@ class FabricBuilder:
         self._join(self.end, ports, [switch] * len(ports))
 
     def trunk(self, lows: Sequence[int], highs: Sequence[int], lanes: float = 1, latency_ps: int | None = None) -> None:
-        """Join switches in pairs, both ways. ``latency_ps``: of each link; None: that of a hop."""
+        """Join switches in pairs, both ways. ``latency_ps``: of each link, by default the hop's."""
         latency_ps = self.hop.latency_ps if latency_ps is None else latency_ps
         self._join(replace(_wide(self.hop, lanes), latency_ps=latency_ps), lows, highs)
 
@@ -68,26 +68,26 @@ class FabricBuilder:
         self.kinds.extend([self._known[wire]] * len(lows))
 
     def rows(self) -> Iterator[tuple[int, int, Link]]:
-        """Every link there and back, in the order in which they were added."""
+        """Yield every link in both directions, in the order of addition."""
         for low, high, kind in zip(self.lows, self.highs, self.kinds, strict=True):
             yield low, high, self.numbers[kind]
             yield high, low, self.numbers[kind]
 
 
 def _wide(wire: Link, lanes: float) -> Link:
-    """So many lanes as one."""
+    """Return one wire with the bandwidth of ``lanes`` lanes."""
     peak = None if wire.peak_bytes_per_s is None else round(wire.peak_bytes_per_s * lanes)
     return replace(wire, bytes_per_s=max(1, round(wire.bytes_per_s * lanes)), peak_bytes_per_s=peak)
 
 
 def check_size(number: int, most: int = MAX_SIZE) -> None:
-    """Raise SpecError for what is too large to be built, before it is."""
+    """Raise SpecError if a network is too large, before it is built."""
     if number > most:
         raise SpecError(f"{number} links or switches: at most {most} are allowed")
 
 
 def add_switch(builder: FabricBuilder, ports: Sequence[int], name: str = "switch") -> int:
-    """All ports on one switch."""
+    """Attach all ports to one switch."""
     switch = builder.switch(name)
     builder.attach(ports, switch)
     builder.clos = Clos(leaves=(switch,))
@@ -97,7 +97,7 @@ def add_switch(builder: FabricBuilder, ports: Sequence[int], name: str = "switch
 def add_leaves(
     builder: FabricBuilder, groups: Sequence[Sequence[int]], rails: Sequence[int | None] | None = None
 ) -> list[int]:
-    """A leaf switch for each group of ports."""
+    """Add a leaf switch for each group of ports."""
     leaves = []
     for number, group in enumerate(groups):
         rail = None if rails is None else rails[number]
@@ -109,7 +109,7 @@ def add_leaves(
 
 
 def add_spines(builder: FabricBuilder, leaves: Sequence[int], spines: int, lanes: float = 1) -> None:
-    """Each leaf to each of ``spines`` spines, by ``lanes`` lanes."""
+    """Join each leaf to each of ``spines`` spines by ``lanes`` lanes."""
     check_size(spines * len(leaves), builder.most)
     upper = [builder.switch(f"spine{number}") for number in range(spines)]
     for spine in upper:
@@ -120,9 +120,9 @@ def add_spines(builder: FabricBuilder, leaves: Sequence[int], spines: int, lanes
 def add_pods(
     builder: FabricBuilder, leaves: Sequence[int], per_pod: int, aggregations: int, cores: int, lanes: float = 1
 ) -> None:
-    """Pods of ``per_pod`` leaves under ``aggregations`` switches; each of these to ``cores`` core switches of its own.
+    """Add pods of ``per_pod`` leaves under ``aggregations`` switches; switch a of each pod joins core group a.
 
-    ``lanes``: of each link to a core.
+    ``cores``: core switches per group. ``lanes``: of each link to a core.
     """
     pods = chunks(leaves, per_pod)
     check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)), builder.most)
@@ -140,9 +140,9 @@ def add_pods(
 def add_clos(
     builder: FabricBuilder, leaves: Sequence[int], ports_per_leaf: int, oversubscription: float, radix: int
 ) -> None:
-    """As few spines of ``radix`` ports as carry the leaves' uplinks; three levels where the spines have too few ports.
+    """Add the fewest spines of ``radix`` ports that carry the leaves' uplinks; three levels if a spine is too small.
 
-    A leaf has as many uplinks as ports, divided by the oversubscription.
+    The number of uplinks of a leaf is its number of ports divided by the oversubscription.
     """
     if len(leaves) < 2:
         return
@@ -160,11 +160,11 @@ def add_clos(
 def add_dragonfly(
     builder: FabricBuilder, ports: Sequence[int], routers: int, per_router: int, global_links: int
 ) -> None:
-    """Groups of ``routers`` joined all to all, ``per_router`` ports on each, ``global_links`` to other groups.
+    """Add groups of ``routers`` joined all to all, ``per_router`` ports on each, ``global_links`` to other groups.
 
-    Every pair of groups has the same number of global links; they are dealt out to the routers in turn.
+    Every pair of groups has the same number of global links; routers get them in turn.
 
-    Raises SpecError: more groups than global links can join.
+    Raises SpecError for more groups than global links can join.
     """
     groups = chunks(ports, routers * per_router)
     if len(groups) - 1 > routers * global_links:
@@ -183,7 +183,7 @@ def add_dragonfly(
 
 
 def _join_groups(builder: FabricBuilder, switches: Sequence[Sequence[int]], ports: int) -> None:
-    """The same number of links between every two groups, as many as ``ports`` a group allow."""
+    """Join every two groups by the same number of links, the most that ``ports`` per group allow."""
     if len(switches) < 2:
         return
     each = ports // (len(switches) - 1)
@@ -202,11 +202,11 @@ def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
 
     A switch of 64 ports has 16 NICs, 31 links to the other switches of its group and 17 to other groups (De Sensi et
     al., An In-Depth Analysis of the Slingshot Interconnect, SC 2020, section II). Adaptive routing spreads messages
-    over direct and indirect ways, so that a switch reaches its group over all 31 links at once and a group the others
-    over all its 544: each group is a device ``groupN`` in the middle of its switches, ``global`` one between groups.
-    Two switches of a group are one hop apart, and those of different groups three.
+    over direct and indirect paths. So a switch reaches its group over all 31 links at once, and a group reaches the
+    others over all its 544. A device ``groupN`` sits in the middle of each group's switches, ``global`` between groups.
+    Two switches of one group are one hop apart, switches of different groups three.
 
-    Raises SpecError: more groups than 544 links can join.
+    Raises SpecError for more groups than 544 links can join.
     """
     routers = [builder.switch(f"router{number}") for number in range(ceil(len(ports) / SLINGSHOT_NICS))]
     for router, under in zip(routers, chunks(ports, SLINGSHOT_NICS), strict=True):
@@ -235,5 +235,5 @@ def add_slingshot_groups(builder: FabricBuilder, ports: Sequence[int]) -> None:
 
 
 def chunks(items: Sequence[int], size: int) -> list[Sequence[int]]:
-    """Consecutive parts of ``size``; the last may be smaller."""
+    """Return consecutive parts of ``size``; the last may be smaller."""
     return [items[first : first + size] for first in range(0, len(items), size)]

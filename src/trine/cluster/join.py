@@ -1,4 +1,4 @@
-"""Several nodes as one cluster: their devices renamed, their NICs joined by a fabric."""
+"""Joins several nodes into one cluster: renames their devices and connects their NICs by a fabric."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from trine.errors import SpecError, nearest
 from trine.units import format_bandwidth
 
 MAX_GPUS = 1 << 17
-#: Of a fabric; three levels of switches with 40 ports need 1.2 million links for MAX_GPUS GPUs.
+#: Limit for a fabric; three levels of 40-port switches need 1.2 million links for MAX_GPUS GPUs.
 MAX_LINKS = 1 << 21
 
 
 def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked: str | None = None) -> Cluster:
-    """One cluster of ``nodes``, in order; the GPUs of all come first, so that ranks fill nodes in order.
+    """Return one cluster of ``nodes``; all GPUs come first, so ranks fill the nodes in order.
 
-    Device ``gpu0`` of the second node becomes ``node1.gpu0`` (``rack1.gpu0`` where a node spans several hosts).
-    ``asked``: the words of somebody who asked for this very fabric, all of which must matter.
+    Device ``gpu0`` of the second node becomes ``node1.gpu0`` (``rack1.gpu0`` if a node spans several hosts). ``asked``:
+    the user's text for this fabric, if requested explicitly; every part of it must have an effect.
 
-    Raises SpecError: nodes without NICs, or no fabric; names the remedy.
+    Raises SpecError: nodes without NICs, or no fabric; the message names the remedy.
     """
     if sum(len(node.gpus) for node in nodes) > MAX_GPUS:
         total = sum(len(node.gpus) for node in nodes)
@@ -77,7 +77,7 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
 
 
 def joined_columns(blocks: tuple[NodeBlock, ...], builder: FabricBuilder | None) -> tuple[DeviceTable, LinkTable]:
-    """The devices and links of nodes and of the fabric that joins them."""
+    """Return the devices and links of the nodes and of the fabric between them."""
     kinds: dict[DeviceKind, int] = {}
     numbers: dict[Link, int] = {}
     plain = all(is_plain(block.node) for block in blocks)
@@ -107,7 +107,7 @@ def _with_switches(
 def _with_wires(
     wired: LinkTable, builder: FabricBuilder, numbers: dict[Link, int], devices: DeviceTable, layout: NodeLayout | None
 ) -> LinkTable:
-    """The links of the nodes, and both directions of each wire of the fabric."""
+    """Return the links of the nodes, and both directions of each wire of the fabric."""
     codes = [numbers.setdefault(link, len(numbers)) for link in builder.numbers]
     lows, highs = np.array(builder.lows, np.int32), np.array(builder.highs, np.int32)
     source, target = np.column_stack((lows, highs)).ravel(), np.column_stack((highs, lows)).ravel()
@@ -123,7 +123,7 @@ def _with_wires(
 
 
 def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, str, str]:
-    """The fabric that joins the NICs among ``devices``, the routing for it, and what to say of it."""
+    """Return the fabric that joins the NICs among ``devices``, its routing, and its description."""
     nics = np.flatnonzero(devices.where(NIC))
     without = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
     if len(without):
@@ -152,14 +152,14 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
 
 
 def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices: DeviceTable) -> str:
-    """Build it; returns the routing that suits it."""
+    """Add the fabric to ``builder`` and return its routing."""
     if fabric.kind == "switch":
         add_switch(builder, nics, "fabric")
         return "shortest"
     if fabric.kind == "dragonfly":
         add_slingshot_groups(builder, nics)
         return "shortest"
-    # ports of a leaf that lead down: those that lead up times the oversubscription
+    # a leaf's down ports = its up ports x oversubscription
     per_leaf = max(1, int(fabric.radix * fabric.oversubscription / (1 + fabric.oversubscription)))
     if fabric.kind != "rail":
         leaves = [nics[first : first + per_leaf] for first in range(0, len(nics), per_leaf)]
@@ -172,7 +172,7 @@ def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices
 
 
 def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tuple[list[list[int]], list[int | None]]:
-    """NICs of the same rail under one leaf, ``per_leaf`` at most; the rails of the first nodes come first."""
+    """Return leaves of at most ``per_leaf`` NICs of one rail, and their rails; the first nodes' rails come first."""
     by_rail: dict[int, list[int]] = {}
     for nic, kind in zip(nics, devices.kind[nics].tolist(), strict=True):
         rail = devices.kinds[kind].rail
@@ -190,7 +190,7 @@ def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tu
 
 
 def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, str]:
-    """Where the numbers of every make of node, and those of the fabric (None: there is none), come from."""
+    """Return the sources of the numbers of each node type and of the fabric (None: no fabric)."""
     makes = {node.name: node.sources for node in nodes}
     found = {
         what if len(makes) == 1 else f"{name}: {what}": text
@@ -214,16 +214,16 @@ def _library(nodes: Sequence[Cluster]) -> str | None:
 
 
 def usual_text(node: Cluster) -> str:
-    """A fabric that can join copies of a node which names none: rails need those of its NICs."""
+    """Return a fabric for copies of a node without one: ``rail`` if all its NICs have a rail, else ``clos``."""
     table = node.device_table
     rails = [what.rail for what in table.kinds if what.kind == NIC]
     return "clos@ib-ndr" if None in rails else "rail@ib-ndr"
 
 
 def with_usual_fabric(node: Cluster, text: str) -> Fabric:
-    """The fabric that ``KIND[:OVERSUBSCRIPTION][@LINK]`` names, with the node's usual numbers where it says none.
+    """Return the fabric named ``KIND[:OVERSUBSCRIPTION][@LINK]``; missing parts come from the node's usual fabric.
 
-    Raises SpecError: an unknown kind or link, or no link and no usual one.
+    Raises SpecError: an unknown kind or link, or no link and no usual link.
     """
     shape, _, link = text.partition("@")
     kind, _, over = shape.partition(":")
@@ -259,9 +259,9 @@ def _oversubscription(text: str, kind: str, over: str) -> float:
 
 
 def with_joint_nics(node: Cluster, fabric: Fabric | None) -> tuple[Cluster, Fabric | None]:
-    """Return a whole node and its fabric with the NICs of each GPU as one NIC of as many lanes.
+    """Return a whole node and its fabric with the N NICs of each GPU merged into one NIC with N lanes.
 
-    Unchanged if GPUs have no NICs of their own, or not equally many, or NICs with different links.
+    Unchanged if GPUs have no dedicated NICs, or unequal numbers of NICs, or NICs with different links.
     """
     heads = _heads(node)
     if fabric is None or not heads:
@@ -290,7 +290,7 @@ def with_joint_nics(node: Cluster, fabric: Fabric | None) -> tuple[Cluster, Fabr
 
 
 def _heads(node: Cluster) -> dict[int, int]:
-    """For each NIC the first NIC of the same GPU; nothing unless all GPUs have several NICs, alike."""
+    """Return NIC -> first NIC of the same GPU; empty unless all GPUs have several NICs with equal links."""
     nics, router = np.flatnonzero(node.device_table.where(NIC)).tolist(), Router(node, SHORTEST)
     if len(nics) < 2 * len(node.gpus):
         return {}

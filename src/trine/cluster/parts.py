@@ -1,4 +1,4 @@
-"""What a cluster is made of: devices, links, and the fabric that joins nodes."""
+"""Parts of a cluster: devices, links, and the fabric between nodes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from trine.units import format_bandwidth, format_bytes, format_time
 GPU, HOST, SWITCH, NIC = "gpu", "host", "switch", "nic"
 KINDS = (GPU, HOST, SWITCH, NIC)
 SCALE_UP, HOST_LINK, SCALE_OUT = "scale-up", "host", "scale-out"
-#: What a link is for: between the GPUs of a node or rack, to host memory and NICs (PCIe), or between nodes.
+#: Classes of links: between the GPUs of a node or rack, to host memory and NICs (PCIe), or between nodes.
 LINK_CLASSES = (SCALE_UP, HOST_LINK, SCALE_OUT)
-#: How far a cluster's numbers can be trusted; see docs/formats/cluster.md.
+#: Levels of evidence for a cluster's numbers; see docs/formats/cluster.md.
 EVIDENCE = ("measured", "interpolated", "modelled", "assumed")
-#: Libraries whose choices and costs trine knows.
+#: Libraries with known algorithm choices and costs.
 LIBRARIES = ("nccl", "rccl")
-#: What can join nodes; ``clos`` is another word for ``fat-tree``. Those of :data:`LEAVED` have leaf switches.
+#: Fabrics between nodes; ``clos`` is a synonym of ``fat-tree``. Fabrics in :data:`LEAVED` have leaf switches.
 FABRICS = ("switch", "rail", "fat-tree", "clos", "dragonfly", "none")
 LEAVED = ("rail", "fat-tree", "clos")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """Something that links connect. ``gpu`` names a GPU model that :func:`trine.cluster.load_gpu` knows.
+    """An end point of links. ``gpu``: a GPU model known to :func:`trine.cluster.load_gpu`.
 
-    ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node`` is the host that it belongs to.
-    ``forwards``: whether routes may pass through it. ``reduces``: a switch that adds up and multicasts what passes
+    ``kind``: ``gpu``, ``host`` (host memory), ``switch`` or ``nic``. ``node``: the host that the device belongs to.
+    ``forwards``: whether routes may pass through it. ``reduces``: whether a switch reduces and multicasts the traffic
     through it (NVLS, SHARP). ``rail``: the number of the rail that a NIC or leaf switch belongs to.
     """
 
@@ -44,10 +44,10 @@ class Device:
 class Link:
     """One direction of a wire, from device index ``source`` to device index ``target``.
 
-    ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` what the data sheet says (None: not known).
-    ``latency_ps`` is that of the wire and what it ends in, without software. ``link_class``: one of LINK_CLASSES.
-    ``medium``: its entry in the link catalogue (``nvlink4``, ``pcie5``, ``ib-ndr``), None where it is just numbers.
-    Without a name and ends (-1) it is what many links of a :class:`trine.cluster.tables.LinkTable` have in common.
+    ``bytes_per_s``: bandwidth of large transfers; ``peak_bytes_per_s``: bandwidth in the data sheet (None: unknown).
+    ``latency_ps``: latency of the wire and its end points, without software. ``link_class``: one of LINK_CLASSES.
+    ``medium``: its entry in the link catalogue (``nvlink4``, ``pcie5``, ``ib-ndr``), or None for plain numbers.
+    A link without name and ends (-1) holds the shared data of many links of a :class:`trine.cluster.tables.LinkTable`.
     """
 
     name: str = ""
@@ -60,7 +60,7 @@ class Link:
     peak_bytes_per_s: int | None = None
 
     def between(self, source: int, target: int, name: str = "") -> Link:
-        """The same link between other devices, under another name."""
+        """Return the same link between other devices, under another name."""
         return Link(
             name=name, source=source, target=target, bytes_per_s=self.bytes_per_s, latency_ps=self.latency_ps,
             link_class=self.link_class, medium=self.medium, peak_bytes_per_s=self.peak_bytes_per_s,
@@ -74,13 +74,13 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fabric:
-    """What joins nodes: ``kind`` is one of :data:`FABRICS`; ``link`` is in the link catalogue.
+    """A fabric between nodes: ``kind`` is one of :data:`FABRICS`; ``link`` is in the link catalogue.
 
-    ``lanes``: of each NIC. ``reduces``: its switches add up what passes through (SHARP). Of fabrics with leaves:
-    ``oversubscription``: how many times more bandwidth goes down from a leaf switch than up; ``radix``: ports of a
+    ``lanes``: lanes of each NIC. ``reduces``: whether its switches reduce traffic (SHARP). For fabrics with leaves:
+    ``oversubscription``: ratio of a leaf switch's downlink bandwidth to its uplink bandwidth; ``radix``: ports of a
     switch.
 
-    Raises SpecError: an unknown kind, or numbers of leaves where there are none.
+    Raises SpecError for an unknown kind, or for ``oversubscription`` or ``radix`` on a fabric without leaves.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Fabric:
 
 
 def check_link(link: Link, devices: Sequence[Device]) -> None:
-    """Raise SpecError for a link that cannot be."""
+    """Raise SpecError if a link is invalid."""
     if not (0 <= link.source < len(devices) and 0 <= link.target < len(devices)):
         raise SpecError(f"link {link.name!r} joins a device that does not exist")
     if link.source == link.target:
@@ -121,15 +121,15 @@ MAX_PORTS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Circuits:
-    """What joins the GPUs of a cluster that no links join.
+    """Circuits between the GPUs of a cluster without links between them.
 
-    setup_ps: from the request for a circuit between two GPUs until it carries bytes. ports: circuits that a GPU can
-    have at a time. bytes_per_s: of one circuit, each way. latency_ps: from the last byte sent to the last received.
-    buffer_bytes: what a GPU reserves of its receive buffer before bytes leave for it; None: there is always room.
+    setup_ps: time from the request for a circuit between two GPUs until it carries bytes. ports: concurrent circuits
+    of a GPU. bytes_per_s: bandwidth of one circuit, each way. latency_ps: time from the last byte sent to the last
+    received. buffer_bytes: size of a GPU's receive buffer; each send first reserves its bytes there. None: unlimited.
 
     Source of the parameters: TrioSim (ISCA'25), section 7.1.
 
-    Raises SpecError: a number out of range.
+    Raises SpecError if a number is out of range.
     """
 
     setup_ps: int
@@ -156,7 +156,7 @@ class Circuits:
                 )
 
     def describe(self) -> str:
-        """``8 circuits a GPU of 60.5 GB/s, set up in 20 ms``, and what else was given."""
+        """Return ``8 circuits a GPU of 60.5 GB/s, set up in 20 ms``, then the latency and buffer if set."""
         text = f"{self.ports} circuits a GPU of {format_bandwidth(self.bytes_per_s)}, set up in "
         text += format_time(self.setup_ps)
         if self.latency_ps:

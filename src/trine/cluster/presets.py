@@ -1,4 +1,4 @@
-"""What comes with trine by name: GPU models, kinds of links, clusters (presets/); each number has its source."""
+"""Bundled presets: GPU models, link types and clusters (presets/); each number has its source."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from trine.shown import OneLine
 if TYPE_CHECKING:
     from trine.cluster.schema import Crowding, LinkTypeSpec, Sharing
 
-#: What trine or its importers read as a cluster.
+#: Suffixes of cluster files that trine or its importers read.
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name is meant as the path of a file."""
+    """Return whether a name looks like a file path."""
     return os.sep in name or Path(name).suffix in _SUFFIXES
 
 
 @cache
 def known_clusters() -> tuple[str, ...]:
-    """Names of the clusters that come with trine, sorted."""
+    """Return the names of the bundled clusters, sorted."""
     return preset_names(PRESETS / "clusters")
 
 
 def preset_path(name: str) -> Path:
-    """The file of a cluster that comes with trine."""
+    """Return the file of a bundled cluster."""
     return PRESETS / "clusters" / f"{name}.yaml"
 
 
@@ -44,10 +44,10 @@ class GpuSpec(OneLine):
     """One GPU model.
 
     ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
-    ``power_w``: what the vendor says that it takes at most, None where nobody does.
-    ``nvlink``, ``pcie``: entries of the link catalogue, None where it has none or nobody says.
-    ``step_slowdown``: by how much operators in a step take longer than in the tables, at the clock that it sustains.
-    ``sources`` maps each field to where its number comes from.
+    ``power_w``: the vendor's maximum power, None if not published.
+    ``nvlink``, ``pcie``: entries of the link catalogue, None if absent or unknown.
+    ``step_slowdown``: operator time in a step over the tables' time, at the GPU's sustained clock.
+    ``sources`` maps each field to the source of its number.
     """
 
     name: str
@@ -64,24 +64,24 @@ class GpuSpec(OneLine):
 
 
 def known_gpus() -> tuple[str, ...]:
-    """Names of the GPU models that come with trine, sorted."""
+    """Return the names of the bundled GPU models, sorted."""
     return preset_names(PRESETS / "gpus")
 
 
 @named_arguments
 def load_gpu(name: str) -> GpuSpec:
-    """Return a GPU model by its name, or by what drivers call it (``"NVIDIA H100 80GB HBM3"``); case does not matter.
+    """Return a GPU model by its name or its driver's name (``"NVIDIA H100 80GB HBM3"``), ignoring case.
 
     Raises
     ------
-    SpecError: unknown name; names the nearest.
+    SpecError: unknown name; suggests the nearest.
     """
     if not isinstance(name, str):
         raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
     wanted = _plain(name)
     if wanted in known_gpus():
         return _read_gpu(wanted)
-    for preset in known_gpus():  # only the file that has the name in it needs to be parsed
+    for preset in known_gpus():  # parse only files that contain the name
         if wanted in _text(preset) and wanted in map(_plain, _read_gpu(preset).aliases):
             return _read_gpu(preset)
     by_alias = {_plain(alias) for preset in known_gpus() for alias in _read_gpu(preset).aliases}
@@ -121,12 +121,12 @@ def _read_gpu(name: str) -> GpuSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkType:
-    """What one lane of a kind of link carries in one direction.
+    """Bandwidth and latency of one lane of a link type in one direction.
 
-    ``bytes_per_s`` is what large transfers reach, ``peak_bytes_per_s`` the data sheet's. ``latency_ps``: hardware
-    only; ``hop_ps``: the same between two switches; ``request_ps``: what one load or store sees of it, where that was
-    measured (else ``latency_ps``; used by the load-store level alone). ``lanes``: how many are usual for a GPU or a
-    port. ``evidence`` and ``sources`` are by number (``bandwidth``, ``latency``, ``peak``, ``request``).
+    ``bytes_per_s`` is the achieved bandwidth of large transfers, ``peak_bytes_per_s`` the data sheet's. ``latency_ps``:
+    hardware only. ``hop_ps``: hardware latency between two switches. ``request_ps``: measured latency of one load or
+    store, else ``latency_ps``; only the load-store level uses it. ``lanes``: usual number for a GPU or a port.
+    ``evidence`` and ``sources`` are keyed by number (``bandwidth``, ``latency``, ``peak``, ``request``).
     """
 
     name: str
@@ -143,20 +143,20 @@ class LinkType:
     sharing: Sharing | None = field(default=None, compare=False)
 
     def share_on(self, nodes: int) -> float:
-        """Return the part of the bandwidth that is left where so many nodes share a fabric of such links."""
+        """Return the fraction of the bandwidth that remains when ``nodes`` nodes share a fabric of these links."""
         if self.crowding is None or nodes <= self.crowding.from_nodes:
             return 1.0
         return 1 / (1 + self.crowding.per_doubling * math.log2(nodes / self.crowding.from_nodes))
 
 
 def known_links() -> tuple[str, ...]:
-    """Names of the kinds of links in the catalogue, as it lists them."""
+    """Return the names of the link types, in catalogue order."""
     return tuple(load_links())
 
 
 @cache
 def load_links() -> Mapping[str, LinkType]:
-    """The catalogue: kinds of links by name."""
+    """Return the catalogue: link types by name."""
     from trine.cluster.schema import LinkTypeSpec
     from trine.spec import check, load_mapping
 
@@ -186,7 +186,7 @@ def _link_type(name: str, spec: LinkTypeSpec) -> LinkType:
 
 
 def link_named(name: str) -> LinkType:
-    """The kind of link of this name. Raises SpecError: there is none; names the nearest."""
+    """Return the link type of this name. Raises SpecError for an unknown name, and suggests the nearest."""
     links = load_links()
     if name not in links:
         raise SpecError(f"unknown kind of link {name!r}{nearest(name, links)}")
@@ -194,11 +194,10 @@ def link_named(name: str) -> LinkType:
 
 
 def seen_by_messages(bytes_per_s: int, latency_ps: int, medium: str | None) -> tuple[int, int]:
-    """What messages that carry their own headers see of a link: bytes/s and picoseconds.
+    """Return a link's bytes/s and latency in picoseconds for messages that carry their own headers.
 
-    Of a kind of link in the catalogue: the data sheet's bandwidth, reduced as much as the link's own is below what
-    large transfers usually reach; and the latency of a single request, unless the link has a latency of its own.
-    Other links: their numbers as they are.
+    A link of a catalogue type gets the data sheet's bandwidth, scaled by the link's bandwidth over the type's, and the
+    latency of a single request unless the link sets a different latency. Other links keep their numbers.
     """
     kind = None if medium is None else load_links().get(medium)
     if kind is None:

@@ -1,4 +1,4 @@
-"""As many nodes and GPUs of a machine as asked for."""
+"""Scaling of a cluster to a number of nodes and GPUs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def scaled(
     gpus_per_node: int | None = None,
     fabric: str | None = None,
 ) -> Cluster:
-    """Copies of ``cluster`` with ``gpus`` GPUs in all; see :func:`trine.cluster.load_cluster`.
+    """Return copies of ``cluster`` with ``gpus`` GPUs in total; see :func:`trine.cluster.load_cluster`.
 
-    ``nodes`` are copies of the cluster. Only where the cluster spans several hosts (a rack of trays), ``gpus`` are
-    given too, and they fit into that many of its hosts, nodes are those hosts.
+    ``nodes`` counts copies of the cluster. It counts hosts instead if the cluster spans several (a rack of trays) and
+    ``gpus`` is also given and fits into that number of hosts.
 
-    Raises SpecError: more GPUs than there are, or GPUs that do not spread evenly.
+    Raises SpecError for too many GPUs, or GPUs that do not spread evenly.
     """
     for name, value in (("nodes", nodes), ("gpus", gpus), ("gpus_per_node", gpus_per_node)):
         if value is not None and value < 1:
@@ -50,7 +50,7 @@ def scaled(
 
 
 def more_gpus(cluster: Cluster, gpus: int) -> str:
-    """What to do for a machine of ``gpus`` GPUs, where this one has fewer."""
+    """Return a hint how to get ``gpus`` GPUs from a cluster that has fewer."""
     number = -(-gpus // len(cluster.gpus))
     joined = joined_nodes(cluster)
     if joined:
@@ -63,13 +63,13 @@ def more_gpus(cluster: Cluster, gpus: int) -> str:
 
 
 def joined_nodes(cluster: Cluster) -> int:
-    """How many nodes a cluster has that links between them join already; 0 where it is one node or rack."""
+    """Return the number of nodes if links between nodes already join them, or 0 for one node or rack."""
     hosts = len(_gpus_by_host(cluster))
     return hosts if hosts > 1 and cluster.has_fabric else 0
 
 
 def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fabric: str | None) -> None:
-    """Raise SpecError where copies are asked for of what is several nodes already."""
+    """Raise SpecError if the options request copies of a cluster that already has several nodes."""
     joined, name = joined_nodes(cluster), cluster.name
     if not joined:
         return
@@ -88,7 +88,7 @@ def _check_not_joined(cluster: Cluster, nodes: int | None, gpus: int | None, fab
 
 
 def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tuple[list[int], str]:
-    """GPUs of each node, and how they were spread."""
+    """Return the number of GPUs of each node, and a note on their distribution."""
     if gpus is None:
         _check_number((nodes or 1) * per_node)
         return [per_node] * (nodes or 1), ""
@@ -105,7 +105,7 @@ def _counts(nodes: int | None, gpus: int | None, per_node: int, name: str) -> tu
 
 
 def _check_number(gpus: int) -> None:
-    """Before anything of this size is made."""
+    """Raise SpecError for too many GPUs, before building anything."""
     if gpus > MAX_GPUS:
         raise SpecError(f"{gpus} GPUs: trine simulates at most {MAX_GPUS}")
 
@@ -127,7 +127,7 @@ def _copies(cluster: Cluster, counts: Sequence[int], words: str, fabric: str | N
 
 
 def _name(cluster: Cluster, counts: Sequence[int]) -> str:
-    """Names differ where GPUs do: results say on what they were worked out."""
+    """Return the cluster's name. It includes the GPU count if nodes are partly used, because results show it."""
     whole = len(counts) * len(cluster.gpus) == sum(counts)
     return f"{len(counts)} x {cluster.name}" + ("" if whole else f" ({sum(counts)} GPUs)")
 
@@ -147,7 +147,7 @@ def _hosts_of(
     gpus_per_node: int | None,
     fabric: str | None,
 ) -> Cluster:
-    """``gpus`` GPUs on ``nodes`` hosts, in order, of as many racks as these need."""
+    """Return ``gpus`` GPUs on the first ``nodes`` hosts of the fewest racks."""
     largest = max(map(len, hosts))
     if gpus_per_node is not None and gpus_per_node > largest:
         raise SpecError(f"hosts of {cluster.name!r} have {largest} GPUs, not {gpus_per_node}")

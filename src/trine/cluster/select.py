@@ -1,4 +1,4 @@
-"""A part of a cluster: some of its GPUs, with slower links, or without some."""
+"""Variants of a cluster: with fewer GPUs, slower links, or fewer links."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from trine.units import parse_bandwidth
 if TYPE_CHECKING:
     from trine.cluster.tables import LinkedDevices
 
-#: The most GPUs from which a cluster is searched for what dead links cut off.
+#: In clusters with more GPUs, only some GPUs are checked for devices that dead links cut off.
 MAX_STARTS = 32
-#: How slow a link is: a factor, or a bandwidth with its unit.
+#: Slowdown of a link: a factor, or a bandwidth with its unit.
 Slowness = float | int | str
-#: With more faults than this a degraded cluster is compared with the sound one only.
+#: With more faults than this, a degraded cluster is compared with the intact cluster only.
 MAX_FAULTS = 2
 Fault = TypeVar("Fault")
 
 
 def first_gpus(cluster: Cluster, count: int) -> Cluster:
-    """The cluster with its first ``count`` GPUs; the links of the others go with them, all else stays.
+    """Return the cluster with its first ``count`` GPUs; other GPUs and their links are removed, everything else stays.
 
-    Raises SpecError: it has fewer.
+    Raises SpecError if the cluster has fewer GPUs.
     """
     if not 1 <= count <= len(cluster.gpus):
         raise SpecError(f"{cluster.name!r} has {len(cluster.gpus)} GPUs, not {count}")
@@ -43,7 +43,7 @@ def first_gpus(cluster: Cluster, count: int) -> Cluster:
 
 
 def with_gpus(cluster: Cluster, chosen: Collection[int]) -> Cluster:
-    """The cluster with these GPUs alone (device indices)."""
+    """Return the cluster with only the GPUs ``chosen`` (device indices)."""
     kept = [i for i, device in enumerate(cluster.devices) if device.kind != GPU or i in chosen]
     place = {old: new for new, old in enumerate(kept)}
     links = tuple(
@@ -56,11 +56,11 @@ def with_gpus(cluster: Cluster, chosen: Collection[int]) -> Cluster:
 
 
 def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster:
-    """The cluster with some links slower: each a name and a factor (0.5) or a bandwidth (``"10 GB/s"``).
+    """Return the cluster with some links slower: each a name and a factor (0.5) or a bandwidth (``"10 GB/s"``).
 
-    A name is that of a link (``gpu0->nvswitch``: this direction) or of two devices (``gpu0-nvswitch``: both).
+    A name stands for a link (``gpu0->nvswitch``: this direction) or two devices (``gpu0-nvswitch``: both directions).
 
-    Raises SpecError: no such link, or a factor that is not above 0 and at most 1.
+    Raises SpecError for an unknown link, a bandwidth above the link's, or a factor outside (0, 1].
     """
     if not slow:
         return cluster
@@ -77,7 +77,7 @@ def slow_down(cluster: Cluster, slow: Sequence[tuple[str, Slowness]]) -> Cluster
 
 
 def _slower(link: Link, how: Slowness, name: str) -> int:
-    """The new bandwidth of a link."""
+    """Return the new bandwidth of a link."""
     factor = _factor(how)
     if factor is None:
         bytes_per_s = parse_bandwidth(how, f"slow link {name!r}")
@@ -90,7 +90,7 @@ def _slower(link: Link, how: Slowness, name: str) -> int:
 
 
 def _factor(how: Slowness) -> float | None:
-    """A bare number; None for a bandwidth."""
+    """Return a bare number as a float; None for a bandwidth with a unit."""
     try:
         return float(how)
     except ValueError:
@@ -98,9 +98,9 @@ def _factor(how: Slowness) -> float | None:
 
 
 def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
-    """The cluster without some links, named as in :func:`slow_down`; messages take the other links.
+    """Return the cluster without some links, named as in :func:`slow_down`; messages take the other links.
 
-    Raises SpecError: no such link, or GPUs that then cannot reach each other; names some of them.
+    Raises SpecError for an unknown link, or for GPUs that can no longer reach each other; names some of them.
     """
     if not names:
         return cluster
@@ -113,7 +113,7 @@ def take_down(cluster: Cluster, names: Sequence[str]) -> Cluster:
 def _with_one_less(
     change: Callable[[Cluster, Sequence[Fault]], Cluster], cluster: Cluster, faults: Sequence[Fault]
 ) -> tuple[Callable[[], Cluster], ...]:
-    """Return what makes the clusters with one fault less than ``change(cluster, faults)``; with many, with none."""
+    """Return makers of the clusters with one fault less; above MAX_FAULTS, of the cluster without these faults."""
     few = len(faults) <= MAX_FAULTS
     rests = [(*faults[:i], *faults[i + 1 :]) for i in range(len(faults))] if few else [()]
     return (
@@ -129,7 +129,7 @@ def _changed(
 
 
 def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:
-    """The cluster without links, by number; nodes of a large one that lose some become nodes of their own make."""
+    """Return the cluster without the links ``down``; in large clusters, nodes that lose links get a separate make."""
     devices, links, layout = cluster.devices, cluster.link_table, cluster.link_table.layout
     if layout is not None:
         layout = trimmed(layout, links, down)
@@ -140,9 +140,9 @@ def left_without(cluster: Cluster, down: Sequence[int]) -> Cluster:
 
 
 def find_links(cluster: Cluster, name: str) -> list[int]:
-    """Indices of the links of this name: one direction for ``a->b``, both for ``a-b``, parallel ones all together.
+    """Return the indices of the links ``name``: one direction for ``a->b``, both for ``a-b``, parallel links together.
 
-    Raises SpecError: there is none; names the nearest.
+    Raises SpecError for an unknown link; suggests the nearest names.
     """
     if cluster.device_table.layout is not None:
         found = links_named(cluster.device_table, cluster.link_table, name)
@@ -158,7 +158,7 @@ def find_links(cluster: Cluster, name: str) -> list[int]:
 
 
 def _links_at(cluster: Cluster, name: str) -> str:
-    """The first links of the device of this name, or whose name ends so; "" where there is none."""
+    """Return the first links of the device with this name, or this end of its name; "" for an unknown device."""
     names = enumerate(likely_names(cluster.device_names))
     device = next((own for _, own in names if own == name or own.endswith(f".{name}")), None)
     if device is None:
@@ -168,7 +168,7 @@ def _links_at(cluster: Cluster, name: str) -> str:
 
 
 def _pair_names(cluster: Cluster) -> dict[str, list[int]]:
-    """Links by ``a-b`` and by ``b-a``."""
+    """Return links by ``a-b`` and by ``b-a``."""
     found: dict[str, list[int]] = {}
     for i, link in enumerate(cluster.links):
         a, b = cluster.devices[link.source].name, cluster.devices[link.target].name
@@ -192,7 +192,7 @@ def _check_connected(before: Cluster, after: Cluster, down: Sequence[int], names
 
 
 def _affected(cluster: Cluster, down: Sequence[int]) -> list[int]:
-    """GPUs to look from: all, but of large clusters one of each node and all of the nodes that lose a link."""
+    """Return the GPUs to check: all; in large clusters one per (sampled) node, and all of nodes that lose a link."""
     gpus, links, node_of = np.array(cluster.gpus), cluster.link_table, cluster.node_of
     if len(gpus) <= MAX_STARTS:
         return list(cluster.gpus)
@@ -205,7 +205,7 @@ def _affected(cluster: Cluster, down: Sequence[int]) -> list[int]:
 
 
 def reached(cluster: LinkedDevices, start: int) -> npt.NDArray[np.bool_]:
-    """bool[devices]: those that a message from ``start`` can get to, itself among them."""
+    """Return bool[devices]: True for devices that a message from ``start`` can reach, ``start`` included."""
     devices, links = cluster.device_table, cluster.link_table
     forwards = np.array([what.forwards for what in devices.kinds], np.bool_)[devices.kind]
     ptr, order = links.by_source

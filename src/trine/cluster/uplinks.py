@@ -1,4 +1,4 @@
-"""What links carry: the busiest of each tier, and uplinks that carry more than their share."""
+"""Traffic on links: the busiest link of each tier, and uplinks that carry more than their share."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tiers import MAX_LEVELS, levels_above
 
-#: An uplink that carries more times its even share than this is said.
+#: trine warns about uplinks above this multiple of their even share.
 CROWDED = 2.0
-#: Groups of uplinks that are looked at closely, those that carry most beyond their share first.
+#: Maximum number of groups of uplinks to examine closely, those furthest above their share first.
 LOOKED_AT = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crowded:
-    """An uplink (its link index) that carries ``times`` its even share among ``alike`` uplinks that lead as far.
+    """An uplink (its link index) that carries ``times`` its even share among ``alike`` equivalent uplinks.
 
     ``share``: of the bytes of all of them, 0..1.
     """
@@ -37,7 +37,7 @@ class Crowded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TierLoad:
-    """A tier of links, ``count`` of which carry something, and the busiest of them: the longest at its own rate."""
+    """A tier with ``count`` used links, and the busiest of them: the link that needs the longest time at its rate."""
 
     tier: str
     count: int
@@ -47,7 +47,7 @@ class TierLoad:
 
 
 def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], tuple[TierLoad, ...]]:
-    """(the links that carry something, the busiest first: int64[...]; the busiest link of each tier, likewise).
+    """Return the used links, busiest first (int64[...]), and the busiest link of each tier in the same order.
 
     carried: int64[links], bytes.
     """
@@ -70,11 +70,11 @@ def busiest(cluster: Cluster, carried: npt.NDArray[np.int64]) -> tuple[npt.NDArr
 
 
 def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Crowded]:
-    """The uplinks that carry more than CROWDED times their even share, the worst first; one of those alike.
+    """Return the uplinks above CROWDED times their even share, worst first; one per group of equivalent uplinks.
 
-    carried: int64[links], bytes. Uplinks share evenly if they start at one device, have the same numbers, and lead to
-    switches with the same switches below. No share is smaller than what one link from below brings, which may be a
-    single message.
+    carried: int64[links], bytes. Uplinks are equivalent if they start at one device, have the same properties, and
+    lead to switches with the same switches below. An even share is at least the traffic of any link from below, which
+    may be a single message.
     """
     found: list[Crowded] = []
     for link_class in (SCALE_OUT, SCALE_UP):
@@ -85,7 +85,7 @@ def crowded_uplinks(cluster: Cluster, carried: npt.NDArray[np.int64]) -> list[Cr
 
 
 class _Uplinks:
-    """The links of one class, as ways up from the GPUs or NICs."""
+    """Links of one class that lead up from the GPUs or NICs."""
 
     def __init__(self, cluster: Cluster, chosen: Int64, link_class: str, carried: Int64) -> None:
         self._cluster, self._carried = cluster, carried
@@ -97,7 +97,7 @@ class _Uplinks:
         self._lower: dict[int, frozenset[int]] = {}
 
     def crowded(self) -> Iterator[Crowded]:
-        """Of uplinks alike the one that carries most, where that is too much."""
+        """Yield the busiest of each group of equivalent uplinks if it carries too much."""
         links, level = self._cluster.link_table, self._level
         up = self._chosen[level[links.target[self._chosen]] > level[links.source[self._chosen]]]
         key = links.source[up].astype(np.int64) * len(links.numbers) + links.number[up]
@@ -109,7 +109,7 @@ class _Uplinks:
         times = self._carried[up] * count[group] / np.maximum(total, 1)[group]
         order = np.lexsort((up, -times))
         worst = order[times[order] > CROWDED]
-        _, first = np.unique(group[worst], return_index=True)  # of each group the uplink that carries most
+        _, first = np.unique(group[worst], return_index=True)  # the busiest uplink of each group
         for place in worst[np.sort(first)][:LOOKED_AT].tolist():
             own = int(group[place])
             alike = members[start[own] : start[own] + count[own]].tolist()
@@ -118,11 +118,11 @@ class _Uplinks:
                 yield found
 
     def _against_its_like(self, link: int, group: list[int]) -> Crowded | None:
-        """``link`` among those of ``group`` that lead as far; None where it carries no more than it must."""
+        """Compare ``link`` with its equivalents in ``group``; return None if it carries no more than it must."""
         source, carried = int(self._cluster.link_table.source[link]), self._carried
-        # Bytes of the links from below that bring some
+        # Bytes of the links from below that carry traffic
         links, level = self._cluster.link_table, self._level
-        ends = np.array((source, source + 1), self._targets.dtype)  # of another type all targets would be copied
+        ends = np.array((source, source + 1), self._targets.dtype)  # another dtype would copy all targets
         first, last = np.searchsorted(self._targets, ends)
         into = self._into[first:last]
         into = into[level[links.source[into]] < level[source]]
@@ -141,7 +141,7 @@ class _Uplinks:
         )
 
     def _below(self, link: int) -> frozenset[int]:
-        """The devices below what an uplink leads to, past the ports between; none where it leads to an end."""
+        """Return the devices below an uplink's target, past the ports between; empty if it leads to an end."""
         links = self._cluster.link_table
         top = self._past_ports(int(links.source[link]), int(links.target[link]))
         if top not in self._lower:
@@ -167,7 +167,7 @@ class _Uplinks:
 
 
 def _by(ends: Int32, chosen: Int64) -> tuple[Int64, Int32]:
-    """(the links ``chosen`` in the order of an end, that end of each)."""
+    """Return the links ``chosen`` sorted by an end, and this end of each."""
     order = np.argsort(ends[chosen], kind="stable")
     return chosen[order], ends[chosen][order]
 
@@ -204,7 +204,7 @@ def idle_nics(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
 
 
 def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
-    """One sentence about :func:`crowded_uplinks`, with the remedy; "" where there is none."""
+    """Return a sentence about :func:`crowded_uplinks`, with the remedy; "" without crowded uplinks."""
     found = crowded_uplinks(cluster, carried)
     if not found:
         return ""

@@ -1,12 +1,12 @@
-"""From a schedule to its transfers and what each of them waits for.
+"""Expansion of a schedule into its transfers and their dependencies.
 
 A send waits for
 
-- the receives of its chunks at the sender, in earlier steps, since the last that overwrote them and since the sender
-  last sent them on this channel,
+- receives of its chunks at the sender in earlier steps, starting at the last overwrite and after the sender's last send
+  of them on this channel,
 - the sender's previous send on its channel,
-- where nothing else shows that they have: its sender and its receiver to have entered the collective (a rendezvous, as
-  GPU collectives need both kernels to run). Switches that reduce have nothing to enter.
+- the entry of sender and receiver into the collective, unless other dependencies imply it (a rendezvous: GPU
+  collectives need both kernels to run). Reducing switches have no entry.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from trine.collectives.dependencies import (
 from trine.collectives.schedule import ChunkRanges, ExpandedSchedule, Schedule
 from trine.errors import InputError
 
-#: Structures of up to this many ranks are kept for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.
+#: Structures up to this number of ranks are cached for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.
 MANY_RANKS = 256
 
 
 def expand(schedule: Schedule) -> ExpandedSchedule:
     """List the transfers of ``schedule``, with their predecessors. The structure is cached; only sizes differ.
 
-    Raises InputError: the schedule sends to a rank, or a chunk, that does not exist, or from a rank to itself; a switch
-    sends what it never received; or there are more dependencies than fit into memory.
+    Raises InputError if the schedule names a missing rank or chunk, a rank sends to itself, a switch sends data that it
+    never received, or the dependencies do not fit into memory.
     """
     one = (_kept if schedule.num_ranks <= MANY_RANKS else _kept_large)(without_sizes(schedule))
     return dataclasses.replace(one, size_bytes=transfer_bytes(schedule, one.chunk, one.chunk_ranges))
 
 
 def without_sizes(schedule: Schedule) -> Schedule:
-    """What its structure follows from; schedules that differ in sizes only have the same."""
+    """Return the schedule without sizes: the cache key of its structure."""
     kinds = None if schedule.chunk_caps is None else ()
     return dataclasses.replace(schedule, chunk_bytes=0, size_bytes=0, chunk_sizes=None, chunk_caps=kinds, parameters=())
 
@@ -61,14 +61,14 @@ def _kept_large(schedule: Schedule) -> ExpandedSchedule:
 
 
 def structure(schedule: Schedule) -> ExpandedSchedule:
-    """Everything but the sizes, which are left at zero. Not cached."""
+    """Return the expanded schedule with all sizes zero. Not cached."""
     if schedule.shift_symmetric and not schedule.num_switches and schedule.num_chunks % schedule.num_ranks == 0:
         return _shifted(schedule)
     return _general(schedule)
 
 
 def transfer_bytes(schedule: Schedule, chunk: Int32, chunk_ranges: ChunkRanges | None) -> Int64:
-    """int64[transfers]: the sum of the sizes of the chunks that each carries: ``chunk``, or its ``chunk_ranges``."""
+    """Return int64[transfers]: the total size of each transfer's chunks, from ``chunk`` or its ``chunk_ranges``."""
     num_chunks = schedule.num_chunks
     if schedule.chunk_sizes is None:
         if chunk_ranges is None:
@@ -85,11 +85,11 @@ def transfer_bytes(schedule: Schedule, chunk: Int32, chunk_ranges: ChunkRanges |
     return row_sums(of_range, chunk_ranges.ptr)
 
 
-# -- what they wait for ------------------------------------------------------------------------------------------------
+# -- dependencies ------------------------------------------------------------------------------------------------------
 
 
 def _general(schedule: Schedule) -> ExpandedSchedule:
-    """The structure from the sends of every position."""
+    """Return the structure from the sends of every position."""
     num_ranks = schedule.num_ranks
     one = columns_of(schedule, range(num_ranks + schedule.num_switches))
     m = len(one.src)
@@ -113,7 +113,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
         chunk=one.chunk,
         size_bytes=np.zeros(m, dtype=np.int64),
         reduce=one.reduce,
-        # A sender that waits for data, or for its previous send, has entered: those waited for its entry.
+        # A sender that waits for data or its previous send has entered: these dependencies waited for its entry.
         entry_src=~waits,
         entry_dst=(on_pair < 0) & (one.dst < num_ranks),
         predecessor_ptr=ptr,
@@ -126,7 +126,7 @@ def _general(schedule: Schedule) -> ExpandedSchedule:
 
 
 def _received(one: SendColumns, num_chunks: int) -> tuple[Int64, Int64]:
-    """Pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
+    """Return pairs (transfer, transfer that brought one of its chunks to its sender in an earlier step)."""
     src, dst, step, channel = (column[one.unit_transfer] for column in (one.src, one.dst, one.step, one.channel))
     earlier = previous_of_same(src, channel, one.unit_chunk)
     to_sender, to_receiver = (position * np.int64(num_chunks) + one.unit_chunk for position in (src, dst))
@@ -135,26 +135,26 @@ def _received(one: SendColumns, num_chunks: int) -> tuple[Int64, Int64]:
 
 
 def last_of_pairs(on_pair: Int64) -> Int64:
-    """Transfers that no other follows on the same channel to the same peer."""
+    """Return the last transfer on each channel to each peer."""
     last = np.ones(len(on_pair), dtype=np.bool_)
     last[on_pair[on_pair >= 0]] = False
     return np.flatnonzero(last)
 
 
-# -- schedules in which every rank does the same -----------------------------------------------------------------------
+# -- shift-symmetric schedules -----------------------------------------------------------------------------------------
 
 
 def _shifted(schedule: Schedule) -> ExpandedSchedule:
-    """The structure from the sends of position 0, repeated for every other position.
+    """Return the structure from the sends of position 0, repeated for every other position.
 
-    A transfer is (sender, its number among the sender's); what a transfer of position p waits for is that of position 0
-    with p added to the sender.
+    A transfer is (sender, its number among the sender's transfers). The predecessors at position p are the predecessors
+    at position 0 with p added to the sender.
     """
     num_ranks, part = schedule.num_ranks, schedule.num_chunks // schedule.num_ranks
     one = columns_of(schedule, range(1))
     k = len(one.src)
     check_units(num_ranks * (k if one.chunk_ranges is None else len(one.chunk_ranges.chunk)))
-    sender = -one.dst.astype(np.int64) % num_ranks  # whose transfer of this number arrives at position 0
+    sender = -one.dst.astype(np.int64) % num_ranks  # sender of the transfer of this number to position 0
     before = previous_of_same(one.channel)
     users, senders, received = _received_at_0(one, sender, part, schedule.num_chunks)
     has_before = np.flatnonzero(before >= 0)
@@ -196,7 +196,7 @@ def _shifted(schedule: Schedule) -> ExpandedSchedule:
 
 
 def _received_at_0(one: SendColumns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:
-    """(transfer of position 0, sender and number of the transfer that brought one of its chunks), for every such."""
+    """Return (transfer of position 0, sender, number), for each transfer that brought one of its chunks."""
     step, channel = one.step[one.unit_transfer], one.channel[one.unit_transfer]
     earlier = previous_of_same(channel, one.unit_chunk)
     arriving = (one.unit_chunk + sender[one.unit_transfer] * part) % num_chunks
@@ -208,9 +208,9 @@ def _received_at_0(one: SendColumns, sender: Int64, part: int, num_chunks: int) 
 def _repeated(
     rows: Int64, senders: Int64, numbers: Int64, shape: tuple[int, int], sends: int | None = None
 ) -> tuple[Int64, Int32]:
-    """CSR of position 0's pairs (row, (sender, number)), repeated with every position added to the sender.
+    """Return the CSR of position 0's pairs (row, (sender, number)), repeated with each position added to the sender.
 
-    ``shape``: rows a position, and positions. ``sends``: transfers a position, if that is not the number of rows.
+    ``shape``: rows per position, and positions. ``sends``: transfers per position, if different from the rows.
     """
     num_rows, num_ranks = shape
     k = num_rows if sends is None else sends

@@ -1,4 +1,4 @@
-"""One collective simulated message by message on a cluster's links, with or without what a library costs."""
+"""Simulation of one collective message by message on a cluster's links, with or without a library's costs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
-#: The schedule that stands for an algorithm of the library where it has another name.
+#: Schedules whose names differ from the library's algorithms.
 SCHEDULE_OF = {"collnet": "sharp"}
-#: Alternatives with more messages than this are not simulated for ``--explain``.
+#: ``--explain`` skips alternatives with more messages than this.
 MAX_MESSAGES = 3_000_000
 
 
 class ScheduleRunner(Protocol):
-    """What simulates a schedule: :func:`trine.collectives.run.run_schedule`, or what gives the same totals sooner."""
+    """Function that simulates a schedule: :func:`trine.collectives.run.run_schedule`, or a faster equivalent."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class ScheduleRunner(Protocol):
 
 
 class MessageLevelRuns:
-    """Simulates the collectives of one group. ``load``: bytes over each link in the last run: int64[links]."""
+    """Simulator of one group's collectives. ``load``: bytes over each link in the last run, int64[links]."""
 
     def __init__(
         self,
@@ -98,25 +98,25 @@ class MessageLevelRuns:
 
     @property
     def library_name(self) -> str:
-        """The library whose costs are added, ``none`` for the bare links."""
+        """Name of the library whose costs are added; ``none`` for bare links."""
         return "none" if self.library is None else self.library.library.name
 
     @property
     def library_version(self) -> str:
-        """The versions that these costs are of."""
+        """Library versions that the costs apply to."""
         return "" if self.library is None else self.library.library.version
 
     def run(self, op: str, size: int) -> CollectiveTime:
-        """Simulate one size. Raises InputError for a collective or algorithm that does not exist or does not fit."""
+        """Simulate one size. Raises InputError for a collective or algorithm that is unknown or does not fit."""
         algorithm, protocol = self._choice(op, size)
         done, answer = self._simulate(op, size, algorithm, protocol)
         self.load = done.link_bytes
         return answer
 
     def alternatives(self, op: str, size: int) -> list[CollectiveTime]:
-        """Every schedule that trine has for ``op`` on this group, the fastest first.
+        """Return the times of all schedules for ``op`` on this group, fastest first.
 
-        Left out: those that do not fit the group, and those of more than MAX_MESSAGES messages.
+        Skips schedules that do not fit the group and schedules with more than MAX_MESSAGES messages.
         """
         rows = []
         protocol = self._choice(op, size)[1]
@@ -130,7 +130,7 @@ class MessageLevelRuns:
     # -- the schedule --------------------------------------------------------------------------------------------
 
     def _refuse_unused(self) -> None:
-        """Options that make no difference to simulated messages."""
+        """Raise InputError for options that do not affect simulated messages."""
         options = self.options
         if options.min_channels is not None or options.max_channels is not None:
             raise InputError("limits on channels belong to the library model: leave out --network", field="channels")
@@ -142,7 +142,7 @@ class MessageLevelRuns:
             raise InputError("is the library's choice; give --algorithm nvls or another one", field="nvls")
 
     def _choice(self, op: str, size: int) -> tuple[str, str]:
-        """Algorithm and protocol; where they are left open what the library would take, if there is one."""
+        """Return the algorithm and protocol; by default the library's choice, or the first schedule on bare links."""
         known = known_algorithms(op)
         if not known:
             raise InputError(f"unknown collective {op!r}{nearest(op, known_kinds())}", field="op")
@@ -161,7 +161,7 @@ class MessageLevelRuns:
         return name, taken.protocol if protocol == AUTO else protocol
 
     def _schedule_for(self, algorithm: str) -> str:
-        """A library's algorithm as one of trine's: trees and NVLS of several domains are hierarchies of them."""
+        """Return trine's schedule for a library's algorithm; tree and nvlstree on several domains are hierarchical."""
         topology = self._context.topology
         equal = topology.min_per_domain == topology.max_per_domain
         if self.options.algorithm == AUTO and algorithm == "tree":
@@ -175,7 +175,7 @@ class MessageLevelRuns:
     def _simulate(
         self, op: str, size: int, algorithm: str, protocol: str, most: int | None = None
     ) -> tuple[MessageTotals, CollectiveTime]:
-        """``most``: refuse more messages than this before they are simulated."""
+        """Simulate one size; raise InputError before the simulation if it needs more than ``most`` messages."""
         n = len(self.ranks)
         sent = size if self.matrix is not None else sent_bytes(op, size, n)
         schedule, name = self._schedule(op, sent, algorithm)
@@ -205,7 +205,7 @@ class MessageLevelRuns:
         return make_schedule(op, n, sent, algorithm, 0 if op in ROOTED else -1), algorithm
 
     def _load(self, path: str) -> KernelPlan:
-        """The plan, proven to do what it says before the first use."""
+        """Load the plan and prove it correct before its first use."""
         from trine.collectives.mscclpp import check_plan, load_plan
 
         if self._plan is None:
@@ -215,7 +215,7 @@ class MessageLevelRuns:
         return self._plan
 
     def _protocol_of(self, plan: KernelPlan, path: str) -> str:
-        """The protocol whose costs the steps of a plan have: that of the file; a Simple plan may run with another."""
+        """Return the protocol for the costs of a plan's steps: the file's, or the user's choice for a Simple plan."""
         protocol, demanded = plan.protocol.lower(), self.options.protocol
         if demanded in (AUTO, protocol):
             self._check_links(protocol)
@@ -229,7 +229,7 @@ class MessageLevelRuns:
         return demanded
 
     def _byte_factor(self, algorithm: str, protocol: str) -> Fraction:
-        """Bytes on the wire for each byte that a message has; the messages of a plan have those of its own protocol."""
+        """Return the bytes on the wire per byte of message; a plan's messages already include its protocol's flags."""
         has_flags = self._plan is not None and is_plan(algorithm) and self._plan.protocol.lower() == protocol
         return Fraction(1) if has_flags else WIRE[protocol]
 
@@ -238,7 +238,7 @@ class MessageLevelRuns:
             raise InputError("LL128 needs links that write 128 bytes at once, such as NVLink", field="protocol")
 
     def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
-        """The transfers of the plan."""
+        """Return the transfers of the plan."""
         from trine.collectives.mscclpp import plan_schedule
 
         plan = self._load(path)
@@ -249,7 +249,7 @@ class MessageLevelRuns:
         return plan_schedule(plan, sent)
 
     def _reducing_switches(self, schedule: Schedule | ExpandedSchedule) -> list[int]:
-        """Switches that reduce, for schedules that need them."""
+        """Return the reducing switches to use; empty if the schedule needs none."""
         count = schedule.num_switches
         if not count:
             return []
@@ -269,7 +269,7 @@ class MessageLevelRuns:
         return found[:count]
 
     def _reached_by_all(self, switches: Sequence[int], name: str) -> int:
-        """The first of the switches to which all ranks have a route."""
+        """Return the first switch that all ranks have a route to."""
         for switch in switches:
             try:
                 for gpu in self.group:
@@ -293,7 +293,7 @@ class MessageLevelRuns:
         return self.library.context
 
     def _steps(self, protocol: str) -> DomainSteps:
-        """The software's part of a message: by whether it leaves the domain."""
+        """Return the software's time per message, inside a domain and between domains."""
         inner, outer = (round(medium.step_us[protocol] * 1e6) for medium in (self._context.inner, self._context.outer))
         return DomainSteps(self.cluster, inner, outer)
 
@@ -327,7 +327,7 @@ class MessageLevelRuns:
         )
 
     def _bus_factor(self, op: str, sent: int) -> float:
-        """With a matrix, the part of the largest row that leaves its rank: (n - 1) / n where all blocks are equal."""
+        """Return busbw / algbw; with a matrix, the largest row's share that leaves its rank, (n - 1) / n if uniform."""
         if self.matrix is None or not sent:
             return bus_factor(op, len(self.ranks))
         leaves = (sum(row) - row[rank] for rank, row in enumerate(self.matrix))
@@ -335,7 +335,7 @@ class MessageLevelRuns:
 
 
 def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
-    """Whether only the links count: the protocol ``none``, links that do not say what they are, or circuits."""
+    """Return whether only links cost time: for protocol ``none``, links of unknown kind, or circuits."""
     if options.protocol != AUTO:
         if cluster.circuits is not None and options.protocol != "none" and options.protocol in PROTOCOLS:
             raise InputError("the costs of a library's protocols are known on links only", field="protocol")
@@ -344,7 +344,7 @@ def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
 
 
 def _num_messages(schedule: Schedule) -> int:
-    """About how many; exactly where all ranks do the same."""
+    """Return the number of messages."""
     if schedule.shift_symmetric:
         sends = schedule.sends_of(0, schedule.num_ranks, schedule.num_chunks, schedule.root)
         return len(sends.step) * schedule.num_ranks

@@ -15,8 +15,7 @@ from trine.collectives.plot import draw_sizes
 from trine.collectives.sizes import format_size
 from trine.evidence import Evidence
 from trine.results.report import Report, Row, Table
-from trine.results.screen import wrapped_at
-from trine.results.text import columns
+from trine.results.text import columns, wrapped_at
 from trine.units import format_bandwidth, format_bytes, format_time
 
 #: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.

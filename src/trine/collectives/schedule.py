@@ -1,7 +1,7 @@
-"""A collective as data: which rank of the group sends which chunk to whom, and when. Frozen data without logic.
+"""Collectives as frozen data: which rank of the group sends which chunk to which peer, and when.
 
-A schedule is a function from a rank's position in its group to that rank's sends, so that nothing of size
-(ranks x steps) exists until somebody asks for it.
+A schedule is a function from a rank's position in its group to that rank's sends. Arrays of size (ranks x steps)
+therefore exist only on demand.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trine.errors import InputError
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Sends:
-    """What one rank sends, in the order in which it sends it; every array has one entry a send.
+    """Sends of one rank in order; every array has one entry per send.
 
-    step: int32, collective step; a send may use what arrived in earlier steps. peer: int32, position of the receiver.
-    chunk: int32, index of the chunk of the buffer. reduce: bool, whether the receiver adds (else it overwrites).
-    channel: int32; sends of one rank on one channel go one after the other, channels are independent.
-    count: int32, how many consecutive chunks from ``chunk`` on, the first following the last; None: one each.
-    message: int32; neighbouring entries with the same number travel as one transfer and have one step, peer and
-    channel; None: every entry is a transfer of its own.
+    step: int32, collective step; a send may use data that arrived in earlier steps. peer: int32, receiver's position.
+    chunk: int32, index of the chunk in the buffer. reduce: bool, whether the receiver adds (else it overwrites).
+    channel: int32; a rank's sends on one channel run in sequence, channels are independent.
+    count: int32, number of consecutive chunks from ``chunk`` on, wrapping from last to first; None: one each.
+    message: int32; adjacent entries with the same number form one transfer and share step, peer and channel; None:
+    every entry is a separate transfer.
     """
 
     step: Int32
@@ -41,7 +41,7 @@ class Sends:
 #: position in the group, number of ranks, number of chunks, root -> the sends of that position
 SendsOf = Callable[[int, int, int, int], Sends]
 
-#: What a parameter of an algorithm may be: a number of channels, a shape, the name of another algorithm.
+#: Type of an algorithm's parameter: a number of channels, a shape, the name of another algorithm.
 Parameter = int | str | tuple[int, ...] | None
 
 
@@ -49,29 +49,28 @@ Parameter = int | str | tuple[int, ...] | None
 class Schedule:
     """One collective of ``num_ranks`` ranks on a buffer of ``num_chunks`` chunks.
 
-    ``size_bytes`` is the payload as nccl-tests counts it. Chunks have ``chunk_bytes`` each, so that the last one may be
-    padded; ``chunk_sizes`` gives each chunk its own size instead (all_to_all_v). What the chunks are depends on the
-    kind: in all_to_all and all_to_all_v chunk ``s * num_ranks + d`` is the block from rank s to rank d; where every
-    rank has a part of its own (reduce_scatter, all_gather, gather, scatter), rank p has the p-th part of equally many
-    consecutive chunks.
+    ``size_bytes`` is the payload as nccl-tests counts it. Each chunk has ``chunk_bytes``, so the last one may be
+    padded; ``chunk_sizes`` gives each chunk its own size instead (all_to_all_v). The kind defines the chunks' meaning:
+    in all_to_all and all_to_all_v, chunk ``s * num_ranks + d`` is the block from rank s to rank d. In reduce_scatter,
+    all_gather, gather and scatter, the chunks form ``num_ranks`` equal consecutive parts, and part p belongs to rank p.
 
-    ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``; equal schedules should have equal
-    ones, since what follows from them is cached. ``shift_symmetric`` states that the sends of position p are those of
-    position 0 with p added to the peer and p parts to the chunk, both modulo their number. ``symmetry`` states more
-    generally that positions are numbers whose digits have these numbers of values, the least significant first, and
-    that adding any digits to all positions, each modulo its values, maps what one position sends and waits for onto
-    what another does, chunks being renamed somehow: (n,) on a ring, (2, 2, ..., 2) for peers p XOR 2**k. It is for
-    schedules that are not ``shift_symmetric``, which says (n,) already. ``kind`` says what the
-    schedule claims to do, which :mod:`trine.testing.schedule_proof` proves. ``num_switches``: switches that add up and
-    multicast (NVLS, SHARP) take part as positions ``num_ranks`` to ``num_ranks + num_switches - 1``. ``staged``: what
-    arrives may have to wait in scratch memory until the receiver has sent what it overwrites. ``parameters``: what the
-    algorithm was asked for besides, such as its number of channels. ``timed_step``: in steps other than this one ranks
-    only wait for each other, in no time and over no link, and of this step's messages those of no bytes, or with a
-    limit on their rate, alone have software before them (-1: all are messages alike). ``chunk_caps``: bytes/s at most
-    of a message, by the first chunk that it carries, 0 for no limit; then chunks are kinds of messages, and positions
-    that do alike send the same chunks. ``together``: what is sent in ``timed_step`` waits until all ranks have entered,
-    and the collective ends on all ranks when the last of it has arrived, so that whom a rank waits for by way of whom
-    does not matter; of each rank the sends before ``timed_step`` are as many as those after it.
+    ``sends_of`` is called as ``sends_of(position, num_ranks, num_chunks, root)``. Equal schedules should share it,
+    because trine caches the results. ``shift_symmetric``: the sends of position p equal the sends of position 0 with p
+    added to the peer and p parts to the chunk, each modulo its number. ``symmetry`` is more general: positions are
+    mixed-radix numbers with these radices, least significant first. Adding the same digits to all positions, each
+    modulo its radix, maps the sends and waits of one position to another's, up to a renaming of chunks. Examples: (n,)
+    on a ring, (2, 2, ..., 2) for peers p XOR 2**k. ``shift_symmetric`` implies (n,) and excludes ``symmetry``.
+    ``kind``: the operation, which :mod:`trine.testing.schedule_proof` proves. ``num_switches``: reducing and
+    multicasting switches (NVLS, SHARP) are positions ``num_ranks`` to ``num_ranks + num_switches - 1``.
+    ``staged``: arriving data may wait in scratch memory until the receiver has sent the data it overwrites.
+    ``parameters``: further inputs of the algorithm, such as its number of channels.
+    ``timed_step``: the only step that takes time and uses links; in other steps ranks just wait for each other. Only
+    its messages of zero bytes, or with a rate limit, have software before them. -1: all steps are ordinary messages.
+    ``chunk_caps``: rate limit of a message in bytes/s, by the first chunk that it carries, 0 for no limit. Chunks are
+    then kinds of messages, and equivalent positions send the same chunks.
+    ``together``: messages of ``timed_step`` wait until all ranks have entered, and the collective ends on all ranks
+    when the last one has arrived. Indirect waits between ranks then do not matter. Each rank has as many sends before
+    ``timed_step`` as after it.
     """
 
     kind: str
@@ -95,9 +94,9 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ChunkRanges:
-    """What each transfer carries, where that is more than one chunk.
+    """Chunks of each transfer, for schedules whose transfers carry several.
 
-    ptr: int64[m + 1], CSR over transfers. chunk, count: int32, consecutive chunks, the first following the last.
+    ptr: int64[m + 1], CSR over transfers. chunk, count: int32, consecutive chunks, wrapping from last to first.
     reduce: bool, whether the receiver adds them.
     """
 
@@ -109,17 +108,17 @@ class ChunkRanges:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ExpandedSchedule:
-    """All transfers of a schedule, ranks in order and each rank's sends in its order.
+    """All transfers of a schedule, by rank and then in the rank's order.
 
-    src, dst: int32[m], positions in the group. step, chunk: int32[m]; ``chunk`` is the first one that it carries.
-    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of it. chunk_ranges: None where each
-    carries one chunk.
+    src, dst: int32[m], positions in the group. step, chunk: int32[m]; ``chunk`` is the transfer's first chunk.
+    size_bytes: int64[m]. reduce: bool[m], whether the receiver adds any of the data. chunk_ranges: None if each
+    transfer carries one chunk.
     entry_src, entry_dst: bool[m]; the transfer also waits until its sender, or its receiver, has entered the
     collective.
-    predecessor_ptr, predecessor_idx: CSR over transfers: the transfers that must have ended before.
-    completion_ptr, completion_idx: CSR over ranks: the transfers that must have ended before the collective has ended
-    on that rank. Empty for a rank that neither sends nor receives.
-    num_switches: switches that take part, as positions after those of the ranks.
+    predecessor_ptr, predecessor_idx: CSR over transfers: the transfers that must end first.
+    completion_ptr, completion_idx: CSR over ranks: the transfers that must end before the collective ends on that rank.
+    Empty for a rank that neither sends nor receives.
+    num_switches: participating switches; their positions follow the ranks.
     """
 
     src: Int32
@@ -144,18 +143,18 @@ class ExpandedSchedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankSends:
-    """What one position of a schedule sends, and what it waits for; other positions are named by their place in peers.
+    """Sends of one position of a schedule and their dependencies; other positions are indices into ``peers``.
 
-    peers: int32[roles], positions that it sends to or waits for, in the order in which the arrays below first name
-    them (of each send its receiver, then its predecessors; the completion last); switches follow the ranks in number.
-    receiver, step: int32[m]; index into ``peers``, and collective step, of each of its sends in its order.
+    peers: int32[roles], positions that it sends to or waits for, ordered by first use in the arrays below: each send's
+    receiver, then its predecessors, and the completion last. Switches are numbered after the ranks.
+    receiver, step: int32[m]; index into ``peers`` and collective step of each send, in order.
     size_bytes: int64[m]. entry_src, entry_dst: bool[m]; the send also waits until this position, or its receiver, has
-    entered the collective. caps: int64[m], bytes/s at most, 0 for no limit; None where none has one.
-    predecessor_ptr: int64[m + 1], CSR over its sends: sends that must have ended before. predecessor_who: int32, whose:
-    index into ``peers``, or -1 for its own. predecessor_number: int32, which of that position's sends, in its order.
-    completion_who, completion_number: int32, in the same way the sends that must have ended before the collective has
-    ended on this position. Empty for a switch, and for a rank that neither sends nor receives.
-    structure_key: positions with equal keys, of one schedule or of several, have equal arrays except ``peers``.
+    entered the collective. caps: int64[m], rate limit in bytes/s, 0 for no limit; None if all are unlimited.
+    predecessor_ptr: int64[m + 1], CSR over its sends: the sends that must end first. predecessor_who: int32, their
+    sender: index into ``peers``, or -1 for this position. predecessor_number: int32, the send's number at its sender.
+    completion_who, completion_number: int32, likewise for the sends that must end before the collective ends on this
+    position. Empty for a switch, and for a rank that neither sends nor receives.
+    structure_key: positions with equal keys, in one or several schedules, have equal arrays except ``peers``.
     """
 
     peers: Int32
@@ -181,10 +180,10 @@ Positions = npt.NDArray[np.integer]
 
 
 def symmetry_of(schedule: Schedule) -> tuple[int, ...] | None:
-    """Values of each digit, the least significant first; None where the schedule states no symmetry that can hold.
+    """Return the radix of each digit, least significant first, or None if the schedule has no valid symmetry.
 
-    Raises InputError: ``symmetry`` does not multiply to the number of ranks, has a digit without values, or is stated
-    of a schedule with switches or besides ``shift_symmetric``.
+    Raises InputError if ``symmetry`` does not multiply to the number of ranks, has a radix below 1, or is combined
+    with switches or ``shift_symmetric``.
     """
     n, stated = schedule.num_ranks, schedule.symmetry
     if stated is not None:
@@ -203,12 +202,12 @@ def symmetry_of(schedule: Schedule) -> tuple[int, ...] | None:
 
 
 def is_shifted(schedule: Schedule) -> bool:
-    """Whether it states that every rank does as rank 0, and has equally many chunks for each."""
+    """Return whether the schedule is shift-symmetric, has no switches, and divides its chunks evenly among ranks."""
     return schedule.shift_symmetric and not schedule.num_switches and schedule.num_chunks % schedule.num_ranks == 0
 
 
 def moved(positions: Positions, by: Positions, symmetry: tuple[int, ...]) -> Int32:
-    """``positions`` with the digits of ``by`` added; arguments broadcast."""
+    """Return ``positions`` with the digits of ``by`` added; arguments broadcast."""
     positions, by = positions.astype(np.int32), by.astype(np.int32)
     if set(symmetry) <= {2}:
         return positions ^ by
@@ -223,7 +222,7 @@ def moved(positions: Positions, by: Positions, symmetry: tuple[int, ...]) -> Int
 
 
 def opposite(positions: Positions, symmetry: tuple[int, ...]) -> Int64:
-    """What leads back to position 0 when added to ``positions``."""
+    """Return the offsets that take ``positions`` back to position 0."""
     total, weight = np.zeros(positions.shape, dtype=np.int64), 1
     for values in symmetry:
         total += -(positions.astype(np.int64) // weight) % values * weight

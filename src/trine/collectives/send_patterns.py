@@ -1,8 +1,8 @@
-"""What positions send and wait for, as patterns that do not depend on which positions they are.
+"""Patterns of sends and dependencies that are independent of the position, that is, of the rank or switch.
 
-Other positions are numbered in the order in which a position's sends first name them. What one send waits for is a set;
-it is put in order by the number of the send that is waited for, and sends of one number by their positions, which is
-the order in which schedules list children too. Positions with the same pattern do the same among those that they name.
+Each position numbers its peers in the order in which its sends first name them. The predecessors of a send form a set,
+sorted by the predecessor's send number, then by position; schedules list children in the same order. Positions with
+the same pattern behave alike toward their peers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from trine.collectives.expand import last_of_pairs, structure
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is_shifted, opposite
 from trine.errors import InputError
 
-#: Of a pattern, which has no sizes yet.
+#: Sizes of a pattern's sends, which are not known yet.
 NO_SIZES = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitPattern:
-    """Sends of some positions, all of each; what they wait for is named by position and number among its sends.
+    """All sends of some positions, and the sends that they wait for, named by position and send number.
 
-    src, dst, step, units, entry_src, entry_dst: one entry a send, positions ascending, each one's in its order;
-    ``units``: chunks that it carries; ``chunk``: the first, where chunks are kinds of messages, else 0. user, who,
-    number: send ``user`` (a row of the above) waits for send ``number`` of position ``who``. ended, ended_who,
-    ended_number: the collective ends on position ``ended`` after those.
+    src, dst, step, units, entry_src, entry_dst: one entry per send, by position, then in the position's order.
+    ``units``: number of chunks in the send. ``chunk``: the first chunk if chunks are kinds of messages, else 0. user,
+    who, number: send ``user`` (a row of the above) waits for send ``number`` of position ``who``. ended, ended_who,
+    ended_number: the collective ends on position ``ended`` after send ``ended_number`` of position ``ended_who``.
     """
 
     src: Int64
@@ -50,8 +50,8 @@ class WaitPattern:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SendPattern:
-    """The sends of a position without their sizes; ``units``: int64[m], chunks that each carries; ``chunk``: int32[m],
-    the kind of message that each is, where chunks are kinds.
+    """The sends of a position without their sizes; ``units``: int64[m], chunks per send; ``chunk``: int32[m], the kind
+    of message of each send, if chunks are kinds.
     """
 
     sends: RankSends
@@ -61,10 +61,10 @@ class SendPattern:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SendPatterns:
-    """The patterns of all positions as tables: rows of a position, or a send, p are those from ptr[p] to ptr[p + 1].
+    """The patterns of all positions as CSR tables: rows ptr[p] to ptr[p + 1] belong to position or send p.
 
-    sends: int32[m, 6]: receiver, step, chunks, entries (1 its own, 2 the receiver's), number of predecessors, kind.
-    waits: int32[e, 2] by send and ends: int32[c, 2] by position: whose (index into peers, -1 its own) and number.
+    sends: int32[m, 6]: receiver, step, chunks, entries (1 at the sender, 2 at the receiver), number of predecessors,
+    kind. waits: int32[e, 2] by send and ends: int32[c, 2] by position: sender (index into peers, -1 itself), number.
     """
 
     sends_ptr: Int64
@@ -77,7 +77,7 @@ class SendPatterns:
     peers: Int32
 
     def key(self, position: int) -> bytes:
-        """Equal for positions of one pattern."""
+        """Return a key that is equal for positions with the same pattern."""
         digest = hashlib.blake2b(digest_size=16)
         for table in self._tables(position):
             digest.update(len(table).to_bytes(8, "little"))
@@ -85,7 +85,7 @@ class SendPatterns:
         return digest.digest()
 
     def pattern(self, position: int) -> SendPattern:
-        """Its arrays, copied."""
+        """Return the pattern of a position, as copies of its arrays."""
         sends, waits, ends = self._tables(position)
         who, number = waits.T.copy()
         ended_who, ended_number = ends.T.copy()
@@ -115,13 +115,13 @@ class SendPatterns:
 
 
 def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
-    """The patterns of ``num_positions`` ranks and switches; ``waits`` may leave out those without sends."""
+    """Return the patterns of ``num_positions`` ranks and switches; ``waits`` may omit positions without sends."""
     m, e = len(waits.src), len(waits.user)
     of_send = _canonical(waits.user, waits.src[waits.user], waits.who, waits.number)
     of_end = _canonical(waits.ended, waits.ended, waits.ended_who, waits.ended_number)
     user, ended = waits.user[of_send], waits.ended[of_end]
     sends_ptr = _pointers(waits.src, num_positions)
-    # The order of first use: a send's receiver, then its predecessors; at the end of a position what ends it.
+    # Order of first use: the receiver of each send, then its predecessors; last, the sends that complete a position.
     order = stable_order(np.concatenate([3 * np.arange(m) + 1, 3 * user + 2, 3 * sends_ptr[ended + 1]]))
     position = np.concatenate([waits.src, waits.src[user], ended])
     other = np.concatenate([waits.dst, waits.who[of_send], waits.ended_who[of_end]])
@@ -143,7 +143,7 @@ def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
 
 
 def _canonical(row: Int64, position: Int64, who: Int64, number: Int64) -> Int64:
-    """The order of pairs (who, number): by row, a position's own first, by number, by whose it is."""
+    """Return the order of pairs (who, number): by row, the position's own sends first, then by number and position."""
     return np.lexsort((who, number, who != position, row))
 
 
@@ -152,9 +152,9 @@ def _pointers(rows: Int64, num_rows: int) -> Int64:
 
 
 def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
-    """Number of each entry's ``other`` among those of its position by first use (-1: itself), and CSR of the others.
+    """Number each position's peers by first use; return each entry's number (-1: itself), and the peers as CSR.
 
-    Entries are those of all positions, ascending, each one's in the order of use.
+    Entries are sorted by position, then by order of use.
     """
     is_other = np.flatnonzero(other != position)
     pairs, first, inverse = np.unique(
@@ -169,12 +169,12 @@ def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64,
     return number, ptr, (pairs[by_use] % num_positions).astype(np.int32)
 
 
-#: Chunks, the number of the transfer that brings each, and whether they are added.
+#: Chunks, the number of the transfer that delivers each, and whether each is added to the receiver's data.
 Arrivals = tuple[Int64, Int64, npt.NDArray[np.bool_]]
 
 
 def waits_of_all(schedule: Schedule) -> WaitPattern:
-    """Of every position, by expanding the whole schedule."""
+    """Return the waits of every position, by expanding the whole schedule."""
     whole = structure(schedule)
     m, src = whole.num_transfers, whole.src.astype(np.int64)
     first = np.searchsorted(src, np.arange(schedule.num_ranks + schedule.num_switches))
@@ -202,17 +202,17 @@ def _kinds(schedule: Schedule, chunk: Int32) -> Int32:
 
 
 def _units(whole: ExpandedSchedule) -> Int64:
-    """int64[transfers]: chunks that each carries."""
+    """Return the number of chunks in each transfer, int64[transfers]."""
     if whole.chunk_ranges is None:
         return np.ones(whole.num_transfers, dtype=np.int64)
     return row_sums(whole.chunk_ranges.count, whole.chunk_ranges.ptr)
 
 
 def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern:
-    """Of position 0, from its own sends and those of the positions that send to it.
+    """Return the waits of position 0, from its own sends and the sends that arrive there.
 
-    Send k of a position goes where send k of position 0 goes, moved by the position's digits. So exactly one position
-    has a send k that arrives at position 0: the one opposite of its receiver.
+    Send k of a position goes to the receiver of position 0's send k, shifted by the position's digits. So exactly one
+    position's send k arrives at position 0: the position opposite to the receiver of position 0's send k.
     """
     own = columns_of(schedule, range(1))
     sender = opposite(own.dst, symmetry)
@@ -243,7 +243,7 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern
 
 
 def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
-    """Each pair once: the waiting send, whether the other is another position's, and the other's number."""
+    """Return each dependency once: waiting send, whether it waits for another position, number of the awaited send."""
     follows, k = np.flatnonzero(before >= 0), len(before)
     rows, columns = np.concatenate([users, follows]), np.concatenate([received + k, before[follows]])
     ptr, idx = csr(rows, columns, k, 2 * k)
@@ -252,7 +252,7 @@ def _pairs(before: Int64, users: Int64, received: Int64) -> tuple[Int64, npt.NDA
 
 
 def _arrivals(schedule: Schedule, own: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:
-    """What arrives at position 0 before its last step; sends of the last step cannot use what arrives in it."""
+    """Return the arrivals at position 0 before its last step; the last step's sends cannot use its arrivals."""
     last = int(own.step.max(initial=0))
     if is_shifted(schedule):
         kept = np.flatnonzero(own.step[own.unit_transfer] < last)
@@ -269,7 +269,7 @@ def _arrivals(schedule: Schedule, own: SendColumns, sender: Int64, symmetry: tup
 def _arrivals_from(
     schedule: Schedule, own: SendColumns, sender: Int64, position: int, symmetry: tuple[int, ...]
 ) -> Arrivals:
-    """What arrives at position 0 from ``position``. Raises InputError if that does not send as position 0 does."""
+    """Return the arrivals at position 0 from ``position``. Raises InputError if the declared symmetry does not hold."""
     theirs = columns_of(schedule, range(position, position + 1))
     is_moved = (
         np.array_equal(theirs.step, own.step)

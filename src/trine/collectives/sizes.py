@@ -1,6 +1,6 @@
-"""How nccl-tests counts: sizes (K, M and G are powers of 1024), the bytes that are sent for a size, bus bandwidth.
+"""Conventions of nccl-tests: sizes (K, M and G are powers of 1024), bytes sent for a size, and bus bandwidth.
 
-Its doc/PERFORMANCE.md has the bus bandwidths.
+The file doc/PERFORMANCE.md of nccl-tests defines the bus bandwidths.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from trine.units import parse_bytes, whole_number
 _NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([kKmMgGtT]?)\s*")
 _POWER = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 MAX_SIZES = 4096
-#: A matrix of 1024 ranks with ten digits an entry.
+#: Enough for a matrix of 1024 ranks with ten digits per entry.
 MAX_MATRIX_BYTES = 16 << 20
 
 
 def parse_size(text: str, what: str = "--size") -> int:
-    """``"64M"``, ``"64MiB"`` or ``"67108864"`` in bytes. Raises UnitError for anything else."""
+    """Parse ``"64M"``, ``"64MiB"`` or ``"67108864"`` to bytes. Raises UnitError for invalid text."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return parse_bytes(text, what)
@@ -31,9 +31,9 @@ def parse_size(text: str, what: str = "--size") -> int:
 
 
 def parse_sizes(text: str, what: str = "--size") -> list[int]:
-    """``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (in steps), ascending.
+    """Parse ``64M``, ``1K,1M,1G``, ``1K:1G`` (doubling), ``1K:1G:x4`` or ``16M:128M:16M`` (steps), ascending.
 
-    Raises UnitError: what cannot be read, an empty or endless range, or more than MAX_SIZES sizes.
+    Raises UnitError for invalid text, an empty or endless range, or more than MAX_SIZES sizes.
     """
     sizes: list[int] = []
     for item in text.split(","):
@@ -77,10 +77,10 @@ Sizes = Sequence[int | str] | str
 
 
 def as_sizes(sizes: object) -> list[int]:
-    """The sizes in bytes, of what is a list of them before anything is made of it.
+    """Return sizes in bytes; checks that ``sizes`` is a list or text before it converts any entry.
 
-    Raises InputError: a single number, nothing, or less than nothing; names the first. UnitError: a text that is no
-    size.
+    Raises InputError for a single number, an empty list or a negative size (the message names the first one), and
+    UnitError for a text that is not a size.
     """
     if isinstance(sizes, str):
         return parse_sizes(sizes, "sizes")
@@ -102,7 +102,7 @@ def as_sizes(sizes: object) -> list[int]:
 
 
 def format_size(size_bytes: int) -> str:
-    """``64M`` where it is whole, else the number of bytes."""
+    """Format a size as ``64M`` if it is a whole number of G, M or K, else as the number of bytes."""
     for unit, power in (("G", 30), ("M", 20), ("K", 10)):
         if size_bytes and size_bytes % (1 << power) == 0:
             return f"{size_bytes >> power}{unit}"
@@ -110,12 +110,12 @@ def format_size(size_bytes: int) -> str:
 
 
 def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
-    """Bytes from each rank (line) to each rank (column), comma separated, each as :func:`parse_size` reads it.
+    """Read the bytes from each rank (line) to each rank (column), comma separated, in :func:`parse_size` format.
 
     Raises
     ------
-    InputError: a file above 16 MiB, that is not text, or not square.
-    UnitError: an entry that is no size.
+    InputError: The file is above 16 MiB, not text, or not square.
+    UnitError: An entry is not a size.
     """
     lines = read_text(path, MAX_MATRIX_BYTES, InputError).splitlines()
     rows = [
@@ -130,20 +130,20 @@ def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
 
 
 def shared_matrix(size_bytes: int, shares: Sequence[float]) -> tuple[tuple[int, ...], ...]:
-    """Bytes from each rank to each, where all send ``size_bytes`` in all, to each rank by its share."""
+    """Return the bytes from each rank to each rank; each sends ``size_bytes`` in total, divided by ``shares``."""
     row = tuple(round(size_bytes * share / sum(shares)) for share in shares)
     return (row,) * len(row)
 
 
-#: Element of nccl-tests' default data type, and what it rounds a rank's part down to (float32; 16 bytes).
+#: Element size of nccl-tests' default data type (float32), and the alignment it rounds a rank's part down to.
 ELEMENT_BYTES, ALIGN_BYTES = 4, 16
 MAX_BYTES = 1 << 50
-#: Every rank has a part of its own.
+#: Collectives that give every rank a separate part.
 _PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter")
 
 
 def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:
-    """What nccl-tests really sends for ``-b size``: whole float32 elements; equal parts in steps of 16 bytes.
+    """Return the bytes that nccl-tests sends for ``-b size``: whole float32 elements; equal parts of whole 16 bytes.
 
     Raises InputError for a size below 0 or above 1 PiB.
     """
@@ -155,7 +155,7 @@ def sent_bytes(op: str, size_bytes: int, num_ranks: int) -> int:
 
 
 def bus_factor(op: str, num_ranks: int) -> float:
-    """busbw / algbw (nccl-tests, doc/PERFORMANCE.md)."""
+    """Return busbw / algbw (nccl-tests, doc/PERFORMANCE.md)."""
     if op in ("all_reduce", "barrier"):
         return 2 * (num_ranks - 1) / num_ranks
     if op in _PARTS:

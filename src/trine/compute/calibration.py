@@ -1,7 +1,7 @@
 """Measured times of operators from several traces of one GPU, kept in a file.
 
-A calibration widens what the laws are fitted on, and where the same operator was measured at two batch sizes, times
-between them are interpolated. It holds the measurements, not the laws: laws fitted again are the same bits.
+A calibration adds measurements to the fit of the laws. If an operator was measured at two batch sizes, trine
+interpolates between them. The file holds the measurements, not the laws; refitting gives bit-identical laws.
 
 File: JSON ``{"format": "trine-calibration", "version": 1, "gpu": str or null, "resolution_ps": int, "sources": [str],
 "points": [{"operator": str, "kind": str, "batch": int, "flops": int, "bytes": int, "time_ps": int}]}``. Unknown,
@@ -35,7 +35,7 @@ from trine.units import MAX_INT64
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One operator of one trace. ``operator``: what it is, apart from the batch (see :func:`signatures`)."""
+    """One operator of one trace. ``operator``: its signature, independent of the batch (see :func:`signatures`)."""
 
     operator: str
     kind: str
@@ -49,8 +49,8 @@ class Point:
 class Calibration(OneLine):
     """Operators of several traces of one GPU, in the order of the traces.
 
-    ``gpu``: their GPU, None where no trace names one. ``resolution_ps``: the coarsest time step among them.
-    ``sources``: where they were read from.
+    ``gpu``: their GPU, None if no trace names one. ``resolution_ps``: the coarsest time step among the traces.
+    ``sources``: the traces' files.
     """
 
     gpu: str | None
@@ -60,30 +60,30 @@ class Calibration(OneLine):
 
     @property
     def report(self) -> FitReport:
-        """How well laws fitted on these points describe them."""
+        """Quality of the laws fitted on these points."""
         return report(fit_laws(self.samples(), self.resolution_ps))
 
     def samples(self) -> list[tuple[str, Sample]]:
-        """The points as a fit takes them: kind and sample."""
+        """Return the points as input of a fit: kind and sample."""
         return [(p.kind, Sample(Work(p.flops, p.bytes), p.time_ps)) for p in self.points]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``path``, as JSON: the same calibration gives the same bytes."""
+        """Write to ``path`` as JSON. Equal calibrations give identical bytes."""
         data = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
         write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Calibration:
-        """Read a file that ``save`` wrote. Raises SpecError, naming file and field, for anything else."""
+        """Read a file that ``save`` wrote. Raises SpecError with file and field for any other content."""
         return _calibration(parse_json(read_text(path, _MAX_BYTES), os.fspath(path)), path)
 
 
 @named_arguments
 def calibrate(workloads: Sequence[Workload], trace_gpu: str | None = None) -> Calibration:
-    """Collect the operators of ``workloads``. ``trace_gpu``: the GPU of those that do not name theirs.
+    """Collect the operators of ``workloads``. ``trace_gpu``: the GPU of workloads that do not name one.
 
-    Raises InputError if there are none, if they ran on different GPUs or some do not say on which, and for times that
-    are predicted or a CPU's.
+    Raises InputError for an empty list, for different GPUs or GPUs that only some name, and for predicted or CPU
+    times.
     """
     if not workloads:
         raise InputError("a calibration needs at least one trace")
@@ -115,16 +115,16 @@ def _points(workload: Workload) -> list[Point]:
 
 
 def time_step_ps(operators: Iterable[Operator]) -> int:
-    """The largest step of which all recorded times are multiples: how coarsely the trace tells time."""
+    """Return the trace's time resolution: the greatest common divisor of all recorded times."""
     return math.gcd(*(op.gpu_time_ps for op in operators)) or 1
 
 
 def signatures(workload: Workload) -> dict[int, str]:
-    """For each operator id: name, phase, shapes with the batch as B, and which of those that look alike it is.
+    """Return the signature of each operator id: name, phase, shapes with batch B, and a number among equal ones.
 
     For example ``aten::conv2d forward (B,3,224,224) (64,3,3,3) -> (B,64,224,224) #1``. Two traces of one model at
-    different batch sizes give the same signatures. A gradient has the shapes of the operator that it belongs to,
-    because formats differ in which of its own they list.
+    different batch sizes give the same signatures. A gradient has the shapes of its forward operator, because trace
+    formats list different shapes for gradients.
     """
     by_id = {op.id: op for op in workload.operators}
     seen: dict[str, int] = {}
@@ -152,7 +152,7 @@ def _in_batches(size: int, batch: int) -> str:
 
 
 def measured_times(calibration: Calibration) -> dict[str, dict[int, Point]]:
-    """Per signature and batch the measured point; of several the one with the median time, the lower of two."""
+    """Return the measured point per signature and batch: of several the one with the (lower) median time."""
     found: dict[str, dict[int, list[Point]]] = {}
     for point in calibration.points:
         found.setdefault(point.operator, {}).setdefault(point.batch, []).append(point)

@@ -1,7 +1,7 @@
-"""How long the launching thread is busy with each operator.
+"""CPU time of the launching thread for each operator.
 
-A GPU runs an operator only after the CPU has issued it. With small micro-batches the CPU is the slower of the two: the
-outliers of TrioSim's Figure 10. Launch costs do not depend on the batch.
+A GPU runs an operator only after the CPU has issued it. With small micro-batches the CPU is the slower of the two, as
+in the outliers of TrioSim's Figure 10. Launch costs do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from trine.graph.workload import TRACED_STEP, Operator, Workload
 from trine.software.profile import Software
 from trine.units import PS_PER_US, format_time
 
-#: Per operator, where the trace does not tell. Assumed: of the order of one cudaLaunchKernel call, whose median over
-#: 245 calls is 6 us, profiler on, in TrioSim's raw vgg13 trace (H100; tracer/data/profiler_vgg13-iter41.json).
+#: Per operator without a launch time in the trace. Assumed: about one cudaLaunchKernel call, whose median over 245
+#: calls is 6 us, profiler on, in TrioSim's raw vgg13 trace (H100; tracer/data/profiler_vgg13-iter41.json).
 DEFAULT_LAUNCH_PS = 5 * PS_PER_US
 # From one start to the next the thread may also have waited for the GPU (a synchronisation, a full launch queue). More
-# than this many times what is usual for its kind is taken for a wait; the usual is known from this many operators.
+# than _WAIT_FACTOR times the usual time of its kind counts as a wait; a usual time needs _USUAL_FROM operators.
 _WAIT_FACTOR, _USUAL_FROM = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCosts:
-    """How long launches keep the thread busy, and what it waits for.
+    """CPU time of launches, and the waits of the launching thread.
 
-    cost_ps: one entry an operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
-    each operator (empty: one each); by_weight: whether its cost goes with the number of a rank's weights (empty: none).
-    communication_ps: of a collective; message_ps: of a message; tensor_ps: more of a tensor-parallel group's collective
-    for each of its ranks. synchronises, queue_limit: see
-    :class:`trine.software.profile.LaunchStyle`. merges: leave out launches that cannot hold anything up.
+    cost_ps: one entry per operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
+    each operator (empty: one each). by_weight: whether its cost scales with the number of a rank's weights (empty:
+    never). communication_ps: per collective. message_ps: per message. tensor_ps: extra per rank of a tensor-parallel
+    group, for each of its collectives. synchronises, queue_limit: see :class:`trine.software.profile.LaunchStyle`.
+    merges: leave out launches that cannot delay anything.
     """
 
     cost_ps: tuple[int, ...]
@@ -47,7 +47,7 @@ class LaunchCosts:
     merges: bool = False
 
     def launches(self) -> list[tuple[int, float, bool]]:
-        """Picoseconds, launches and ``by_weight`` of each operator."""
+        """Return picoseconds, launches and ``by_weight`` of each operator."""
         number = len(self.cost_ps)
         return list(
             zip(self.cost_ps, self.kernels or (1.0,) * number, self.by_weight or (False,) * number, strict=True)
@@ -57,9 +57,9 @@ class LaunchCosts:
 def software_launches(
     workload: Workload, software: Software, *, merges: bool = True, crosses: bool = False
 ) -> LaunchCosts:
-    """The launches of operators that ``software`` wrote: attributes ``kernels`` and ``cpu_us``, and more for layers.
+    """Return launch costs of operators from ``software``: attributes ``kernels`` and ``cpu_us``, and a cost per layer.
 
-    Operators that only rename memory have none. merges: see :class:`LaunchCosts`. crosses: messages of the
+    Operators that only rename memory launch no kernel. merges: see :class:`LaunchCosts`. crosses: messages of the
     pipeline leave the node.
     """
     style, factor = software.launch, software.factors.cpu.value
@@ -93,11 +93,11 @@ def _number(op: Operator, name: str, default: float) -> float:
 
 
 def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> LaunchCosts:
-    """Return how long each operator keeps the launching thread busy, from its start to that of the next one.
+    """Return the time each operator occupies the launching thread, from its start to the start of the next operator.
 
-    Time between operators (Python, operators without kernels) belongs to the earlier one. What looks like a wait for
-    the GPU is replaced by the usual time of the kind; of kinds seen fewer than three times only the launch itself and a
-    usual gap count. Without launch times in the trace each operator costs ``default_ps``.
+    Time between operators (Python, operators without kernels) belongs to the earlier operator. The usual time of the
+    kind replaces an apparent wait for the GPU; kinds seen fewer than three times count the launch and at most a usual
+    gap. Without launch times in the trace each operator costs ``default_ps``.
     """
     spans = _spans(workload)
     if not spans:
@@ -130,8 +130,8 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
 def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[str, ...]]:
     """Return the share of launches that is not the profiler's, and a note.
 
-    The profiler slows the CPU alone. What it adds to a step that waits for the CPU is known where the trace has the
-    time of steps without it; of steps that wait for the GPU nothing is known.
+    The profiler slows the CPU alone. Its overhead in a CPU-bound step is known if the trace has the time of steps
+    without it; in GPU-bound steps it is unknown.
     """
     traced, unprofiled = workload.metadata.get(TRACED_STEP, ""), workload.unprofiled_step_ps
     more_ps = int(traced) - unprofiled if traced.isdecimal() and unprofiled else 0
@@ -142,7 +142,7 @@ def _without_profiler(workload: Workload, total_ps: int) -> tuple[float, tuple[s
 
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
-    """Per operator id with a CPU side: its launch, and the gap until the next one begins, in picoseconds."""
+    """Return, per operator id with a CPU side, its launch time and the gap to the next launch, in picoseconds."""
     issued = sorted(
         (op.launch_start_ps, position, op.launch_duration_ps, op.id)
         for position, op in enumerate(workload.operators)
@@ -151,13 +151,13 @@ def _spans(workload: Workload) -> dict[int, tuple[int, int]]:
     spans = {}
     for i, (start, _, duration, op_id) in enumerate(issued):
         following = issued[i + 1][0] if i + 1 < len(issued) else start + duration
-        # Threads may overlap: then the thread that launches next begins before this launch is over.
+        # Threads may overlap: then another thread's launch begins before this launch ends.
         spans[op_id] = min(duration, following - start), max(0, following - start - duration)
     return spans
 
 
 def _usual(workload: Workload, spans: dict[int, tuple[int, int]]) -> dict[str, int]:
-    """Median time from start to start of each kind that was seen often enough."""
+    """Return the median time from start to start of each kind with at least _USUAL_FROM operators."""
     by_kind: dict[str, list[float]] = {}
     for op in workload.operators:
         if op.id in spans:

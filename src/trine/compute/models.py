@@ -1,4 +1,4 @@
-"""How long an operator takes: as recorded, or predicted at other sizes, or on another GPU."""
+"""Operator times: as recorded, or predicted at other sizes or on another GPU."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 
 class ComputeModel(Protocol):
-    """What every compute model offers; made for one workload by :func:`make_compute`."""
+    """Interface of compute models; :func:`make_compute` makes one for a workload."""
 
     @property
     def name(self) -> str:
-        """Name under which :func:`make_compute` knows it."""
+        """Name in :func:`make_compute`."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what was assumed so far, for the result's warnings."""
+        """Assumptions made so far, as sentences for the result's warnings."""
         ...
 
     def duration(self, operator: Operator, split: Split) -> Duration:
-        """How long ``operator``, one of the workload's, takes under ``split``. Deterministic; raises PlanError."""
+        """Return the time of ``operator``, one of the workload's, under ``split``. Deterministic; raises PlanError."""
         ...
 
     def fit_report(self) -> FitReport | None:
-        """How well its laws fit, kind by kind; None if it has none."""
+        """Return the quality of the fitted laws by operator kind, or None for a model without laws."""
         ...
 
 
 def is_synthesised(workload: Workload) -> bool:
-    """Whether the times of ``workload`` were predicted and not recorded."""
+    """Return whether the times of ``workload`` were predicted rather than recorded."""
     return workload.format == SYNTHESISED
 
 
 class Recorded:
-    """The recorded time, and nothing else: sizes that are not the trace's are refused."""
+    """Compute model of recorded times only; sizes that differ from the trace's raise PlanError."""
 
     name = "recorded"
 
@@ -80,9 +80,9 @@ class Recorded:
 
 
 class Linear:
-    """The recorded time where the sizes are the trace's, else Li's model anchored at the recorded time.
+    """Compute model of recorded times at the trace's sizes, and of Li's model, anchored at them, at other sizes.
 
-    See :mod:`trine.compute.linear`. Laws are fitted when they are first needed. Times are kept by (operator, split).
+    See :mod:`trine.compute.linear`. Laws are fitted on first use. Times are cached by (operator, split).
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class Linear:
         return Duration(*self._transfer.time(sizes, work, ps, self._times.fixed_ps(operator)))
 
 
-#: workload, scaling to another GPU or None, fits on more traces or None -> model. Raises InputError for what it has no
-#: use for.
+#: workload, scaling to another GPU or None, fits on more traces or None -> model. Raises InputError for an argument
+#: that the model cannot use.
 ComputeMaker: TypeAlias = "Callable[[Workload, Transfer | None, Calibration | None], ComputeModel]"
 
 
 def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """The recorded time where sizes are the trace's, and the linear model elsewhere; of times that came from a data
-    sheet or tables, theirs at all sizes.
+    """Make the model 'auto': recorded times at the trace's sizes, the linear model at other sizes. Times from a data
+    sheet or tables use that model at all sizes.
     """
     times = workload.metadata.get("times", "")
     if is_synthesised(workload) and times in FROM_SHAPES:
@@ -139,32 +139,32 @@ def make_auto(workload: Workload, transfer: Transfer | None, calibration: Calibr
 
 
 def make_recorded(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """The recorded time only; raises InputError for a calibration."""
+    """Make the model of recorded times only; raises InputError for a calibration."""
     if calibration is not None:
         raise InputError("the model 'recorded' uses no calibration; use 'auto' or 'linear'", field="compute")
     return Recorded(workload, transfer)
 
 
 def make_roofline(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """The roofline of the GPU that is asked for; raises as :func:`from_shapes`."""
+    """Make the roofline model of the target GPU; raises as :func:`from_shapes`."""
     return from_shapes(ROOFLINE, workload, None if transfer is None else transfer.target, calibration)
 
 
 def make_tables(workload: Workload, transfer: Transfer | None, calibration: Calibration | None) -> ComputeModel:
-    """The tables of the GPU that is asked for; raises as :func:`from_shapes`."""
+    """Make the tables model of the target GPU; raises as :func:`from_shapes`."""
     return from_shapes(TABLES, workload, None if transfer is None else transfer.target, calibration)
 
 
-#: Models that predict from shapes and a data sheet or tables, and look at no recorded time.
+#: Models that predict from shapes and a data sheet or tables, without recorded times.
 FROM_SHAPES = frozenset({ROOFLINE, TABLES})
 
 
 def from_shapes(
     name: str, workload: Workload, target: GpuSpec | None, calibration: Calibration | None = None
 ) -> ComputeModel:
-    """The model ``name`` of :data:`FROM_SHAPES` of the GPU that is asked for, else of the trace's.
+    """Make the model ``name`` of :data:`FROM_SHAPES` for the GPU ``target``, by default the trace's.
 
-    Raises InputError for a calibration, which it has no use for, and where neither GPU is known.
+    Raises InputError for a calibration, which these models cannot use, and if neither GPU is known.
     """
     if calibration is not None:
         raise InputError(f"the model {name!r} uses no calibration; use 'auto' or 'linear'", field="compute")
@@ -179,14 +179,14 @@ def from_shapes(
 
 
 def uses_recorded_times(name: str) -> bool:
-    """Whether the compute model of this name rests on a trace's recorded times."""
+    """Return whether the compute model ``name`` rests on a trace's recorded times."""
     return name not in FROM_SHAPES
 
 
 def meant(name: str, workload: Workload, gpu: str | None) -> str:
-    """The compute model that a name means for ``workload``: 'auto' is 'tables' of a trace without a GPU's times.
+    """Return the name of the compute model for ``workload``: 'auto' becomes 'tables' for a trace without GPU times.
 
-    gpu: the one that times can be predicted for, None where there is none: then 'auto' refuses such a trace.
+    gpu: the GPU to predict times for. With None, 'auto' stays, which raises InputError for such a trace.
     """
     without = workload.format != SYNTHESISED and not workload.has_gpu_times
     return TABLES if name == "auto" and without and gpu is not None else name
@@ -218,9 +218,9 @@ def make_compute(
     ``name``: 'recorded', 'linear', 'roofline', 'tables', 'auto' or a plug-in's.
 
     ``target``: predict for this GPU instead of the trace's own, ``source``. ``calibration``: more traces to fit on.
-    'auto' is the recorded time where sizes are the trace's and 'linear' elsewhere; 'roofline' and 'tables' need no
-    source. Raises InputError for an unknown name, for a target without a source, for a calibration that would not be
-    used, and for a trace without GPU times where the model rests on them.
+    'auto' uses recorded times at the trace's sizes and 'linear' at others; 'roofline' and 'tables' need no source.
+    Raises InputError for an unknown name, a target without a source, an unused calibration, and a trace without GPU
+    times if the model rests on them.
     """
     if name not in COMPUTE_MODELS:
         raise InputError(f"unknown compute model {name!r}{nearest(name, COMPUTE_MODELS.names())}", field="compute")

@@ -1,8 +1,8 @@
-"""At which sizes an operator runs: another batch, or a part of its features on each of several GPUs.
+"""Resized operators: with another batch, or with a part of their features on each of several GPUs.
 
-A :class:`Split` says what changes; :func:`resized` returns the tensors that the operator then reads and writes. Tensor
-parallelism divides by mode: 'column' the output features (channels) of a weight, 'row' its input features, 'embedding'
-the rows of the table (the vocabulary, as Megatron-LM does: each rank looks up all tokens; those of others give zeros).
+A :class:`Split` describes the change; :func:`resized` returns the tensors that the operator then reads and writes.
+Tensor parallelism divides by mode: 'column' a weight's output features (channels), 'row' its input features,
+'embedding' a table's rows (the vocabulary; as in Megatron-LM, all ranks look up all tokens and return 0 for others').
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Dims = list[int | None]
 
 
 class Groups(NamedTuple):
-    """Heads of an attention with fewer heads of keys and values than there are ranks, so that each rank has one whole.
+    """Heads of an attention with fewer key/value heads than ranks, so that each rank has one whole key/value head.
 
-    queries, keys: how many of each; size: features of a head.
+    queries, keys: number of heads of each; size: features of a head.
     """
 
     queries: int
@@ -32,9 +32,9 @@ class Groups(NamedTuple):
     size: int
 
     def part(self, tensor: Tensor, dim: int, ways: int) -> Fraction:
-        """The part of dimension ``dim`` of a tensor, which counts heads or features, that one of ``ways`` ranks has.
+        """Return the part of dimension ``dim`` of a tensor, which counts heads or features, on one of ``ways`` ranks.
 
-        Queries, keys and values that lie side by side are told from each by their number.
+        The size of the dimension tells whether it counts queries, keys, or queries, keys and values together.
         """
         unit = 1 if len(tensor.shape) >= 4 else self.size
         if tensor.shape[dim] == self.keys * unit:
@@ -49,8 +49,8 @@ def split_dims(
 ) -> Dims:
     """Return for each of ``tensors`` (inputs, then outputs) the dimension that is divided, or None.
 
-    ``forward`` and ``sources``: the operator whose gradient it computes, and its tensors. A gradient is divided as the
-    tensor that it belongs to, recognised by its shape. Raises PlanError where ``mode`` does not fit the operator.
+    ``forward`` and ``sources``: the operator whose gradient it computes, and its tensors. A gradient is divided like
+    its tensor, which is recognised by its shape. Raises PlanError if ``mode`` does not fit the operator.
     """
     family = "experts" if is_expert_product(operator) else family_of(kind_of(operator))
     if mode == "embedding" and family != "embedding":
@@ -78,19 +78,19 @@ def split_dims(
 
 
 def is_expert_product(operator: Operator) -> bool:
-    """Whether it multiplies the tokens of several experts by their weights, (experts, in, out)."""
+    """Return whether the operator multiplies the tokens of several experts by their weights, (experts, in, out)."""
     return operator.attributes.get("expert") is True and family_of(kind_of(operator)) == "matmul"
 
 
 def _experts(tensors: Sequence[Tensor], mode: str) -> Dims:
-    """x (..., in), weight (experts, in, out), output y (..., out)."""
+    """Return the divided dimensions of x (..., in), weight (experts, in, out) and output y (..., out)."""
     if mode == "row":
         return [len(tensors[0].shape) - 1, 1, *[None] * (len(tensors) - 2)]
     return [None, 2, *[len(tensor.shape) - 1 for tensor in tensors[2:]]]
 
 
 def _conv(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
-    """inputs x (N, C, ...), weight (out, C/groups, ...) or transposed (C, out/groups, ...), bias (out,); output y."""
+    """Split x (N, C, ...), weight (out, C/groups, ...) or transposed (C, out/groups, ...), bias (out,), output y."""
     transposed, groups = bool(operator.attributes.get("transposed")), operator.attributes.get("groups", 1)
     channels = len(tensors[0].shape) - len(tensors[1].shape) + 1
     if groups != 1 and mode == "row":
@@ -103,7 +103,7 @@ def _conv(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
 
 
 def _linear(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
-    """linear(x, weight (out, in), bias); addmm(bias, x, weight (in, out)); mm(x, weight (in, out)); output y."""
+    """Split linear(x, weight (out, in), bias), addmm(bias, x, weight (in, out)), mm(x, weight (in, out)); output y."""
     name = operator.name.rsplit("::", 1)[-1].rstrip("_")
     given = len(operator.inputs)
     first = 1 if name in ("addmm", "addmv") and given >= 3 else 0
@@ -120,7 +120,7 @@ def _linear(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
 
 
 def _embedding(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
-    """inputs weight (rows, features) and indices; output (..., features)."""
+    """Split the inputs weight (rows, features) and indices, and the output (..., features)."""
     if mode == "row":
         raise PlanError(f"operator {operator.id} ({operator.name}) can be split as 'embedding' or 'column', not 'row'")
     weight_dim = 0 if mode == "embedding" else 1
@@ -131,7 +131,7 @@ def _embedding(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims
 
 
 def feature_dim(tensor: Tensor, family: str) -> int | None:
-    """Channels or heads of (N, C, H, W), features of (..., E); batched matrices (N, m, k) by their batch."""
+    """Return the dimension of channels or heads of (N, C, H, W), features of (..., E), or batch of (N, m, k)."""
     num_dims = len(tensor.shape)
     if num_dims == 0:
         return None
@@ -140,7 +140,7 @@ def feature_dim(tensor: Tensor, family: str) -> int | None:
 
 
 def vocabulary_dim(tensor: Tensor, rows: int) -> int | None:
-    """The dimension of a tensor that counts a vocabulary of ``rows``: the features of activations, any of a weight."""
+    """Return the dimension that counts a vocabulary of ``rows``: an activation's features, any of a weight, or None."""
     if tensor.role == "input" or rows not in tensor.shape:
         return None
     if tensor.batch_dims:
@@ -149,18 +149,18 @@ def vocabulary_dim(tensor: Tensor, rows: int) -> int | None:
 
 
 def sequence_length(workload: Workload) -> int | None:
-    """Tokens of a sample, where the workload says so (``metadata["sequence"]``, as synthesised transformers do).
+    """Return the tokens of a sample, if the workload has ``metadata["sequence"]``, as synthesised transformers do.
 
-    Of an encoder and a decoder that read different numbers, what divides both (``metadata["tokens"]``).
+    If an encoder and a decoder read different numbers, return ``metadata["tokens"]``, which divides both.
     """
     return whole_number(workload.metadata.get("tokens", workload.metadata.get("sequence", "")), 2)
 
 
 def sequence_dim(tensor: Tensor, length: int) -> int | None:
-    """The dimension of an activation or input that is proportional to the tokens of a sample; None if it has none.
+    """Return the dimension of an activation or input that scales with the tokens of a sample, or None.
 
-    It lies behind the batch, (batch, tokens, ...), and behind the heads of (batch, heads, tokens, size). A dimension
-    of several times ``length`` is that of tokens copied to their experts.
+    It follows the batch, (batch, tokens, ...), or the heads, (batch, heads, tokens, size). A dimension of several
+    times ``length`` counts tokens copied to their experts.
     """
     if tensor.batch_dims != (0,):
         return None
@@ -170,23 +170,23 @@ def sequence_dim(tensor: Tensor, length: int) -> int | None:
     return dim
 
 
-#: '': not split. 'column': output features (channels). 'row': input features. 'embedding': rows of the table.
+#: '': replicated. 'column': output features (channels). 'row': input features. 'embedding': rows of the table.
 SPLIT_MODES = ("", "column", "row", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """At which sizes an operator runs.
+    """Sizes at which an operator runs.
 
     ``batch``: samples of one replica (or micro-batch). ``ways`` and ``mode``: tensor parallelism of a forward or
-    backward operator; with mode ``''`` it is replicated and ``ways`` does not matter. Operators without weights take
-    'column' or 'row' alike as their share of the features or heads. ``share``: part of the parameters' bytes that an
-    optimizer operator handles; it does not matter to others.
-    ``tokens``: tokens of each sample, as a part of the workload's (above 1 where an expert gets more than its share);
-    ``keys``: of attention, the part of the tokens whose keys and values it reads, None for the same. ``experts``: ways
-    in which the experts of a grouped product are divided. ``groups``: of an operator on divided queries, keys and
-    values, their heads, where there are fewer of keys than ``ways``. ``vocabulary``: rows of the table of an embedding,
-    and the number that they are padded to before they are divided. Raises PlanError if a value cannot be.
+    backward operator; with mode ``''`` it is replicated and ``ways`` has no effect. Operators without weights treat
+    'column' and 'row' alike, as their share of the features or heads. ``share``: part of the parameters' bytes that an
+    optimizer operator handles; other operators ignore it.
+    ``tokens``: tokens of each sample, relative to the workload's (above 1 if an expert gets more than its share);
+    ``keys``: for attention, the relative number of tokens whose keys and values it reads, None for the same.
+    ``experts``: ways to divide the experts of a grouped GEMM. ``groups``: heads of queries and keys, for an operator
+    on divided queries, keys and values, if there are fewer key heads than ``ways``. ``vocabulary``: rows of an
+    embedding's table, before and after padding for the division. Raises PlanError if a value is out of range.
     """
 
     batch: int
@@ -215,7 +215,7 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Whether an operator of the forward or backward pass runs on all features, tokens and experts."""
+        """Whether a forward or backward operator runs on all features, tokens and experts."""
         return (self.ways == 1 or not self.mode) and self.tokens == 1 and self.keys in (None, 1) and self.experts == 1
 
 
@@ -223,8 +223,8 @@ class Split:
 class Resized:
     """The tensors of an operator under a split.
 
-    ``forward`` is the same for the operator whose gradient it computes. ``uneven``: a dimension did not divide and was
-    rounded up: the time is that of the GPU with the largest part. ``share``: see :class:`Split`.
+    ``forward``: the resized forward operator whose gradient it computes. ``uneven``: a dimension did not divide and was
+    rounded up, so the time is the time of the GPU with the largest part. ``share``: see :class:`Split`.
     """
 
     operator: Operator
@@ -238,7 +238,7 @@ class Resized:
 def resized(operator: Operator, workload: Workload, split: Split, forward: Operator | None = None) -> Resized:
     """Return the tensors of ``operator`` under ``split``.
 
-    ``forward``: the operator of ``forward_id`` where the caller has it at hand; else it is looked up. Dimensions in
+    ``forward``: the operator of ``forward_id`` if the caller has it; else it is looked up. Dimensions in
     ``Tensor.batch_dims`` scale by split.batch / workload.batch and weight dimensions by the tensor-parallel split, both
     exactly or rounded up. Raises PlanError if the split is impossible, InputError if a tensor id is unknown.
     """
@@ -274,7 +274,7 @@ def _resized(operator: Operator, workload: Workload, split: Split, before: Resiz
 
 
 def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
-    """Look up ids; tensors without elements stand for absent ones and are left out."""
+    """Look up ids and drop tensors without elements, which stand for absent ones."""
     try:
         found = [tensors[i] for i in ids]
     except KeyError as error:
@@ -282,14 +282,14 @@ def _tensors(operator: Operator, ids: Iterable[int], tensors: Mapping[int, Tenso
     return tuple([t for t in found if t.size_bytes])
 
 
-#: A dimension, and the part of it that is left.
+#: A dimension, and the fraction of it that remains.
 _Part = tuple[int, Fraction]
 
 
 def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, split: Split) -> Sequence[_Part | None]:
-    """Which dimension of each tensor has fewer (or more) tokens, or fewer experts.
+    """Return for each tensor the dimension with fewer (or more) tokens, or fewer experts, and its new fraction.
 
-    Raises PlanError where tokens are divided and the workload does not say how many a sample has.
+    Raises PlanError if tokens are divided and the workload has no number of tokens per sample.
     """
     if split.tokens == 1 and split.keys in (None, 1) and split.experts == 1:
         return (None,) * len(tensors)
@@ -313,7 +313,7 @@ def _parts(operator: Operator, tensors: Sequence[Tensor], workload: Workload, sp
 def _feature_part(
     operator: Operator, tensor: Tensor, dim: int | None, ways: int, groups: Groups | None
 ) -> _Part | None:
-    """The dimension of features or heads, and a rank's part of it. Raises PlanError where there are too few."""
+    """Return the dimension of features or heads, and a rank's part of it. Raises PlanError if it is too small."""
     if dim is None:
         return None
     part = Fraction(1, ways)
@@ -326,7 +326,7 @@ def _feature_part(
 
 
 def _padded(tensor: Tensor, vocabulary: tuple[int, int] | None) -> Tensor:
-    """The tensor with a dimension of the vocabulary padded."""
+    """Return the tensor with its vocabulary dimension padded."""
     if vocabulary is None:
         return tensor
     dim = vocabulary_dim(tensor, vocabulary[0])
@@ -336,7 +336,7 @@ def _padded(tensor: Tensor, vocabulary: tuple[int, int] | None) -> Tensor:
 
 
 def _shape(tensor: Tensor, batch: int, recorded: int, *parts: _Part | None) -> tuple[tuple[int, ...], bool]:
-    """The shape at ``batch`` with a part of some dimensions, and whether a size had to be rounded up."""
+    """Return the shape at ``batch`` with a part of some dimensions, and whether a size had to be rounded up."""
     if not any(parts) and (batch == recorded or not tensor.batch_dims):
         return tensor.shape, False
     shape, rounded = list(tensor.shape), False
@@ -352,7 +352,7 @@ def _shape(tensor: Tensor, batch: int, recorded: int, *parts: _Part | None) -> t
 
 
 def _with_shape(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Give ``tensor`` the shape and the bytes that go with it."""
+    """Return ``tensor`` with another shape, and with its bytes to match."""
     if shape == tensor.shape:
         return tensor
     return Tensor(

@@ -1,12 +1,12 @@
-"""Time from the data sheet alone: FLOPs and bytes of an operator against stated shares of the GPU's peaks.
+"""Operator times from the data sheet alone: FLOPs and bytes divided by stated shares of the GPU's peaks.
 
     time = fixed + max(FLOPs / (peak x share of its kind), bytes / (memory bandwidth x share))
 
-(Williams et al., Roofline, CACM 2009, with efficiencies.) The shares are one set for all GPUs and all operators of a
-kind, so errors of tens of percent are usual: docs/background/roofline.md has them, case by case. Where a trace exists,
-use it. Operators that only rename memory take no time.
+(Williams et al., Roofline, CACM 2009, with efficiencies.) One set of shares serves all GPUs and all operators of a
+kind, so errors of tens of percent are usual; docs/background/roofline.md lists them case by case. Use a trace if one
+exists. Operators that only rename memory take no time.
 
-Also here: the precision of an operator, the data sheet's bound on its time, and which operators do the same.
+Also here: the precision of an operator, the data sheet's bound on its time, and classes of operators with equal work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trine.units import PS_PER_S
 
 
 class Alike:
-    """Names, for each operator of a workload, the first one whose work is the same under any split."""
+    """Index from each operator of a workload to the first operator with the same work under any split."""
 
     def __init__(self, workload: Workload) -> None:
         self._tensors = workload.tensors
@@ -38,11 +38,11 @@ class Alike:
         self._numbers: dict[object, int] = {}
 
     def forward_of(self, operator: Operator) -> Operator | None:
-        """The operator whose gradient ``operator`` computes."""
+        """Return the operator whose gradient ``operator`` computes."""
         return None if operator.forward_id is None else self._by_id.get(operator.forward_id)
 
     def first(self, operator: Operator) -> int:
-        """The id of the first operator of the same name on tensors of the same shapes."""
+        """Return the id of the first operator of the same name on tensors of the same shapes."""
         found = self._first.get(operator.id)
         if found is None:
             forward = self.forward_of(operator)
@@ -51,7 +51,7 @@ class Alike:
         return found
 
     def _shapes(self, operator: Operator) -> tuple[object, ...]:
-        """All that the work of an operator depends on, which of its tensors are the same one included."""
+        """Return everything that an operator's work depends on, including which of its tensors are identical."""
         found = self._shapes_of.get(operator.id)
         if found is not None:
             return found
@@ -67,7 +67,7 @@ class Alike:
         return shapes
 
     def _facts(self, tensor: int) -> int | None:
-        """A number for the shape, type and role of a tensor, the same for tensors alike; None for an unknown one."""
+        """Return a number for a tensor's shape, type and role, equal for equal tensors; None for an unknown tensor."""
         if tensor not in self._facts_of:
             t = self._tensors.get(tensor)
             what = None if t is None else (t.shape, t.dtype, t.size_bytes, t.role, t.batch_dims)
@@ -89,14 +89,14 @@ def check_peaks(gpu: GpuSpec) -> None:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """The floating-point type of a tensor; float32 for what is none."""
+    """Return the floating-point type of a tensor, or float32 for other types."""
     return _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower(), "float32")
 
 
 def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
-    """Floating-point type of the first tensor of ``operator`` that has one, outputs first; float32 if none has.
+    """Return the first floating-point type among ``operator``'s tensors, outputs first; by default float32.
 
-    A product that makes the gradient of a weight may add it up in another type than that of its factors, which counts.
+    Inputs come first for a weight gradient: its type may differ from the type of the factors, which determines speed.
     """
     made = operator.attributes.get("gradient_of") != "weight"
     for i in (*operator.outputs, *operator.inputs) if made else (*operator.inputs, *operator.outputs):
@@ -109,15 +109,15 @@ def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
 
 
 def stated_precision(operator: Operator) -> str:
-    """Precision of its arithmetic as the attribute ``precision`` has it (``float32``, ``tfloat32``), else ``""``."""
+    """Return the precision in the attribute ``precision`` (``float32`` or ``tfloat32``), else ``""``."""
     stated = operator.attributes.get("precision")
     return stated if isinstance(stated, str) and stated in ("float32", "tfloat32") else ""
 
 
 def precision_of(operator: Operator, tensors: Mapping[int, Tensor], tf32_products: bool) -> str:
-    """Precision of its arithmetic: PyTorch lets convolutions use TF32, and matrix products only if asked.
+    """Return the precision of an operator's arithmetic; a stated precision takes precedence.
 
-    tf32_products: whether it was asked (:func:`has_tf32_products`). A stated precision counts before both.
+    PyTorch uses TF32 by default for convolutions, but only on request (:func:`has_tf32_products`) for matrix products.
     """
     stated = stated_precision(operator)
     if stated:
@@ -128,7 +128,7 @@ def precision_of(operator: Operator, tensors: Mapping[int, Tensor], tf32_product
 
 
 def has_tf32_products(workload: Workload, source: GpuSpec) -> bool:
-    """Whether some product of float32 matrices ran faster than float32 can on the source, so that it was TF32."""
+    """Return whether a float32 matrix product beat the source GPU's float32 peak, and so must have used TF32."""
     most = source.flop_per_s.get("float32", 0)
     for op in workload.operators:
         kind = kind_of(op)
@@ -141,12 +141,12 @@ def has_tf32_products(workload: Workload, source: GpuSpec) -> bool:
 
 
 def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:
-    """Roofline of ``gpu``: the least time, in seconds, that ``amount`` can take."""
+    """Return the roofline of ``gpu``: the least time for ``amount``, in seconds."""
     return max(amount.flops / peak(gpu, precision), amount.bytes / gpu.memory_bytes_per_s)
 
 
 def peak(gpu: GpuSpec, precision: str) -> int:
-    """Peak FLOP/s; a GPU without TF32 runs it as float32. Raises InputError for a precision that it does not have."""
+    """Return the peak FLOP/s; a GPU without TF32 uses float32. Raises InputError for an unsupported precision."""
     rates: Mapping[str, int] = gpu.flop_per_s
     for name in (precision, "float32") if precision == "tfloat32" else (precision,):
         if name in rates:
@@ -156,14 +156,14 @@ def peak(gpu: GpuSpec, precision: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """``ps``: picoseconds on the GPU. ``evidence``: 'measured', 'interpolated', 'modelled' or 'assumed'."""
+    """GPU time ``ps`` in picoseconds, and its ``evidence``: 'measured', 'interpolated', 'modelled' or 'assumed'."""
 
     ps: int
     evidence: str
 
 
-#: Names of this model and of that of measured tables, and values of ``Workload.metadata["times"]`` of a workload whose
-#: times are theirs.
+#: Names of this model and of the model of measured tables, also the values of ``Workload.metadata["times"]`` of
+#: workloads with their times.
 ROOFLINE, TABLES = "roofline", "tables"
 _PREFIX = "roofline."
 _MAX_FIXED_US = 1e6
@@ -172,10 +172,10 @@ _FAMILIES = {"linear": "matmul", "matmul": "matmul", "attention": "attention", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """Which share of a data sheet's peak operators reach, and what each takes beyond that.
+    """Achieved shares of a data sheet's peaks, and a fixed time per operator.
 
-    matmul, attention, conv: of the FLOP/s of their precision (convolutions of float32 run in TF32). Causal attention
-    counts half of its products. memory: of the memory bandwidth. fixed_us: microseconds that every operator takes.
+    matmul, attention, conv: shares of the peak FLOP/s at their precision (float32 convolutions run in TF32). Causal
+    attention counts half of its products. memory: share of the memory bandwidth. fixed_us: microseconds per operator.
     Defaults are round numbers near the medians of public measurements on A100, H100, H200 and L40S
     (docs/background/roofline.md). Raises InputError for a share that is not above 0 and at most 1.
     """
@@ -198,7 +198,7 @@ class Shares:
 
     @staticmethod
     def of(given: Mapping[str, float]) -> Shares:
-        """The defaults with ``given`` in place of some. Raises InputError for an unknown name."""
+        """Return the defaults, overridden by ``given``. Raises InputError for an unknown name."""
         known = [field.name for field in fields(Shares)]
         for name in given:
             if name not in known:
@@ -207,19 +207,19 @@ class Shares:
 
     @property
     def text(self) -> str:
-        """The shares in words."""
+        """Description of the shares."""
         return (
             f"{self.matmul:.0%} of the peak for matrix products, {self.attention:.0%} for attention, {self.conv:.0%} "
             f"for convolutions, {self.memory:.0%} of the memory bandwidth, {self.fixed_us:g} us per operator"
         )
 
     def to_metadata(self) -> dict[str, str]:
-        """Entries for ``Workload.metadata`` from which :meth:`from_metadata` reads the same shares."""
+        """Return entries for ``Workload.metadata``, the inverse of :meth:`from_metadata`."""
         return {_PREFIX + name: repr(value) for name, value in asdict(self).items()}
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, str]) -> Shares:
-        """The shares that a workload names; the defaults where it names none. Raises InputError for other values."""
+        """Return a workload's shares, with defaults for missing ones. Raises InputError for invalid values."""
         given = {key.removeprefix(_PREFIX): text for key, text in metadata.items() if key.startswith(_PREFIX)}
         try:
             return Shares.of({name: float(text) for name, text in given.items()})
@@ -228,7 +228,7 @@ class Shares:
 
 
 class Roofline:
-    """The model above for one workload on one GPU. Times are kept by (operator, split)."""
+    """Roofline model of one workload on one GPU. Times are cached by (operator, split)."""
 
     name = ROOFLINE
 
@@ -250,7 +250,7 @@ class Roofline:
         return None
 
     def duration(self, operator: Operator, split: Split) -> Duration:
-        """Picoseconds, rounded up; 'assumed' always. Raises InputError where the GPU has no peak for the dtype."""
+        """Return the time in ps, rounded up and 'assumed'. Raises InputError if the GPU has no peak for the dtype."""
         key = self._alike.first(operator), split
         found = self._known.get(key)
         if found is None:
@@ -259,7 +259,7 @@ class Roofline:
         return found
 
     def time_ps(self, operator: Operator, amount: Work) -> int:
-        """Picoseconds that ``operator`` takes for ``amount``."""
+        """Return the time of ``operator`` for ``amount`` of work, in picoseconds."""
         if not amount.flops and not amount.bytes:
             return 0
         causal = 0.5 if operator.attributes.get("causal") is True else 1.0
@@ -270,7 +270,7 @@ class Roofline:
         return math.ceil(self._shares.fixed_us * 1e6 + seconds * PS_PER_S)
 
     def _rate(self, operator: Operator) -> float:
-        """FLOP/s that an operator of this kind and dtype reaches; those bound by memory are never bound by it."""
+        """Return the achieved FLOP/s for this kind and dtype; infinite for memory-bound kinds."""
         family = family_of(kind_of(operator))
         share = _FAMILIES.get(family)
         if share is None:

@@ -1,10 +1,10 @@
-"""The time of a recorded operator on another GPU.
+"""Conversion of a recorded operator's time to a different GPU.
 
-Where measured tables of both GPUs have its kind (trine.compute.tables.fp32), its time is scaled by the ratio of what
-the tables say at its shape. A GPU without a table takes its nearest sibling's by the ratio of the data sheets; where
-both would take the same GPU's, and for what no table has, the data sheets alone decide: the operator is taken to stay
-as far above its roofline on the other GPU as it was on its own, apart from the fixed part of its time, which does not
-change. That is an assumption, and marked as one: efficiency differs from GPU to GPU.
+If measured tables of both GPUs have the operator's kind (trine.compute.tables.fp32), trine scales its time by the ratio
+of the tables' times at its shape. A GPU without a table uses its nearest sibling's, scaled by the data sheets. If both
+GPUs would use the same table, or no table has the kind, only the data sheets count: trine assumes that the operator
+keeps its ratio to the roofline, except for the fixed part of its time, which stays the same. Results of this rule are
+marked as assumed, because efficiency differs between GPUs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from trine.compute.tables.sized import SizedTimes, operator_time
 from trine.evidence import ASSUMED, MODELLED, TRANSFERRED
 from trine.graph.workload import Workload
 
-#: Families that tables have in 16 bits.
+#: Families with tables for 16-bit data types.
 _IN_HALF = ("linear", "matmul", "attention")
 
 
 class Transfer:
-    """Scales times of a workload's operators from ``source``, where it was recorded, to ``target``.
+    """Scaling of a workload's operator times from ``source``, the recording GPU, to ``target``.
 
-    by: of what the ratios are, in words.
+    by: source of the ratios, as text.
     """
 
     def __init__(self, source: GpuSpec, target: GpuSpec, workload: Workload) -> None:
@@ -47,9 +47,9 @@ class Transfer:
         )
 
     def time(self, sizes: Resized, amount: Work, ps: int, fixed_ps: float) -> tuple[int, str]:
-        """Picoseconds on the target, and their evidence, of an operator that takes ``ps`` on the source.
+        """Return the time in ps on the target, and its evidence, for an operator that takes ``ps`` on the source.
 
-        amount: its work. fixed_ps: the part of ``ps`` that is the same at any size.
+        amount: its work. fixed_ps: the part of ``ps`` that does not depend on size.
         """
         precision = precision_of(sizes.operator, self._workload.tensors, self._tf32_products)
         if ps > 0 and precision in ("float16", "bfloat16") and family_of(kind_of(sizes.operator)) in _IN_HALF:

@@ -9,44 +9,44 @@ import numpy as np
 from trine._records import RecordArray, new_records, record_dtype
 from trine.arrays import Bool, Float64, Int32, Int64
 
-#: Why the loop came back: nothing more can happen; the budget of tasks is spent; an array is full; time is over; a held
-#: task has become ready; a stream has been given back more speed than it had lost.
+#: Reasons for the loop to return: no event is left; the task budget is spent; the flow slots or the heap are full; a
+#: task would end after MAX_PS; a held task has become ready; a stream got back more speed than it had lost.
 FINISHED, PAUSED, FLOWS_FULL, HEAP_FULL, OVERFLOW, HELD_BACK, TOO_FAST = 0, 1, 2, 3, 4, 5, 6
 
-#: Kinds of tasks; a task of the last one does not begin when it becomes ready, and the loop comes back.
+#: Kinds of tasks. A HELD task does not start when it becomes ready: the loop returns to its caller.
 COMPUTE, TRANSFER, JOIN, HELD = 0, 1, 2, 3
 
-#: Built-in network models. Those from FIRST_QUEUE on carry whole messages from link to link, the others give rates to
-#: flows. A new one is a branch in ``_flows.py`` or ``_loop.py``.
+#: Built-in network models. From FIRST_QUEUE on, models carry whole messages from link to link; the others assign rates
+#: to flows. A new model is a branch in ``_flows.py`` or ``_loop.py``.
 FAIR, EQUAL, CIRCUIT, FIFO = 0, 1, 2, 3
 MODELS = {"fair": FAIR, "equal": EQUAL, "circuit": CIRCUIT, "fifo": FIFO}
 FIRST_QUEUE = FIFO
 
-#: All that an event needs to know of a task is in one cache line and on one page: 1.7 times as fast as one array a
-#: field, at 3.5 million tasks.
+#: One cache line holds all fields of a task that an event needs: 1.7 times as fast as one array per field, at 3.5
+#: million tasks.
 TASK = record_dtype(
     64,
     ("amount", "i8"),  # duration in ps of a compute task, size in bytes of a transfer
-    ("ready_ps", "i8"),  # instants; -1 before they have happened
+    ("ready_ps", "i8"),  # this and the next two: times, -1 until they are reached
     ("start_ps", "i8"),
     ("end_ps", "i8"),
-    ("first_successor", "i8"),  # where its successors begin in ``successors``
-    ("num_awaited", "i4"),  # predecessors that must still end; below 0: of a join that does not need them any more
-    ("gates", "i4"),  # of a compute task: 1 for being ready + 1 for the task before it in its stream
-    ("hop", "i4", "gates"),  # of a transfer that goes from link to link: 1 + the links that it has entered
+    ("first_successor", "i8"),  # index of its first successor in ``successors``
+    ("num_awaited", "i4"),  # predecessors that must still end; negative: surplus predecessors of a join
+    ("gates", "i4"),  # compute tasks: 1 until it is ready + 1 until the previous task of its stream ends
+    ("hop", "i4", "gates"),  # transfers in queue networks: 1 + the number of links entered
     ("kind", "i4"),  # COMPUTE, TRANSFER, JOIN or HELD
-    ("route", "i4"),  # of a transfer
-    ("stream", "i4", "route"),  # of a compute task; -1: none
-    ("next_in_stream", "i4"),  # of a compute task; -1: none
+    ("route", "i4"),  # transfers
+    ("stream", "i4", "route"),  # compute tasks; -1: none
+    ("next_in_stream", "i4"),  # compute tasks; -1: none
     ("num_successors", "i4"),
 )
 
 STREAM = record_dtype(
     64,
-    ("taken_ppm", "i8"),  # millionths of full speed that are taken from it
-    ("speed_ppm", "i8"),  # its speed since ``since_ps``
+    ("taken_ppm", "i8"),  # slowdown, in millionths of full speed
+    ("speed_ppm", "i8"),  # speed since ``since_ps``, in millionths of full speed
     ("since_ps", "i8"),
-    ("left_as", "i8"),  # attoseconds at full speed that were left of its task at ``since_ps``
+    ("left_as", "i8"),  # remaining work of its task at ``since_ps``, in attoseconds at full speed
     ("due_ps", "i8"),  # the predicted end of its task
     ("running", "i8"),  # the task that runs; -1: none
     ("is_changed", "i8"),  # whether it is in ``changed_streams``
@@ -57,21 +57,21 @@ ROUTE = record_dtype(
     ("first", "i8"),  # its links are route_links[first:last]
     ("last", "i8"),
     ("latency_ps", "i8"),
-    ("software_latency_ps", "i8"),  # what of the latency passes before the first link
+    ("software_latency_ps", "i8"),  # part of the latency before the first link
 )
 
 LINK = record_dtype(
     64,
     ("bytes_per_s", "f8"),
-    ("num_crossings", "i8"),  # flows that cross it, each as often as it counts
+    ("num_crossings", "i8"),  # flows that cross it, counted once per crossing
     ("sweep", "i8"),  # the last sweep over a component that has visited it
     ("num_unfrozen", "i8"),  # while rates are found: crossings whose rate is not known yet
-    ("num_new", "i8"),  # crossings frozen at this level; of queues: messages that have come at this instant
+    ("num_new", "i8"),  # crossings frozen at this level; queues: messages that arrived at this instant
     ("used", "f8"),  # bytes/s of the frozen crossings
-    ("free_ps", "i8", "used"),  # of queues: when it has carried all messages that it has taken
+    ("free_ps", "i8", "used"),  # queues: when it has carried all accepted messages
     ("share", "f8"),  # bytes/s for each crossing that is not frozen
-    ("latency_ps", "i8", "share"),  # of queues
-    ("first_edge", "i4"),  # the list of the edges that cross it; -1: none
+    ("latency_ps", "i8", "share"),  # queues
+    ("first_edge", "i4"),  # head of the list of edges that cross it; -1: none
     ("is_dirty", "i4"),  # whether it is in ``dirty_links``
 )
 
@@ -83,15 +83,15 @@ FLOW = record_dtype(
     ("new_rate", "f8"),  # bytes/s from now on; -1 while it is not known
     ("since_ps", "i8"),
     ("end_ps", "i8"),  # the predicted end; -1 in a free slot
-    ("queued_ps", "i8"),  # the end that was last put on the heap
+    ("queued_ps", "i8"),  # the end last pushed on the heap
     ("sweep", "i8"),  # the last sweep over a component that has visited it
     ("task", "i8"),
 )
 
-#: One crossing of a link by a flow. Those of slot s are edges[s * max_hops:], num_edges[s] of them.
+#: One crossing of a link by a flow. Slot s owns num_edges[s] edges from edges[s * max_hops] on.
 EDGE = record_dtype(
     16,
-    ("next", "i4"),  # of the edges that cross its link; -1: none
+    ("next", "i4"),  # in the list of edges that cross its link; -1: none
     ("previous", "i4"),
     ("slot", "i4"),
     ("link", "i4"),
@@ -100,17 +100,17 @@ EDGE = record_dtype(
 #: An entry of a heap of events.
 ENTRY = record_dtype(16, ("time_ps", "i8"), ("payload", "i8"))
 
-#: Where a run is; survives from one call of the loop to the next.
+#: Progress of a run; persists between calls of the loop.
 CLOCK = record_dtype(
     128,
     ("now", "i8"),  # ps
     ("num_queued", "i8"),  # entries of the heap
     ("num_ready", "i8"),  # tasks in ``ready``
     ("num_done", "i8"),  # tasks that have ended
-    ("num_flows", "i8"),  # flows that have begun; of queues: links that messages have crossed
+    ("num_flows", "i8"),  # flows started; queues: links crossed by messages
     ("num_free", "i8"),  # slots in ``free_slots``
     ("num_dirty", "i8"),  # links in ``dirty_links``
-    ("num_arrived", "i8"),  # of queues: messages in ``arrived``
+    ("num_arrived", "i8"),  # queues: messages in ``arrived``
     ("num_changed", "i8"),  # streams in ``changed_streams``
     ("num_held", "i8"),  # held tasks that have become ready
     ("sweep", "i8"),  # the last sweep over components
@@ -119,9 +119,9 @@ CLOCK = record_dtype(
 )
 
 
-#: What a transfer over a circuit is at: it needs no circuit; what its next event ends (the latency of its route, the
-#: set-up that it asked for, sending, the travel of its last byte); that it waits: for a circuit (LISTED too: and is
-#: being asked again), in line; in line after it has set the circuit up itself.
+#: State of a transfer over a circuit. NONE: it needs no circuit. LATENCY, SETUP, SENDING, UNDERWAY: its next event ends
+#: the latency of its route, its circuit's set-up, sending, the travel of its last byte. ASKING, LISTED: it waits for a
+#: circuit (LISTED: and retries at this instant). IN_LINE, SETTER: it waits in line (SETTER: on its own set-up).
 NONE, LATENCY, SETUP, SENDING, UNDERWAY, ASKING, LISTED, IN_LINE, SETTER = range(9)
 
 CIRCUIT_TASK = record_dtype(
@@ -142,9 +142,9 @@ CIRCUIT_RANK = record_dtype(
     ("reserved_bytes", "i8"),  # of the receive buffer
     ("num_circuits", "i4"),
     ("num_busy", "i4"),  # circuits that transfers use
-    ("first_asking", "i4"),  # who waits for a circuit: 2 * task + end, -1: nobody
+    ("first_asking", "i4"),  # queue for a circuit: 2 * task + end, -1: empty
     ("last_asking", "i4"),
-    ("first_for_room", "i4"),  # who waits for its buffer: task, -1: nobody
+    ("first_for_room", "i4"),  # queue for room in its buffer: task, -1: empty
     ("last_for_room", "i4"),
     ("is_changed", "i4"),  # whether it is in ``changed_ranks``
     ("has_room", "i4"),  # whether it is in ``ranks_with_room``
@@ -156,7 +156,7 @@ CIRCUIT_JOINT = record_dtype(
     ("num_users", "i8"),  # transfers
     ("is_up", "i8"),
     ("idle_since_ps", "i8"),
-    ("last_task", "i8"),  # the last one before it became idle
+    ("last_task", "i8"),  # the last task before it became idle
 )
 
 #: The transfers in one direction of a circuit: 2 * circuit from the lower end, 2 * circuit + 1 from the upper.
@@ -170,12 +170,12 @@ CIRCUIT_LINE = record_dtype(
 
 SWITCH = record_dtype(
     128,
-    ("setup_ps", "i8"),  # what circuits are
+    ("setup_ps", "i8"),  # this and the next two: properties of circuits
     ("bytes_per_s", "i8"),
     ("latency_ps", "i8"),
     ("buffer_bytes", "i8"),  # 0: there is always room
     ("ports", "i8"),  # circuits that a rank can hold
-    ("num_arrived", "i8"),  # filled parts of the lists of CircuitTables
+    ("num_arrived", "i8"),  # this and the next five: entries in use in the lists of CircuitTables
     ("num_changed", "i8"),
     ("num_open", "i8"),
     ("num_with_room", "i8"),
@@ -186,11 +186,11 @@ SWITCH = record_dtype(
 
 
 class TaskTables(NamedTuple):
-    """Tasks and streams, modified in place but for ``successors`` and the two columns of slowdowns.
+    """Tasks and streams, modified in place except ``successors`` and the two slowdown columns.
 
-    ready: stack of tasks that have become ready. arrived: messages that have come to their next link at this instant;
-    empty where the network has no queues. slowdown_ppm, slowdown_stream: of each task, what its end takes from which
-    stream, as in the TaskGraph; with ``streams`` and ``changed_streams`` empty where nothing slows streams down.
+    ready: stack of ready tasks. arrived: messages that reached their next link at this instant; empty unless the
+    network has queues. slowdown_ppm, slowdown_stream: how far the end of each task slows a stream down, and the
+    stream, as in the TaskGraph. Both, ``streams`` and ``changed_streams`` are empty unless a task slows a stream down.
     """
 
     tasks: RecordArray
@@ -206,12 +206,12 @@ class TaskTables(NamedTuple):
 class NetworkTables(NamedTuple):
     """Routes (read only), links, and flows in flight.
 
-    route_counts: parallel to route_links, how often the flows of the route cross each, and edge_counts: parallel to
-    edges; both empty where all cross once. route_caps, flow_caps: float64, bytes/s at most of each transfer of a route,
-    and of the flow in each slot, infinite where there is no limit; both empty where nothing has one, and so is
-    capped_flows: those of the component that have a limit and no rate yet. free_slots: stack. dirty_links: their flows
-    have changed at this instant.
-    found_links, found_flows: the component whose rates are being found. frozen_links: of it, at the present level.
+    route_counts: how often a flow crosses each link, parallel to route_links; edge_counts: the same, parallel to edges;
+    both are empty if all cross once. route_caps, flow_caps: float64, maximum bytes/s of each transfer of a route and of
+    the flow in each slot; infinite means no limit. capped_flows: flows of the component with a limit and no rate yet.
+    These three are empty if no route has a limit. free_slots: stack. dirty_links: links whose flows changed at this
+    instant. found_links, found_flows: the component whose rates are being computed. frozen_links: its links frozen at
+    the current level.
     """
 
     max_hops: int
@@ -237,9 +237,9 @@ class CircuitTables(NamedTuple):
     """All circuits of a run, modified in place.
 
     switch: one record. ports: int32[ranks * ports], the circuits of each rank. free_circuits: stack. asked: tasks in
-    the order in which they asked for a circuit. Lists of an instant: arrived, those that ask; changed_ranks, at which a
-    circuit has become idle; open_lines, that may send; ranks_with_room, to which something may be sent; found, heads:
-    scratch.
+    the order of their requests for a circuit. Lists of one instant: arrived (tasks that request a circuit),
+    changed_ranks (a circuit of theirs became idle), open_lines (may send), ranks_with_room (may be sent to). found,
+    heads: scratch.
     """
 
     switch: RecordArray
@@ -259,7 +259,7 @@ class CircuitTables(NamedTuple):
 
 
 def new_links(bytes_per_s: Int64, latency_ps: Int64 | None) -> RecordArray:
-    """Links without flows or messages; ``latency_ps``: where messages go from link to link."""
+    """Return links without flows or messages; ``latency_ps`` is given if messages travel from link to link."""
     links = new_records(len(bytes_per_s), LINK)
     links["bytes_per_s"] = bytes_per_s
     links["first_edge"] = -1
@@ -269,7 +269,7 @@ def new_links(bytes_per_s: Int64, latency_ps: Int64 | None) -> RecordArray:
 
 
 def with_slots(network: NetworkTables, slots: int) -> NetworkTables:
-    """The network with ``slots`` slots, all free and in ``free_slots``, without flows."""
+    """Return the network without flows and with ``slots`` slots, all free and in ``free_slots``."""
     flows = new_records(slots, FLOW)
     flows["end_ps"] = -1
     capped = slots if len(network.route_caps) else 0
@@ -286,7 +286,7 @@ def with_slots(network: NetworkTables, slots: int) -> NetworkTables:
 
 
 def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
-    """The network, none of whose slots is free, with ``slots`` slots; the new ones lie first in ``free_slots``."""
+    """Return a full network grown to ``slots`` slots; the new slots come first in ``free_slots``."""
     grown = with_slots(network, slots)
     before = len(network.flows)
     for new, old in (
@@ -304,9 +304,9 @@ def with_more_slots(network: NetworkTables, slots: int) -> NetworkTables:
 def new_circuits(
     switch: RecordArray, sender: Int32, receiver: Int32, needs_circuit: Bool, num_ranks: int
 ) -> CircuitTables:
-    """No circuit yet; ``switch``: one record that says what circuits are; needs_circuit: bool[tasks]."""
+    """Return tables without circuits. switch: one record of circuit properties. needs_circuit: bool[tasks]."""
     num_transfers = int(needs_circuit.sum())
-    ports = min(int(switch["ports"][0]), max(num_ranks - 1, 1))  # a rank has at most one circuit with each other
+    ports = min(int(switch["ports"][0]), max(num_ranks - 1, 1))  # at most one circuit per pair of ranks
     num_circuits = num_ranks * ports // 2
     switch["ports"], switch["num_free"] = ports, num_circuits
     tasks = new_records(len(sender), CIRCUIT_TASK)

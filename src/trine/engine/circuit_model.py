@@ -1,8 +1,8 @@
-"""Circuit switching: ranks that no links join set up a circuit before they send, and keep it while they can.
+"""Circuit switching: ranks without links between them set up a circuit before they send, and keep it while they can.
 
-The rules are those of Passage, a photonic interposer, as TrioSim models it (ISCA'25, section 7.1), made exact in
-docs/background/photonic.md. Here is what the rules are about and which idle circuit goes; engine/circuits.py is the
-readable definition of the rest, _circuits.py its compiled form.
+The rules follow TrioSim's model of Passage, a photonic interposer (ISCA'25, section 7.1), with the details in
+docs/background/photonic.md. This module defines the interface and the choice of the idle circuit to tear down.
+engine/circuits.py is the readable definition of the rest, _circuits.py its compiled form.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trine.cluster.parts import Circuits
 from trine.engine.models import CIRCUIT, FairSharing, Network
 from trine.errors import InputError, SpecError
 
-#: The case study of TrioSim (ISCA'25, section 7.1): 20 ms, 8 links, "484 GB/s across 8 links" read as the sum.
+#: TrioSim's case study (ISCA'25, section 7.1): 20 ms, 8 links, "484 GB/s across 8 links", interpreted as the sum.
 PASSAGE = Circuits(setup_ps=20 * 10**9, ports=8, bytes_per_s=60_500_000_000, latency_ps=0)
 
 
 class IdleCircuit(NamedTuple):
-    """A circuit that could be torn down: unused since ``since_ps``, when the transfer ``last_task`` ended.
+    """A circuit that could be torn down, unused since ``since_ps``, when the transfer ``last_task`` ended.
 
-    Of several that ended at that instant it is the one with the highest number.
+    If several transfers ended then, ``last_task`` is the highest number.
     """
 
     since_ps: int
@@ -32,12 +32,12 @@ class IdleCircuit(NamedTuple):
 
 @runtime_checkable
 class CircuitModel(Protocol):
-    """What a network model with circuits provides: a name, the numbers, and which idle circuit goes.
+    """Interface of a network model with circuits: its name, its numbers, and the choice of the circuit to tear down.
 
-    ``victim`` is asked when a rank needs a port and all of its own hold circuits: ``idle`` are those of them that no
-    transfer uses, at least one, in no particular order of peers but in ascending order of the tuples. Returns the
-    position of the one that is torn down. The result must depend on the argument only. ``rates`` is that of
-    :class:`trine.engine.models.NetworkModel`, for transfers over links: host copies, and ranks that links do join.
+    The engine calls ``victim`` when a rank needs a port but circuits hold all its ports. ``idle`` lists the circuits
+    that no transfer uses, at least one, in ascending order of the tuples, whatever their peers. ``victim`` returns the
+    position of the circuit to tear down, which may depend only on ``idle``. ``rates`` works as in
+    :class:`trine.engine.models.NetworkModel`, for transfers over links: host copies, and ranks joined by links.
     """
 
     name: str
@@ -49,9 +49,9 @@ class CircuitModel(Protocol):
 
 
 class CircuitSwitching(FairSharing):
-    """Circuits of which the one idle longest goes first; of several, the one whose last task has the lowest number.
+    """Circuit model that tears down the circuit idle longest; a tie goes to the lowest last task.
 
-    Transfers whose route has links share them max-min fairly. The default is TrioSim's case study.
+    Transfers over links share them max-min fairly. The default is TrioSim's case study.
     """
 
     name = CIRCUIT
@@ -68,16 +68,16 @@ class CircuitSwitching(FairSharing):
 
 
 def usual_network(cluster: Cluster | None) -> str:
-    """The network that is taken where none is named: ``circuit`` for a cluster with circuits, else ``fair``."""
+    """Return the default network: ``circuit`` for a cluster with circuits, else ``fair``."""
     return "fair" if cluster is None or cluster.circuits is None else CIRCUIT
 
 
 def network_on(cluster: Cluster | None, network: str | Network | None) -> str | Network:
-    """The network to run on ``cluster``: as asked, with the cluster's circuits where it has some.
+    """Return the network to run on ``cluster``: ``network`` or the default, with the cluster's circuits if any.
 
     Raises
     ------
-    InputError: circuits on a cluster without, or a cluster with circuits on a network that knows none.
+    InputError: a circuit network on a cluster without circuits, or the reverse.
     """
     chosen = usual_network(cluster) if network is None else network
     asks = chosen == CIRCUIT or isinstance(chosen, CircuitModel)
@@ -118,7 +118,7 @@ def network_on(cluster: Cluster | None, network: str | Network | None) -> str | 
 
 
 def _links_join_all(cluster: Cluster) -> bool:
-    """Whether the first GPU reaches all others over links."""
+    """Return whether the first GPU reaches all others over links."""
     alone = replace(cluster, circuits=None)
     try:
         for gpu in cluster.gpus[1:]:

@@ -1,4 +1,4 @@
-"""Shell of the compiled loop: makes its state, grows it, reports progress, raises, stops it and starts it again.
+"""Driver of the compiled loop: creates and grows its state, reports progress, raises errors, stops and resumes it.
 
 Importing this module imports numba.
 """
@@ -39,7 +39,7 @@ from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
 from trine.graph.taskgraph import PROGRESS_S, TRANSFER, Progress, Records, Snapshot, TaskGraph
 
-#: Tasks that end between two looks at the clock and at Ctrl-C: some 20 ms.
+#: Tasks that end between two checks of the clock and of Ctrl-C, about 20 ms.
 BUDGET = 1 << 16
 FIRST_SLOTS = 1024
 FIRST_HEAP = 4096
@@ -47,7 +47,7 @@ FIRST_HEAP = 4096
 
 @dataclass(slots=True)
 class EngineState:
-    """All that the loop works on; ``network`` and ``heap`` are replaced by larger ones when they are full.
+    """Working state of the loop; a full ``network`` or ``heap`` is replaced by a larger one.
 
     clocks: one record.
     """
@@ -74,7 +74,7 @@ def simulate(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> Records:
-    """Run a validated ``graph``; -1 in the records of tasks that never ran. Raises SimulationError past 106 days."""
+    """Run a validated ``graph``; tasks that never ran get -1 in the records. Raises SimulationError past 106 days."""
     if on_compile is not None and (is_cold(advance) or is_cold(prepare)):
         on_compile()
     state = new_state(graph, model)
@@ -98,7 +98,7 @@ def proceed(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> Snapshot:
-    """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` have become ready, or nothing can happen."""
+    """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` become ready, or no event remains."""
     if on_compile is not None and (is_cold(advance) or is_cold(restore_tasks)):
         on_compile()
     if hold is not None and resume is not None:
@@ -110,13 +110,13 @@ def proceed(
         _restore(state, graph, resume)
     drive(state, graph, progress)
     snapshot = _snapshot(state)
-    if resume is not None:  # one that was held began later than it became ready
+    if resume is not None:  # a held task may start later than it became ready
         snapshot.ready_ps[late_start] = resume.ready_ps[late_start]
     return snapshot
 
 
 def drive(state: EngineState, graph: TaskGraph, progress: Progress | None) -> None:
-    """Let everything happen that can happen, or until a held task becomes ready."""
+    """Process events until no event remains or a held task becomes ready."""
     clock = state.clock
     reported = monotonic()
     status = -1
@@ -142,11 +142,11 @@ def _events(state: EngineState) -> tuple[RecordArray, Record]:
     return one_for_kernel(state.heap), one_for_kernel(state.clocks)[0]
 
 
-# How a run begins
+# Start of a run
 
 
 def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> EngineState:
-    """The state at 0, before anything has happened; the tasks of ``hold``, bool[tasks], do not begin."""
+    """Return the state at time 0, before the first event. Tasks in ``hold``, bool[tasks], do not start."""
     code = _state.MODELS[model.name]
     num_transfers = int((graph.kind == TRANSFER).sum())
     work, num_ready = new_work(graph, num_transfers if code >= _state.FIRST_QUEUE else 0)
@@ -169,7 +169,7 @@ def new_state(graph: TaskGraph, model: Network, hold: Bool | None = None) -> Eng
 
 
 def new_work(graph: TaskGraph, num_arrivals: int) -> tuple[TaskTables, int]:
-    """All tasks, with room for ``num_arrivals`` messages at one instant, and no streams; and how many are ready."""
+    """Return (all tasks, without streams, with room for ``num_arrivals`` concurrent messages; number of ready ones)."""
     raw = np.empty((graph.num_tasks + 1) * _state.TASK.itemsize, np.uint8)
     first = -raw.ctypes.data % _state.TASK.itemsize  # a record is one cache line
     nothing = np.zeros(0, np.int32)
@@ -197,12 +197,12 @@ def new_work(graph: TaskGraph, num_arrivals: int) -> tuple[TaskTables, int]:
 
 
 def plain(array: npt.NDArray[np.integer], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """``array`` as the kernels were compiled for; another dtype, order or read-only flag would compile them anew."""
+    """Return ``array`` in the form the kernels are compiled for; any other form would trigger a recompilation."""
     return np.require(array, dtype, ["C_CONTIGUOUS", "ALIGNED", "WRITEABLE"])
 
 
 def _with_streams(work: TaskTables, graph: TaskGraph) -> TaskTables:
-    """All streams idle and at full speed; without any where nothing slows them down."""
+    """Add all streams, idle and at full speed; add no streams if the graph has no slowdowns."""
     if graph.pressure_ppm is None or graph.pressure_stream is None:
         return work
     streams = new_records(len(graph.stream_names), _state.STREAM)
@@ -217,7 +217,7 @@ def _with_streams(work: TaskTables, graph: TaskGraph) -> TaskTables:
 
 
 def _new_network(graph: TaskGraph) -> NetworkTables:
-    """Routes and links, without slots for flows."""
+    """Return routes and links, without slots for flows."""
     routes = new_records(len(graph.route_latency_ps), _state.ROUTE)
     routes["first"], routes["last"] = graph.route_ptr[:-1], graph.route_ptr[1:]
     routes["latency_ps"] = graph.route_latency_ps
@@ -248,7 +248,7 @@ def _new_network(graph: TaskGraph) -> NetworkTables:
 
 
 def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
-    """No circuit yet; None where the network has none."""
+    """Return the circuit tables without any circuit, or None if the network does not use circuits."""
     if not isinstance(model, CircuitModel):
         return None
     given, switch = model.circuits, new_records(1, _state.SWITCH)
@@ -259,7 +259,7 @@ def _new_circuits(graph: TaskGraph, model: Network) -> CircuitTables | None:
     return new_circuits(switch, *ends, on_circuit(graph), ranks_of(graph))
 
 
-# How it grows
+# Growth
 
 
 def _grow_flows(state: EngineState) -> None:
@@ -277,7 +277,7 @@ def _check_slots(network: NetworkTables, num_flows: int, slots: int) -> None:
 
 
 def _grow_heap(state: EngineState) -> None:
-    """Drop entries that are no longer valid, and leave room for as many again and an end of each flow or message."""
+    """Drop invalid entries; make room for twice the valid entries, plus twice the possible new ends."""
     clock = state.clock
     entries = live_entries(state)
     coming = max(len(state.network.flows), int(clock.num_dirty), int(clock.num_arrived), int(clock.num_changed))
@@ -285,14 +285,14 @@ def _grow_heap(state: EngineState) -> None:
 
 
 def _set_heap(state: EngineState, entries: RecordArray, room: int) -> None:
-    """Entries in order are a heap."""
+    """Replace the heap by ``entries`` in sorted order, which is a valid heap."""
     state.heap = new_records(room, _state.ENTRY)
     state.heap[: len(entries)] = entries[np.argsort(entries["time_ps"], kind="stable")]
     state.clock.num_queued = len(entries)
 
 
 def live_entries(state: EngineState) -> RecordArray:
-    """The entries of the heap that still hold."""
+    """Return the valid entries of the heap."""
     entries = state.heap[: state.clock.num_queued]
     payload = entries["payload"]
     valid = payload >= 0
@@ -306,13 +306,13 @@ def live_entries(state: EngineState) -> RecordArray:
     return entries[valid]
 
 
-# How it stops and goes on
+# Stop and resume
 
 
 def instants(state: EngineState) -> tuple[Int64, Int64, Int64]:
-    """When each task became ready, started and ended, int64[tasks]; what else ``state`` knows of the tasks is gone.
+    """Return the ready, start and end time of each task, int64[tasks] each; discard the other task data in ``state``.
 
-    Their records make room for the answer, which else would be the peak of the memory of a large run.
+    The result reuses the memory of the task records, which avoids a memory peak in large runs.
     """
     tasks = state.work.tasks
     num_words = 3 * len(tasks)
@@ -321,7 +321,7 @@ def instants(state: EngineState) -> tuple[Int64, Int64, Int64]:
     first = tasks.ctypes.data - raw.ctypes.data
     state.work = state.work._replace(tasks=new_records(0, _state.TASK))
     del tasks
-    with suppress(ValueError):  # somebody else looks at it: a debugger, say
+    with suppress(ValueError):  # another reference exists, for example in a debugger
         raw.resize(first + 8 * num_words)
     moved = raw[first : first + 8 * num_words].view(np.int64)
     return moved[0::3].copy(), moved[1::3].copy(), moved[2::3].copy()
@@ -350,7 +350,7 @@ def _restore(state: EngineState, graph: TaskGraph, resume: Snapshot) -> None:
 
 
 def _restore_flows(state: EngineState, resume: Snapshot, is_flow: Bool) -> None:
-    """The flows of ``resume`` are in the first slots and on their links, and as many slots are free."""
+    """Put the flows of ``resume`` into the first slots and on their links; leave at least the same number free."""
     count = int(is_flow.sum())
     slots = max(FIRST_SLOTS, 2 * count)
     _check_slots(state.network, count, slots)
@@ -369,7 +369,7 @@ def _restore_flows(state: EngineState, resume: Snapshot, is_flow: Bool) -> None:
 
 
 def _restore_streams(state: EngineState, graph: TaskGraph, resume: Snapshot, running: Int32) -> None:
-    """Speeds of all streams, and the tasks that run on them, whose ends are to be predicted anew."""
+    """Restore the speeds and running tasks of all streams; the loop predicts the ends of these tasks again."""
     assert resume.speed_ppm is not None
     assert resume.stream_left_as is not None
     streams = state.work.streams
@@ -420,7 +420,7 @@ def _snapshot(state: EngineState) -> Snapshot:
 
 
 def _stream_state(state: EngineState, now_ps: int) -> tuple[Int64 | None, Int64 | None]:
-    """Speed of each stream before it is kept from falling too low, and what is left of what runs on it."""
+    """Return the speed of each stream before the lower limit, and the remainder of its running task."""
     streams = state.work.streams
     if not len(streams):
         return None, None

@@ -1,7 +1,7 @@
-"""How transfers share links, in plain Python: the readable definition, and the interfaces of models from outside.
+"""Network models in plain Python: readable definitions of link sharing, and the interfaces for external models.
 
-There are two kinds. A NetworkModel gives rates to the flows in flight, which cross all links of their route at once. A
-QueueModel carries whole messages from link to link, one after the other. The compiled forms of the built-in models are
+There are two kinds. A NetworkModel gives rates to the flows in flight; a flow crosses all links of its route at once. A
+QueueModel carries whole messages from link to link. The compiled forms of the built-in models are
 ``_flows.py`` and ``serve`` in ``_loop.py``; they give bit-identical times.
 """
 
@@ -19,14 +19,13 @@ from trine.units import PS_PER_S
 
 @runtime_checkable
 class NetworkModel(Protocol):
-    """What a network model provides: a name and the rates of the flows in flight.
+    """Interface of a rate-based network model: a name and the rates of the flows in flight.
 
-    ``rates`` is called whenever a flow has started or ended. ``routes[i]`` holds the links of flow i (a link that is
-    crossed twice is listed twice); flows come in the order of their task numbers. ``capacity[link]`` is in bytes/s. A
-    flow that may not be faster than so much crosses one link more, of its own, that carries so much; it comes after all
-    links of the graph.
-    Returns one rate a flow in bytes/s, finite and not negative; a flow of rate 0 waits for a later call. The result
-    must depend on the arguments only, and not on the numbers of the flows.
+    ``rates`` is called whenever a flow has started or ended. ``routes[i]`` holds the links of flow i (a link crossed
+    twice is listed twice); flows are ordered by task number. ``capacity[link]`` is in bytes/s. A flow with a rate limit
+    also crosses a private link with that capacity; private links come after all links of the graph.
+    Returns one rate per flow in bytes/s, finite and not negative; a flow of rate 0 waits for a later call. The result
+    must depend only on the arguments, and not on the order of the flows.
     """
 
     name: str
@@ -36,11 +35,11 @@ class NetworkModel(Protocol):
 
 @runtime_checkable
 class WeightedModel(NetworkModel, Protocol):
-    """A NetworkModel that can also be asked about flows that stand for many, as those of a folded graph do.
+    """A NetworkModel that also supports flows that represent several flows, as in a folded graph.
 
-    ``weighted_rates`` is ``rates`` with ``counts[i]``, parallel to ``routes[i]``: how often the flows that flow i
-    stands for cross the link, in all. It must return, bit for bit, what ``rates`` would return for those flows one by
-    one: so the arithmetic may know counts, but not who is counted (docs/design/time-and-order.md).
+    ``weighted_rates`` is ``rates`` with ``counts[i]``, parallel to ``routes[i]``: the total number of times that the
+    flows represented by flow i cross each link. The result must equal ``rates`` for the separate flows bit for bit. The
+    arithmetic may therefore use counts, but not the identity of flows (docs/design/time-and-order.md).
     """
 
     def weighted_rates(
@@ -50,13 +49,13 @@ class WeightedModel(NetworkModel, Protocol):
 
 @runtime_checkable
 class QueueModel(Protocol):
-    """What a network model provides that carries whole messages from link to link: a name and times of service.
+    """Interface of a network model that carries whole messages from link to link: a name and service times.
 
-    A message waits at each link of its route until it is its turn, is served, and comes to the next link the latency
-    of the link later. ``service_ps`` is called for the messages that come to one link at one instant, in the order of
-    their task numbers; ``sizes_bytes`` are positive. Returns how many ps after the link is free for them (it has served
-    all that came before) the last byte of each is through: whole numbers, none less than :func:`drain_ps` of its
-    bytes, and the largest no less than that of all bytes together. The result must depend on the arguments only.
+    A message waits for its turn at each link of its route, is served, and reaches the next link after the link's
+    latency. ``service_ps`` is called for the messages that reach one link at the same instant, in task order;
+    ``sizes_bytes`` are positive. The link is free for them once it has served all earlier messages. Returns, for each
+    message, the ps from then until its last byte is through: integers, each at least :func:`drain_ps` of its bytes,
+    and the largest at least ``drain_ps`` of all bytes together. The result must depend only on the arguments.
     """
 
     name: str
@@ -66,15 +65,15 @@ class QueueModel(Protocol):
 
 Network: TypeAlias = NetworkModel | QueueModel
 
-#: The model that is described in circuit.py: flows over links, circuits where there are none.
+#: The model in circuit_model.py: flows over links, and circuits between ranks without links.
 CIRCUIT = "circuit"
 
 
 def drain_ps(remaining: float, rate: float) -> int:
-    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
+    """Return the picoseconds to send ``remaining`` bytes at ``rate`` bytes/s, rounded up, at least 1.
 
-    Exact where both are whole numbers (a flow alone on its links); else in float64, where the last few units in the
-    last place are rounding errors and must not cost a picosecond.
+    Exact if both are whole numbers (a flow alone on its links), else computed in float64: the last few units in the
+    last place are then rounding errors and must not cost a picosecond.
     """
     if remaining.is_integer() and rate.is_integer() and rate <= MAX_WHOLE:
         return max(1, -(-int(remaining) * PS_PER_S // int(rate)))
@@ -85,9 +84,9 @@ def drain_ps(remaining: float, rate: float) -> int:
 class FairSharing:
     """Max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2).
 
-    Level by level: every link at the lowest fair share freezes its flows at that share. The share of a link is
-    (capacity - sum of count x rate over its frozen levels, in ascending rate) / count of its other flows. All links at
-    the bit-equal minimum freeze together, so neither the order of flows nor that of links can matter.
+    At each level, every link at the lowest fair share freezes its flows at that share. The share of a link is
+    (capacity - sum of count x rate over its frozen levels, in ascending rate) / count of its remaining flows. All links
+    at the bit-equal minimum freeze together, so the order of flows and links does not matter.
     """
 
     name = "fair"
@@ -115,15 +114,15 @@ class FairSharing:
                 left[link] -= count
                 used[link] += count * level
                 if left[link] > 0:
-                    # Rounding must not put a link below the level that has just been frozen.
+                    # Rounding must not put a link below the level just frozen.
                     share[link] = max((float(capacity[link]) - used[link]) / left[link], level)
         return rates
 
 
 class EqualSplit:
-    """TrioSim's sharing: a link gives each of its flows the same part; a flow runs at its smallest part.
+    """TrioSim's sharing: a link splits its capacity equally; a flow runs at the smallest share on its route.
 
-    What a flow leaves unused on one link is not given to others (TrioSim, ISCA'25, section 4.5).
+    Other flows do not get the capacity that a flow leaves unused on a link (TrioSim, ISCA'25, section 4.5).
     """
 
     name = "equal"
@@ -140,10 +139,10 @@ class EqualSplit:
 
 
 class StoreAndForward:
-    """Each link serves whole messages first come, first served, those of one instant in the order of their tasks.
+    """First-come, first-served links that carry whole messages; ties are served in task order.
 
-    A message is received entirely before the next link can take it, as in the congestion-aware analytical network of
-    ASTRA-sim (docs/background/astra-sim.md): its bytes take time on every link of the route.
+    A link receives the entire message before the next link starts, as in the congestion-aware analytical network of
+    ASTRA-sim (docs/background/astra-sim.md), so its bytes take time on every link of the route.
     """
 
     name = "fifo"
@@ -157,7 +156,7 @@ class StoreAndForward:
         return ends
 
 
-#: The models that have a compiled form too, see ``_flows.py`` and ``serve`` in ``_loop.py``.
+#: Models that also have a compiled form, see ``_flows.py`` and ``serve`` in ``_loop.py``.
 BUILT_IN = {
     "fair": "trine.engine.models:FairSharing",
     "equal": "trine.engine.models:EqualSplit",
@@ -165,12 +164,12 @@ BUILT_IN = {
     CIRCUIT: "trine.engine.circuit_model:CircuitSwitching",
 }
 
-#: Another package adds a model as an entry point: a class, or a function without arguments that makes one.
+#: Packages add models as entry points: a class, or a function without arguments that makes a model.
 NETWORK_MODELS: Registry[Callable[[], Network]] = Registry("network model", "trine.network", BUILT_IN)
 
 
 def network_model(network: str | Network) -> Network:
-    """Return the model called ``network``, or ``network`` itself if it is one; else raise InputError."""
+    """Return the model named ``network``, or ``network`` itself if it is a model; else raise InputError."""
     if isinstance(network, str):
         if network not in NETWORK_MODELS:
             raise InputError(
@@ -189,17 +188,17 @@ def network_model(network: str | Network) -> Network:
 
 
 def is_compiled(network: str | Network) -> bool:
-    """Whether the compiled engine has this model: a built-in one, given by its name, or the built-in circuits."""
+    """Return whether the compiled engine has this model: the name of a built-in model, or the built-in circuits."""
     if isinstance(network, str):
         return network in BUILT_IN
     return f"{type(network).__module__}:{type(network).__qualname__}" == BUILT_IN[CIRCUIT]
 
 
 def why_unfolded(network: Network) -> str | None:
-    """Why a run on this network does not fold; None where it may.
+    """Return the reason why a run on this network does not fold; None if it may.
 
-    A model says so itself in its attribute ``folds``. One without it, or with None, folds if it has ``weighted_rates``
-    that are no older than its ``rates``: a class that overrides only the latter would be asked past its own rule.
+    The reason is the model's attribute ``folds``. If that is missing or None, the model folds if it has
+    ``weighted_rates`` and no subclass overrides only ``rates``: ``weighted_rates`` would then bypass the override.
     """
     why: str | None = getattr(network, "folds", None)
     if why is None and not (isinstance(network, WeightedModel) and _counts_by_its_own_rule(type(network))):
@@ -221,7 +220,7 @@ def _ones(routes: Sequence[Sequence[int]]) -> list[list[int]]:
 def _crossings(
     routes: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], flows: Iterable[int]
 ) -> dict[int, int]:
-    """How often each link is crossed by ``flows``."""
+    """Return link -> number of times that ``flows`` cross it."""
     crossings: dict[int, int] = {}
     for flow in flows:
         for link, count in zip(routes[flow], counts[flow], strict=True):

@@ -1,7 +1,7 @@
-"""The semantics of the engine in plain Python: the readable definition and the oracle of the compiled loop.
+"""Reference engine in plain Python: the readable definition of the semantics and the oracle of the compiled loop.
 
-Also the place where network models written in plain Python run. Slow (about 10**5 events a second); shares no code
-with the kernels. The order of events is described in docs/design/time-and-order.md.
+It also runs network models written in plain Python. It is slow (about 10**5 events per second) and shares no code with
+the kernels. Order of events: docs/design/time-and-order.md.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def simulate(
     *,
     most_shared: int | None = None,
 ) -> Records:
-    """Run a validated ``graph``; -1 in the records of tasks that never ran. Never compiles, so never says so."""
+    """Run a validated ``graph``; tasks that never ran have -1 in the records. ``on_compile`` is never called."""
     run = Reference(graph, model, most_shared)
     run.run(progress)
     return run.records()
 
 
 class SharingLimit(Exception):
-    """Sharing links has taken more than the caller allows."""
+    """Signal that bandwidth sharing exceeded the caller's limit."""
 
 
 class Reference:
-    """One run of one task graph. most_shared: raise SharingLimit after as many links of flows have been looked at."""
+    """One run of a task graph. most_shared: number of visited links of flows after which SharingLimit is raised."""
 
     def __init__(self, graph: TaskGraph, model: Network, most_shared: int | None = None) -> None:
         n = graph.num_tasks
@@ -103,19 +103,19 @@ class Reference:
             self.circuits = CircuitState(graph, model, self._at, self._begin)
 
     def run(self, progress: Callable[[int, int, int], None] | None = None) -> None:
-        """Let everything happen that can happen, or until held tasks have become ready."""
+        """Run all events, or stop as soon as held tasks become ready."""
         reported = monotonic()
         while True:
-            while self.ready:  # priority 0: what follows at once from what has ended
+            while self.ready:  # priority 0: immediate consequences of ended tasks
                 self._become_ready(heapq.heappop(self.ready))
-            if self.events and self.events[0][0] == self.now:  # priority 1: everything else of this instant
+            if self.events and self.events[0][0] == self.now:  # priority 1: other events of this instant
                 self._event(*heapq.heappop(self.events))
                 continue
             if self.slowdowns is not None and self.slowdowns.changed:
                 self._update_speeds(self.slowdowns)
             if self.is_held_back:
                 return
-            if self.flows_changed:  # priority 2: the network, once an instant
+            if self.flows_changed:  # priority 2: the network, once per instant
                 self._share()
             if self.queues is not None and self.queues.arrived:
                 self._serve(self.queues)
@@ -139,7 +139,7 @@ class Reference:
         )
 
     def _become_ready(self, task: int) -> None:
-        if self.ready_ps[task] < 0:  # else it was held when it became ready
+        if self.ready_ps[task] < 0:  # set already if the task was held
             self.ready_ps[task] = self.now
         if task in self.held:
             self.is_held_back = True
@@ -172,7 +172,7 @@ class Reference:
             if self.slowdowns is None or self.slowdowns.ends(task, self.now):
                 self._end(task)
         elif flow is not None:
-            if flow.end_ps == time_ps:  # else its rate has changed since
+            if flow.end_ps == time_ps:  # otherwise its rate has changed since
                 del self.flows[task]
                 self.flows_changed = True
                 self._end(task)
@@ -180,7 +180,7 @@ class Reference:
             self._enter_network(task)
 
     def _enter_network(self, task: int) -> None:
-        """The latency is over: that of the route, or where messages go link by link, that before the next link."""
+        """Handle the end of a transfer's latency: of its route, or of one link if messages go link by link."""
         route = self.routes[self.graph.route[task]]
         size = int(self.graph.size_bytes[task])
         if self.circuits is not None and self.circuits.is_circuit[task]:
@@ -208,7 +208,7 @@ class Reference:
             self.slowdowns.apply_slowdown(task)
         for after in self.successors[task]:
             self.waits[after] -= 1
-            if self.waits[after] == 0:  # below 0: a join that did not need this one any more
+            if self.waits[after] == 0:  # below 0: a join that no longer needed this task
                 heapq.heappush(self.ready, after)
         following = self.next_in_stream[task]
         if following >= 0:
@@ -217,12 +217,12 @@ class Reference:
                 self._compute(following)
 
     def _update_speeds(self, slowdowns: RateLimitedStreams) -> None:
-        """Predict anew the ends of the compute tasks whose stream has changed its speed."""
+        """Update the predicted ends of compute tasks on streams with a changed speed."""
         for task, due_ps in slowdowns.predict_completion(self.now, is_over=not self.is_held_back):
             self._at(due_ps - self.now, task)
 
     def _share(self) -> None:
-        """Ask the model for the rates, and predict the end of each flow whose rate has changed."""
+        """Get the rates from the model, and predict the end of each flow with a changed rate."""
         self.flows_changed = False
         flows = [self.flows[task] for task in sorted(self.flows)]
         routes, counts, capacity = self._with_caps(flows)
@@ -245,9 +245,9 @@ class Reference:
                 flow.end_ps = self._at(drain_ps(flow.remaining, flow.rate), flow.task)
 
     def _with_caps(self, flows: list[Flow]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[int]]:
-        """Routes, counts and capacities; a flow with a limit crosses one more link, of its own, that carries so much.
+        """Return routes, counts and capacities; a rate-limited flow also crosses a private link with that capacity.
 
-        One that stands for many crosses it once: each of the many has its own.
+        A flow that represents many crosses this link once, since each of the many has a separate limit.
         """
         routes, counts = [flow.route for flow in flows], [flow.counts for flow in flows]
         if self.caps is None:
@@ -261,7 +261,7 @@ class Reference:
         return routes, counts, capacity
 
     def _serve(self, queues: _Queues) -> None:
-        """Let the links take the messages that have come to them at this instant."""
+        """Start the service of the messages that reached their links at this instant."""
         for task, begin_ps, arrival_ps in queues.serve(self.now, self.routes, self.capacity):
             if queues.hop[task] == 0:
                 self.start_ps[task] = begin_ps - queues.software_latency_ps[self.graph.route[task]]
@@ -270,7 +270,7 @@ class Reference:
             self._at(arrival_ps - self.now, task)
 
     def _begin(self, task: int) -> None:
-        """A circuit takes ``task`` now, after the latency of its route."""
+        """Record the start of ``task``: a circuit accepts it now, after the latency of its route."""
         self.start_ps[task] = self.now - int(self.graph.route_latency_ps[self.graph.route[task]])
 
     def _at(self, delay_ps: int, task: int) -> int:
@@ -282,7 +282,7 @@ class Reference:
 
 
 class _Queues:
-    """The state of a network that carries messages from link to link."""
+    """State of a network that forwards messages link by link."""
 
     def __init__(self, graph: TaskGraph, model: QueueModel) -> None:
         assert graph.link_latency_ps is not None
@@ -295,7 +295,7 @@ class _Queues:
         self.arrived: list[int] = []
 
     def serve(self, now: int, routes: list[tuple[int, ...]], capacity: list[int]) -> list[tuple[int, int, int]]:
-        """Who of those that arrived is served from when, and comes to the next link when: (task, ps, ps)."""
+        """Return (task, service start in ps, arrival at the next link in ps) for each arrived message."""
         at_link: dict[int, list[int]] = {}
         for task in sorted(self.arrived):
             at_link.setdefault(routes[self.graph.route[task]][self.hop[task]], []).append(task)
@@ -318,7 +318,7 @@ class _Queues:
 
 
 def _route_counts(graph: TaskGraph, routes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """How often the flows of each route cross each of its links."""
+    """Return, for each route, the number of times its flows cross each link."""
     if graph.route_counts is None:
         return [(1,) * len(route) for route in routes]
     return [
@@ -328,7 +328,7 @@ def _route_counts(graph: TaskGraph, routes: list[tuple[int, ...]]) -> list[tuple
 
 
 def _stream_order(graph: TaskGraph) -> tuple[list[int], list[bool]]:
-    """The next task of the same stream (-1: none), and whether a task has none before it."""
+    """Return each task's successor in its stream (-1 for the last), and True for the first task of a stream."""
     following = [-1] * graph.num_tasks
     is_first = [True] * graph.num_tasks
     last: dict[int, int] = {}
@@ -341,7 +341,7 @@ def _stream_order(graph: TaskGraph) -> tuple[list[int], list[bool]]:
     return following, is_first
 
 
-# How a run stops and goes on
+# Pausing and resuming a run
 
 
 def proceed(
@@ -352,7 +352,7 @@ def proceed(
     progress: Callable[[int, int, int], None] | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> Snapshot:
-    """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` have become ready, or nothing can happen."""
+    """Run a validated ``graph`` from ``resume`` until tasks of ``hold`` become ready, or no events remain."""
     run = Reference(graph, model)
     if hold is not None:
         run.held = set(np.flatnonzero(hold).tolist())
@@ -393,7 +393,7 @@ def _restore(run: Reference, resume: Snapshot) -> None:
 
 
 def _restore_active(run: Reference, resume: Snapshot, place: int, task: int) -> None:
-    """One task that runs, is in its latency, or in flight."""
+    """Restore one task that is running, waiting for its latency, or in flight."""
     graph = run.graph
     stream = int(graph.stream[task])
     if resume.since_ps[place] >= 0:

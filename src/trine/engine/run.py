@@ -1,4 +1,4 @@
-"""Run a task graph: when does each task become ready, start and end?"""
+"""Simulation of a task graph: the times at which each task becomes ready, starts and ends."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def run(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> Records:
-    """Simulate ``graph`` and return one record a task.
+    """Simulate ``graph`` and return one record per task.
 
     Parameters
     ----------
-    network: ``fair``, ``equal``, ``fifo``, ``circuit`` (CircuitSwitching of circuit_model.py gives it other
-        numbers), the name of a plug-in's model, or a NetworkModel, QueueModel or CircuitModel of your own; these are
-        plain Python and need ``engine="reference"``.
-    engine: ``compiled``, or ``reference``, its plain-Python twin; both give the same picoseconds.
-    progress: called a few times a second with (tasks ended, tasks in all, now in ps).
-    on_compile: called once before kernels are compiled, which happens on the first run of an installation only.
+    network: ``fair``, ``equal``, ``fifo``, ``circuit`` (use CircuitSwitching of circuit_model.py to change its
+        numbers), the name of a plug-in's model, or a custom NetworkModel, QueueModel or CircuitModel. Plug-ins and
+        custom models are plain Python and need ``engine="reference"``.
+    engine: ``compiled``, or ``reference``, its plain-Python equivalent; both give the same picoseconds.
+    progress: called a few times per second with (ended tasks, all tasks, current time in ps).
+    on_compile: called once before kernels are compiled, which happens only on the first run of an installation.
 
-    Raises InputError for a graph that is not well formed or stands for more flows than the network can tell apart,
-    DeadlockError when tasks wait for each other for ever, and SimulationError when the simulated time grows beyond
-    about 106 days or a stream is given back more speed than it has lost.
+    Raises InputError for a malformed graph, or one whose transfers represent more flows than the network supports;
+    DeadlockError if tasks wait for each other forever; SimulationError if the simulated time exceeds about 106 days or
+    a stream regains more speed than it has lost.
     """
     model = _checked(graph, network, engine)
     if engine == "reference":
@@ -80,19 +80,19 @@ def advance(
 ) -> Snapshot:
     """Simulate ``graph`` up to the first instant at which a held task becomes ready, or to the end.
 
-    All else that happens at that instant has happened, but the network has not shared its links anew. Going on from
-    there gives the same picoseconds as a run that was never stopped.
+    The snapshot includes all other events of that instant, but the network has not yet redistributed link bandwidth.
+    Resuming from it gives the same picoseconds as an uninterrupted run.
 
     Parameters
     ----------
-    hold: bool[tasks], tasks that do not begin; one that has started already is not held.
-    resume: where to go on; the tasks are those of ``graph`` (:func:`trine.engine.carry_over` brings a snapshot to
-        another graph). Tasks that were held and ready begin at that instant, unless they are held again: then they wait
-        without stopping the run.
-    network, engine, progress, on_compile: as of :func:`run`; the network must be one of flows.
+    hold: bool[tasks], tasks that must not start; tasks that have already started are not affected.
+    resume: the snapshot to resume, of a run of ``graph`` (:func:`trine.engine.carry_over` moves a snapshot to a
+        different graph). Tasks that were held and ready start at that instant, unless they are held again; then they
+        wait without stopping the run.
+    network, engine, progress, on_compile: as in :func:`run`; the network must be a flow model.
 
-    Raises as :func:`run`, and InputError for a snapshot that is none of this graph. Tasks that can never run are a
-    deadlock only where no held task is ready.
+    Raises the errors of :func:`run`, and InputError if the snapshot does not fit this graph. Tasks that can never run
+    are a deadlock only if no held task is ready.
     """
     model = _checked(graph, network, engine)
     if not isinstance(model, NetworkModel) or isinstance(model, CircuitModel):
@@ -116,7 +116,7 @@ def advance(
 
 
 def _checked(graph: TaskGraph, network: str | Network, engine: str) -> Network:
-    """The network model, if it and the engine can run ``graph``."""
+    """Return the network model; raise InputError if it or the engine cannot run ``graph``."""
     if engine not in ENGINES:
         raise InputError(f"unknown engine {engine!r}{nearest(engine, ENGINES)}", field="engine")
     model = network_model(network)
@@ -142,27 +142,27 @@ def _checked(graph: TaskGraph, network: str | Network, engine: str) -> Network:
 
 
 def _last_change_ps(snapshot: Snapshot, from_ps: int) -> int:
-    """The last instant at which something happened: an engine out of work has also seen ends that were moved since."""
+    """Return the last instant at which a task changed; an idle engine's clock may be later, at an obsolete end."""
     columns = (snapshot.ready_ps, snapshot.start_ps, snapshot.end_ps, snapshot.since_ps)
     return max(int(column.max(initial=from_ps)) for column in columns)
 
 
 def _waits(snapshot: Snapshot, hold: npt.NDArray[np.bool_] | None) -> bool:
-    """Whether a held task is ready."""
+    """Return whether a held task is ready."""
     return hold is not None and bool((hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0)).any())
 
 
 def carry_over(
     snapshot: Snapshot, origin: npt.NDArray[np.integer], streams: npt.NDArray[np.integer] | None = None
 ) -> Snapshot:
-    """The same instant for a graph whose task i is where task ``origin[i]`` of the snapshot is.
+    """Return the snapshot for a different graph whose task i is in the state of task ``origin[i]``.
 
     Parameters
     ----------
-    origin: int[tasks]; several may be the same, and tasks that nobody names are forgotten: they must have ended.
-    streams: int[streams], the stream whose speed and work each stream has; needed where they are slowed down.
+    origin: int[tasks], may repeat. Tasks of the snapshot that are not in ``origin`` are dropped and must have ended.
+    streams: int[streams], the old stream whose speed and work each stream takes; required if streams slow down.
 
-    The engine checks the result against the graph that it goes on with.
+    The engine checks the result against the graph when it resumes.
     """
     columns = {field: getattr(snapshot, field)[origin] for field in ("ready_ps", "start_ps", "end_ps")}
     place = np.full(len(snapshot.end_ps), -1, np.int32)
@@ -182,7 +182,7 @@ def carry_over(
 
 
 def validate_snapshot(graph: TaskGraph, snapshot: Snapshot) -> None:
-    """Refuse a snapshot that is not one of a run of ``graph``; raises InputError naming the field."""
+    """Raise InputError with the field's name if a snapshot does not belong to a run of ``graph``."""
     _check_lengths(graph, snapshot)
     ready_ps, start_ps, end_ps = snapshot.ready_ps, snapshot.start_ps, snapshot.end_ps
     wrong = ((start_ps >= 0) & ((ready_ps < 0) | (ready_ps > start_ps))) | ((end_ps >= 0) & (start_ps < 0))
@@ -229,14 +229,14 @@ def _check_lengths(graph: TaskGraph, snapshot: Snapshot) -> None:
             raise InputError(f"has {len(getattr(snapshot, field))} entries, must have {length}", field=field)
 
 
-# Small runs are made by the plain-Python twin, which gives the same records. Importing numba and loading its kernels
-# takes as long as the twin takes for thousands of tasks, and compiling them, once for an installation, as long as it
-# takes for hundreds of thousands. So what is small by a bound that is known before the run never waits for either,
-# until the twin has had its share of this process.
+# Small runs use the reference engine, which gives the same records. In the time that numba needs to import and load its
+# kernels, the reference engine simulates thousands of tasks; in the time to compile them (once per installation),
+# hundreds of thousands. So runs below a bound known in advance never wait for either, until the reference engine has
+# used its budget for this process.
 
-#: Tasks of all runs of a process that the twin may have: about 0.3 s, for which the compiled loop is there.
+#: Budget of tasks for the reference engine, over all runs of a process: about 0.3 s, the time to load compiled kernels.
 MOST_TASKS = 40_000
-#: Links of flows that the twin may look at to share them, in one run: at most 0.4 s, where all flows meet on one link.
+#: Links of flows that the reference engine may visit to share bandwidth, per run: at most 0.4 s, if all share one link.
 MOST_SHARED = 100_000
 _COMPILED = "trine.engine.compiled"
 
@@ -244,7 +244,7 @@ _left = MOST_TASKS
 
 
 def _by_twin(graph: TaskGraph, model: Network, progress: Progress | None) -> Records | None:
-    """The records of a small run; None where the compiled loop is to run it: it is larger, or the loop is there."""
+    """Return the records of a small run; None to use the compiled engine: the run is too large or it is loaded."""
     global _left
     if graph.num_tasks > min(_left, MOST_TASKS) or _COMPILED in sys.modules:
         return None
@@ -253,6 +253,6 @@ def _by_twin(graph: TaskGraph, model: Network, progress: Progress | None) -> Rec
     _left -= graph.num_tasks
     try:
         records = simulate(graph, model, progress, most_shared=MOST_SHARED)
-    except (SharingLimit, SimulationError):  # what is wrong is for the compiled loop to say, in its words
+    except (SharingLimit, SimulationError):  # the compiled engine reports the error
         return None
     return replace(records, engine="compiled")

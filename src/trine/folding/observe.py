@@ -1,7 +1,7 @@
-"""A folded run seen from some of its ranks: their tasks with the times of those very ranks.
+"""A folded run as seen from some of its ranks: their tasks, with the times on exactly these ranks.
 
-What arrives from a rank that is not observed is kept as an *arrival*: a copy of the task of that rank, on the
-rank that waits for it.
+Tasks of unobserved ranks that an observed rank waits for are kept as *arrivals*: copies of the tasks, on the rank that
+waits for them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from trine.parallel.template import LABEL_FIELDS, memory_events
 from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 
-#: More tasks than this are not looked at for the sake of arrivals alone.
+#: Largest number of tasks to examine for the wait reasons of arrivals.
 MOST_TASKS_AROUND = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Observation:
-    """Tasks of observed ranks, numbered by row, and what happened to them.
+    """Tasks of observed ranks, numbered by row, with their records.
 
-    ends, reasons: as in :class:`trine.results.run.Part`; None where all ranks are shown.
+    ends, reasons: as in :class:`trine.results.run.Part`; None if all ranks are shown.
     """
 
     graph: TaskGraph
@@ -44,10 +44,10 @@ class Observation:
 
 
 def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, busy_only: bool = False) -> Observation:
-    """What ``ranks`` did, each one row of the result's graph.
+    """Return the tasks and records of ``ranks``, each rank one row of the result's graph.
 
-    busy_only: for who asks only how long ranks were busy: without the times of signals, what tasks wait for, and the
-    names of collectives.
+    busy_only: for callers that need only the busy time of ranks; omits the times of signals, the dependencies of tasks,
+    and the names of collectives.
     """
     observer = _Observer(run, placement, ranks, busy_only)
     seen = observer.observe()
@@ -55,10 +55,10 @@ def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, busy_
 
 
 def _reasons(observer: _Observer, seen: Observation) -> npt.NDArray[np.int8]:
-    """What each task waited for.
+    """Return the wait reason of each task.
 
-    Why an arrival came when it did is seen from its sender, so senders are looked at too, where they are few. Not where
-    each has behaved as the row that its arrivals' edges are of: what they wait for came at the same instants there.
+    The reason for an arrival's time lies on its sender, so senders are observed too, if they have few tasks. This is
+    skipped if each sender behaved like the row whose edges its arrivals use: its predecessors ended at the same times.
     """
     around = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
     num_tasks = sum(observer.size_of(rank) for rank in (*around, *observer.ranks))
@@ -71,7 +71,7 @@ def _reasons(observer: _Observer, seen: Observation) -> npt.NDArray[np.int8]:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Tasks of one unobserved rank that one row waits for: numbers in its pattern, rising, and where they begin."""
+    """Tasks of one unobserved rank that one row waits for: ascending numbers in its pattern, and the first task."""
 
     row: int
     peer: int
@@ -105,16 +105,16 @@ class _Observer:
         return self.job.patterns[int(self.job.pattern_of[rank])]
 
     def size_of(self, rank: int) -> int:
-        """Tasks of a rank."""
+        """Return the number of tasks of a rank."""
         return self._pattern(rank).num_tasks
 
     def is_shown_alike(self, rank: int) -> bool:
-        """Whether the first row of a rank's pattern has been in one class with it all the time."""
+        """Return whether a rank was always in the same class as the first row of its pattern."""
         row = self.row_of_pattern.get(int(self.job.pattern_of[rank]))
         return row is not None and self.run.classes_of(rank) == self.run.classes_of(self.ranks[row])
 
     def numbers_in(self, wide: _Observer) -> Int64:
-        """Where the tasks are among those of an observer that shows the same ranks first, and the senders too."""
+        """Return the positions of the tasks in ``wide``, an observer of the same ranks first and then the senders."""
         own = np.arange(int(self.sizes.sum()))
         senders = [int(wide.base[wide.row_of[arrival.peer]]) + arrival.tasks for arrival in self.arrivals]
         return np.concatenate([own, *senders])
@@ -137,7 +137,7 @@ class _Observer:
         return Observation(graph=graph, records=records, memory=self._memory(), ends=self._ends(graph))
 
     def _ends(self, graph: TaskGraph) -> Ends:
-        """Between which ranks the tasks were."""
+        """Return the ranks at both ends of each task."""
         shown = np.array(self.ranks, np.int64)
         sender, peer = shown[graph.rank], np.full(self.num_tasks, -1, np.int64)
         for row, (pattern, rank) in enumerate(zip(self.patterns, self.ranks, strict=True)):
@@ -154,14 +154,14 @@ class _Observer:
         return Ends(rank=sender, peer=peer, is_copy=is_copy)
 
     def _ends_of(self, pattern: Pattern, rank: int) -> Int64:
-        """Whom each task of a rank goes to; the rank itself where it copies from or to its host."""
+        """Return the target of each task of a rank; the rank itself for copies from or to its host."""
         peers = pattern.peers[self.job.row_of[rank]].astype(np.int64)
         return np.concatenate([peers, [rank] * (1 + len(HOSTS))])[pattern.role]
 
     # -- dependencies ----------------------------------------------------------------------------------------------
 
     def _edges(self, row: int) -> tuple[Int64, Int64]:
-        """(task, predecessor) of a row; predecessors on unobserved ranks become arrivals."""
+        """Return (task, predecessor) of a row; predecessors on unobserved ranks become arrivals."""
         rank, pattern, base = self.ranks[row], self.patterns[row], int(self.base[row])
         edges = pattern.edges
         before = np.empty(len(edges), np.int64)
@@ -190,7 +190,7 @@ class _Observer:
         return self.job.grid.coordinate(rank, pattern.role_axes[role])
 
     def _arrive(self, row: int, peer: int, pattern: Pattern, tasks: Int64) -> Int64:
-        """Copy the tasks of an unobserved peer that a row waits for, and all else that the peer sends there."""
+        """Copy the tasks of an unobserved peer that a row waits for, and the peer's other transfers to that row."""
         to_us = np.append(pattern.peers[self.job.row_of[peer]] == self.ranks[row], [False] * (1 + len(HOSTS)))
         sent = np.flatnonzero((pattern.kind == TRANSFER) & to_us[pattern.role])
         arrives = np.zeros(pattern.num_tasks, np.bool_)
@@ -201,7 +201,7 @@ class _Observer:
         return first + place[tasks]
 
     def _edges_of_arrivals(self, edges: list[tuple[Int64, Int64]]) -> list[tuple[Int64, Int64]]:
-        """An arrival waits for what the same task of an observed rank of its pattern waits for."""
+        """Return the edges of arrivals, copied from the same tasks of an observed rank with the same pattern."""
         found = []
         numbers = {id(pattern): number for number, pattern in enumerate(self.job.patterns)}
         for arrival in self.arrivals:
@@ -233,7 +233,7 @@ class _Observer:
 
     def _graph(self, edges: list[tuple[Int64, Int64]]) -> TaskGraph:
         assembler = GraphAssembler(GraphLinks.none())
-        assembler.route((), 0)  # one route without links for all that is sent, so that what arrives can be told from it
+        assembler.route((), 0)  # own transfers get a route without links, to tell them from arrivals
         assembler.repeat_streams(self.job.streams, len(self.ranks))
         streams = len(self.job.streams)
         kind = self._joined(lambda pattern: pattern.kind)
@@ -265,13 +265,13 @@ class _Observer:
         )
 
     def _durations(self) -> Int64:
-        """What compute tasks took, which may differ from what the program says (slow ranks, jitter)."""
+        """Return the durations of compute tasks, which may differ from the program's (slow ranks, jitter)."""
         start, end = self._column_of_times(1), self._column_of_times(2)
         is_compute = self._joined(lambda pattern: pattern.kind) == 0
         return np.where(is_compute, end - start, 0).astype(np.int64)
 
     def _peers(self, rank: Int64) -> Int64:
-        """The row that a transfer goes to: of unobserved receivers, and of arrivals, the row itself."""
+        """Return the target row of each transfer; the own row for unobserved receivers and for arrivals."""
         found = []
         for row, pattern in enumerate(self.patterns):
             peers = pattern.peers[self.job.row_of[self.ranks[row]]]
@@ -288,7 +288,7 @@ class _Observer:
         return np.concatenate(own + [of_row[a.row][a.pattern.key[a.tasks]] for a in self.arrivals])
 
     def _numbers(self, pattern: Pattern, rank: int) -> Int32:
-        """The label of each collective for a rank; the last entry, of no collective, is -1."""
+        """Return the label of each collective for a rank; the last entry stands for no collective and is -1."""
         numbers = np.full(len(self.job.keys) + 1, -1, np.int32)
         firsts: dict[str, int] = {}
         for key in pattern.algorithm_of:
@@ -326,7 +326,7 @@ class _Observer:
 
 
 def _by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]:
-    """Whoever is in one of ``roles``, and in which."""
+    """Return peer -> its roles, for the peers in any of ``roles``."""
     found: dict[int, list[int]] = {}
     for role in roles.tolist():
         found.setdefault(int(peers[role]), []).append(role)
@@ -334,5 +334,5 @@ def _by_peer(peers: Int32, roles: npt.NDArray[np.int16]) -> dict[int, list[int]]
 
 
 def rank_memory(run: FoldedRun, patterns: Sequence[Pattern], base: Int64) -> MemoryEvents:
-    """Memory changes of rows that follow ``patterns`` and whose tasks begin at ``base``."""
+    """Return the memory changes of rows that follow ``patterns`` and whose tasks begin at ``base``."""
     return memory_events(run.job.job, run.job.templates, [pattern.program for pattern in patterns], base)

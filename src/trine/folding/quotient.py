@@ -1,4 +1,4 @@
-"""The task graph of one rank of each class, in which a transfer stands for those of all ranks of its class."""
+"""The task graph of one rank per class; each transfer stands for the transfers of all ranks of its class."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM
 from trine.graph.taskgraph import TRANSFER, TaskGraph
 
-#: (rank, tasks of its pattern, their durations in ps) -> the durations on that rank
+#: (rank, tasks of its pattern, their durations in ps) -> their durations on that rank, in ps
 DurationScaling = Callable[[int, Int64, Int64], Int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ClassTasks:
-    """Whose the tasks of a graph are. base: int64[classes], the first of each class, which has those left of its part.
+    """Tasks of a graph by class. base: int64[classes], first task of each class; its part's remaining tasks follow.
 
     part_of: int32[classes], index into ``parts``.
     """
@@ -38,20 +38,20 @@ class ClassTasks:
     base: Int64
 
     def tasks_of(self, number: int) -> slice:
-        """The tasks of a class in the graph."""
+        """Return the tasks of a class in the graph."""
         first = int(self.base[number])
         return slice(first, first + len(self.parts[self.part_of[number]].tasks))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Quotient(ClassTasks):
-    """What is simulated."""
+    """The graph to simulate."""
 
     graph: TaskGraph
 
 
 class QuotientBuilder:
-    """Makes the graph of a partition, without labels: only its records count."""
+    """Builder of the graph of a partition, without labels: only its records count."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class QuotientBuilder:
         self._pairs = [pairs[id(part.tasks)] for part in self.parts]
 
     def build(self) -> Quotient:
-        """The graph. Raises SimulationError where flows of a class do not spread evenly over links: a bug."""
+        """Return the graph. Raises SimulationError if flows of a class do not spread evenly over links: a bug."""
         self.assembler.repeat_streams(self.job.streams, self.partition.num_classes)
         self.assembler.tasks(
             self.num_tasks,
@@ -105,7 +105,7 @@ class QuotientBuilder:
             **self._pressure(),
         )
         self.assembler.connect_rows(*self._predecessors())
-        # Labels stay away: what tasks are for is told by observe.py, of the ranks that somebody looks at.
+        # No labels: observe.py describes the tasks of the ranks that the user inspects.
         names = [self.placement.rank_name(rank) for rank in self.partition.representatives.tolist()]
         graph = self.assembler.build(rank_names=names)
         return Quotient(graph=graph, partition=self.partition, parts=self.parts, part_of=self.part_of, base=self.base)
@@ -124,7 +124,7 @@ class QuotientBuilder:
         return np.repeat(np.arange(self.partition.num_classes, dtype=np.int32), self.sizes)
 
     def _peers(self) -> Int32:
-        """The class that the representative's message goes to, -1 for tasks that are no transfers."""
+        """Return the class that receives the representative's message, -1 for tasks other than transfers."""
         column = np.full(self.num_tasks, -1, np.int32)
         roles = [part.pattern.role[part.tasks] for part in self.parts]
         is_transfer = [part.pattern.kind[part.tasks] == TRANSFER for part in self.parts]
@@ -146,7 +146,7 @@ class QuotientBuilder:
         return np.where(column >= 0, column + shift, -1).astype(np.int32)
 
     def _pressure(self) -> dict[str, Int32]:
-        """What tasks take from the compute stream of their class, where any does."""
+        """Return how far each task slows down the compute stream of its class; empty if no task does."""
         pressing = any(pattern.pressure_ppm is not None for pattern in self.job.patterns)
         if COMPUTE_STREAM not in self.job.streams or not pressing:
             return {}
@@ -166,14 +166,14 @@ class QuotientBuilder:
     # -- dependencies ----------------------------------------------------------------------------------------------
 
     def _resolve(self, number: int) -> tuple[_Resolved, Int64]:
-        """Edges of a class with all names replaced by numbers within the parts of its peers; and where those begin."""
+        """Return a class's edges, with names resolved to numbers in its peers' parts, and the first task of each."""
         rank = int(self.partition.representatives[number])
         at = int(self.part_of[number])
         part = self.parts[at]
         roles = part.read_roles
         peers = part.pattern.peers[self.row_of_rank[rank]]
         classes = self.partition.class_of[peers[roles]]
-        # Position of a rank on the axis of each role that sends it messages
+        # Position of this rank on the axis of each role that sends it messages
         one = np.array([rank], np.int64)
         positions = {}
         for role in np.unique(part.edges.role[part.edges.what == MESSAGE]).tolist():
@@ -193,7 +193,7 @@ class QuotientBuilder:
         return repr(self.job.job.programs[part.pattern.program].name)
 
     def _predecessors(self) -> tuple[Int64, Int32]:
-        """CSR over all tasks."""
+        """Return the predecessors of all tasks as CSR: pointers, predecessors."""
         resolved = [self._resolve(number) for number in range(self.partition.num_classes)]
         counts = np.concatenate([one.counts for one, _ in resolved] or [np.zeros(0, np.int64)]).astype(np.int64)
         tasks, together = GroupWaits(self.job.grid, self.partition, self.parts, self.part_of, self.base).edges()
@@ -211,7 +211,7 @@ class QuotientBuilder:
     # -- routes ----------------------------------------------------------------------------------------------------
 
     def _links(self) -> GraphLinks:
-        """A link of each class."""
+        """Return one link of each class."""
         placement, real = self.placement, self.real_links
         names = tuple(placement.link_name(link) for link in real.tolist())
         return GraphLinks(placement.link_bytes_per_s[real], placement.link_latency_ps[real], names)
@@ -231,7 +231,7 @@ class QuotientBuilder:
         links = self.table.of_row(part.pattern, role, row)
         classes = self.link_class[links]
         if role >= 0 and part.pattern.role_axes[role] in part.deferred:
-            classes = classes[:0]  # nothing goes there before the next stage
+            classes = classes[:0]  # nothing is sent there before the next stage
         crossed: dict[int, int] = {}
         for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1
@@ -249,7 +249,7 @@ class QuotientBuilder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Resolved:
-    """Edges of the tasks that are left: how many each has, and (role, number of the task in the part of that role)."""
+    """Edges of the remaining tasks: their count per task, and (role, task number in the part of that role) of each."""
 
     counts: Int32
     role: npt.NDArray[np.int16]
@@ -282,13 +282,13 @@ def _resolve_edges(
                 f"{part.pattern.role_axes[role]}"
             )
         number[at] = other.number_of[tasks]
-    left = number >= 0  # what has ended is not waited for any more
+    left = number >= 0  # ended tasks are no longer awaited
     counts = np.bincount(part.number_of[edges.task[left]], minlength=len(part.tasks)).astype(np.int32)
     return _Resolved(counts, edges.role[left], number[left].astype(np.int32))
 
 
 def named_tasks(edges: Edges, at: Int64, pattern: Pattern, position: int) -> Int64:
-    """Tasks of another rank's ``pattern`` that the edges ``at`` name, -1 where it has no such task."""
+    """Return the tasks of another rank's ``pattern`` named by the edges ``at``, -1 for missing tasks."""
     key, number, what = edges.key[at], edges.number[at], edges.what[at]
     collective = np.where(what == MESSAGE, 0, key)
     sent = np.append(pattern.first_sent, -1)[collective].astype(np.int64)  # a job may have no collective at all
@@ -300,7 +300,7 @@ def named_tasks(edges: Edges, at: Int64, pattern: Pattern, position: int) -> Int
 
 
 def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int, int]], Int64]:
-    """The distinct (role, software ps, limit) of a part's transfers, and which each task has (the last: none)."""
+    """Return the distinct (role, software ps, limit) of a part's transfers, and the index per task (last: none)."""
     role, software = part.pattern.role[part.tasks].astype(np.int64), part.pattern.software_ps[part.tasks]
     sends = np.flatnonzero((role >= 0) | np.isin(role, HOSTS))
     columns = [role[sends], software[sends], part.pattern.caps[part.tasks][sends]]
@@ -317,10 +317,10 @@ def _route_pairs(part: PatternPart) -> tuple[list[tuple[int, int, int]], Int64]:
 
 
 class _Members(NamedTuple):
-    """What is left of the collectives of a part along an axis in which all wait for each other, -1 for what has ended.
+    """Remaining tasks of a part's collectives along an axis whose ranks all wait for each other, -1 for ended tasks.
 
-    keys: int64[k]. entered, begun, ended: int64[k], numbers in the part of entries, of what stands for "all have
-    entered", and of ends. key_of, sent: int64[sends], the index in ``keys`` of each send that is left, and its number.
+    keys: int64[k]. entered, begun, ended: int64[k], task numbers in the part of entries, of the tasks that mark "all
+    have entered", and of ends. key_of, sent: int64[sends], index in ``keys`` and task number of each remaining send.
     """
 
     keys: Int64
@@ -332,10 +332,10 @@ class _Members(NamedTuple):
 
 
 class GroupWaits:
-    """Who of the classes in a group waits for whom, if all its ranks wait for each other; arguments of Quotient.
+    """Dependencies between the classes of a group whose ranks all wait for each other; arguments as in Quotient.
 
-    The first class of a group waits for all, and the others wait for it: as many edges as classes. It does not matter
-    whose group is looked at: those of all members of a class have ranks of the same classes.
+    The first class of a group waits for all classes, and the others wait for it, so edges grow linearly with classes.
+    Any member's group will do: the groups of all members of a class have ranks of the same classes.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class GroupWaits:
         self._edges: list[tuple[Int64, Int64]] = []
 
     def edges(self) -> tuple[Int64, Int64]:
-        """(tasks, the predecessor of each): int64[edges], int64[edges]."""
+        """Return (tasks, the predecessor of each): int64[edges], int64[edges]."""
         axes = {id(part.edges): part.together_axes for part in self.parts}
         for number, at in enumerate(self.part_of.tolist()):
             for axis in axes[id(self.parts[at].edges)]:
@@ -364,7 +364,7 @@ class GroupWaits:
         return tasks, before
 
     def _classes_beside(self, number: int, axis: str) -> list[int]:
-        """The classes of the group of a class's representative, rising."""
+        """Return the classes in the group of a class's representative, in rising order."""
         rank = self.partition.representatives[number : number + 1]
         first = int(self.grid.firsts(rank, axis)[0])
         if (axis, first) not in self._classes:
@@ -373,7 +373,7 @@ class GroupWaits:
         return self._classes[axis, first]
 
     def _group(self, classes: list[int], axis: str) -> None:
-        """Edges of all collectives of the groups of ``classes`` along an axis."""
+        """Add the edges of all collectives of the groups of ``classes`` along an axis."""
         hub, base = self._of(classes[0], axis), int(self.base[classes[0]])
         for number in classes:
             one, first = self._of(number, axis), int(self.base[number])

@@ -1,4 +1,4 @@
-"""Running a job, folded where that is possible, and choosing which ranks the result shows."""
+"""Runs of a job, folded if possible, and the choice of the ranks that the result shows."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from trine.results.traffic import LinkUse
 from trine.units import format_time
 
 FOLDING = ("on", "exact", "off", "verify")
-#: Results of up to so many ranks show all of them.
+#: Results with at most this number of ranks show all of them.
 SHOW_ALL = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StragglerScaling:
-    """Factors of ``stragglers`` on the operators of a job. What is drawn depends on the seed, the rank and the number
-    of the task in the program (or of the training step), so that a rank drawn alone gets what it gets among all.
-    draws_as: int64[ranks], the number that a rank draws by; None: its own.
+    """Factors of ``stragglers`` on the operators of a job. Draws depend only on the seed, the rank and the number of
+    the task in the program (or of the training step), so that a rank drawn alone gets the same factors as among all.
+    draws_as: int64[ranks], the number that each rank uses for its draws; None: its rank.
     """
 
     job: JobPatterns
@@ -49,7 +49,7 @@ class StragglerScaling:
     draws_as: Int64 | None = None
 
     def __call__(self, rank: int, tasks: Int64, duration_ps: Int64) -> Int64:
-        """Durations of ``tasks`` of the pattern of ``rank``."""
+        """Return the scaled durations of ``tasks`` in the pattern of ``rank``."""
         pattern = self.job.patterns[int(self.job.pattern_of[rank])]
         chosen = np.flatnonzero((pattern.kind[tasks] == COMPUTE) & self._on_gpu(pattern.stream[tasks]))
         index = pattern.labels[5][tasks[chosen]] if self.stragglers.per == "step" else tasks[chosen]
@@ -64,7 +64,7 @@ class StragglerScaling:
         return np.asarray(stream == wanted)
 
     def initial_colors(self) -> Int64:
-        """int64[ranks]: equal numbers for ranks that are equally slow and draw alike."""
+        """Return int64[ranks] with equal numbers for equally slow ranks with the same draws."""
         factors = self.stragglers.slow_factors(np.arange(self.job.grid.num_ranks))
         slow = np.unique(factors, return_inverse=True)[1].ravel().astype(np.int64)
         if self.draws_as is None:
@@ -72,7 +72,7 @@ class StragglerScaling:
         return slow * (int(self.draws_as.max(initial=0)) + 1) + self.draws_as
 
     def on_graph(self, graph: TaskGraph) -> TaskGraph:
-        """The same durations on the tasks of all ranks, as :func:`trine.parallel.instantiate.instantiate` numbers."""
+        """Scale the tasks of all ranks in a graph of :func:`trine.parallel.instantiate.instantiate` in the same way."""
         duration_ps = graph.duration_ps.copy()
         own = np.array([len(template.kind) for template in self.job.templates], np.int64)
         sizes = own[np.asarray(self.job.job.program_of, np.int64)]
@@ -84,10 +84,10 @@ class StragglerScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JobRun:
-    """What a run gave: the graph of the ranks that are shown, and their records.
+    """Result of a run: the graph of the shown ranks, and their records.
 
-    ranks: of each row of the graph. folded: None where every rank was simulated without a try; why: the reason.
-    sentence: what --verify-fold found. ends, reasons: as in :class:`trine.folding.observe.Observation`.
+    ranks: of each row of the graph. folded: None if trine did not try to fold; why: the reason. sentence: the result
+    of --verify-fold. ends, reasons: as in :class:`trine.folding.observe.Observation`.
     """
 
     graph: TaskGraph
@@ -107,14 +107,14 @@ class JobRun:
 
     @property
     def num_simulated(self) -> int:
-        """Ranks that were simulated, the most at a time."""
+        """Maximum number of ranks simulated at a time."""
         return self.num_ranks if self.folded is None else self.folded.most_classes
 
 
 @dataclass(slots=True)
 class JobRunner:
-    """Runs one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: as of :class:`Folder`.
-    fullest_program: as of :func:`trine.folding.shown.representative_ranks`.
+    """Runner of one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: see :class:`Folder`.
+    fullest_program: see :func:`trine.folding.shown.representative_ranks`.
     """
 
     job: Job
@@ -130,7 +130,7 @@ class JobRunner:
     fullest_program: Callable[[], int] | None = None
 
     def run(self) -> JobRun:
-        """Simulate; raises SimulationError where ``verify`` finds a difference."""
+        """Simulate the job. Raises SimulationError if ``verify`` finds a difference."""
         if self.fold not in FOLDING:
             raise InputError(f"unknown folding {self.fold!r}{nearest(self.fold, FOLDING)}", field="fold")
         why = self._why_unfolded()
@@ -157,9 +157,9 @@ class JobRunner:
         return self._shown(folded, whole)
 
     def _are_alone(self, extraction: Extraction, whole: _Whole) -> bool:
-        """Whether schedules alone tell all of few ranks apart, as a chain does: their patterns need not be made.
+        """Return whether schedules alone distinguish all of a few ranks, as in a chain; patterns are then not needed.
 
-        Not where ranks of one program drift apart: then there is more to say of them (``sensitivity_warning``).
+        False if ranks of one program drift apart, since those need a warning (``sensitivity_warning``).
         """
         num_ranks = self.placement.num_ranks
         if self.stragglers is not None or num_ranks > SHOW_ALL or len(self.job.programs) == num_ranks:
@@ -183,7 +183,7 @@ class JobRunner:
         )
 
     def _scaling(self, patterns: JobPatterns) -> StragglerScaling | None:
-        """Factors on durations; where each class draws, the classes are those without jitter."""
+        """Return the factors on durations. If each class draws, the classes are the ones without jitter."""
         if self.stragglers is None:
             return None
         scaling = StragglerScaling(patterns, self.stragglers)
@@ -192,7 +192,7 @@ class JobRunner:
         return replace(scaling, draws_as=self._folder(patterns, scaling).first_classes())
 
     def _why_unfolded(self) -> str:
-        """Why every rank must be simulated by itself; "" where ranks may be folded."""
+        """Return the reason why every rank must be simulated, or "" if ranks may be folded."""
         if self.placement.num_ranks == 1:
             return ""
         if self.stragglers is not None and self.stragglers.tells_ranks_apart:
@@ -241,8 +241,8 @@ class JobRunner:
 
 
 class _Whole:
-    """All tasks of all ranks, made and simulated when they are asked for, by code that folding shares nothing but
-    storage with.
+    """All tasks of all ranks, built and simulated on demand. The code for this is independent of folding, except for
+    storage.
     """
 
     def __init__(self, runner: JobRunner, scaling: StragglerScaling | None) -> None:
@@ -272,7 +272,7 @@ class _Whole:
 
 
 def _why_queues(folder: Folder) -> str:
-    """Why a run on a network of queues does not fold; "" where it does, and on other networks."""
+    """Return the reason why a run on a queue network does not fold, or "" if it folds or the network has no queues."""
     if not folder.shared_link:
         return ""
     why = why_unfolded(network_model(folder.network))
@@ -284,8 +284,8 @@ def scope_of(
     observed: Callable[[Observation, Sequence[int], Scope], Result],
     judged: Callable[[Result], Result],
 ) -> Scope | None:
-    """What stands behind the rows of a result; ``observed`` makes a result of the ranks that somebody asks for,
-    ``judged`` adds what it warns of.
+    """Return the scope of a folded result, or None if nothing was folded. ``observed`` builds a result for the
+    requested ranks, ``judged`` adds its warnings.
     """
     folded = done.folded
     if folded is None:
@@ -341,7 +341,7 @@ def scope_of(
 
 
 def _why_so_many(job: JobPatterns, folded: FoldedRun) -> list[str]:
-    """What tells the classes apart."""
+    """Return the reasons for more than one class, as sentences."""
     programs, kinds = len(job.job.programs), len(job.patterns)
     if all(stage.partition.num_classes == 1 for stage in folded.stages):
         return []
@@ -355,7 +355,7 @@ def _why_so_many(job: JobPatterns, folded: FoldedRun) -> list[str]:
 
 
 class UnfoldedNumbers:
-    """Where the tasks of each rank are in the graph that :func:`trine.parallel.instantiate.instantiate` makes."""
+    """Task numbers of each rank in the graph from :func:`trine.parallel.instantiate.instantiate`."""
 
     def __init__(self, job: JobPatterns, graph: TaskGraph) -> None:
         self.job = job
@@ -371,7 +371,7 @@ class UnfoldedNumbers:
         self.firsts = sends[first]
 
     def of_rank(self, rank: int) -> Int64:
-        """int64[tasks of the rank's pattern]: the number of each in the graph."""
+        """Return the graph's task numbers for the rank's pattern: int64[tasks of the pattern]."""
         pattern = self.job.patterns[self.job.pattern_of[rank]]
         own, base = int(self.own[pattern.program]), int(self.base[rank])
         numbers = np.arange(base, base + pattern.num_tasks)
@@ -386,7 +386,7 @@ class UnfoldedNumbers:
 
 
 def unfolded_records(run: FoldedRun, graph: TaskGraph) -> Records:
-    """The records of every rank's tasks, numbered as in the unfolded ``graph``."""
+    """Return the records of all ranks' tasks, numbered as in the unfolded ``graph``."""
     numbers = UnfoldedNumbers(run.job, graph)
     columns = [np.full(graph.num_tasks, -1, np.int64) for _ in range(3)]
     ranks = range(run.job.grid.num_ranks)
@@ -406,7 +406,7 @@ def unfolded_records(run: FoldedRun, graph: TaskGraph) -> Records:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoldCheck:
-    """Folded and unfolded agreed: how many tasks of how many ranks were compared, and simulated."""
+    """Successful comparison of a folded and an unfolded run: counts of ranks and tasks compared and simulated."""
 
     num_ranks: int
     num_tasks: int
@@ -422,7 +422,7 @@ class FoldCheck:
 
 
 def check_fold(run: FoldedRun, graph: TaskGraph, unfolded: Records) -> FoldCheck:
-    """Compare every task of every rank. Raises SimulationError that names the first that differs."""
+    """Compare every task of every rank. Raises SimulationError with the first difference."""
     folded = unfolded_records(run, graph)
     for name in ("ready_ps", "start_ps", "end_ps"):
         differs = np.flatnonzero(getattr(folded, name) != getattr(unfolded, name))

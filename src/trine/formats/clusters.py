@@ -1,6 +1,6 @@
-"""Clusters in other tools' files, read and written: InfraGraph, nvidia-smi, NCCL, lstopo, CSV, networkx, GraphML.
+"""Read and write clusters in other tools' formats: InfraGraph, nvidia-smi, NCCL, lstopo, CSV, networkx, GraphML.
 
-docs/formats/imports.md says what is taken from each. Readers and writers are plug-ins; this module tells formats apart.
+docs/formats/imports.md lists the data read from each. Readers and writers are plug-ins; this module detects formats.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trine.outputs import write_text
 from trine.plugins import Registry
 from trine.spec import parse_json, parse_yaml
 
-#: A reader takes the content (text, or the data of JSON and YAML), the file's name, and the options ``gpu``, ``links``
-#: and ``links_from`` by name; that of InfraGraph also ``annotations`` and ``merge_switches``.
+#: A reader takes the content (text, or parsed JSON and YAML), the file's name, and the keyword options ``gpu``,
+#: ``links`` and ``links_from``; the InfraGraph reader also takes ``annotations`` and ``merge_switches``.
 READERS: Registry[Callable[..., Cluster]] = Registry(
     "format",
     "trine.cluster_readers",
@@ -39,7 +39,7 @@ READERS: Registry[Callable[..., Cluster]] = Registry(
         "graphml": "trine.formats.networkx_graph:graphml_cluster",
     },
 )
-#: A writer takes the cluster and returns text; that of InfraGraph also takes ``as_json`` and ``lossy``.
+#: A writer takes the cluster and returns text; the InfraGraph writer also takes ``as_json`` and ``lossy``.
 WRITERS: Registry[Callable[..., str]] = Registry(
     "format",
     "trine.cluster_writers",
@@ -50,14 +50,14 @@ WRITERS: Registry[Callable[..., str]] = Registry(
         "graphml": "trine.formats.networkx_graph:graphml_text",
     },
 )
-#: Formats of :data:`WRITERS` -> the endings that readers know them by.
+#: Formats of :data:`WRITERS` -> their file name endings.
 _ENDINGS = {
     "yaml": (".yaml", ".yml"),
     "infragraph": (".json", ".yaml", ".yml"),
     "csv": (".csv",),
     "graphml": (".graphml",),
 }
-#: The formats in words, for files that are none of them.
+#: The known formats, for error messages about other files.
 _KNOWN = (
     "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
     "links, node-link JSON, GraphML, a cluster file of trine; see trine help imports"
@@ -65,12 +65,12 @@ _KNOWN = (
 _ROCM = re.compile(
     r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE
 )
-#: Formats whose readers take plain data.
+#: Formats whose readers take parsed data instead of text.
 _DATA = ("infragraph", "networkx")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
 _XPU = re.compile(r"\bGPU \d+/\d+\b.*\b(S|XL\d+|XL\*|MDF)\b")
 _MATRIX_ROW = re.compile(r"^(?:\W*(?:\[\dm)?GPU0\s|(?:(?!GPU\d).)*\bGPU0[\s|]+X[\s|])", re.MULTILINE)
-#: Top keys of YAML that may be InfraGraph or node-link data.
+#: Top-level YAML keys that may mean InfraGraph or node-link data.
 _OTHER_KEYS = frozenset({"infrastructure", "instances", "components", "nodes"})
 _TOP_KEY = re.compile(r"^([A-Za-z_]\w*)[ ]*:", re.MULTILINE)
 
@@ -85,18 +85,17 @@ def read_any(
     annotations: str | os.PathLike[str] | None = None,
     merge_switches: bool = False,
 ) -> Cluster:
-    """Read a cluster from a file of any format that trine knows, told from its content.
+    """Read a cluster from a file of any known format, detected from its content.
 
     Parameters
     ----------
-    format: one of :data:`READERS`, for a file whose content leaves doubt.
-    links, links_from, gpu: numbers and GPU model where the file has none; see the readers.
+    format: one of :data:`READERS`, for a file with ambiguous content.
+    links, links_from, gpu: link numbers and GPU model for files that lack them; see the readers.
     annotations, merge_switches: InfraGraph only.
 
     Raises
     ------
-    SpecError: a format that is not known or not recognised, an option that the format does not take, and what the
-        readers raise.
+    SpecError: the format is unknown or not recognised, does not support an option, or its reader rejects the file.
     """
     options = {"links": links, "links_from": links_from, "gpu": gpu}
     more = {"annotations": annotations, "merge_switches": merge_switches}
@@ -119,7 +118,7 @@ def _read(file: str, format: str | None, options: dict[str, Any], more: dict[str
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Reading makes hundreds of thousands of small objects and no garbage; looking for it takes a third of the time."""
+    """Pause garbage collection: readers create many small objects but no garbage, and it costs a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -130,11 +129,11 @@ def _no_collector() -> Iterator[None]:
 
 
 def detect(file: str, format: str | None = None) -> tuple[str, object]:
-    """The format's name, and the file's content: plain data of YAML and JSON, else its text.
+    """Return the format's name and the file's content: parsed data for YAML and JSON, else text.
 
-    A mapping that is none of the others is taken for a cluster file of trine, whose reader says what is wrong with it.
+    A mapping with fields like a trine cluster file's counts as one; trine's reader then reports its errors.
 
-    Raises SpecError: an unknown name, a file that cannot be read, or content that is none of :data:`READERS`.
+    Raises SpecError for an unknown format name, an unreadable file, or content that no reader recognises.
     """
     if format is not None and format not in READERS:
         raise SpecError(f"unknown format {format!r}{nearest(format, READERS.names())}", field="format")
@@ -147,7 +146,7 @@ def detect(file: str, format: str | None = None) -> tuple[str, object]:
 
 
 def _by_text(text: str, file: str) -> str | None:
-    """The formats that need no parsing to tell, None for other YAML and JSON."""
+    """Return the format if the raw text shows it, None for other YAML and JSON."""
     head = text.lstrip()[:4096]
     if head.startswith("<"):
         root = _XML_ROOT.search(head)
@@ -175,7 +174,7 @@ def _by_text(text: str, file: str) -> str | None:
 
 
 def _like_cluster_file(keys: Collection[str]) -> bool:
-    """Whether a name at the beginning of a line is a field of cluster files, or nearly one."""
+    """Return whether any top-level key is a field of cluster files, or close to one."""
     from trine.cluster.schema import ClusterFile
 
     fields = ["base", *ClusterFile.model_fields]
@@ -212,13 +211,13 @@ def _by_keys(data: object, file: str) -> str:
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the format of :data:`WRITERS` that the ending of a name tells."""
+    """Return the format of :data:`WRITERS` for a file name's ending, None if unknown."""
     suffix = Path(path).suffix.lower()
     return next((name for name, endings in _ENDINGS.items() if suffix in endings), None)
 
 
 def check_ending(path: str | os.PathLike[str] | None, format: str) -> None:
-    """Refuse a name that ends like a file of another format: SpecError."""
+    """Raise SpecError if the file name has the ending of another format."""
     own = _ENDINGS.get(format, ())
     if path is not None and own and format_of(path) is not None and Path(path).suffix.lower() not in own:
         suffix = Path(path).suffix
@@ -226,17 +225,17 @@ def check_ending(path: str | os.PathLike[str] | None, format: str) -> None:
 
 
 def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: bool = False) -> str:
-    """A cluster as the text of a file.
+    """Return a cluster as file text.
 
     Parameters
     ----------
     format: one of :data:`WRITERS`.
     as_json: JSON instead of YAML, InfraGraph only.
-    lossy: let InfraGraph make links whose two directions differ alike (the slower one counts).
+    lossy: let InfraGraph write both directions of an asymmetric link at the slower rate.
 
     Raises
     ------
-    SpecError: an unknown format, links that InfraGraph cannot say, or circuits in another format than YAML.
+    SpecError: an unknown format, links that InfraGraph cannot express, or circuits in a format other than YAML.
     """
     if format not in WRITERS:
         raise SpecError(f"unknown format {format!r}{nearest(format, WRITERS.names())}", field="format")
@@ -246,13 +245,13 @@ def export_text(cluster: Cluster, format: str, *, as_json: bool = False, lossy: 
 def write_cluster(
     cluster: Cluster, path: str | os.PathLike[str], format: str, *, lossy: bool = False, source: object = None
 ) -> None:
-    """Write a cluster to a file; a name that ends in .json makes InfraGraph JSON.
+    """Write a cluster to a file; for InfraGraph, the ending .json selects JSON.
 
-    source: the file that the cluster comes from, which errors name in place of ``path``.
+    source: the cluster's original file, which error messages name instead of ``path``.
 
     Raises
     ------
-    SpecError: as :func:`export_text`, a name that ends like another format, or YAML that trine could not read again.
+    SpecError: as :func:`export_text`, a file name with another format's ending, or YAML that trine could not read back.
     InputError: the file cannot be written.
     """
     check_ending(path, format)

@@ -1,4 +1,4 @@
-"""Which catalogue entries a machine's own words stand for: GPU models, SM versions, PCIe speeds, processor vendors."""
+"""Catalogue entries for a machine's names: GPU models, SM versions, PCIe speeds, processor vendors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trine.cluster.presets import LinkType, known_links, link_named
 from trine.errors import InputError, SpecError, nearest
 from trine.units import parse_bandwidth, parse_time
 
-#: Compute capability (SM version) from, to: NVLink generation. NCCL's topo.h tells them apart in the same way.
+#: Compute capability (SM version) from, to: NVLink generation. NCCL's topo.h uses the same ranges.
 _BY_SM = ((60, 69, "nvlink1"), (70, 79, "nvlink2"), (80, 89, "nvlink3"), (90, 99, "nvlink4"), (100, 129, "nvlink5"))
 #: AMD's graphics target: generation of Infinity Fabric links between GPUs. HIP before ROCm 5.7 numbers gfx90a 910.
 _BY_GFX = {
@@ -28,23 +28,23 @@ _NVLINK_BY_MODEL = {
 _MODEL = re.compile(r"\b(?:P100|V100|A[18]00|G?H[128]00|H20|G?B[23]00|MI\d{2,3}[XA]?)\b", re.IGNORECASE)
 #: Compute capability from, to: generation of the GPU's PCIe (data sheets of P100 to B200).
 _PCIE_BY_SM = ((60, 79, 3), (80, 89, 4), (90, 129, 5))
-#: GT/s a lane: PCIe generation.
+#: GT/s per lane: PCIe generation.
 _BY_TRANSFERS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
-#: GB/s of data a lane after encoding, by generation.
+#: GB/s of data per lane after encoding, by generation.
 _LANE_GBPS = {3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8, 6: 8.0}
-#: Names of kinds of link that join GPUs.
+#: Names of the link kinds that connect GPUs.
 SCALE_UP_NAMES = ("nvlink", "xgmi")
-#: NVSwitches of these generations add up and multicast (NVLink SHARP, "NVLS").
+#: NVSwitches of these generations reduce and multicast (NVLink SHARP, "NVLS").
 REDUCING = ("nvlink4", "nvlink5")
 
 
 def nvlink_of_sm(sm: int) -> str | None:
-    """The NVLink generation of a compute capability, such as 90."""
+    """Return the NVLink generation of a compute capability, such as 90; None if it is not known."""
     return next((name for low, high, name in _BY_SM if low <= sm <= high), None)
 
 
 def xgmi_of_gfx(text: str) -> str | None:
-    """The Infinity Fabric generation of ``gfx942``, also written ``942``."""
+    """Return the Infinity Fabric generation of ``gfx942``, also written ``942``; None if it is not known."""
     return _BY_GFX.get(text if text.startswith("gfx") else f"gfx{text}")
 
 
@@ -68,25 +68,25 @@ def pcie_of_sm(sm: int) -> int | None:
 
 
 def pcie_of_speed(text: str) -> int | None:
-    """The generation of ``"16.0 GT/s PCIe"``, None where the file does not say."""
+    """Return the generation of ``"16.0 GT/s PCIe"``, or None if the file has no known speed."""
     match = re.match(r"\s*(\d{1,4}(?:\.\d*)?)\s*GT/s", text, re.ASCII)
     return None if match is None else _BY_TRANSFERS.get(f"{float(match[1]):g}")
 
 
 def pcie_rates(generation: int, lanes: Fraction) -> Link:
-    """Of a PCIe link with so many lanes: that part of the catalogue's x16; generations 1 and 2 as a part of 3."""
+    """Return a PCIe link with ``lanes`` lanes, scaled from the catalogue's x16 (generations 1 and 2 from 3's)."""
     entry = link_named(f"pcie{min(max(generation, 3), 6)}")
     return _lanes_of(entry, lanes / 16 * Fraction(2) ** min(generation - 3, 0))
 
 
 def pcie_of_bandwidth(gb_per_s: float) -> Link:
-    """Of a PCIe link of so many GB/s of data, as the smallest generation whose x16 carries them."""
+    """Return a PCIe link that carries ``gb_per_s`` GB/s of data, in the smallest generation whose x16 can."""
     generation = next((g for g, lane in _LANE_GBPS.items() if gb_per_s <= 16 * lane * 1.01), 6)
     return pcie_rates(generation, Fraction(round(1000 * gb_per_s / _LANE_GBPS[generation]), 1000))
 
 
 def socket_of(media: Media, vendor: str) -> Link:
-    """Return the link between the sockets of a machine, by the processor's vendor; of other vendors assume UPI."""
+    """Return the link between a machine's sockets, by processor vendor; for other vendors assume UPI."""
     text = vendor.lower()
     if "amd" in text or "hygon" in text:
         return media.of("socket", "infinity-fabric", f"processors of {vendor}")
@@ -95,23 +95,23 @@ def socket_of(media: Media, vendor: str) -> Link:
 
 
 def check_links_from(links_from: str | None) -> None:
-    """Check ``links_from``: these formats name their media, so that the catalogue is used for them in any case."""
+    """Check ``links_from``: these formats name their media, so the catalogue is always used for them."""
     if links_from not in (None, "catalogue"):
         raise SpecError(f"must be 'catalogue', got {links_from!r}", field="links_from")
 
 
 class Media:
-    """The numbers for the kinds of link of one machine: the user's choice first, else what the file's words imply."""
+    """Numbers for the link kinds of one machine: the user's choice, or else the entry that the file implies."""
 
     def __init__(self, choices: LinkChoices, file: object) -> None:
         self.choices, self.file = choices, file
         self.missing: dict[str, str] = {}
 
     def of(self, name: str, implied: str | None, why: str, lanes: Fraction | int | None = None) -> Link:
-        """Of a link of the kind ``name`` with so many lanes (None: those that are usual).
+        """Return a link of the kind ``name`` with ``lanes`` lanes (None: the usual number).
 
-        ``implied`` is the catalogue entry that the file's words stand for, ``why`` says which words. Without an entry
-        the kind is remembered, for :meth:`check` to report.
+        ``implied`` is the catalogue entry that the file implies, and ``why`` the text that implies it. A kind without
+        an entry is recorded for :meth:`check` to report.
         """
         choice = self.chosen(name)
         if choice is not None and (choice.entry is None or choice.lanes is not None):
@@ -127,7 +127,7 @@ class Media:
         return _lanes_of(entry, Fraction(entry.lanes if lanes is None else lanes))
 
     def pcie(self, generation: int | None, lanes: Fraction) -> Link:
-        """Of a PCIe link whose generation and lanes the file gives."""
+        """Return a PCIe link from the generation and lanes in the file."""
         choice = self.chosen("pcie")
         if choice is not None:
             return choice.rates(HOST_LINK)
@@ -138,11 +138,11 @@ class Media:
         return pcie_rates(generation, lanes)
 
     def chosen(self, name: str) -> LinkChoice | None:
-        """The user's choice for ``nvlink``, ``xgmi``, ``c2c``, ``pcie`` or ``socket``."""
+        """Return the user's choice for ``nvlink``, ``xgmi``, ``c2c``, ``pcie`` or ``socket``, or None."""
         return self.choices.choice("", name) if name in self.choices.given else None
 
     def check(self) -> None:
-        """Raise SpecError for kinds of link that nothing gave numbers, and for choices that no link needed."""
+        """Raise SpecError for link kinds without numbers, and for choices that no link needed."""
         if self.missing:
             lacking = "; ".join(f"{name} ({why})" for name, why in self.missing.items())
             first = next(iter(self.missing))
@@ -158,7 +158,7 @@ def _lanes_of(entry: LinkType, lanes: Fraction) -> Link:
     return LinkChoice(text=entry.name, entry=entry, lanes=lanes).rates(entry.link_class)
 
 
-#: What a link's name and description say of its medium, first match first (docs/formats/infragraph.md has the table).
+#: Patterns in a link's name and description -> its medium, first match first (table in docs/formats/infragraph.md).
 _SAYS = (
     (r"nvlink[-_ ]?c2c|\bc2c", "nvlink-c2c"),
     (r"nvlink[-_ ]?(\d)", "nvlink{0}"),
@@ -179,7 +179,7 @@ _ENTRY = re.compile(r"([A-Za-z][\w.-]*?)(?:\*(\d{1,9}(?:\.\d{1,9}|/\d{1,9})?))?"
 
 @dataclass(frozen=True, kw_only=True)
 class LinkChoice:
-    """Numbers for one kind of link: a catalogue entry with so many lanes, or a bandwidth and a latency."""
+    """Numbers for one kind of link: a catalogue entry with a number of lanes, or a bandwidth and a latency."""
 
     text: str
     entry: LinkType | None = None
@@ -188,9 +188,9 @@ class LinkChoice:
     latency_ps: int | None = None
 
     def rates(self, link_class: str, share: int = 1, *, hop: bool = False) -> Link:
-        """Bytes/s and ps of one link. Unless lanes were given, ``share`` links share the lanes that are usual.
+        """Return one link in bytes/s and ps. Unless lanes were given, ``share`` links share the usual lanes.
 
-        ``hop``: the link joins two switches, which some kinds cross faster than from a NIC.
+        ``hop``: the link joins two switches; for some kinds such a hop has a lower latency than one from a NIC.
         """
         if self.entry is None:
             assert self.bytes_per_s is not None
@@ -238,11 +238,11 @@ def parse_choice(text: str, field_name: str = "links") -> LinkChoice:
 
 @dataclass
 class LinkChoices:
-    """What the user chose for links that their file leaves without numbers.
+    """The user's choices for links that have no numbers in their file.
 
-    ``given`` maps the name of a link in the file, or ``device.link``, to what :func:`parse_choice` reads.
-    ``from_catalogue`` allows guessing the entry from the link's name and description. Each use is kept in ``used``
-    (what: where it is from), so that the cluster can say it.
+    ``given`` maps the name of a link in the file, or ``device.link``, to an argument of :func:`parse_choice`.
+    ``from_catalogue`` allows guessing the entry from the link's name and description. Each use is recorded in ``used``
+    (link: origin of its numbers), so that the cluster can report it.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class LinkChoices:
         self._touched: set[str] = set()
 
     def choice(self, scope: str, name: str, description: str = "") -> LinkChoice | None:
-        """The choice for link ``name`` of device type ``scope``, None if there is none."""
+        """Return the choice for link ``name`` of device type ``scope``, or None."""
         label = f"link {scope}.{name}" if scope else f"link {name}"
         for key in (f"{scope}.{name}", name):
             if key in self._parsed:
@@ -278,7 +278,7 @@ class LinkChoices:
 
 
 def guessed_entry(text: str) -> str | None:
-    """The catalogue entry that a link's name and description speak of, None if they do not or it is not known."""
+    """Return the catalogue entry that a link's name and description imply, or None."""
     for pattern, template in _SAYS:
         match = re.search(pattern, text.lower())
         if match:

@@ -1,4 +1,4 @@
-"""NCCL's and RCCL's topology XML (``NCCL_TOPO_DUMP_FILE``); docs/formats/imports.md says what is taken from it."""
+"""Reader of NCCL's and RCCL's topology XML (``NCCL_TOPO_DUMP_FILE``); docs/formats/imports.md lists the fields used."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from trine.formats.xml_tree import Element, parse_xml
 from trine.schema import show
 from trine.units import whole_number
 
-#: Elements that NCCL 2.4 to 2.29 and RCCL write; ``gin`` is what newer NCCL adds to a NIC and has no bandwidth.
+#: Elements that NCCL 2.4 to 2.29 and RCCL write; newer NCCL adds ``gin``, without a bandwidth, to a NIC.
 _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")
-#: PCI classes of network controllers, and of GPUs whose vendor a file for NCCL_TOPO_FILE may leave out.
+#: PCI classes of network controllers; vendors of GPUs (a file for NCCL_TOPO_FILE may omit the vendor).
 _NIC_CLASSES, _GPU_VENDORS = ("0x0200", "0x0207", "0x0280"), ("", "0x10de", "0x1002")
 #: Generation and lanes that NCCL assumes for a PCIe link without a speed (src/graph/topo.cc).
 _DEFAULT_PCIE, _DEFAULT_LANES = 3, 16
-#: What a target of NVLink is, by how its PCI class begins.
+#: PCI class prefixes of NVLink targets.
 _NVSWITCH, _NVLINK_CPU, _GPU_CLASSES = "0x068000", "0x068001", ("0x03", "0x12")
 
 
@@ -51,14 +51,14 @@ def nccl_xml_cluster(
 
     Parameters
     ----------
-    gpu: the GPU model; the file has none. It does not change the links.
-    links: numbers of ``nvlink`` or ``xgmi`` (a lane), ``pcie``, ``c2c`` and ``socket`` instead of those that the
-        file's SM version, speeds and processor vendor stand for.
+    gpu: the GPU model, which the file does not name. It does not change the links.
+    links: rates of ``nvlink`` or ``xgmi`` (per lane), ``pcie``, ``c2c`` and ``socket``; they override the rates
+        implied by the file's SM version, speeds and processor vendor.
     links_from: as for the other readers; the catalogue is used in any case.
 
     Raises
     ------
-    SpecError: not such a file, an unknown element, a link to what is not there, links without numbers.
+    SpecError: another kind of file, an unknown element, a link to a missing device, links without rates.
     """
     check_links_from(links_from)
     root = parse_xml(text, file)
@@ -107,7 +107,7 @@ class _SystemReader:
         self.order_by_rank()
 
     def find_bare_gpus(self, root: Element) -> None:
-        """Number the GPUs of a file written for NCCL_TOPO_FILE, where they are PCI devices without a <gpu>, by bus."""
+        """Number the GPUs by bus if the file has no <gpu>, only PCI devices (as written for NCCL_TOPO_FILE)."""
         leaves = [element for element in _walk(root) if element.tag == "pci" and not element.children]
         if any(element.tag == "gpu" for element in _walk(root)):
             return
@@ -125,11 +125,11 @@ class _SystemReader:
         return element.children
 
     def host_of(self, cpu: Element) -> str:
-        """The node of a processor: files of several hosts carry a hash each."""
+        """Return the node of a processor; a file of several hosts has a hash per host."""
         return self.hosts.setdefault(cpu.get("host_hash"), f"node{len(self.hosts)}")
 
     def name(self, host: str, local: str) -> str:
-        """A device's name, with its host where the file has several."""
+        """Return a device's name, prefixed with its host if the file has several hosts."""
         return f"{host}.{local}" if self.several else local
 
     def cpu(self, cpu: Element) -> None:
@@ -147,7 +147,7 @@ class _SystemReader:
                 self.nic(child, index, host, None)
 
     def pci(self, pci: Element, above: int, host: str) -> None:
-        """Add a PCI device: a bridge with more below it, a GPU, or a NIC; its link is the one to what is above it."""
+        """Add a PCI device (a bridge with its children, a GPU or a NIC) and its upstream link."""
         bus = pci.get("busid")
         rates = self.rates(pci)
         inside = self.children(pci, ("pci", "gpu", "nic", "pcilink"))
@@ -173,14 +173,14 @@ class _SystemReader:
                 self.notes.append(f"line {child.line}: <pcilink> (a shortcut of PCIe switches) left out")
 
     def unused(self, name: str, element: Element) -> str:
-        """Return a name that no device has, and note it if a file has two devices on one bus."""
+        """Return an unused device name, and add a note if a file has two devices on one bus."""
         if name not in self.draft.index:
             return name
         self.notes.append(f"line {element.line}: a second device on bus {element.get('busid')}")
         return next(f"{name}-{i}" for i in range(2, len(self.draft.index) + 3) if f"{name}-{i}" not in self.draft.index)
 
     def rates(self, pci: Element) -> Link:
-        """Return the link above a PCI device; without a speed that of the GPU model, else what NCCL assumes."""
+        """Return a PCI device's upstream link; without a speed, the GPU model's PCIe or NCCL's default applies."""
         text, lanes = pci.get("link_speed"), self.width(pci)
         if text or self.media.chosen("pcie") is not None:
             return self.media.pcie(pcie_of_speed(text), lanes or Fraction(_DEFAULT_LANES))
@@ -195,7 +195,7 @@ class _SystemReader:
         return self.media.pcie(generation, lanes or Fraction(_DEFAULT_LANES))
 
     def width(self, pci: Element) -> Fraction:
-        """Return the lanes of a link, 0 if the file has none or an impossible number (virtual machines do)."""
+        """Return the lanes of a link, or 0 if missing or impossible (as in virtual machines)."""
         text = pci.get("link_width", "0") or "0"
         lanes = whole_number(text, most=10**9)
         if lanes is None:
@@ -221,7 +221,7 @@ class _SystemReader:
         return number
 
     def nic(self, nic: Element, above: int, host: str, rates: Link | None) -> None:
-        """A NIC with its ports. One that NCCL saw no PCI device of hangs at the processor, as fast as its ports."""
+        """Add a NIC with its ports; without a PCI device it attaches to the processor at the speed of its ports."""
         ports = [port for port in self.children(nic, ("net", "gin")) if port.tag == "net"]
         if not ports:
             return
@@ -247,7 +247,7 @@ class _SystemReader:
         return self.draft.add(Device(name=name, kind=NIC, node=host, forwards=True))
 
     def gpu_links(self, index: int, gpu: Element, cpu: int) -> None:
-        """NVLinks and the like of a GPU. Those to NVSwitches end in one switch a host, as NCCL itself counts them."""
+        """Add the NVLink, xGMI and C2C links of a GPU; NVSwitches merge into one switch per host, as in NCCL."""
         host = str(self.draft.devices[index].node)
         lanes: dict[tuple[str, int], int] = {}
         for link in self.children(gpu, ("nvlink", "xgmi", "c2c")):
@@ -267,7 +267,7 @@ class _SystemReader:
                 lanes[link.tag, target] = lanes.get((link.tag, target), 0) + self.number(link, "count")
         for (tag, target), count in lanes.items():
             if self.draft.devices[target].kind == GPU and target < index and self.names_back(target, index):
-                continue  # the other GPU has said it
+                continue  # already joined from the other GPU
             if count < 1:
                 raise self.fault(gpu, f"an {tag} with {count} lanes")
             rates = self.media.of(tag, *self.generation(gpu, tag), Fraction(count))
@@ -284,7 +284,7 @@ class _SystemReader:
         )
 
     def generation(self, gpu: Element, tag: str) -> tuple[str | None, str]:
-        """The catalogue entry of a GPU's links, and which words of the file say so."""
+        """Return the catalogue entry of a GPU's links, and the attribute of the file that implies it."""
         if tag == "xgmi":
             text = gpu.get("gcn") or gpu.get("arch")
             by_model = xgmi_of_model(self.gpu) if self.gpu else None
@@ -293,7 +293,7 @@ class _SystemReader:
         return nvlink_of_sm(sm), f"sm {sm}"
 
     def link_target(self, link: Element, host: str, cpu: int) -> int | None:
-        """Where an NVLink ends: a GPU by its bus, the host's NVSwitch, or the processor."""
+        """Return the target of an NVLink: a GPU by its bus, the host's NVSwitch, or the processor."""
         kind, bus = link.get("tclass"), link.get("target").lower()
         if (host, bus) in self.by_bus and not kind.startswith(_NVSWITCH):
             return self.by_bus[host, bus]
@@ -326,7 +326,7 @@ class _SystemReader:
             join_by_nvswitch(self, self.gpu, "the file does not show where NVLinks end", may_have=is_hidden)
 
     def join_c2c(self, gpu: int, cpu: int, link: Element) -> None:
-        """The link of a GPU to the processor on its module: MB/s times their number, where the file has them."""
+        """Join a GPU to the processor on its module, at count times MB/s if the file has both."""
         count, speed = self.number(link, "count", 1), self.number(link, "bw", 0)
         rates = self.media.of("c2c", "nvlink-c2c", "a <c2c> link", Fraction(1))
         if speed > 0 and count > 0 and self.media.chosen("c2c") is None:
@@ -334,7 +334,7 @@ class _SystemReader:
         self.draft.join(gpu, cpu, rates)
 
     def order_by_rank(self) -> None:
-        """GPUs by rank, or by device number where the file has no ranks of its own for each."""
+        """Order GPUs by rank; keep the order of the file if ranks are missing or not unique."""
         ranks = [rank for _, rank, _, _ in self.gpus]
         indices = [index for index, _, _, _ in self.gpus]
         if min(ranks) < 0:
@@ -354,6 +354,6 @@ def _walk(root: Element) -> Iterator[Element]:
 
 
 def _is_gpu(pci: Element) -> bool:
-    """Whether a PCI device is a GPU that computes: a 3D controller, an accelerator, or AMD's display class."""
+    """Return True if a PCI device is a compute GPU: a 3D controller, an accelerator, or AMD's display class."""
     kind, vendor = pci.get("class"), pci.get("vendor").lower()
     return kind.startswith(("0x0302", "0x0380", "0x12")) or (kind.startswith("0x03") and vendor in _GPU_VENDORS)

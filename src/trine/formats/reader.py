@@ -1,4 +1,4 @@
-"""From what a file says to a cluster: named devices and two-way wires, kept apart where they are parallel."""
+"""Build a cluster from a reader's devices and two-way wires; parallel wires stay separate."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trine.cluster.tables import LinkTable
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media
 
-#: More of either than this is taken for a mistake, or for an attack by a few bytes that ask for gigabytes.
+#: Larger machines are rejected as mistakes, or as attacks by a few bytes that request gigabytes.
 MAX_DEVICES, MAX_WIRES = 1 << 20, 1 << 21
 
 
 class Cable(NamedTuple):
-    """A link both ways between two device indices; ``back`` differs from ``link`` where the directions do.
+    """A two-way link between two device indices; ``back`` is the link from ``b`` to ``a`` if it differs.
 
-    With ``one_way`` there is only the direction from ``a`` to ``b``.
+    With ``one_way``, only the direction from ``a`` to ``b`` exists.
     """
 
     a: int
@@ -33,7 +33,7 @@ class Cable(NamedTuple):
 
 
 def directed(cables: Iterable[Cable]) -> Iterator[tuple[int, int, Link]]:
-    """Each direction of each cable: from, to, and the link without ends."""
+    """Yield each direction of each cable: source, target, link."""
     for a, b, link, back, one_way in cables:
         yield a, b, link
         if not one_way:
@@ -51,11 +51,11 @@ def assemble(
     library: str | None = None,
     says_who_forwards: bool = False,
 ) -> Cluster:
-    """A cluster of what was read; GPUs forward the traffic of others where nothing else joins them.
+    """Build a cluster; GPUs forward other GPUs' traffic if no switch connects them all.
 
-    ``says_who_forwards``: the file itself does, as those that trine writes.
+    ``says_who_forwards``: the file states which devices forward, as trine's own files do.
 
-    Raises SpecError: no GPU, a repeated name, or what :class:`Cluster` refuses; names the file.
+    Raises SpecError, with the file, for no GPU, a repeated name, or an invalid :class:`Cluster`.
     """
     if not any(device.kind == GPU for device in devices):
         raise SpecError("has no GPU", file=file)
@@ -79,7 +79,7 @@ def assemble(
 
 
 def gpus_must_forward(devices: Sequence[Device], pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether some GPUs that wires join, directly or not, reach each other only through other GPUs."""
+    """Return whether some connected GPUs reach each other only through other GPUs."""
     if any(device.kind == GPU and device.forwards for device in devices):
         return False
     forwards = [device.forwards for device in devices]
@@ -107,13 +107,13 @@ def _islands(gpus: list[int], groups: _Groups) -> list[list[int]]:
 
 
 def _cut_off(island: list[int], reached: Mapping[int, set[int]], direct: Mapping[int, set[int]]) -> bool:
-    """Whether neither one switched network nor direct wires join every pair of the island's GPUs."""
+    """Return whether some pair of the island's GPUs shares neither a switched network nor a direct wire."""
     if set.intersection(*(reached[gpu] for gpu in island)):
         return False
     everyone = set(island)
     return any(
         not (reached[gpu] & reached[other]) for gpu in island for other in everyone - direct[gpu]
-    )  # quadratic only where no network joins all
+    )  # quadratic only if no network joins all GPUs
 
 
 class _Groups:
@@ -134,10 +134,10 @@ class _Groups:
 
 
 def class_between(a: Device, b: Device) -> str:
-    """What a link is for, where the file does not say, from what it joins.
+    """Return the class of a link from the devices it joins, for files that do not state it.
 
-    Between nodes, or to a switch outside all nodes: scale-out. GPU to GPU or to a switch within a node: scale-up. All
-    else: host (PCIe and the like).
+    Between nodes, or outside all nodes: scale-up with a GPU at either end, else scale-out. Within a node: scale-up for
+    GPU to GPU and GPU to switch, else host (PCIe and the like).
     """
     if a.node != b.node or a.node is None:
         return SCALE_UP if a.kind == GPU or b.kind == GPU else SCALE_OUT
@@ -148,9 +148,9 @@ def class_between(a: Device, b: Device) -> str:
 
 
 def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> tuple[list[Device], list[Cable], int]:
-    """Make one switch of those that join the same devices in the same way, adding up their bandwidths.
+    """Merge switches that join the same GPUs of a node by equal links into one, and add up their bandwidths.
 
-    Returns devices, wires, and how many switches are gone. Cables between merged switches go with them.
+    Returns devices, wires, and the number of removed switches. Cables between merged switches are removed too.
     """
     around: dict[int, list[tuple[int, Link]]] = {}
     for wire in wires:
@@ -178,7 +178,7 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
 def _without(
     devices: Sequence[Device], wires: Sequence[Cable], stands_for: Mapping[int, int], gone: set[int]
 ) -> tuple[list[Device], list[Cable]]:
-    """Devices but those gone, and wires between what stands for their ends, added up where they became parallel."""
+    """Return the remaining devices, and the wires moved to them; wires that became parallel are added up."""
     kept = [i for i in range(len(devices)) if i not in gone]
     position = {old: new for new, old in enumerate(kept)}
     total: dict[object, Cable] = {}
@@ -207,7 +207,7 @@ def _sum(first: Cable, second: Cable) -> Cable:
 
 
 def kind_named(text: str, file: object, field: str) -> str:
-    """A device kind of trine, accepting the words of other tools."""
+    """Return trine's device kind for a kind in trine's or another tool's terms."""
     known = {
         **{kind: kind for kind in (GPU, HOST, SWITCH, NIC)},
         "xpu": GPU, "npu": GPU, "tpu": GPU, "accelerator": GPU,
@@ -220,7 +220,7 @@ def kind_named(text: str, file: object, field: str) -> str:
 
 
 class TopologyBuilder:
-    """Devices and wires as a reader finds them; names are made unique by the reader."""
+    """Devices and wires collected by a reader, which makes the names unique."""
 
     def __init__(self, file: object) -> None:
         self.file = file
@@ -229,7 +229,7 @@ class TopologyBuilder:
         self.index: dict[str, int] = {}
 
     def add(self, device: Device) -> int:
-        """Index of a new device. Raises SpecError for a second one of its name."""
+        """Add a device and return its index. Raises SpecError for a repeated name or too many devices."""
         if device.name in self.index:
             raise SpecError(f"two devices are named {device.name!r}", file=self.file)
         if len(self.devices) >= MAX_DEVICES:
@@ -239,13 +239,13 @@ class TopologyBuilder:
         return len(self.devices) - 1
 
     def join(self, a: int, b: int, rates: Link) -> None:
-        """A wire both ways. Raises SpecError where there are too many."""
+        """Add a two-way wire. Raises SpecError for too many wires."""
         if len(self.wires) >= MAX_WIRES:
             raise SpecError(f"has more than {MAX_WIRES} links", file=self.file)
         self.wires.append(Cable(a, b, rates))
 
     def gpus_in_order(self, order: Sequence[int]) -> None:
-        """Renumber the devices so that the GPUs come in the order given, in the places that GPUs have."""
+        """Permute the GPUs into ``order``; all other devices keep their indices."""
         places = sorted(order)
         position = {gpu: place for place, gpu in zip(places, order, strict=True)}
         devices = list(self.devices)
@@ -257,7 +257,7 @@ class TopologyBuilder:
 
 
 class Reader(Protocol):
-    """What a reader of a machine's file has when it is through."""
+    """State of a reader after it has parsed a machine's file."""
 
     file: str
     draft: TopologyBuilder
@@ -267,7 +267,7 @@ class Reader(Protocol):
 
 
 def read_out(reader: Reader, how: str) -> Cluster:
-    """The cluster that a reader has drafted; ``how`` the file came about, for its sources."""
+    """Return the cluster that a reader drafted; ``how`` describes the file's origin, for the sources."""
     reader.media.check()
     return assemble(
         Path(reader.file).stem,
@@ -283,7 +283,7 @@ def read_out(reader: Reader, how: str) -> Cluster:
 def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: bool = False) -> None:
     """Join each host's GPUs by an NVSwitch if the user chose NVLinks (``--link nvlink=ENTRY``).
 
-    Else note ``why`` they are missing, if the GPU model has NVLinks or (without a model) ``may_have`` them.
+    Otherwise note ``why`` they are missing, if the GPU model has NVLinks or, for an unknown model, ``may_have`` is set.
     """
     draft = reader.draft
     gpus = [i for i, device in enumerate(draft.devices) if device.kind == GPU]
@@ -303,7 +303,7 @@ def join_by_nvswitch(reader: Reader, gpu: str | None, why: str, *, may_have: boo
 
 
 def gpu_named(name: str | None) -> str | None:
-    """The GPU model of this name or alias. Raises SpecError where there is none."""
+    """Return the name of the GPU model with this name or alias. Raises SpecError if no model matches."""
     if name is None:
         return None
     return load_gpu(name).name

@@ -1,6 +1,6 @@
-"""Builds GPU programs: operations one by one or many at once, of named ranks or of one rank that all others follow.
+"""Builder of GPU programs: operations one by one or in blocks, for named ranks or for one rank that all others follow.
 
-The only place that lays out the columns of a :class:`GpuProgram`. Operands are absolute (``rank`` is a rank) or, in a
+Only this module lays out the columns of a :class:`GpuProgram`. Operands are absolute (``rank`` is a rank) or, in a
 program of ``ranks=``, relative to the rank that runs them (``rank`` is a distance).
 """
 
@@ -15,15 +15,15 @@ import numpy.typing as npt
 from trine.arrays import Int32, Int64, spans
 from trine.gpu.program import COLUMNS, KERNEL_COLUMNS, OP_COLUMNS, OPERAND_COLUMNS, POINTERS, Buffer, GpuProgram
 
-#: Buffers begin on multiples of this.
+#: Buffers begin at multiples of this.
 ALIGN_BYTES = 1 << 20
 
-#: One number for all, or one for each.
+#: One number for all rows, or one per row.
 Column = Int64 | int
 
 
 class Operand(NamedTuple):
-    """One operand: memory of ``rank`` at ``address`` bytes; line i ``i * step`` bytes on; ``semaphore`` -1: none.
+    """One operand: memory of ``rank`` at ``address`` bytes; line i ``i * step`` bytes on; no semaphore if it is -1.
 
     Relative: rank r means memory of rank (r + ``rank``) modulo ranks, at ``address`` + ((r + ``chunk``) modulo ranks) *
     ``stride``. Absolute operands have no stride.
@@ -39,7 +39,7 @@ class Operand(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation with its operands, sources before targets: what :meth:`ProgramBuilder.add` takes."""
+    """One operation with its operands, sources before targets: the arguments of :meth:`ProgramBuilder.add`."""
 
     kind: int
     amount: int
@@ -66,8 +66,8 @@ _FIELDS = tuple(f"operand_{field}" for field in Operand._fields)
 class Operations(NamedTuple):
     """n operations with m operands in the order of the program.
 
-    ops: int64[n] by the names of OP_COLUMNS; those left out are 0. num_operands: int64[n]. operands: int64[m] by the
-    names of OPERAND_COLUMNS, and ``operand_chunk`` and ``operand_stride`` where they are relative.
+    ops: int64[n] by the names of OP_COLUMNS; missing columns are 0. num_operands: int64[n]. operands: int64[m] by the
+    names of OPERAND_COLUMNS, plus ``operand_chunk`` and ``operand_stride`` if they are relative.
     """
 
     ops: Mapping[str, Int64]
@@ -76,7 +76,7 @@ class Operations(NamedTuple):
 
 
 class _OperationBlock(NamedTuple):
-    """n operations of one kind with m operands each, somewhere in their workgroups: operands int64[fields, n, m]."""
+    """n operations of one kind with m operands each, in any order: operands int64[fields, n, m]."""
 
     kind: int
     label: int
@@ -87,7 +87,7 @@ class _OperationBlock(NamedTuple):
 
 
 class ProgramBuilder:
-    """A program as it is written: buffers and semaphores, then operations, workgroup by workgroup, kernel by kernel."""
+    """A program under construction: buffers and semaphores, then operations by workgroup, workgroups by kernel."""
 
     def __init__(self, name: str, num_ranks: int, *, line_bytes: int = 128, num_hosts: int = 0) -> None:
         self.name, self.num_ranks, self.line_bytes, self.num_hosts = name, num_ranks, line_bytes, num_hosts
@@ -104,21 +104,21 @@ class ProgramBuilder:
         self._kernel_ptr = [0]
 
     def buffer(self, name: str, size_bytes: int, *, uncached: bool = False) -> int:
-        """A new buffer behind the last one; returns where it begins, bytes."""
+        """Add a buffer after the last one and return its first byte."""
         last = self.buffers[-1] if self.buffers else None
         base = 0 if last is None else -(-(last.base + last.size_bytes) // ALIGN_BYTES) * ALIGN_BYTES
         self.buffers.append(Buffer(name=name, base=base, size_bytes=size_bytes, uncached=uncached))
         return base
 
     def semaphores(self, count: int) -> int:
-        """New semaphores on every rank; returns the number of the first."""
+        """Add semaphores on every rank and return the number of the first."""
         first = self.num_semaphores
         self.num_semaphores += count
         return first
 
     @classmethod
     def like(cls, program: GpuProgram) -> ProgramBuilder:
-        """With the name, ranks, lines, buffers, labels and semaphores of a program, but no kernels."""
+        """Return a builder with the name, ranks, lines, buffers, labels and semaphores of a program, but no kernels."""
         hosts = program.num_hosts
         builder = cls(program.name, program.num_ranks, line_bytes=program.line_bytes, num_hosts=hosts)
         builder.buffers = list(program.buffers)
@@ -127,13 +127,13 @@ class ProgramBuilder:
         return builder
 
     def label(self, text: str | None) -> int:
-        """The number of a label; -1 of none."""
+        """Return the number of a label, or -1 for None."""
         return -1 if text is None else self._labels.setdefault(text, len(self._labels))
 
     def add(
         self, kind: int, amount: int, operands: Iterable[Operand], label: str | None = None, unroll: int = 0
     ) -> None:
-        """One operation of the workgroup at work; sources come before targets."""
+        """Add one operation to the current workgroup; sources come before targets."""
         before = len(self._operands)
         self._operands.extend(operands)
         added = len(self._operands) - before
@@ -144,7 +144,7 @@ class ProgramBuilder:
     def add_block(
         self, kind: int, workgroup: Int64, order: Int64, amount: Column, operands: Sequence[OperandBlock], label: str
     ) -> None:
-        """One operation at each (workgroup, order), both int64[n]; :meth:`end_workgroups` puts them in order."""
+        """Add one operation at each (workgroup, order), both int64[n]; :meth:`end_workgroups` sorts them."""
         n = len(workgroup)
         if n == 0:
             return
@@ -163,10 +163,10 @@ class ProgramBuilder:
         self.num_operands += n * sum(widths)
 
     def reserve(self, num_operands: int) -> None:
-        """Called before a block with so many operands is stored; builders with a limit raise InputError here."""
+        """Prepare for a block of ``num_operands`` operands; builders with a limit raise InputError here."""
 
     def extend(self, operations: Operations, sizes: Iterable[int]) -> None:
-        """Whole workgroups at once, with so many operations each."""
+        """Add whole workgroups at once; ``sizes`` are their numbers of operations."""
         self._flush()
         self._written.append(operations)
         self.num_ops += len(operations.num_operands)
@@ -175,11 +175,11 @@ class ProgramBuilder:
             self._workgroup_ptr.append(self._workgroup_ptr[-1] + size)
 
     def end_workgroup(self) -> None:
-        """The operations since the last one are one workgroup."""
+        """End a workgroup, which holds the operations since the last one."""
         self._workgroup_ptr.append(self.num_ops)
 
     def end_workgroups(self, count: int) -> None:
-        """The blocks that were added are ``count`` workgroups; of equal order the block that came first is first."""
+        """End ``count`` workgroups made of the added blocks; operations of equal order stay in block order."""
         blocks, self._unsorted = self._unsorted, []
         counts = [len(block.workgroup) for block in blocks]
         workgroup = np.concatenate([block.workgroup for block in blocks])
@@ -199,11 +199,11 @@ class ProgramBuilder:
         self._workgroup_ptr += (self._workgroup_ptr[-1] + ends).tolist()
 
     def end_kernel(self, rank: int, wavefronts: int = 1, name: str = "") -> None:
-        """The workgroups since the last kernel are one of this rank."""
+        """End a kernel of ``rank``, which holds the workgroups since the last kernel."""
         self.end_kernels((rank,), wavefronts, name)
 
     def end_kernels(self, ranks: Sequence[int], wavefronts: int, name: str) -> None:
-        """The workgroups since the last kernel are one kernel of each of these ranks, with as many workgroups each."""
+        """End one kernel per rank in ``ranks``; they share the workgroups since the last kernel equally."""
         first = self._kernel_ptr[-1]
         each = (len(self._workgroup_ptr) - 1 - first) // len(ranks)
         for number, rank in enumerate(ranks, 1):
@@ -219,12 +219,12 @@ class ProgramBuilder:
         payload_bytes: int = 0,
         notes: tuple[str, ...] = (),
     ) -> GpuProgram:
-        """The whole program.
+        """Return the whole program.
 
         ranks: None: operands are absolute; else they are relative, and each of these ranks runs the kernels. grid: the
-            sizes of what the ranks form, row-major, where distances and chunks are places in it (modulo each size); by
-            default one ring.
-        semaphores: of each rank, the initial values of its first ones, the others begin at 0.
+            sizes of the ranks' grid, row-major; distances and chunks are positions in it (modulo each size). The
+            default is one ring.
+        semaphores: for each rank, the initial values of its first semaphores; the others begin at 0.
         """
         self._flush()
         columns = {
@@ -263,7 +263,7 @@ class ProgramBuilder:
         )
 
     def _flush(self) -> None:
-        """What was added one by one becomes columns."""
+        """Convert the operations added one by one to columns."""
         if not self._rows:
             return
         *ops, num_operands = np.array(self._rows, np.int64).T
@@ -274,14 +274,14 @@ class ProgramBuilder:
         self._rows, self._operands = [], []
 
     def _column(self, parts: Sequence[tuple[int, Int64 | None]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """(length, values or None: all 0) of each part, behind each other."""
+        """Concatenate the parts (length, values); None means all zeros."""
         values = [np.zeros(length, dtype) if part is None else part.astype(dtype) for length, part in parts]
         return np.concatenate([np.zeros(0, dtype), *values])
 
     def _rotated(
         self, columns: Mapping[str, npt.NDArray[Any]], ranks: Int64, grid: Sequence[int]
     ) -> dict[str, npt.NDArray[Any]]:
-        """The columns of rank 0 -> of all ``ranks``, int64[n, 1]."""
+        """Return the columns of all ``ranks``, int64[n, 1], from the columns of rank 0."""
         rotated = {name: np.tile(column, len(ranks)) for name, column in columns.items()}
         chunk = _moved(columns["operand_chunk"], ranks, grid)
         rotated["operand_address"] = (columns["operand_address"] + chunk * columns["operand_stride"]).ravel()
@@ -291,7 +291,7 @@ class ProgramBuilder:
 
 
 def _moved(places: Int64, by: Int64, grid: Sequence[int]) -> Int64:
-    """Places in a grid, row-major, moved along each of its dimensions."""
+    """Return places in a row-major grid, moved along each of its dimensions."""
     found, scale = np.zeros(np.broadcast_shapes(places.shape, by.shape), np.int64), 1
     for size in reversed(grid):
         found += (places + by) % size * scale
@@ -300,13 +300,13 @@ def _moved(places: Int64, by: Int64, grid: Sequence[int]) -> Int64:
 
 
 def _repeated(ptr: Sequence[int] | Int64, times: int) -> Int64:
-    """Pointers of one rank -> of ``times`` ranks that do the same."""
+    """Return the pointers of ``times`` identical ranks from the pointers of one."""
     inner = np.asarray(ptr[:-1], np.int64) + np.arange(times, dtype=np.int64)[:, None] * int(ptr[-1])
     return np.append(inner.ravel(), int(ptr[-1]) * times)
 
 
 def operations_of(program: GpuProgram) -> list[Operation]:
-    """The operations of a program, one by one."""
+    """Return the operations of a program, one by one."""
     columns = [getattr(program, name).tolist() for name in OPERAND_COLUMNS]
     operands = [Operand(*row) for row in zip(*columns, strict=True)]
     labels, ptr = [*program.labels, None], program.operand_ptr.tolist()

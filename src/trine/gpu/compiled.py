@@ -1,4 +1,4 @@
-"""Shell of the compiled load-store loop: runs it, reports progress, raises. Imports numba."""
+"""Driver of the compiled load-store loop: runs it, reports progress, raises errors. Imports numba."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from trine.graph.taskgraph import PROGRESS_S, Progress, Records
 if TYPE_CHECKING:
     from trine.gpu.start import GpuState
 
-#: Events between two looks at the clock and at Ctrl-C: some 50 ms.
+#: Events between two checks of the clock and of Ctrl-C: about 50 ms.
 BUDGET = 1 << 20
 
 
 def is_cold_loop() -> bool:
-    """Whether the next run has to compile the loop first."""
+    """Return whether the next run has to compile the loop first."""
     return is_cold(advance)
 
 
@@ -47,12 +47,12 @@ def simulate(
     on_compile: Callable[[], None] | None = None,
     stop_when_stuck: bool = False,
 ) -> GpuOutcome:
-    """Run ``system``; stops early at ``until_ps``, on Ctrl-C, or (``stop_when_stuck``) in place of a DeadlockError.
+    """Run ``system``; stop early at ``until_ps``, on Ctrl-C, or (``stop_when_stuck``) instead of a DeadlockError.
 
     Raises
     ------
-    DeadlockError: nothing can happen any more; names the wavefronts that wait.
-    InputError: the record of what comes from outside is of another program or model.
+    DeadlockError: no event can happen any more; names the waiting wavefronts.
+    InputError: the replayed record belongs to another program or model.
     SimulationError: simulated time passes 106 days.
     """
     if on_compile is not None and is_cold_loop():
@@ -67,9 +67,9 @@ def simulate(
 def simulate_until(
     system: GpuSystem, first: Int64, progress: Progress | None = None, on_compile: Callable[[], None] | None = None
 ) -> GpuState:
-    """The state when the last of the operations ``first`` has begun, or nothing can happen, and nothing has come.
+    """Return the state, before any arrivals, once all operations ``first`` have begun or no event can happen.
 
-    first: the first acquire of each workgroup; -2 in ``counters.op_start`` of those that have not begun.
+    first: the first acquire of each workgroup; ``counters.op_start`` is -2 for those that have not begun.
     """
     if on_compile is not None and is_cold_loop():
         on_compile()
@@ -81,7 +81,7 @@ def simulate_until(
 
 
 def simulate_from(state: GpuState, system: GpuSystem, progress: Progress | None = None) -> GpuOutcome:
-    """Go on from a state of :func:`simulate_until`, which stays as it is; ``system``: as of ``goes_on``."""
+    """Continue from a state of :func:`simulate_until`, without changing it; ``system``: as in ``goes_on``."""
     return _finish(goes_on(state, system), system, progress)
 
 
@@ -92,7 +92,7 @@ def _finish(
         finished = _drive(state, system, progress)
     except KeyboardInterrupt:
         if stop_when_stuck:
-            raise  # or it would look as if it were stuck
+            raise  # otherwise an interrupted run would look stuck
         finished = False
     if finished and state.clock.num_done < system.graph.num_tasks:
         if not stop_when_stuck:
@@ -102,7 +102,7 @@ def _finish(
 
 
 def _drive(state: GpuState, system: GpuSystem, progress: Progress | None) -> bool:
-    """Let everything happen that can happen; False: the instant to stop at has come."""
+    """Process all events. Returns False if the run reached its stop time first."""
     total = requests_in_all(system)
     clock = state.clock
     reported = monotonic()
@@ -154,7 +154,7 @@ def _outcome(state: GpuState, system: GpuSystem, finished: bool) -> GpuOutcome:
 
 
 def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
-    """What has happened so far."""
+    """Return the records of the run up to now."""
     counters, gpus = state.tables.counters, system.num_gpus
     resources, counts = state.tables.machine.resources, counters.counts
     inside = gpus * system.layout.num_resources
@@ -199,7 +199,7 @@ def gpu_records(state: GpuState, system: GpuSystem) -> GpuRecords:
 
 
 def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
-    """The error that names the first wavefronts that wait, and kernels that found no room."""
+    """Return the error that names the first waiting wavefronts, and kernels that found no room."""
     doing = state.tables.machine.waves["doing"]
     waiting = np.flatnonzero((doing != S.WAVE_GONE) & (doing != S.WAVE_ENDED))
     requests = _waiting_requests(state)
@@ -209,7 +209,7 @@ def stuck_error(state: GpuState, system: GpuSystem) -> DeadlockError:
 
 
 def has_use(state: GpuState) -> bool:
-    """Whether one of those that ask again and again has its answer under way, or will find enough."""
+    """Return whether a polling request has its answer on the way, or will find its semaphore high enough."""
     entities, asks = state.tables.entities, _asking(state)
     requests = entities.events[asks]
     enough = state.tables.machine.semaphores["amount"][requests["semaphore"]] >= requests["amount"]
@@ -218,7 +218,7 @@ def has_use(state: GpuState) -> bool:
 
 
 def _asking(state: GpuState) -> npt.NDArray[np.int64]:
-    """The requests at work that want something of a semaphore, or have got it and are on their way back."""
+    """Return the active requests that need a semaphore, or have acquired it and are returning."""
     entities, first = state.tables.entities, int(state.model.first_request)
     asks = np.isin(entities.events["kind"], (S.IS_LOAD, S.IS_ACQUIRE))
     asks[:first] = False
@@ -227,7 +227,7 @@ def _asking(state: GpuState) -> npt.NDArray[np.int64]:
 
 
 def _waiting_requests(state: GpuState) -> dict[int, list[int]]:
-    """Of each wavefront the requests that wait for semaphores: parked at the memory, or asked again and again."""
+    """Return for each wavefront the requests that wait for semaphores: parked at the memory, or polling."""
     entities = state.tables.entities
     found: dict[int, list[int]] = {}
     for number in _asking(state).tolist():
@@ -271,34 +271,34 @@ def _without_room(state: GpuState, system: GpuSystem) -> list[deadlock.QueuedKer
 
 
 def _has_started(state: GpuState, system: GpuSystem) -> np.ndarray:
-    """bool[kernels]: whether the task that carries it has."""
+    """Return bool[kernels]: whether the task that carries the kernel has started."""
     task = state.tables.program.kernel_task
     started = state.tables.work.tasks["start_ps"] >= 0
     return np.where(task >= 0, started[task], False)
 
 
 def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
-    """The record of the GPU ``system.record``. log: records LOG_ROW; waves: places of a CU, as keys have them.
+    """Return the arrivals at GPU ``system.record``. log: records LOG_ROW; waves: places of a CU, as numbered in keys.
 
-    In a folded run requests of others are mirror images of those of GPUs that stand for them: whose they are follows
-    from how far away they come from.
+    In a folded run, requests of other ranks are mirror images of the simulated GPUs' requests. Their distance to the
+    target identifies the rank.
     """
     target = int(system.ranks[system.record])
-    # label 0: what a switch brings back of the GPU's own
+    # label 0: the GPU's own requests, returned by a switch
     come = log[(log["what"] == S.HAS_COME) & (log["label"] > 0)]
     rank_at = np.full(system.num_ranks, -1, np.int64)
     for rank in range(system.num_ranks):
         rank_at[system.distance(rank, target)] = rank
     rank = rank_at[come["label"] - 1]
     place, number = _place(come["key"], system, waves), _number(come["key"])
-    if isinstance(system.outside, Arrivals):  # keys of what is replayed have places as records do
+    if isinstance(system.outside, Arrivals):  # keys of replayed requests number places as records do
         place = _place(come["key"], system, system.model.wavefronts_per_cu)
     order = np.lexsort((rank, number, place, come["label"], come["kind"] == S.IS_FLOW, come["time_ps"]))
     come, rank, place, number = come[order], rank[order], place[order], number[order]
     semaphore = come["semaphore"] - system.record * system.program.semaphores.shape[1]
     has_semaphore = come["semaphore"] >= 0
     gone, back = log[log["what"] == S.SETS_OUT], log[log["what"] == S.IS_BACK]
-    # The k-th answer to a key is that to the k-th request with it: keys of a place come again after 2^14 requests only.
+    # The k-th answer with a key belongs to its k-th request, because a place reuses a key only after 2^14 requests.
     number_of_gone = _count_before(_place(gone["key"], system, waves))
     by_key = np.argsort(gone["key"], kind="stable")
     gone, number_of_gone = gone[by_key], number_of_gone[by_key]
@@ -326,7 +326,7 @@ def arrivals_of(log: RecordArray, system: GpuSystem, waves: int) -> Arrivals:
 
 
 def _place(key: Int64, system: GpuSystem, waves: int) -> Int64:
-    """CU * wavefronts_per_cu + slot."""
+    """Return CU * wavefronts_per_cu + slot."""
     cu, slot = np.divmod((key >> S.SHIFT_WAVE) & (S.MAX_WAVES - 1), waves)
     return cu * system.model.wavefronts_per_cu + slot
 
@@ -336,7 +336,7 @@ def _number(key: Int64) -> Int64:
 
 
 def _count_before(values: Int64) -> Int64:
-    """Of each value the number of equal ones before it."""
+    """Return for each value the number of equal values before it."""
     order = np.argsort(values, kind="stable")
     first = np.searchsorted(values[order], values[order])
     count = np.empty(len(values), np.int64)
@@ -345,7 +345,7 @@ def _count_before(values: Int64) -> Int64:
 
 
 def answer_fault(tables: LoopTables, clock: Record, model: Record, system: GpuSystem) -> str:
-    """Why the request ``clock.unrecorded`` gets no answer from the record that is replayed."""
+    """Return why the replayed record has no answer for the request ``clock.unrecorded``."""
     event = tables.entities.events[clock.unrecorded]
     place = int(event["wave"])
     cu, slot = divmod(place, int(model.waves))

@@ -1,4 +1,4 @@
-"""How far apart ranks are: what ties are broken by, and what the ports of a GPU are dealt out by."""
+"""Distances between ranks, which break ties and assign the ports of a GPU, and paths between them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster
 
 
-#: A rank, or many.
+#: One rank or an array of ranks.
 Ranks = TypeVar("Ranks", int, npt.NDArray[np.int64])
 
 
 def distance(grid: Sequence[int], source: Ranks, here: Ranks) -> Ranks:
-    """The difference of two positions in a grid along each dimension, modulo its size, as one number (row-major)."""
+    """Return the difference of two grid positions along each dimension, modulo its size, as a row-major number."""
     number, scale = source - source, 1
     for size in reversed(grid):
         number = number + (source % size - here % size) % size * scale
@@ -33,14 +33,14 @@ def distance(grid: Sequence[int], source: Ranks, here: Ranks) -> Ranks:
 
 
 def rank_grid(cluster: Cluster, group: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of the cluster's grid, where the ranks are all its GPUs in order; else one ring of all ranks."""
+    """Return the cluster's grid if the ranks are all its GPUs in order, else a ring of all ranks."""
     if cluster.grid and list(group) == list(cluster.gpus):
         return cluster.grid
     return (len(group),)
 
 
 def moved(grid: Sequence[int], rank: int, source: int, here: int) -> int:
-    """The rank that is as far from ``rank`` as ``source`` is from ``here``, along each dimension of the grid."""
+    """Return ``rank`` moved by the offset from ``here`` to ``source``, along each dimension of the grid."""
     found, scale = 0, 1
     for size in reversed(grid):
         found += (rank % size + source % size - here % size) % size * scale
@@ -49,7 +49,7 @@ def moved(grid: Sequence[int], rank: int, source: int, here: int) -> int:
 
 
 class LaneHop(NamedTuple):
-    """One lane of one link: ``lane`` of ``num_lanes``; the message is at its next stop ``after_ps`` after service."""
+    """One lane of a link: ``lane`` of ``num_lanes``; a message reaches the next stop ``after_ps`` after service."""
 
     link: int
     lane: int
@@ -59,7 +59,7 @@ class LaneHop(NamedTuple):
 
 
 class FabricPath(NamedTuple):
-    """How messages go from one GPU to another: out of a port, over lanes, into a port of the other."""
+    """Path of messages between two GPUs: an outgoing port, lanes, and a port of the receiver."""
 
     port_out: int
     port_in: int
@@ -67,7 +67,7 @@ class FabricPath(NamedTuple):
 
 
 class Spoke(NamedTuple):
-    """Between a GPU and one lane of a switch that adds up and multicasts: out of a port, up; down, into a port."""
+    """Paths between a GPU and one lane of a reducing and multicasting switch: up from a port, and down to a port."""
 
     port_out: int
     port_in: int
@@ -85,10 +85,10 @@ class GpuFabric:
 
     @cached_property
     def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Of scale-up links: their number among those out of their source, into their target; how many leave a device.
+        """Numbers of scale-up links among the source's outgoing and the target's incoming links; links out per device.
 
-        A GPU numbers its links by how far away the rank at the other end is, then those to anything else, as the
-        cluster lists them; so what port leads to the next rank does not depend on which rank a GPU is.
+        A GPU numbers its links by the distance of the rank at the other end, then links to other devices in the
+        cluster's order. The port to the next rank is therefore the same on every GPU.
         """
         table, ranks = self.cluster.link_table, len(self.group)
         rank_of = np.full(len(self.cluster.devices), -1, np.int64)
@@ -101,7 +101,7 @@ class GpuFabric:
         return out, into, {self.group[rank]: count for rank, count in count_out.items()}
 
     def _numbered(self, links: Int64, own: Int64, other: Int64) -> tuple[dict[int, int], dict[int, int]]:
-        """The number of each link among those of its own rank, and how many each rank has."""
+        """Return the number of each link within its rank, and the number of links per rank."""
         grid = rank_grid(self.cluster, self.group)
         away = np.where(other >= 0, distance(grid, np.maximum(other, 0), np.maximum(own, 0)), len(self.group))
         number: dict[int, int] = {}
@@ -114,7 +114,7 @@ class GpuFabric:
         return number, count
 
     def link_columns(self) -> list[tuple[str, npt.NDArray[np.generic]]]:
-        """What paths depend on, one value a link, with names for people."""
+        """Return the link properties that determine paths, one value per link, with readable names."""
         table = self.cluster.link_table
         out, into, count_out = self._ends
         number_out, number_in, share = (np.full(len(table.source), -1, np.int64) for _ in range(3))
@@ -133,12 +133,12 @@ class GpuFabric:
         ]
 
     def paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
-        """The paths from rank ``source`` to rank ``target``, for loads and stores.
+        """Return the paths from rank ``source`` to rank ``target`` for loads and stores.
 
         Raises
         ------
-        InputError: NICs or hosts are between the two: loads and stores do not go through those.
-        SpecError: nothing joins them.
+        InputError: NICs or hosts lie between the two, which loads and stores cannot cross.
+        SpecError: no path joins them.
         """
         found = self._known.get((source, target))
         if found is None:
@@ -160,10 +160,10 @@ class GpuFabric:
         return tuple(paths)
 
     def _barred(self, route: Sequence[int]) -> int | None:
-        """The first link of a route that loads and stores cannot cross, None if they can cross all.
+        """Return the first link of a route that loads and stores cannot cross, or None.
 
-        They cross scale-up links, and PCIe between GPUs that only switches are between: hosts and NICs take none. To
-        the memory of a host, and back, they pass hosts.
+        They cross scale-up links, and PCIe between GPUs with only switches in between, not hosts or NICs. They pass
+        hosts only on the way to and from host memory.
         """
         devices, links = self.cluster.devices, self.cluster.links
         to_host = HOST in (devices[links[route[0]].source].kind, devices[links[route[-1]].target].kind)
@@ -176,10 +176,10 @@ class GpuFabric:
         return None
 
     def spokes(self, members: Sequence[int]) -> dict[int, tuple[Spoke, ...]]:
-        """Of each of these ranks, those to the switches that all routes between them go over; as many, in one order.
+        """Return each rank's spokes to the switches of all routes between the ranks, equally many and in one order.
 
-        Raises InputError: some route does not go over exactly one switch that adds up and multicasts, or not over the
-        same.
+        Raises InputError unless every route crosses exactly one reducing and multicasting switch, from the same set
+        for all.
         """
         ranks = tuple(sorted(members))
         if ranks not in self._spokes:
@@ -187,18 +187,18 @@ class GpuFabric:
         return self._spokes[ranks]
 
     def dma_paths(self, source: int, target: int) -> tuple[FabricPath, ...]:
-        """The paths of copy engines and NICs from rank ``source`` to rank ``target``: over any links."""
+        """Return the paths of copy engines and NICs from rank ``source`` to rank ``target``, over any links."""
         paths = self.cluster.paths(self.group[source], self.group[target])
         return tuple(path for route, _ in paths for path in self.lanes(route))
 
     def initiation_ps(self, source: int, target: int) -> tuple[int, int]:
-        """Of a dma from rank ``source`` to ``target``: from the operation to its first packet; between two, 0: any."""
+        """Return a DMA's time to its first packet and the minimum interval between DMAs (0: none), ps."""
         if self.model.nic is None or not self.crosses_nic(source, target):
             return self.model.dma_ps, 0
         return self.model.nic.times_ps
 
     def crosses_nic(self, source: int, target: int) -> bool:
-        """Whether a NIC is on the first path from rank ``source`` to rank ``target``."""
+        """Return whether a NIC is on the first path from rank ``source`` to rank ``target``."""
         if source == target:
             return False
         route = self.cluster.paths(self.group[source], self.group[target])[0][0]
@@ -211,7 +211,7 @@ class GpuFabric:
 
     @cached_property
     def domains(self) -> tuple[int, ...]:
-        """Of each rank a number that it shares with all that it reaches without a NIC; numbered as they are met."""
+        """Domain number of each rank, shared by ranks that reach each other without a NIC; numbered by first rank."""
         firsts: list[int] = []
         found = []
         for rank in range(len(self.group)):
@@ -222,15 +222,15 @@ class GpuFabric:
         return tuple(found)
 
     def latency_ps(self, source: int, target: int) -> int:
-        """Sum of the latencies of the links of the first path from rank ``source`` to rank ``target``."""
+        """Return the total link latency of the first path from rank ``source`` to rank ``target``."""
         return self.route_latency_ps(self.cluster.paths(self.group[source], self.group[target])[0][0])
 
     def route_latency_ps(self, route: Sequence[int]) -> int:
-        """Sum of the latencies of a route's links, as messages see them."""
+        """Return the total latency of a route's links, as messages see them."""
         return sum(self.cluster.seen_by_messages(link)[1] for link in route)
 
     def lanes(self, route: Sequence[int]) -> list[FabricPath]:
-        """The lanes of one route between two GPUs; one lane where not all of its links are scale-up."""
+        """Return the lanes of one route between two GPUs; one lane unless all its links are scale-up."""
         out, into, count_out = self._ends
         ports, table = self.model.ports, self.cluster.link_table
         first, last = route[0], route[-1]
@@ -252,7 +252,7 @@ class GpuFabric:
 
 
 def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spoke, ...]]:
-    """As :meth:`GpuFabric.spokes`."""
+    """Return the spokes without a cache; see :meth:`GpuFabric.spokes`."""
     ups: dict[int, tuple[int, ...]] = {}
     downs: dict[int, tuple[int, ...]] = {}
     switches: tuple[int, ...] | None = None
@@ -277,7 +277,7 @@ def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spok
 
 
 def _over_one_switch(fabric: GpuFabric, here: int, there: int) -> list[tuple[int, int]]:
-    """The two links of each route, by switch."""
+    """Return the two links of each route, ordered by switch."""
     cluster = fabric.cluster
     routes = [route for route, _ in cluster.paths(fabric.group[here], fabric.group[there])]
     for route in routes:
@@ -288,7 +288,7 @@ def _over_one_switch(fabric: GpuFabric, here: int, there: int) -> list[tuple[int
                 "need one switch between the ranks that adds up and multicasts (NVSwitches from Hopper on; in cluster "
                 f"files 'reduces: true'), and {cluster.name!r} has no such switch there; take another algorithm"
             )
-        fabric.paths(here, there)  # or loads and stores do not go this way at all
+        fabric.paths(here, there)  # raises if loads and stores cannot cross the route
     target = cluster.link_table.target
     return sorted(((route[0], route[1]) for route in routes), key=lambda route: (int(target[route[0]]), route))
 
@@ -313,7 +313,7 @@ def _spokes(
 
 
 def path_of_address(address: int, interleave_bytes: int, choice: str, num_paths: int) -> int:
-    """Which of ``num_paths`` paths the line at ``address`` takes. Hashed: the block's bits are mixed first."""
+    """Return which of ``num_paths`` paths the line at ``address`` takes. HASHED mixes the block's bits first."""
     block = address // interleave_bytes
     if choice == HASHED:
         block = hashed(block)
@@ -321,6 +321,6 @@ def path_of_address(address: int, interleave_bytes: int, choice: str, num_paths:
 
 
 def hashed(block: int) -> int:
-    """A number below 2**31 that depends on all bits of ``block`` (the multiplier is that of Knuth, TAOCP 3, 6.4)."""
+    """Return a number below 2**31 that depends on all bits of ``block`` (multiplier: Knuth, TAOCP 3, 6.4)."""
     mixed = (block ^ (block >> 7) ^ (block >> 15)) & 0xFFFFFFFF
     return ((mixed * 2654435761) & 0xFFFFFFFF) >> 1

@@ -1,10 +1,9 @@
-"""Which GPUs of a load-store run provably behave alike, so that one of them is simulated for all.
+"""Folding of GPUs that provably behave alike in a load-store run, so that one of them represents all.
 
-Queues are first come first served here, so ranks that merely see the same classes everywhere are not enough: there
-must be a group of relabellings of the ranks (translations of the ring or grid that they form) that moves every rank and
-link, and under which programs, addresses, ports and paths, routes and tie-breaks depend on relative rank only. Then the
-GPU of one rank of each orbit is simulated; what it sends to a peer comes back to the orbit's own GPU as its mirror
-image (docs/design/folding.md).
+Queues are first come, first served here, so it is not enough that ranks see the same classes of peers. There must be a
+group of relabellings of the ranks (translations of their ring or grid) that moves every rank and link. Under this group
+programs, addresses, ports, paths, routes and tie-breaks must depend only on relative rank. Then trine simulates one GPU
+per orbit; its messages to a peer come back to the orbit's simulated GPU as their mirror image (docs/design/folding.md).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Translations:
         return math.prod(size // step for size, step in zip(self.grid, self.steps, strict=True))
 
     def split(self, ranks: Int64) -> tuple[Int64, Int64]:
-        """Of each rank the translation (as the rank that 0 goes to), and the rank of its orbit that is nearest to 0."""
+        """Return each rank's translation (as the image of rank 0), and the rank of its orbit nearest to 0."""
         there, near = np.zeros_like(ranks), np.zeros_like(ranks)
         scale, rest = 1, ranks
         for size, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
@@ -47,7 +46,7 @@ class Translations:
         return there, near
 
     def moved(self, ranks: Int64, by: Int64, sign: int = 1) -> Int64:
-        """``ranks`` after the translations ``by``, or before them (sign -1)."""
+        """Return ``ranks`` moved by the translations ``by``, or by their inverses (sign -1)."""
         out = np.zeros(np.broadcast_shapes(ranks.shape, by.shape), np.int64)
         scale, a, b = 1, ranks, by
         for size in reversed(self.grid):
@@ -56,7 +55,7 @@ class Translations:
         return out
 
     def generators(self) -> list[int]:
-        """One translation a dimension that is moved along, as the rank that 0 goes to."""
+        """Return one translation (as the image of rank 0) for each dimension that the group moves."""
         found, scale = [], 1
         for size, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
             if step < size:
@@ -65,7 +64,7 @@ class Translations:
         return found
 
     def elements(self) -> Int64:
-        """Every translation, as the rank that 0 goes to; ascending."""
+        """Return all translations as images of rank 0, ascending."""
         ranks = np.arange(math.prod(self.grid), dtype=np.int64)
         found: Int64 = ranks[self.split(ranks)[1] == 0]
         return found
@@ -80,7 +79,7 @@ class Translations:
 
 
 def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
-    """A smaller system with the same times, and None; or None, and what keeps the GPUs apart."""
+    """Return (smaller system with the same times, None), or (None, reason why the GPUs differ)."""
     why = _why_not_at_all(system)
     if why is not None:
         return None, why
@@ -93,12 +92,12 @@ def fold_system(system: GpuSystem) -> tuple[GpuSystem | None, str | None]:
         if orbits is not None:
             return _folded(system, rows, group, orbits), None
         reasons.append((stage, f"{reason} (under {group})"))
-    # of the group that most is symmetric under; of several, the largest
+    # report the group that passes most checks; among equals, the largest
     return None, max(reasons, key=lambda found: found[0])[1]
 
 
 def candidates(grid: Sequence[int]) -> Iterator[Translations]:
-    """Groups of translations, the largest first."""
+    """Return groups of translations, largest first."""
     divisors = [[step for step in range(1, size + 1) if size % step == 0] for size in grid]
     groups = [Translations(tuple(grid), steps) for steps in product(*divisors)]
     return iter(sorted((g for g in groups if g.order > 1), key=lambda g: (-g.order, g.steps)))
@@ -121,7 +120,7 @@ def _why_not_at_all(system: GpuSystem) -> str | None:
 
 
 def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[int, str | None, Int32 | None]:
-    """How many checks ``group`` passes; the first that fails, in words; if none does, the orbits of the links."""
+    """Return the number of checks that ``group`` passes, the first failure as text, and the link orbits if all pass."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)
     there, near = group.split(ranks)
     reason = _programs(system, rows, group, there, near)
@@ -134,7 +133,7 @@ def _broken_by(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[
 
 
 def _programs(system: GpuSystem, rows: RankRows, group: Translations, there: Int64, near: Int64) -> str | None:
-    """Whether each rank runs what the first of its orbit does, with peers moved along."""
+    """Return why a rank's program differs from that of its orbit's first rank with peers moved; None if equal."""
     for name, values in rows.shape_columns():
         rank = _first_difference(values, near)
         if rank is not None:
@@ -162,7 +161,7 @@ def _programs(system: GpuSystem, rows: RankRows, group: Translations, there: Int
 
 
 def _first_difference(values: npt.NDArray[np.generic], near: Int64) -> int | None:
-    """The first rank whose row is not that of the first of its orbit."""
+    """Return the first rank whose row differs from the row of its orbit's first rank."""
     differs = np.flatnonzero((values != values[near]).reshape(len(values), -1).any(axis=1))
     return int(differs[0]) if len(differs) else None
 
@@ -173,7 +172,7 @@ def _where(system: GpuSystem, rows: RankRows, rank: int, operand: int) -> str:
 
 
 def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64, near: Int64) -> str | None:
-    """Whether the same lines lie in the same channels, ports and sets, and with an L2, are the same lines."""
+    """Return why channels, ports, cache sets or (with an L2) lines differ within an orbit; None if they match."""
     shift = np.where(rows.is_dma, 0, rows.address - rows.address[near])
     period = _period(system, rows, np.unique(near)) if shift.any() else 1
     wrong = shift != 0 if period is None else shift % period != 0
@@ -194,7 +193,7 @@ def _memory(system: GpuSystem, rows: RankRows, group: Translations, there: Int64
 
 
 def _period(system: GpuSystem, rows: RankRows, kept: Int64) -> int | None:
-    """Bytes after which channels, paths and sets of what the ranks ``kept`` ask for repeat; None: never."""
+    """Return the address period in bytes of channels, paths and sets for requests of the ranks ``kept``, or None."""
     model = system.model
     if model.ports.choice == HASHED or (model.l2 is not None and model.l2.far_ps > 0):
         return None
@@ -208,10 +207,10 @@ def _period(system: GpuSystem, rows: RankRows, kept: Int64) -> int | None:
 
 
 def _same_lines(system: GpuSystem, rows: RankRows, group: Translations, there: Int64) -> bool:
-    """Whether the lines of each rank's memory are those of the first of its orbit, moved piece by piece, one to one.
+    """Return whether each rank's lines map one to one, piece by piece, to those of its orbit's first rank.
 
-    An operand of rank r in the memory of t lies, seen from the first of t's orbit, where the same operand of r, moved
-    back as far as t is, lies.
+    Take an operand of rank r in the memory of t, and the translation that moves the orbit's first rank to t. Its image
+    is the same operand of the rank that this translation moves to r.
     """
     rank, operand = np.nonzero(rows.has_lines)
     if not len(rank):
@@ -226,7 +225,7 @@ def _same_lines(system: GpuSystem, rows: RankRows, group: Translations, there: I
 
 
 def _uniform(target: Int64, start: Int64, length: Int64, offset: Int64) -> bool:
-    """Whether ranges of the same memory that touch each other have the same offset."""
+    """Return whether overlapping ranges of the same memory have equal offsets."""
     order = np.lexsort((start, target))
     target, start, length, offset = target[order], start[order], length[order], offset[order]
     room = int((start + length).max()) + 1
@@ -240,9 +239,9 @@ def _uniform(target: Int64, start: Int64, length: Int64, offset: Int64) -> bool:
 
 
 def _link_orbits(system: GpuSystem, rows: RankRows, group: Translations) -> tuple[str | None, Int32 | None]:
-    """What of the fabric depends on the absolute rank; or int32[links], the first link of the orbit of each.
+    """Return (why the fabric depends on the absolute rank, None), or (None, first link of each orbit: int32[links]).
 
-    Each link must move to one alike, on all routes alike. Links that nobody uses are their own.
+    Each link must move to an equal link, and to the same one on all routes. Unused links are their own orbit.
     """
     cluster = system.fabric.cluster
     if cluster.routing == SPLIT:
@@ -267,7 +266,7 @@ def _link_orbits(system: GpuSystem, rows: RankRows, group: Translations) -> tupl
 
 
 def _pairs(system: GpuSystem, rows: RankRows) -> Int64:
-    """(rank, peer) of all messages, there and back, as rank * ranks + peer; ascending."""
+    """Return (rank, peer) of all messages in both directions, as rank * ranks + peer, ascending."""
     ranks = np.arange(system.num_ranks, dtype=np.int64)[:, None]
     there = np.unique(ranks * system.num_ranks + rows.peer)
     back = there % system.num_ranks * system.num_ranks + there // system.num_ranks
@@ -277,7 +276,7 @@ def _pairs(system: GpuSystem, rows: RankRows) -> Int64:
 
 
 def _unowned_link(system: GpuSystem, used: Int64) -> str | None:
-    """A link between switches has no rank: which of two messages is first there depends on their absolute ranks."""
+    """Return the reason if a used link joins switches: it has no rank, so absolute ranks decide its message order."""
     alone = used[system.link_home[used] < 0]
     if not len(alone):
         return None
@@ -288,7 +287,7 @@ def _unowned_link(system: GpuSystem, used: Int64) -> str | None:
 def _moved_links(
     system: GpuSystem, pairs: Int64, routes: tuple[Int64, Int32], used: Int64, group: Translations, by: Int64
 ) -> tuple[str | None, Int64 | None]:
-    """Where the translation ``by`` takes each used link: int64[used], places in ``used``. routes: of ``pairs``."""
+    """Return the image of each used link under ``by``: int64[used], indices into ``used``. routes: of ``pairs``."""
     cluster, ranks = system.fabric.cluster, system.num_ranks
     ptr, links = routes
     image = group.moved(pairs // ranks, by) * ranks + group.moved(pairs % ranks, by)
@@ -317,7 +316,7 @@ def _moved_links(
 
 
 def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Translations, by: Int64) -> str | None:
-    """A link that differs from the one that it is moved to: in rate, latency, its number at its GPUs, its rank."""
+    """Return how a link differs from its image in rate, latency, number at its GPUs or rank; None if all match."""
     fabric = system.fabric
     names = fabric.cluster.link_names
     for what, values in fabric.link_columns():
@@ -333,7 +332,7 @@ def _different_link(system: GpuSystem, used: Int64, image: Int64, group: Transla
 
 
 def _orbits(system: GpuSystem, used: Int64, maps: list[Int64], group: Translations) -> Int32:
-    """The first link of each orbit. No translation leaves a link where it is: it moves the rank whose link it is."""
+    """Return the first link of each orbit. Every translation moves every link, because it moves the link's rank."""
     where = {0: np.arange(len(used))}
     front = [0]
     while front:
@@ -349,16 +348,16 @@ def _orbits(system: GpuSystem, used: Int64, maps: list[Int64], group: Translatio
     return image
 
 
-# The program: one row a rank, and back again for the ranks that are simulated
+# Conversion of the program to one row per rank, and back to a program for the simulated ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankRows:
-    """Everything that rank r runs in row r, in the order of its kernels.
+    """Program with one row per rank, in the order of the rank's kernels.
 
-    kernels, workgroups, operations, operands: int64[ranks, m], their numbers in the program. op_kind: int8[ranks, ops].
-    operand_op: int64[ranks, operands], the operation (of its rank) that each belongs to. peer, address, semaphore,
-    step: int64[ranks, operands]. is_dma, has_lines: bool[ranks, operands]; lines: int64[ranks, operands], where it has.
+    kernels, workgroups, operations, operands: int64[ranks, m], numbers in the program. op_kind: int8[ranks, ops].
+    operand_op: int64[ranks, operands], each operand's operation (numbered within its rank). peer, address, semaphore,
+    step: int64[ranks, operands]. is_dma, has_lines: bool[ranks, operands]; lines: int64[ranks, operands], if has_lines.
     """
 
     program: GpuProgram
@@ -377,7 +376,7 @@ class RankRows:
     lines: Int64
 
     def shape_columns(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        """What must be equal of ranks of one orbit, with names for people."""
+        """Yield the columns that must be equal within an orbit, with names for messages."""
         program = self.program
         yield "the size of their workgroups", program.kernel_wavefronts[self.kernels]
         yield "the number of their workgroups", np.diff(program.kernel_ptr)[self.kernels]
@@ -390,7 +389,7 @@ class RankRows:
         yield "the steps of operands", program.operand_step[self.operands]
 
     def pairs(self, ranks: Int64) -> Iterator[tuple[int, int]]:
-        """``ranks``, each with the peers that it loads from or stores to, and these with it."""
+        """Yield (rank, peer) and (peer, rank) for each of ``ranks`` and each peer it loads from or stores to."""
         for rank in ranks.tolist():
             for peer in np.unique(self.peer[rank][~self.is_dma[rank]]).tolist():
                 if peer != rank:
@@ -399,7 +398,7 @@ class RankRows:
 
 
 def _rows_of(system: GpuSystem) -> tuple[RankRows | None, str | None]:
-    """The program by ranks, and None; or None, and which ranks do not run as much as others."""
+    """Return (program by ranks, None), or (None, why) if a rank runs more or less than rank 0."""
     program, ranks = system.program, system.num_ranks
     operand_op, op_rank = program.operand_op, program.op_rank
     found = []
@@ -447,7 +446,7 @@ def _folded(system: GpuSystem, rows: RankRows, group: Translations, link_image: 
     kept = np.unique(near)
     gpu_of = np.searchsorted(kept, near).astype(np.int32)
     peer = rows.peer[kept]
-    # whose operand, in the memory of the orbit's first rank, this is
+    # rank whose same operand is the image of this one in the memory of the orbit's first rank
     mirror = group.moved(kept[:, None], there[peer], -1)
     address = rows.address[mirror, np.arange(peer.shape[1])[None, :]]
     program, operand_peer = _simulated_program(system.program, rows, kept, gpu_of, peer, address)
@@ -473,9 +472,9 @@ def _simulated_program(
     peer: Int64,
     address: Int64,
 ) -> tuple[GpuProgram, npt.NDArray[np.int32]]:
-    """The program of the GPUs that are simulated for ``ranks``, and the rank that each of its operands means.
+    """Return the program of the simulated GPUs ``ranks``, and the rank that each of its operands refers to.
 
-    peer, address: int64[ranks, operands]. Kernels keep the order that they have in ``program``.
+    peer, address: int64[ranks, operands]. Kernels keep their order in ``program``.
     """
     row = np.full(program.num_ranks, -1, np.int64)
     row[ranks] = np.arange(len(ranks))

@@ -1,7 +1,7 @@
-"""One GPU of a program, its peers replayed (docs/design/replay.md).
+"""Simulation of one GPU of a program with replayed peers (docs/design/replay.md).
 
-It is cut out of a program of all ranks and checked, then run: from the start, or, as often as one likes, from when its
-workgroups wait.
+The GPU is cut out of a program of all ranks and checked. It then runs from the start, or repeatedly from the point at
+which its workgroups wait.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def target_system(
     outside: PeerWrites | Arrivals | None,
     tasks: KernelTasks | None = None,
 ) -> GpuSystem:
-    """What :func:`run_target` simulates, checked."""
+    """Return the checked system that :func:`run_target` simulates."""
     return _cut(program, cluster, group, model, target, outside, tasks)[0]
 
 
@@ -67,7 +67,7 @@ def _cut(
     outside: PeerWrites | Arrivals | None,
     tasks: KernelTasks | None,
 ) -> tuple[GpuSystem, TargetTasks]:
-    """The target as a system, and which of its tasks are those of the graph of all ranks."""
+    """Return the target as a system, and the mapping of its tasks to the graph of all ranks."""
     check_arguments(program, cluster, group, model)
     if not 0 <= target < program.num_ranks:
         raise InputError(f"rank {target} is not one of {program.num_ranks}", field="target")
@@ -107,7 +107,7 @@ def _cut(
 
 
 def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
-    """The kernels of one rank as those of GPU 0; operands of others keep their addresses, and are of GPU -1."""
+    """Return the kernels of one rank as kernels of GPU 0; peers' operands keep their addresses and move to GPU -1."""
     return replace(
         kernels,
         num_ranks=1,
@@ -118,7 +118,7 @@ def _as_gpu_0(kernels: GpuProgram, rank: int) -> GpuProgram:
 
 
 def check_replayable_program(program: GpuProgram) -> None:
-    """Raise InputError of a program that is not replayed, whatever comes from outside."""
+    """Raise InputError for a program that cannot be replayed with any ``outside``."""
     if has_multimem(program):
         raise InputError(
             f"{program.name!r}: multimem operations, which switches copy for all members, are not replayed: a record "
@@ -127,7 +127,7 @@ def check_replayable_program(program: GpuProgram) -> None:
 
 
 def check_replayable(system: GpuSystem, target: int) -> None:
-    """Raise InputError where the program, or what comes from outside, is not replayed at ``target``."""
+    """Raise InputError if the program, or the writes from outside, cannot be replayed at ``target``."""
     program, outside = system.program, system.outside
     check_replayable_program(program)
     if isinstance(outside, Arrivals):
@@ -192,18 +192,18 @@ def run_target(
     tasks: KernelTasks | None = None,
     control: GpuRunControl = AS_USUAL,
 ) -> GpuRun:
-    """Run the kernels of rank ``target``; of all other ranks only what ``outside`` says reaches it.
+    """Run the kernels of rank ``target``; the other ranks are replayed from ``outside``.
 
     Parameters
     ----------
-    program, cluster, group, model: as :func:`trine.gpu.run.run_gpus`; kernels of other ranks are left out.
-    outside: writes of peers, or the record of a run (``GpuRunOptions(record=target)``); None: nothing ever comes.
-    tasks: of the kernels of all ranks; where those of ``target`` wait for others elsewhere, ``outside`` is a record.
+    program, cluster, group, model: as :func:`trine.gpu.run.run_gpus`; kernels of other ranks are ignored.
+    outside: writes of peers, or the record of a run (``GpuRunOptions(record=target)``); None: no writes arrive.
+    tasks: of the kernels of all ranks; if those of ``target`` depend on other ranks, ``outside`` must be a record.
 
     Raises
     ------
-    InputError: as run_gpus; an unknown rank; what cannot be replayed; a record of another program or model.
-    DeadlockError: what the wavefronts wait for never comes.
+    InputError: as run_gpus; an unknown rank; an unreplayable program; a record of another program or model.
+    DeadlockError: wavefronts wait for a write that never arrives.
     """
     system, own = _cut(program, cluster, group, model, target, outside, tasks)
     found = own.outcome(simulate_system(system, control))
@@ -211,17 +211,17 @@ def run_target(
 
 
 def _run_of(program: GpuProgram, system: GpuSystem, outcome: GpuOutcome) -> GpuRun:
-    """What happened to the target, as a run of ``program``."""
+    """Return the target's outcome as a run of ``program``."""
     fold = Fold(classes=1, group_size=1, why_unfolded="peers are replayed")
     return GpuRun.of(program, system, outcome, fold)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Waiting:
-    """A target whose workgroups all wait, and nothing has come to it yet.
+    """A target with all workgroups waiting, before any write has arrived.
 
-    since_ps: when the last of them began to. program: what was asked for; system: what is simulated. state: what goes
-    on; None: the reference engine, which begins anew.
+    since_ps: time at which the last workgroup began to wait. program: the original program. system: the simulated
+    system. state: the state to continue from; None with the reference engine, which restarts.
     """
 
     since_ps: int
@@ -236,13 +236,13 @@ class Waiting:
         progress: Progress | None = None,
         on_compile: Callable[[], None] | None = None,
     ) -> GpuRun:
-        """What :func:`trine.gpu.replayed.run_target` gives with these writes, of the peers that were announced.
+        """Return the result of :func:`trine.gpu.replayed.run_target` with these writes of the announced peers.
 
-        Begins anew where one comes when the last workgroup begins to wait, or before: at an instant writes come first.
+        The run restarts if a write arrives at or before ``since_ps``: at equal times, writes come first.
 
         Raises
         ------
-        InputError, DeadlockError: as run_target; other peers, or another fabric.
+        InputError, DeadlockError: as run_target; writes of other peers, or over another fabric.
         """
         system = replace(self.system, outside=outside)
         check_replayable(system, int(system.ranks[0]))
@@ -272,17 +272,17 @@ def until_waiting(
     tasks: KernelTasks | None = None,
     control: GpuRunControl = AS_USUAL,
 ) -> Waiting:
-    """Run rank ``target`` until the last of its workgroups has taken up its first acquire, while nothing comes to it.
+    """Run rank ``target`` without arriving writes until all its workgroups have started their first acquire.
 
     Parameters
     ----------
-    outside: what is to come, at whatever times. Others: as :func:`trine.gpu.replayed.run_target`.
+    outside: the later writes; their times have no effect. Others: as :func:`trine.gpu.replayed.run_target`.
 
-    Workgroups that wait for nothing do not count.
+    Workgroups without an acquire do not count.
 
     Raises
     ------
-    InputError: as run_target; a workgroup never begins, or never comes to wait; no workgroup waits.
+    InputError: as run_target; a workgroup never starts, or never reaches its acquire; no workgroup waits.
     """
     system = target_system(program, cluster, group, model, target, outside, tasks)
     waiting, first = _first_acquires(system.program)
@@ -304,7 +304,7 @@ def until_waiting(
 
 
 def _first_acquires(program: GpuProgram) -> tuple[Int64, Int64]:
-    """Workgroups that acquire, and the first acquire of each."""
+    """Return the workgroups that acquire, and the first acquire of each."""
     acquires = np.flatnonzero(program.op_kind == ACQUIRE)
     waiting, first = np.unique(program.op_workgroup[acquires], return_index=True)
     return waiting, acquires[first]

@@ -32,7 +32,7 @@ FOLDS = ("auto", "off")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fold:
-    """classes: GPUs simulated; group_size: ranks that each stands for; why_unfolded: None where it is folded."""
+    """classes: GPUs simulated; group_size: ranks that each stands for; why_unfolded: None for a folded run."""
 
     classes: int
     group_size: int
@@ -42,11 +42,11 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuRun:
-    """What ran, and what happened.
+    """A run of GPU programs and its outcome.
 
-    program: of all ranks. simulated: of the GPUs that were simulated. group: the device of each rank. records: of the
-    tasks of ``graph``; where each kernel is a task of its own, in the order of the kernels of ``simulated``. finished:
-    False where the run was stopped: what had not happened is -1. arrivals: what came to the rank that was recorded.
+    program: of all ranks. simulated: of the simulated GPUs. group: the device of each rank. records: of the tasks of
+    ``graph``; without a task graph, one task per kernel, in the order of the kernels of ``simulated``. finished: False
+    if the run was stopped; times of events that did not happen are -1. arrivals: requests to the recorded rank.
     """
 
     program: GpuProgram
@@ -63,12 +63,12 @@ class GpuRun:
 
     @property
     def end_ps(self) -> int:
-        """When the last task ended, or, where the run was stopped, when that was."""
+        """End of the last task, or the time at which the run was stopped."""
         return int(self.records.end_ps.max(initial=0)) if self.finished else self.gpu.end_ps
 
     @classmethod
     def of(cls, program: GpuProgram, system: GpuSystem, outcome: GpuOutcome, fold: Fold) -> GpuRun:
-        """What an engine answered, as a run of ``program``."""
+        """Build the run of ``program`` from an engine's outcome."""
         return cls(
             program=program,
             simulated=system.program,
@@ -84,7 +84,7 @@ class GpuRun:
         )
 
     def whole(self) -> GpuRun:
-        """This run, if it came to its end. Raises KeyboardInterrupt where Ctrl-C stopped it."""
+        """Return this run if it is complete. Raises KeyboardInterrupt if Ctrl-C stopped it."""
         if not self.finished:
             raise KeyboardInterrupt
         return self
@@ -92,10 +92,10 @@ class GpuRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRunControl:
-    """How a run is simulated and watched.
+    """Engine, progress reports and time limit of a run.
 
     engine: ``compiled``, or ``reference``, its plain-Python twin. progress: called a few times a second with (requests
-    issued, requests in all, now in ps). on_compile: called before the kernels are compiled. until_ps: stop then.
+    issued, requests in all, now in ps). on_compile: called before the kernels are compiled. until_ps: time to stop at.
 
     Raises InputError: an unknown engine, a negative time.
     """
@@ -117,12 +117,12 @@ AS_USUAL = GpuRunControl()
 
 @dataclass(frozen=True, kw_only=True)
 class GpuRunOptions(GpuRunControl):
-    """Of a run of all ranks, also what is folded, compared and recorded.
+    """Controls of a run of all ranks, with folding, verification and recording.
 
-    fold: ``auto`` simulates one GPU for all that provably behave alike; ``off`` all of them. verify: run both ways and
-    compare everything; InputError where they differ or nothing folds. record: a rank; everything that comes to its I/O
-    ports is recorded (``GpuRun.arrivals``), to be replayed. Where it is folded, what comes to the rank that is
-    simulated for it (``arrivals.target``).
+    fold: ``auto`` simulates one GPU for all that provably behave alike; ``off`` simulates all. verify: run both ways
+    and compare everything; InputError if they differ or nothing folds. record: a rank whose incoming requests at its
+    I/O ports are recorded for replay (``GpuRun.arrivals``). In a folded run, the rank simulated in its place is
+    recorded (``arrivals.target``).
 
     Raises InputError: an unknown engine or fold, a negative time, a run that is stopped and verified.
     """
@@ -153,12 +153,12 @@ def run_gpus(
     Parameters
     ----------
     group: the device index in ``cluster`` of each rank: GPUs, then hosts, whose memory GPUs load from and store to.
-    tasks: of a graph that carry the kernels; without them each kernel is a task, and all start at 0.
+    tasks: tasks of a graph that carry the kernels; by default each kernel is a task, and all start at 0.
 
     Raises
     ------
-    InputError, SpecError: a program that is not well formed, does not fit the GPU or the cluster.
-    DeadlockError: wavefronts wait for ever; names them. SimulationError: more than 106 days pass.
+    InputError, SpecError: the program is not well formed, or does not fit the GPU or the cluster.
+    DeadlockError: wavefronts wait for ever; names them. SimulationError: more than 106 days of simulated time.
     """
     check_arguments(program, cluster, group, model)
     if tasks is not None:
@@ -186,7 +186,7 @@ def run_gpus(
 
 
 def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str | None]:
-    """The system to simulate, and why it is the whole one, if it is."""
+    """Return the system to simulate, and the reason if it is the unfolded one."""
     from trine.gpu.folding import fold_system
 
     folded, why = fold_system(whole) if fold == "auto" else (None, "folding is off")
@@ -196,7 +196,7 @@ def _folded(whole: GpuSystem, fold: str, verify: bool) -> tuple[GpuSystem, str |
 
 
 def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: bool = False) -> GpuOutcome:
-    """Run a system that has been checked. Raises KeyboardInterrupt where Ctrl-C came before anything had happened."""
+    """Run a checked system. Raises KeyboardInterrupt if Ctrl-C came before the first event."""
     check_places(system)
     progress, until_ps = control.progress, control.until_ps
     if control.engine == "reference":
@@ -215,7 +215,7 @@ def simulate_system(system: GpuSystem, control: GpuRunControl, stop_when_stuck: 
 
 
 def announce_compiling(on_compile: Callable[[], None] | None) -> None:
-    """Call it if the next run has to compile the loop first."""
+    """Call ``on_compile`` if the next run has to compile the loop first."""
     if on_compile is None:
         return
     with without_collector():
@@ -232,12 +232,12 @@ def check_places(system: GpuSystem) -> None:
 
 
 def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel) -> None:
-    """Raise InputError or SpecError where these do not go together."""
+    """Raise InputError or SpecError if the arguments do not fit together."""
     if program.num_ranks != len(group):
         raise InputError(f"the program is for {program.num_ranks} ranks, the group has {len(group)}", field="group")
     if not 1 <= len(group) <= MAX_RANKS:
         raise InputError(f"the load-store level takes 1 to {MAX_RANKS} ranks, got {len(group)}", field="group")
-    # GPUs, then hosts, as many as the program says
+    # GPUs first, then hosts, with the program's numbers of each
     for rank, device in enumerate(group):
         wanted, word = (GPU, "GPU") if rank < program.num_gpus else (HOST, "host")
         if cluster.devices[device].kind != wanted:
@@ -249,7 +249,7 @@ def check_arguments(program: GpuProgram, cluster: Cluster, group: Sequence[int],
 
 
 def check_tasks(system: GpuSystem) -> None:
-    """Each kernel is carried by one compute task; transfers need links with latencies, and links of their own."""
+    """Check that each kernel has exactly one compute task, and that transfers have a latency for each link."""
     carried = system.task_kernel[system.task_kernel >= 0]
     if len(system.task_kernel) != system.graph.num_tasks:
         raise InputError(f"must have {system.graph.num_tasks} entries", field="task_kernel")
@@ -267,7 +267,7 @@ def check_tasks(system: GpuSystem) -> None:
 
 
 def check_recordable(system: GpuSystem, target: int) -> None:
-    """Raise InputError where what comes to rank ``target`` of an unfolded system is more than requests to its ports."""
+    """Raise InputError if arrivals at rank ``target`` of an unfolded system are more than requests to its ports."""
     if system.program.num_hosts:
         raise InputError("arrivals at a GPU that loads from host memory are not recorded", field="record")
     if not 0 <= target < system.num_ranks:
@@ -278,13 +278,13 @@ def check_recordable(system: GpuSystem, target: int) -> None:
 
 
 def check_replayable_model(system: GpuSystem, field: str) -> None:
-    """With fair ports and no latency what comes at an instant depends on more than a record has."""
+    """Reject fair ports without latency, where the order within an instant depends on more than the record holds."""
     if system.model.ports.arbitration == FAIR and system.model.ports.latency_ps == 0:
         raise InputError("with fair arbitration the ports must have a latency, else a record is not exact", field=field)
 
 
 def _check_routes(system: GpuSystem, target: int) -> None:
-    """Paths between others must not lead through the target."""
+    """Raise InputError if a path between other ranks leads through the target."""
     fabric = system.fabric
     sources, device = fabric.cluster.link_table.source, fabric.group[target]
     for gpu, peer, is_dma in operand_pairs(system)[1]:
@@ -302,7 +302,7 @@ Ints = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome) -> None:
-    """Compare every rank with the GPU that stands for it. Raises SimulationError: the first difference."""
+    """Compare every rank with the GPU simulated for it. Raises SimulationError at the first difference."""
     for what, a, b in (*_by_rank(folded, small, whole, large), *_by_lane(folded, small, large)):
         if a.shape != b.shape:
             raise SimulationError(f"folded and unfolded differ in {what}: {a.shape} and {b.shape}")
@@ -318,7 +318,7 @@ def same_outcome(folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: 
 def _by_rank(
     folded: GpuSystem, small: GpuOutcome, whole: GpuSystem, large: GpuOutcome
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """Columns with a row a rank, of both."""
+    """Return the per-rank columns of both runs, with one row per rank."""
     gpu = folded.gpu_of.astype(np.int64)
     owners, few_owners = _owners(whole.program), _owners(folded.program)
     columns = (
@@ -340,7 +340,7 @@ def _by_rank(
 
 
 def _owners(program: GpuProgram) -> dict[str, npt.NDArray[np.int32]]:
-    """The rank of each of them."""
+    """Return the rank of each task, workgroup and operation."""
     return {
         "task": program.kernel_rank,
         "workgroup": program.kernel_rank[program.workgroup_kernel],
@@ -349,7 +349,7 @@ def _owners(program: GpuProgram) -> dict[str, npt.NDArray[np.int32]]:
 
 
 def _by_lane(folded: GpuSystem, small: GpuOutcome, large: GpuOutcome) -> Iterator[tuple[str, Ints, Ints]]:
-    """Of every lane of the unfolded run that carried anything, and of the one that stands for it."""
+    """Return the columns of each lane that carried data in the unfolded run, and of its image in the folded run."""
     number = {
         pair: i for i, pair in enumerate(zip(small.gpu.lane_link.tolist(), small.gpu.lane_number.tolist(), strict=True))
     }

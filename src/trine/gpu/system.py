@@ -1,4 +1,4 @@
-"""What a run simulates: GPUs with their programs, the ways between them, and which tasks carry which kernel."""
+"""The simulated system of a run: GPUs with their programs, the paths between them, and the tasks of the kernels."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from trine.graph.taskgraph import COMPUTE, TaskGraph
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuSystem:
-    """Simulated GPUs 0..g-1, and what they stand for.
+    """Simulated GPUs 0..g-1, and the ranks that they represent.
 
-    program: of the simulated GPUs: kernel_rank and operand_rank are their numbers (of a folded run: of the one that
-        stands for the rank that is meant; operand_rank -1: that is replayed), and semaphores has a row for each.
-    ranks: int32[g], the rank that each is. gpu_of: int32[ranks], which of them stands for each rank.
-    operand_peer: int32[operands], the rank that is meant: ways and distances are those to it.
-    link_image: int32[links of the cluster], the link that stands for each (itself, where nothing is folded).
-    link_home: int32[links], the rank at one of whose ends it is (all that crosses it comes from there, or all goes
-        there), -1: none.
-    grid: the sizes of what the ranks form, row-major; ``(ranks,)`` where they form a ring. Distances are along it.
-    outside: what reaches GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: nothing.
+    program: kernel_rank and operand_rank are numbers of simulated GPUs, and semaphores has one row per simulated GPU.
+        In a folded run operand_rank is the representative of the target rank; -1: the target is replayed.
+    ranks: int32[g], the rank of each simulated GPU. gpu_of: int32[ranks], the simulated GPU that represents each rank.
+    operand_peer: int32[operands], the target rank before folding, which determines paths and distances.
+    link_image: int32[links of the cluster], the link that represents each link (itself without folding).
+    link_home: int32[links], the rank at one end of the link (the source or destination of all traffic on it), -1: none.
+    grid: dimensions of the ranks' grid, row-major; ``(ranks,)`` for a ring. Distances are measured along it.
+    outside: traffic to GPU 0 from ranks that are not simulated (gpu_of -1: replayed); None: no such traffic.
     record: the simulated GPU whose arrivals are recorded, -1: none.
-    graph: the tasks; task_kernel: int32[tasks], the kernel that each carries, -1: none. Ranks of the graph are ranks.
+    graph: the tasks; its ranks are ranks, not simulated GPUs. task_kernel: int32[tasks], each task's kernel, -1: none.
     """
 
     program: GpuProgram
@@ -58,16 +57,16 @@ class GpuSystem:
         return len(self.ranks)
 
     def is_host(self, gpu: int) -> bool:
-        """Whether the simulated GPU ``gpu`` is the memory of a host."""
+        """Return whether the simulated GPU ``gpu`` is the memory of a host."""
         return gpu >= self.num_gpus - self.program.num_hosts
 
     def distance(self, source: int, here: int) -> int:
-        """How far away from rank ``here`` rank ``source`` is: 0 itself, below the number of ranks."""
+        """Return the distance of rank ``source`` from rank ``here``: 0 for itself, below the number of ranks."""
         return distance(self.grid, source, here)
 
 
 class KernelTasks(NamedTuple):
-    """A task graph, and the kernel that each of its tasks carries: int32[tasks], -1: none."""
+    """A task graph, and the kernel of each of its tasks: int32[tasks], -1: none."""
 
     graph: TaskGraph
     task_kernel: Int32
@@ -76,7 +75,7 @@ class KernelTasks(NamedTuple):
 def unfolded(
     program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, tasks: KernelTasks
 ) -> GpuSystem:
-    """All ranks simulated."""
+    """Return a system that simulates every rank."""
     num_ranks = program.num_ranks
     fabric = GpuFabric(cluster, group, model)
     ranks = np.arange(num_ranks, dtype=np.int32)
@@ -98,9 +97,9 @@ def unfolded(
 
 
 def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:
-    """A device for each rank: the first GPUs, then the hosts that are nearest to these.
+    """Return a device for each rank: the first GPUs, then the hosts nearest to them.
 
-    Raises InputError: the cluster has not as many.
+    Raises InputError if the cluster has too few.
     """
     gpus = cluster.gpus[: program.num_gpus]
     near = cluster.hosts_of(np.array(gpus, np.int64)) if program.num_hosts else np.zeros(0, np.int64)
@@ -115,7 +114,7 @@ def host_group(cluster: Cluster, program: GpuProgram) -> tuple[int, ...]:
 
 
 def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
-    """int32[links]: the rank whose link it is: the GPU at its source, else the GPU at its target; -1: neither."""
+    """Return the rank of each link, int32[links]: the GPU at its source, else the GPU at its target; -1: neither."""
     table = cluster.link_table
     rank_of = np.full(len(cluster.devices), -1, np.int32)
     rank_of[np.asarray(group, np.int64)] = np.arange(len(group), dtype=np.int32)
@@ -124,7 +123,7 @@ def link_homes(cluster: Cluster, group: Sequence[int]) -> Int32:
 
 
 def kernel_tasks(program: GpuProgram) -> KernelTasks:
-    """A task for each kernel, without order among them."""
+    """Return one task per kernel, without dependencies."""
     assembler = GraphAssembler(GraphLinks.none())
     assembler.tasks(program.num_kernels, kind=COMPUTE, rank=program.kernel_rank)
     graph = assembler.build(rank_names=[f"rank {rank}" for rank in range(program.num_ranks)])

@@ -1,7 +1,7 @@
-"""The tasks of one rank, cut out of a graph of all ranks: what they wait for elsewhere is there as times of a record.
+"""The tasks of one rank, cut out of the graph of all ranks; recorded end times replace tasks on other ranks.
 
-A task elsewhere becomes one that takes from the start of the run until it ended there. So the rank's own tasks become
-ready when they did (docs/design/replay.md).
+A remote task becomes one that lasts from the start of the run to its recorded end. So the rank's own tasks become
+ready at the same times as in the recorded run (docs/design/replay.md).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from trine.units import format_time
 
 
 class _Edges(NamedTuple):
-    """What own tasks wait for: int64[edges] each."""
+    """Dependencies of own tasks on their predecessors: int64[edges] each."""
 
     task: Int64
     before: Int64
 
 
 def own_tasks(graph: TaskGraph, fabric: GpuFabric, target: int, field: str) -> Bool:
-    """bool[tasks]: computes and joins of rank ``target``, and transfers that leave its GPU.
+    """Return bool[tasks], True for computes and joins of rank ``target`` and for transfers that leave its GPU.
 
-    Raises InputError: a transfer between others leads through that GPU; names it and ``field``.
+    Raises InputError, naming the transfer and ``field``, if a transfer between other ranks passes through that GPU.
     """
     if not len(graph.route_latency_ps):
         return np.asarray((graph.rank == target) & (graph.kind != TRANSFER))
@@ -59,7 +59,7 @@ def _edges(graph: TaskGraph, own: Bool) -> _Edges:
 
 
 def _elsewhere(graph: TaskGraph, own: Bool, before: Int64) -> Bool:
-    """Of what own tasks wait for: whether its end is that of the record; so is that of what the own GPU sends."""
+    """Return bool[edges]: whether the predecessor's end comes from the record, as for all transfers (own ones too)."""
     return np.asarray(~own[before] | (graph.kind[before] == TRANSFER))
 
 
@@ -69,16 +69,16 @@ _ORDER = "in an unknown order; let launches and transfers take time"
 
 
 def with_task_ends(arrivals: Arrivals, system: GpuSystem, records: Records) -> Arrivals:
-    """A record, with the ends of the tasks elsewhere for which tasks of its rank waited, and of what the rank sent.
+    """Return the record with the ends of the remote tasks that its rank waited for, and of the rank's transfers.
 
-    system: what was simulated.
+    system: the simulated system.
 
-    Raises InputError: two things of one instant whose order the times of a record do not say; names the tasks.
+    Raises InputError, naming the tasks, if two tasks start at one instant in an order that recorded times cannot tell.
     """
     graph = system.graph
     own = own_tasks(graph, system.fabric, arrivals.target, "record")
     edges = _edges(graph, own)
-    # of a join that needs k of n the others may end later
+    # a join that needs k of n predecessors may be ready before the other n - k end
     waited = _elsewhere(graph, own, edges.before) & (records.end_ps[edges.before] <= records.ready_ps[edges.task])
     _refuse_ties(system, records, own, _Edges(edges.task[waited], edges.before[waited]))
     ended = np.unique(np.concatenate([edges.before[waited], np.flatnonzero(own & (graph.kind == TRANSFER))]))
@@ -86,15 +86,15 @@ def with_task_ends(arrivals: Arrivals, system: GpuSystem, records: Records) -> A
 
 
 def _refuse_ties(system: GpuSystem, records: Records, own: Bool, edges: _Edges) -> None:
-    """A record has the instant at which a task ended, not what had happened before at that instant.
+    """Refuse tasks that start at one instant in an order that the recorded end times do not determine.
 
-    That decides where what follows takes no time and meets its like: kernels come to the queue of their GPU, packets of
-    transfers to their first lane.
+    The order matters if their launch or software latency is 0 and they share a resource: kernels the queue of their
+    GPU, packets of transfers their first lane.
     """
     graph, kernel = system.graph, system.task_kernel
     begins = own[edges.task] & (records.end_ps[edges.before] == records.ready_ps[edges.task])
     before = edges.before[begins]
-    # these end among the first events of their instant, in the order of their numbers, in a replay too
+    # these end among the first events of their instant, in the order of their numbers; a replay keeps that order
     by_number = (graph.kind == COMPUTE) & (kernel < 0) & (graph.duration_ps > 0)
     if system.model.launch_ps == 0:
         kernels = np.flatnonzero(own & (kernel >= 0))
@@ -119,7 +119,7 @@ def _refuse_ties(system: GpuSystem, records: Records, own: Bool, edges: _Edges) 
 
 
 def _refuse_queue(graph: TaskGraph, starting: Int64, records: Records, edges: _Edges, now_ps: int) -> None:
-    """Kernels that start at an instant, unless all wait for the one task elsewhere that ends at it."""
+    """Refuse several kernels that start at ``now_ps``, unless all wait for the one remote task that ends then."""
     ended = records.end_ps[edges.before] == now_ps
     alone = len(np.unique(edges.before[ended])) == 1 and np.isin(starting, edges.task[ended]).all()
     if len(starting) > 1 and not alone:
@@ -139,11 +139,11 @@ def _refuse_tie(graph: TaskGraph, tasks: list[int], now_ps: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTasks:
-    """tasks: what is simulated: own tasks, and for each end that a record says a task that lasts so long.
+    """Tasks to simulate for one rank: ``tasks`` has its own tasks, and one that lasts until each recorded end.
 
-    own: the own tasks alone, in the order of the graph of all ranks; rows: int64[own tasks], where they are in
-    ``tasks``. sent: int64[sent], which of them are transfers, of which the first link is crossed; sent_end_ps: when
-    each ended in the record.
+    own: the own tasks alone, in the order of the graph of all ranks. rows: int64[own tasks], their rows in ``tasks``.
+    sent: int64[sent], rows of ``own`` that are transfers; they cross their first link only. sent_end_ps: their
+    recorded ends.
     """
 
     tasks: KernelTasks
@@ -153,7 +153,7 @@ class TargetTasks:
     sent_end_ps: Int64
 
     def outcome(self, found: GpuOutcome) -> GpuOutcome:
-        """What happened, a row an own task. Raises InputError: a transfer ended in the record before it has left."""
+        """Return the outcome of own tasks. Raises InputError if a transfer's recorded end precedes its departure."""
         records = found.records
         ready_ps, start_ps, end_ps = (each[self.rows] for each in (records.ready_ps, records.start_ps, records.end_ps))
         left_ps = end_ps[self.sent]
@@ -173,9 +173,9 @@ class TargetTasks:
 def target_tasks(
     tasks: KernelTasks, kernel_rank: Int32, fabric: GpuFabric, target: int, record: Arrivals | None
 ) -> TargetTasks:
-    """The tasks of rank ``target``. kernel_rank: of the program of all ranks. record: None: there is none.
+    """Return the tasks of rank ``target``. kernel_rank: rank of each kernel in the program of all ranks.
 
-    Raises InputError: tasks wait for others elsewhere, or the GPU sends, and no record says when those ended.
+    Raises InputError if ``record`` lacks the end of a transfer of this GPU, or of a remote task that own tasks need.
     """
     graph = tasks.graph
     own = own_tasks(graph, fabric, target, "graph")
@@ -185,7 +185,7 @@ def target_tasks(
     known = ~elsewhere | np.isin(edges.before, ended)
     _check_ends(graph, own, edges, known, np.setdiff1d(sent, ended), record)
     edges, elsewhere = _Edges(edges.task[known], edges.before[known]), elsewhere[known]
-    # a row for each own task, and for each end; that of what the GPU sends is behind what it sends
+    # one row per own task and per recorded end; the end of a transfer of this GPU follows the transfer itself
     wanted = np.unique(edges.before[elsewhere])
     is_end = np.arange(np.count_nonzero(own) + len(wanted)) >= np.count_nonzero(own)
     task = np.concatenate([np.flatnonzero(own), wanted])
@@ -214,7 +214,7 @@ def target_tasks(
 def _check_ends(
     graph: TaskGraph, own: Bool, edges: _Edges, known: Bool, unsent: Int64, record: Arrivals | None
 ) -> None:
-    """Raise InputError for the first own task whose predecessors did not end enough, or that did not."""
+    """Raise InputError for the first own task with too few recorded predecessor ends, or without its own end."""
     if record is not None and record.task.max(initial=-1) >= graph.num_tasks:
         raise InputError(f"the record has task {record.task.max()} of {graph.num_tasks}: {_OTHER}", field="outside")
     short = graph.num_required > np.bincount(edges.task[known], minlength=graph.num_tasks)
@@ -232,7 +232,7 @@ _OTHER = "it is of another graph of tasks"
 
 
 def _with_ends(graph: TaskGraph, task: Int64, is_end: Bool, end_ps: Int64) -> TaskGraph:
-    """Rows without edges; an end is a compute task. Of routes the first link: what is behind it is not there."""
+    """Return rows without edges; an end is a compute task. Routes keep their first link, the only one simulated."""
     found = take_alone(graph, task)
     linked = np.diff(graph.route_ptr) > 0
     first = graph.route_links[graph.route_ptr[:-1][linked]]

@@ -1,6 +1,6 @@
 """The narrow waist: compute, transfer and join tasks with their dependencies, as flat arrays.
 
-Everything that adds a feature emits tasks (before the waist) or reads records (after it). Frozen data without logic.
+Every feature either emits tasks (before the waist) or reads records (after it). Frozen data without logic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KIND_NAMES = ("compute", "transfer", "join")
 
 @dataclass(frozen=True, slots=True)
 class TaskColumn:
-    """A column with one entry a task: its type, what it holds where nobody says, and whether it may be absent."""
+    """A column with one entry per task: its type, its default value, and whether it may be absent."""
 
     dtype: type[np.signedinteger[Any]]
     fill: int = -1
@@ -35,15 +35,15 @@ class TaskColumn:
 _INT8, _INT32 = {"column": TaskColumn(np.int8)}, {"column": TaskColumn(np.int32)}
 _INT64 = {"column": TaskColumn(np.int64, 0)}
 
-#: Called with (tasks that have ended, tasks in all, simulated time in ps), a few times a second.
+#: Called a few times per second with (finished tasks, total tasks, simulated time in ps).
 Progress = Callable[[int, int, int], None]
-#: Seconds between two such calls.
+#: Seconds between two progress calls.
 PROGRESS_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Labels(OneLine):
-    """What a task is for; every array has one entry a task, -1 where it does not apply.
+    """Labels of the tasks; every array has one entry per task, -1 if it does not apply.
 
     ``phase``: 0 forward, 1 backward, 2 optimizer, 3 input copy. ``operator``, ``layer``, ``collective``: indices into
     the graph's ``operator_names``, ``layer_names`` and ``collectives``. ``stage``, ``microbatch``, ``step``: numbers.
@@ -62,7 +62,7 @@ class Labels(OneLine):
 class CollectiveLabel(OneLine):
     """One collective operation: ``size_bytes`` is the payload as nccl-tests counts it, ``ranks`` its group.
 
-    Where a graph shows some ranks only, ``ranks`` are those of the group, which has ``group_size`` in all.
+    If a graph contains only some ranks, ``ranks`` lists the group's ranks in it, and ``group_size`` counts all.
     """
 
     kind: str
@@ -89,32 +89,32 @@ class CollectiveLabel(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TaskGraph(OneLine):
-    """Tasks 0..n-1, their predecessors and what they run on.
+    """Tasks 0..n-1, their predecessors, streams and routes.
 
     kind: int8[n], COMPUTE, TRANSFER or JOIN.
-    rank: int32[n]; of a compute or join task the rank that it belongs to (-1: none), of a transfer the sender.
-    peer: int32[n]; of a transfer the receiver, else -1.
-    stream: int32[n]; in-order queue of a compute task (-1: none). Tasks of one stream run one at a time, in the order
-        of their numbers. Transfers and joins have none.
+    rank: int32[n]; the rank of a compute or join task (-1: none), the sender of a transfer.
+    peer: int32[n]; the receiver of a transfer, else -1.
+    stream: int32[n]; in-order queue of a compute task, -1 for transfers and joins. Tasks of one stream run one at a
+        time, in the order of their numbers.
     duration_ps: int64[n], of compute tasks; 0 otherwise.
     size_bytes: int64[n], of transfers; 0 otherwise.
     route: int32[n], of transfers: index into route_ptr; -1 otherwise.
-    num_required: int32[n]; a task is ready when this many of its predecessors have ended. The number of predecessors
-        for all but joins, which may need fewer (k of n).
+    num_required: int32[n]; a task is ready when this many of its predecessors have ended. Equals the number of
+        predecessors except for joins, which may need fewer (k of n).
     predecessor_ptr, predecessor_idx: CSR: predecessors of task i are idx[ptr[i]:ptr[i+1]].
-    route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in the order in which they are crossed.
-    route_latency_ps: int64[routes], sum of the latencies of its links, and what a message waits before it enters the
-        first of them (software).
-    route_cap_bytes_per_s: int64[routes], the most that each transfer over the route gets, whatever its links have to
-        give; 0: no such limit. None where no route has one. Only networks of flows can keep to it.
+    route_ptr, route_links: CSR: links of route r are links[ptr[r]:ptr[r+1]], in path order.
+    route_latency_ps: int64[routes], sum of the latencies of its links, plus the software delay before a message
+        enters the first link.
+    route_cap_bytes_per_s: int64[routes], upper limit of each transfer's rate on the route, whatever its links allow;
+        0: no limit. None if no route has one. Only flow-level networks can respect it.
     link_bytes_per_s: int64[links].
-    link_latency_ps: int64[links]; only networks that carry messages link by link need it, None where nobody knows.
-    route_counts: int32, parallel to route_links; None: one each. In a folded graph a transfer stands for a class of
-        flows and a link for a class of links, and this is how many of the flows cross each link of the class.
-    pressure_ppm, pressure_stream: int32[n]; None where nothing slows compute tasks down. When task i ends, the stream
+    link_latency_ps: int64[links]; None if unknown. Only networks that carry messages link by link need it.
+    route_counts: int32, parallel to route_links; None: one each. In a folded graph a transfer represents a class of
+        flows and a link a class of links; this is the number of those flows that cross each link of the class.
+    pressure_ppm, pressure_stream: int32[n]; None if no task slows compute down. When task i ends, the stream
         pressure_stream[i] (-1: none) loses pressure_ppm[i] millionths of its full speed (gains them back if negative);
-        a compute task on it goes on at the speed that is left.
-    stream_names, rank_names, link_names: for people.
+        a compute task on it continues at the remaining speed.
+    stream_names, rank_names, link_names: display names.
     """
 
     kind: Int8 = field(metadata=_INT8)
@@ -151,11 +151,11 @@ class TaskGraph(OneLine):
         return len(self.kind)
 
     def predecessors(self, task: int) -> Int32:
-        """What a task waits for."""
+        """Return the predecessors of a task."""
         return self.predecessor_idx[self.predecessor_ptr[task] : self.predecessor_ptr[task + 1]]
 
     def links_of(self, route: int) -> Int32:
-        """The links of a route."""
+        """Return the links of a route."""
         return self.route_links[self.route_ptr[route] : self.route_ptr[route + 1]]
 
     def __repr__(self) -> str:
@@ -166,11 +166,11 @@ class TaskGraph(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Records(OneLine):
-    """What happened: one row a task, in the order of the task graph.
+    """Times of the simulated tasks, one row per task, in the order of the task graph.
 
-    ready_ps: when its predecessors allowed it; start_ps: when its stream (compute) or network (transfer) took it: later
-    than ready_ps by what it queued for its stream or its first link; end_ps. All int64[n], picoseconds from the start
-    of the run. ``num_events`` counts the engine's events.
+    ready_ps: its predecessors have ended. start_ps: its stream (compute) or network (transfer) begins it, after any
+    queueing for the stream or the first link. end_ps: it ends. All int64[n], picoseconds from the start of the run.
+    ``num_events`` counts the engine's events.
     """
 
     ready_ps: Int64
@@ -187,21 +187,20 @@ class Records(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Snapshot(OneLine):
-    """A run that has stopped at an instant, to go on from there, perhaps on a graph with more tasks for the same work.
+    """A paused run that can resume, perhaps on a graph that splits the same work into more tasks.
 
-    Everything that happens at ``now_ps`` has happened, except that the network has not shared its links anew and that
-    held tasks have not begun.
-    ready_ps, start_ps, end_ps: int64[n] as in Records, -1 before it has happened. A held task that is ready has
-        ready_ps and neither of the others.
-    active: int32[k], rising: the tasks that have started and not ended. The next five have one entry for each of them,
-        int64 ps, -1 where it does not apply, unless said otherwise.
-    due_ps: of a compute task, or a transfer in its latency: when that ends if nothing changes.
-    since_ps, remaining_bytes (float64), bytes_per_s (float64), flow_end_ps: of a transfer in flight: when its rate last
-        changed, the bytes left then, its rate since, and the foreseen end (-1: none yet).
-    speed_ppm: int64[streams], millionths of full speed that pressure leaves each stream, before it is kept from falling
-        below 10 000; stream_left_as: int64[streams], attoseconds (millionths of a ps) at full speed that are left at
-        now_ps of the compute task that runs on it. None where nothing slows down.
-    is_finished: whether every task has ended. num_events: the engine's events so far.
+    All events at ``now_ps`` have been processed, except that the network has not yet reallocated link bandwidth and
+    held tasks have not started.
+    ready_ps, start_ps, end_ps: int64[n] as in Records, -1 for the future. A held task that is ready has only ready_ps.
+    active: int32[k], ascending: tasks that have started and not ended. The next five arrays have one entry per active
+        task, int64 ps unless noted, -1 if not applicable.
+    due_ps: end of a compute task, or of the latency of a transfer, if nothing changes.
+    since_ps, remaining_bytes (float64), bytes_per_s (float64), flow_end_ps: for a transfer in flight, the time its rate
+        last changed, the bytes left then, its rate since, and its predicted end (-1: none yet).
+    speed_ppm: int64[streams], speed of each stream under pressure in millionths of full speed, before the lower limit
+        of 10 000 applies. stream_left_as: int64[streams], remaining time at full speed, at now_ps, of the compute task
+        on it, in attoseconds (millionths of a ps). Both are None if no task slows compute down.
+    is_finished: whether every task has ended. num_events: number of engine events so far.
     """
 
     now_ps: int

@@ -1,9 +1,9 @@
-"""How much the kernels of collectives and messages slow down what their GPU computes meanwhile.
+"""Slowdown of compute by the kernels of collectives and messages on the same GPU.
 
-A kernel keeps one SM (or CU) a channel from the moment at which its rank enters until it has ended there, because it
-spins while it waits, and it reads and writes GPU memory. Operators that arithmetic bounds lose the SMs' share of their
-speed, those that memory bounds the bandwidth's, and products of persistent kernels more: the blocks that find no SM
-come in a second wave. See docs/background/contention.md.
+A kernel occupies one SM (or CU) per channel from the moment its rank enters until it ends there, because it spins while
+it waits. It also reads and writes GPU memory. Compute-bound operators lose the share of the SMs, memory-bound operators
+the share of the bandwidth. Products of persistent kernels lose more: the blocks without an SM run in a second wave. See
+docs/background/contention.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ByReach(Spec):
 
 
 class Accesses(Spec):
-    """Bytes read and written in memory for each byte sent; where switches add up, for each byte of the payload."""
+    """Bytes read and written in memory per byte sent; with in-network reduction, per byte of the payload."""
 
     collective: int = Field(ge=1)
     in_network: int = Field(alias="in-network", ge=1)
@@ -52,7 +52,7 @@ class Accesses(Spec):
 
 
 class ContentionFile(Spec):
-    """The file; ``sources`` has one entry a field."""
+    """Contents of presets/contention.yaml; ``sources`` has one entry per field."""
 
     channels: ByReach
     message_channels: ByReach
@@ -70,7 +70,7 @@ _FILE = Path(__file__).parent.parent / "presets" / "contention.yaml"
 
 
 class ChannelUse(NamedTuple):
-    """What a communication kernel takes of its GPU: SMs, bytes read and written in its memory a second, for a time."""
+    """GPU resources of a communication kernel: SMs, bytes per second read and written in memory, and its duration."""
 
     channels: int
     memory_bytes_per_s: float
@@ -78,11 +78,11 @@ class ChannelUse(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Parts of the recorded time of forward and backward operators.
+    """Fractions of the recorded time of forward and backward operators.
 
-    memory: of those that take longer for their bytes than for their FLOPs at the GPU's peaks (Williams et al.,
-    Roofline, CACM 2009). waves: of products among the others, where their kernels launch as many blocks as the GPU has
-    SMs, and each block works on one tile after the other.
+    memory: operators that take longer for their bytes than for their FLOPs at the GPU's peaks (Williams et al.,
+    Roofline, CACM 2009). waves: other products whose kernels launch as many blocks as the GPU has SMs, each block
+    processing one tile after the other.
     """
 
     memory: float = 0.0
@@ -91,18 +91,18 @@ class Bound(NamedTuple):
 
 @cache
 def contention_numbers() -> ContentionFile:
-    """The numbers of presets/contention.yaml, with their sources."""
+    """Return the numbers of presets/contention.yaml, with their sources."""
     return read_spec(_FILE, ContentionFile)
 
 
 def pressure_ppm(gpu: GpuSpec, use: ChannelUse, bound: Bound, product_ps: int = 0) -> int:
-    """Millionths of its speed that compute on ``gpu`` loses while a kernel runs; at most ``most`` of the preset file.
+    """Return the speed that compute on ``gpu`` loses while a kernel runs, in millionths; at most the preset's ``most``.
 
-    The part of compute time that memory bounds loses the share of the memory bandwidth that the kernel takes, products
-    of persistent kernels half of their speed, the rest the share of the SMs. product_ps: of a product of a persistent
-    kernel that starts beside this one. Its blocks without an SM start when this one has ended or the others have: it
-    takes longer by the shorter of the two times, and is alone with this one until it has ended. Kernels with a smaller
-    share of the SMs than ``waves_from`` take that share of products too.
+    The memory-bound part of compute time loses the kernel's share of the memory bandwidth, products of persistent
+    kernels lose half of their speed, and the rest loses the share of the SMs. product_ps: duration of a product of a
+    persistent kernel that starts beside this kernel. Its blocks without an SM start when this kernel or the other
+    blocks have ended. So it takes longer by the shorter of the two times, and is alone with this kernel until that
+    ends. Kernels below ``waves_from`` of the SMs take their share of the SMs from products too.
     """
     sms = min(use.channels / gpu.num_compute_units, 1.0)
     makes_waves = sms >= contention_numbers().waves_from
@@ -116,12 +116,12 @@ def pressure_ppm(gpu: GpuSpec, use: ChannelUse, bound: Bound, product_ps: int = 
 
 
 def is_persistent(gpu: GpuSpec, op: Operator) -> bool:
-    """Whether the operator is a product whose kernel launches as many blocks as ``gpu`` has SMs."""
+    """Return whether the operator is a product with one kernel block per SM of ``gpu``."""
     return generation_of(gpu.name) in POWER_LIMITED and family_of(kind_of(op)) in _PRODUCTS
 
 
 def bound_of(workload: Workload, gpu: GpuSpec) -> Bound:
-    """What bounds the operators of ``workload`` on ``gpu``."""
+    """Return the memory-bound and the persistent-kernel fraction of the operators' time on ``gpu``."""
     sizing, memory, waves, total = Sizing(workload), 0, 0, 0
     for op in workload.operators:
         if op.phase != OPTIMIZER and op.gpu_time_ps:
@@ -137,10 +137,10 @@ def bound_of(workload: Workload, gpu: GpuSpec) -> Bound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationKernels:
-    """The communication kernels of a job on a machine.
+    """Communication kernels of a job on a machine.
 
-    places: int64[ranks], where each rank is among ``cluster.gpus``. costs: the library's; None: the links are of no
-    known kind. persistent: of each operator, whether :func:`is_persistent`.
+    places: int64[ranks], index of each rank in ``cluster.gpus``. costs: the library's; None if the kinds of the links
+    are unknown. persistent: :func:`is_persistent` of each operator.
     """
 
     gpu: GpuSpec
@@ -151,7 +151,7 @@ class CommunicationKernels:
     persistent: tuple[bool, ...] = ()
 
     def of_groups(self, kind: str, size_bytes: int, groups: Int64) -> list[ChannelUse]:
-        """What a collective takes on each kind of group: int64[groups, ranks]."""
+        """Return the resources of a collective on each kind of group; groups: int64[groups, ranks]."""
         numbers = contention_numbers()
         answers = () if self.costs is None else self.costs.predicted(kind, size_bytes, self.places[groups])
         if answers:
@@ -162,23 +162,23 @@ class CommunicationKernels:
         return [ChannelUse(channels, numbers.accesses.collective * float(rate), time_ps)]
 
     def of_message(self, ranks: Int64, peers: Int64) -> ChannelUse:
-        """What sending a message takes; of the routes from ``ranks`` to ``peers`` that of the first counts."""
+        """Return the resources of sending a message, from the first of the routes from ``ranks`` to ``peers``."""
         numbers = contention_numbers()
         rate, is_outside = self._route(ranks[:1], peers[:1])
         channels = numbers.message_channels.scale_out if is_outside else numbers.message_channels.scale_up
         return ChannelUse(channels, numbers.accesses.message * float(rate))
 
     def ppm(self, uses: Sequence[ChannelUse], product_ps: int) -> int:
-        """The largest pressure of several kinds of groups; product_ps: as :func:`pressure_ppm` has it."""
+        """Return the largest pressure of several kinds of groups; product_ps: see :func:`pressure_ppm`."""
         return max((pressure_ppm(self.gpu, use, self.bound, product_ps) for use in uses), default=0)
 
     def product_ps(self, step: Compute) -> int:
-        """Duration of a step where it is a product of a persistent kernel, else 0."""
+        """Return the duration of a step if it is a product of a persistent kernel, else 0."""
         at = step.label.operator
         return step.duration_ps if 0 <= at < len(self.persistent) and self.persistent[at] else 0
 
     def describe(self) -> str:
-        """What the answers rest on, in a sentence."""
+        """Return the basis of the answers as a sentence."""
         whose = "collective" if self.costs is None else self.costs.library.upper()
         waves = f", {self.bound.waves:.0%} GEMMs with one block per SM" if self.bound.waves else ""
         return (
@@ -188,7 +188,7 @@ class CommunicationKernels:
         )
 
     def _route(self, sources: Int64, targets: Int64) -> tuple[int, bool]:
-        """Rate of the slowest link from ``sources`` to ``targets``, and whether any leads between domains."""
+        """Return the rate of the slowest link from ``sources`` to ``targets``, and whether any joins two domains."""
         gpus = np.asarray(self.cluster.gpus, np.int64)[self.places]
         _, links = self.cluster.routes(gpus[sources], gpus[targets])
         if not len(links):
@@ -199,7 +199,7 @@ class CommunicationKernels:
 
 
 def _predicted(answer: CollectiveTime) -> ChannelUse:
-    """What the library's kernel takes: where switches add up, a payload is read once and its result written once."""
+    """Return the library kernel's resources; in-network reduction reads the payload and writes the result once."""
     accesses = contention_numbers().accesses
     touched = accesses.in_network if answer.algorithm in IN_NETWORK else accesses.collective * answer.bus_factor
     return ChannelUse(answer.channels, touched * answer.size_bytes * PS_PER_S / answer.time_ps, answer.time_ps)
@@ -208,11 +208,11 @@ def _predicted(answer: CollectiveTime) -> ChannelUse:
 def under_pressure(
     job: Job, kernels: CommunicationKernels, *others: CommunicationKernels, of_rank: Int64 | None = None
 ) -> Job:
-    """The same job, with the pressure of every collective and sent message on the compute stream of its rank.
+    """Return the job with the pressure of every collective and sent message on the compute stream of its rank.
 
-    others: kernels on further GPU models, where ranks run on several; of_rank: int64[ranks], the index of each rank's.
-    Groups of one axis that are made differently (some within a node, some across) press alike: as the worst of them.
-    A receiving kernel is not counted: the programs do not say when it starts to wait.
+    others: kernels on further GPU models, if ranks run on several; of_rank: int64[ranks], index of each rank's kernels.
+    If groups of one axis differ (some within a node, some across), the largest pressure among them applies to all.
+    Receiving kernels do not count: the programs do not record when they start to wait.
     """
     grid = RankGrid(job.axes)
     program_of = np.asarray(job.program_of, np.int64)
@@ -227,7 +227,7 @@ def under_pressure(
 
 
 class _Pressing:
-    """The pressures of one program, each kind of step worked out once."""
+    """Pressures of one program; each kind of step is computed once."""
 
     def __init__(self, kernels: CommunicationKernels, grid: RankGrid, ranks: Int64) -> None:
         self.kernels = kernels
@@ -247,7 +247,7 @@ class _Pressing:
         return replace(program, steps=tuple(steps))
 
     def _step(self, step: Step, product_ps: int) -> Step:
-        """With its pressure; product_ps: of the operator that starts next, as :func:`pressure_ppm` has it."""
+        """Return the step with its pressure; product_ps: of the next operator to start, see :func:`pressure_ppm`."""
         if isinstance(step, Collective):
             uses = self._once((step.axis, step.kind, step.size_bytes), lambda: self._collective(step))
             return replace(step, pressure_ppm=self.kernels.ppm(uses, product_ps))
@@ -279,7 +279,7 @@ class _Pressing:
 def kernels_of(
     gpu: GpuSpec | None, workload: Workload, cluster: Cluster, places: Int64, costs: StepCosts | None
 ) -> CommunicationKernels:
-    """The kernels of a job on ``gpu``. Raises InputError where trine has no data sheet of the GPU."""
+    """Return the communication kernels of a job on ``gpu``. Raises InputError if trine has no data sheet of the GPU."""
     if gpu is None:
         raise InputError(
             "contention depends on the GPU's SMs and memory bandwidth, and no data "
@@ -293,10 +293,10 @@ def kernels_of(
 
 
 def in_sequence(program: RankProgram) -> RankProgram:
-    """The same steps; communication and compute of the rank take turns, in the order of the program.
+    """Return the program with communication and compute of the rank taking turns, in program order.
 
     Every collective, message and host copy waits for the operators before it, and the operators after it wait for it.
-    Those between two operators may run at the same time. What other ranks send arrives when it does.
+    Those between two operators may run at the same time. Messages from other ranks arrive independently.
     """
     steps: list[Step] = []
     last_compute: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
-"""Where a pipeline is cut: at named layers, after equal times, or after equal numbers of layers.
+"""Pipeline cuts: at named layers, after equal times, or after equal numbers of layers.
 
-Cuts that trine chooses lie between layers, as frameworks place them: what crosses is the output of a layer, once.
-Inside one, what crosses may be many times as large (the features of an MLP, the logits of a vocabulary).
+Cuts that trine chooses lie between layers, as in the frameworks: only the output of a layer crosses, once.
+A cut inside a layer may send many times as much (the features of an MLP, the logits of a vocabulary).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trine.graph.workload import BACKWARD, Operator, Workload
 
 
 def has_layers(operators: Sequence[Operator]) -> bool:
-    """Whether the names of ``operators`` tell any layer."""
+    """Return whether any name in ``operators`` contains a layer."""
     return any(layer_of(op.layer) for op in operators)
 
 
 def layer_starts(forward: Sequence[Operator]) -> list[int]:
-    """Where in ``forward`` each unit of the model begins: what comes before the blocks, each block, what comes after.
+    """Return the positions in ``forward`` of the model's units: prologue before the blocks, each block, epilogue.
 
-    Operators between two blocks belong to the one before. Without blocks the whole model is one unit.
+    Operators between two blocks belong to the earlier block. A model without blocks is one unit.
     """
     blocks = [layer_of(op.layer) for op in forward]
     inside = [i for i, block in enumerate(blocks) if block]
@@ -38,15 +38,15 @@ def layer_starts(forward: Sequence[Operator]) -> list[int]:
     return [*([0] if starts[0] else []), *starts, *([after] if after < len(forward) else [])]
 
 
-#: Operators in the stages so far -> what is made least (bytes sent across the cuts, then the sum of squares of the
-#: stages' times), and where the last of these stages begins.
+#: End of the last stage placed -> the minimised cost (bytes sent across the cuts, then the sum of squares of stage
+#: times), and the start of that stage. Start and end are indices of places.
 Row = dict[int, tuple[tuple[int, int], int]]
-#: Positions that are compared for how equal they make the stages; of more, those nearest to the even one.
+#: Most positions compared for equal stage times; if there are more, trine compares those nearest to the even split.
 MAX_OPTIONS = 32
 
 
 def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
-    """Positions in ``forward`` at which stages begin, given the layers that begin the second and later ones.
+    """Return the positions in ``forward`` at which stages begin, from the first layers of stages 2 and later.
 
     Raises PlanError for unknown names and for cuts out of order.
     """
@@ -62,11 +62,11 @@ def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
 
 
 def places_of(workload: Workload, forward: Sequence[Operator]) -> list[int]:
-    """Positions in ``forward`` at which a stage may begin, the first included.
+    """Return the positions in ``forward`` at which a stage may begin, including the first.
 
-    Where names tell layers (:func:`trine.parallel.cuts.layer_starts`), those at which one begins; elsewhere those at
-    which another name begins. The loss is never parted from the head, the last operator that reads a weight, which
-    makes the largest tensor of most models.
+    If names contain layers, a stage may begin with a layer (:func:`trine.parallel.cuts.layer_starts`); otherwise
+    wherever the name changes. The loss always stays with the head, the last operator that reads a weight, because
+    the head's output is the largest tensor of most models.
     """
     if has_layers(forward):
         places = layer_starts(forward)
@@ -77,7 +77,7 @@ def places_of(workload: Workload, forward: Sequence[Operator]) -> list[int]:
 
 
 def _head(workload: Workload, forward: Sequence[Operator]) -> int:
-    """Position of the last operator that reads a weight, where a loss follows; else that of the last operator."""
+    """Return the position of the last operator that reads a weight if a loss follows it, else of the last operator."""
     last = len(forward) - 1
     weights = (i for i in range(last, -1, -1) if any(workload.tensors[t].role == "weight" for t in forward[i].inputs))
     head = next(weights, last)
@@ -85,10 +85,10 @@ def _head(workload: Workload, forward: Sequence[Operator]) -> int:
 
 
 def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
-    """Stages of as equal numbers of layers as can be; embedding and head, before and after the blocks, are one each.
+    """Return stages with equal numbers of layers; embedding (before the blocks) and head (after) count as one each.
 
-    Where they do not divide, the larger stages lie evenly among the others. Raises PlanError where the names of the
-    operators tell too few layers.
+    If the division leaves a remainder, the larger stages are spread evenly. Raises PlanError if the operators' names
+    contain too few layers.
     """
     units = places_of(workload, forward) if has_layers(forward) else [0]
     _require_places(len(units), num_stages, has_layers(forward))
@@ -96,9 +96,9 @@ def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: 
 
 
 def block_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
-    """As Megatron-LM cuts: equal numbers of blocks; what comes before them goes with the first, after with the last.
+    """Return Megatron-LM's stages: equal numbers of blocks, prologue on the first stage and epilogue on the last.
 
-    Where they do not divide, which Megatron-LM refuses, the larger stages lie evenly among the others.
+    If the division leaves a remainder, which Megatron-LM rejects, the larger stages are spread evenly.
     """
     blocks = _blocks(workload, forward, num_stages)
     starts = [blocks[stage * len(blocks) // num_stages] for stage in range(num_stages)]
@@ -106,14 +106,14 @@ def block_starts(workload: Workload, forward: Sequence[Operator], num_stages: in
 
 
 def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
-    """As nanotron cuts (models/base.py, build_model): by the elements of the weights of blocks and head.
+    """Return nanotron's stages (models/base.py, build_model), balanced by weight elements of blocks and head.
 
-    Blocks are put on a stage until their sum is above its even share of the whole; embedding and final norm cost
-    nothing. Those of a block's norms count, as in huggingface/nanotron@90860f52: it decides where the head is as large
-    as a whole number of blocks. The Ultra-Scale Playbook's 1B model is such a one, and its memory and times of 2 and 4
-    stages have the smaller first stage that this gives, not the larger one of versions that leave norms out.
+    A stage receives blocks until the running sum exceeds its even share of the total; embedding and final norm cost
+    nothing. The norms of a block count, as in huggingface/nanotron@90860f52. They matter if the head is as large
+    as a whole number of blocks, as in the Ultra-Scale Playbook's 1B model: its memory and times with 2 and 4
+    stages show the smaller first stage of this rule, not the larger one of versions that ignore norms.
 
-    Raises PlanError where that leaves a stage empty, or names tell no blocks.
+    Raises PlanError if a stage stays empty, or if names contain no blocks.
     """
     blocks = _blocks(workload, forward, num_stages)
     units = [*blocks, *(place for place in places_of(workload, forward) if place > blocks[-1])]
@@ -133,7 +133,7 @@ def nanotron_starts(workload: Workload, forward: Sequence[Operator], num_stages:
 
 
 def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
-    """Where the blocks of the model begin. Raises PlanError where their names tell fewer than stages."""
+    """Return the first positions of the model's blocks. Raises PlanError if names contain fewer blocks than stages."""
     found = [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
     if len(found) < num_stages:
         raise PlanError(
@@ -144,7 +144,7 @@ def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) ->
 
 
 def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
-    """Elements of the matrices that ``operators`` multiply by, and of the weights of a block's other operators."""
+    """Return the elements of the matrices that ``operators`` multiply by, plus the other weights of blocks."""
     weights = {
         tensor.storage: prod(tensor.shape)
         for op in operators
@@ -176,12 +176,12 @@ def balanced_starts(
     duration_ps: Mapping[int, int],
     of_stage: Sequence[Sequence[Mapping[int, int]]] = (),
 ) -> list[int]:
-    """Stages of which the slowest is as fast as cuts at :func:`places_of` can make it.
+    """Return the stages that minimise the slowest stage's time, with cuts at :func:`places_of`.
 
-    Among such cuts, those that send the fewest bytes; of several, those with the most equal times (least sum of
-    squares) are taken, or nearly so where there are very many. A dynamic programme over the places that leave the
-    stages on either side of them possible. of_stage: as in :func:`trine.parallel.stages.cut_into_stages`. Raises
-    PlanError where there are fewer places than stages.
+    Ties go to the cuts that send the fewest bytes, then to the most equal times (least sum of squares; approximate
+    if there are very many positions). A dynamic programme visits only the places that keep the stages before and
+    after possible. of_stage: as in :func:`trine.parallel.stages.cut_into_stages`. Raises PlanError if there are
+    fewer places than stages.
     """
     sent = _bytes_across(workload, forward)
     places = [i for i in places_of(workload, forward) if not i or sent[i] or sendable(workload, forward[i - 1])]
@@ -195,7 +195,7 @@ def balanced_starts(
     known: dict[int, list[int]] = {}
 
     def total(times: Mapping[int, int]) -> list[int]:
-        """Time before each place, and at the end."""
+        """Return the time before each place, and at the end."""
         if id(times) not in known:
             time = [0, *accumulate(_linked_time(workload, forward, times))]
             known[id(times)] = [*(time[place] for place in places), time[-1]]
@@ -206,7 +206,7 @@ def balanced_starts(
 
 
 def sendable(workload: Workload, op: Operator) -> list[int]:
-    """Tensors that can be sent on behind ``op`` where the trace does not link it to what follows."""
+    """Return the tensors to send after ``op`` if the trace does not link it to its successors."""
     outputs = (workload.tensors[t] for t in op.outputs)
     return [tensor.id for tensor in outputs if tensor.role == "activation" and tensor.size_bytes]
 
@@ -216,14 +216,14 @@ Totals = Sequence[Sequence[int]]
 
 
 def _span(totals: Totals, first: int, end: int) -> int:
-    """Time of a stage between two places on its slowest GPU model."""
+    """Return the time of a stage between two places on its slowest GPU model."""
     if len(totals) == 1:
         return totals[0][end] - totals[0][first]
     return max(total[end] - total[first] for total in totals)
 
 
 def _least_starts(stages: Sequence[Totals], across: Sequence[int]) -> list[int]:
-    """The first place of each stage; ``across``: bytes sent at each place."""
+    """Return the first place of each stage; ``across``: bytes sent at each place."""
     limit = _least_bottleneck(stages)
     n, num_stages = len(stages[0][0]) - 1, len(stages)
     total, is_even = stages[0][0], _is_even(stages)
@@ -244,16 +244,16 @@ def _least_starts(stages: Sequence[Totals], across: Sequence[int]) -> list[int]:
 
 
 def _is_even(stages: Sequence[Totals]) -> bool:
-    """Whether all stages run on the same single GPU model."""
+    """Return whether all stages run on the same single GPU model."""
     return all(len(totals) == 1 and totals[0] is stages[0][0] for totals in stages)
 
 
 def _next_row(before: Row, ends: range, totals: Totals, across: Sequence[int], limit: int, stage: int) -> Row:
-    """Best cost for each end of one more stage, over the positions where that stage may begin.
+    """Return the best cost for each end of one more stage, over the positions at which that stage may begin.
 
-    Those positions slide along with the end; of them, only those that no later one undercuts in bytes are kept.
+    These positions form a window that slides with the end; a position leaves it if a later one sends fewer bytes.
     """
-    window: list[tuple[int, int, int]] = []  # bytes sent, position, sum of squares so far; rising
+    window: list[tuple[int, int, int]] = []  # bytes sent, position, sum of squares before it; rising
     head = 0
     begins = iter(sorted(before))
     begin = next(begins, None)
@@ -276,7 +276,7 @@ def _next_row(before: Row, ends: range, totals: Totals, across: Sequence[int], l
 def _most_equal(
     window: Sequence[tuple[int, int, int]], head: int, end: int, totals: Totals, stage: int
 ) -> tuple[tuple[int, int], int]:
-    """Of the positions that send the fewest bytes, the one that makes the sum of squares least."""
+    """Return the position with the least sum of squares among those that send the fewest bytes."""
     least, total = window[head][0], totals[0]
     last = bisect_left(window, (least + 1, -1, -1), head)
     if last - head > MAX_OPTIONS:
@@ -289,7 +289,7 @@ def _most_equal(
 
 
 def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: Mapping[int, int]) -> list[int]:
-    """Forward plus backward time of each forward operator."""
+    """Return the forward plus backward time of each forward operator."""
     position = {op.id: i for i, op in enumerate(forward)}
     time = [duration_ps[op.id] for op in forward]
     last = len(forward) - 1
@@ -301,7 +301,7 @@ def _linked_time(workload: Workload, forward: Sequence[Operator], duration_ps: M
 
 
 def _least_bottleneck(stages: Sequence[Totals]) -> int:
-    """The shortest time that the slowest of consecutive stages can have, from prefix sums."""
+    """Return the shortest possible time of the slowest of consecutive stages, from prefix sums."""
     total, high = stages[0][0], max(_span(totals, 0, len(totals[0]) - 1) for totals in stages)
     is_even, low = _is_even(stages), 0
     if is_even:
@@ -316,7 +316,7 @@ def _least_bottleneck(stages: Sequence[Totals]) -> int:
 
 
 def _fits(total: Sequence[int], num_stages: int, limit: int) -> bool:
-    """Whether stages of at most ``limit``, each made as long as can be, are no more than ``num_stages``."""
+    """Return whether ``num_stages`` stages, each filled up to ``limit``, hold all operators."""
     position = 0
     for _ in range(num_stages):
         position = bisect_right(total, total[position] + limit) - 1
@@ -326,8 +326,8 @@ def _fits(total: Sequence[int], num_stages: int, limit: int) -> bool:
 
 
 def _fits_uneven(stages: Sequence[Totals], limit: int) -> bool:
-    """Return whether stages on different GPU models can each take at most ``limit``, none of them empty."""
-    ends = np.zeros(len(stages[0][0]), np.bool_)  # the places at which the stages so far may end
+    """Return whether non-empty stages on different GPU models can each take at most ``limit``."""
+    ends = np.zeros(len(stages[0][0]), np.bool_)  # possible ends of the stages visited
     ends[0] = True
     for totals in stages:
         arrays = [np.asarray(total, np.int64) for total in totals]
@@ -338,7 +338,7 @@ def _fits_uneven(stages: Sequence[Totals], limit: int) -> bool:
 
 
 def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
-    """Bytes of live forward tensors between operators i-1 and i, a cheap measure of what a cut there sends."""
+    """Return the bytes of live forward tensors between operators i-1 and i, a cheap estimate of a cut's traffic."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     size: dict[int, int] = {}
@@ -359,7 +359,7 @@ def _bytes_across(workload: Workload, forward: Sequence[Operator]) -> list[int]:
     return list(accumulate(change))
 
 
-#: ``Plan.balance`` -> where stages begin, given workload, forward operators and number of stages.
+#: ``Plan.balance`` -> function that returns the stages' starts from workload, forward operators and number of stages.
 STARTS: dict[str, Callable[[Workload, Sequence[Operator], int], list[int]]] = {
     "layers": layered_starts,
     "blocks": block_starts,

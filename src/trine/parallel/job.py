@@ -1,4 +1,4 @@
-"""What all programs of one job share: sizes, splits, stages, and how long each operator takes."""
+"""State shared by all programs of one job: sizes, splits, stages, and operator times."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 #: Sums of some thousand tensors of this size still fit into an int64.
 MAX_TENSOR_BYTES = 2**50
-#: The share of an operator that is not divided.
+#: The share of an undivided operator.
 WHOLE = Fraction(1)
 PHASE_NUMBER = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Phase.OPTIMIZER}
 
@@ -55,14 +55,14 @@ PHASE_NUMBER = {FORWARD: Phase.FORWARD, BACKWARD: Phase.BACKWARD, OPTIMIZER: Pha
 class JobContext:
     """A workload under a plan.
 
-    batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: how operators
-    are split over them; divided: storages of which a tp rank holds its part only, and that part. pipeline, schedule:
-    the shape of the pipeline and the order of its passes. stages, chunks: the parts of the model, of which a pipeline
-    rank holds one or several. runs_again: forward operators that are recomputed. weights: those of each pipeline rank.
+    batch: samples of one replica. micro_batches: their sizes. tensor: the layout over tp ranks; splits: tensor splits
+    of operators; divided: storages split over tp ranks, and the part on each rank. pipeline, schedule: the shape of the
+    pipeline and the order of its passes. stages, chunks: the parts of the model; a pipeline rank holds one or several
+    chunks. runs_again: recomputed forward operators. weights: the weights of each pipeline rank.
     token_partition, expert_load: parts of the tokens and experts. local_bytes: bytes of each weight on one tp and ep
-    rank. software: the profile, None without one. made_storages: what any operator writes. mixed: the GPU models
-    under the ranks if there are several; the context is then that of the first. replica_batches: samples of each
-    replica if they differ; the context is then that of the largest. kind: what sets its ranks apart, for names.
+    rank. software: the profile, or None. made_storages: storages that any operator writes. mixed: the GPU models of the
+    ranks if there are several; the context then describes the first. replica_batches: samples of each replica if they
+    differ; the context then describes the largest. kind: the name of its kind of ranks.
     evidence_ps: operator time by evidence, over all programs. notes: sentences for the warnings.
     """
 
@@ -100,7 +100,7 @@ class JobContext:
         self.expert_load = expert_load(workload, plan)
         self.local_bytes |= {t: -(-self.local_bytes[t] // plan.ep) for t in self.token_partition.expert_weights}
         self.evidence_ps: dict[str, int] = {}
-        self.host_bytes_per_s: float | None = None  # of host memory for each rank, where it is of interest
+        self.host_bytes_per_s: float | None = None  # host memory bandwidth per rank, set only if needed
         self.software = software
         self.gpu_factor = 1.0 if software is None else software.factors.gpu.value
         self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
@@ -128,20 +128,20 @@ class JobContext:
 
     @cached_property
     def memory_style(self) -> MemoryStyle:
-        """What the profile says of memory; what holds without one."""
+        """Memory settings of the profile, or the defaults without a profile."""
         from trine.software import MemoryStyle
 
         return MemoryStyle() if self.software is None else self.software.memory
 
     @cached_property
     def zero_style(self) -> ZeroStyle:
-        """What the profile says of ZeRO 1 and 2; what holds without one."""
+        """ZeRO 1 and 2 settings of the profile, or the defaults without a profile."""
         from trine.software import ZeroStyle
 
         return ZeroStyle() if self.software is None else self.software.zero
 
     def _cut(self) -> Stages:
-        """Cut the model; what is run again counts twice, but where it depends on the cuts (``recompute_layers``)."""
+        """Cut the model; recomputed operators count twice, unless they depend on the cuts (``recompute_layers``)."""
         times: list[dict[int, int]] = [{}]
         of_chunk: list[list[int]] = []
         if self.plan.pp > 1 and not self.plan.cuts and self.plan.balance == "time":
@@ -154,7 +154,7 @@ class JobContext:
         )  # fmt: skip
 
     def _pass_times(self, batch: int, gpu: int) -> dict[int, int]:
-        """Operator id -> time of a forward and backward pass at ``batch`` samples on a GPU model, in picoseconds."""
+        """Return operator id -> time in one forward and backward pass of ``batch`` samples on a GPU model, in ps."""
         here = self.on_gpu(gpu)
         time = {op.id: here.duration(op, batch, count=False) for op in self.workload.operators if op.phase != OPTIMIZER}
         if self.plan.recompute_layers is None and self.workload.is_training:
@@ -166,7 +166,7 @@ class JobContext:
         return time
 
     def _balanced_batches(self) -> tuple[int, ...]:
-        """The batch of each replica that makes their slowest stages end together, as nearly as micro-batches allow."""
+        """Return replica batches whose slowest stages end together, as closely as micro-batches allow."""
         plan, size = self.plan, max(self.micro_batches)
         stage_ps = np.zeros((self.num_gpu_models, plan.pp))
         for gpu in range(self.num_gpu_models):
@@ -194,7 +194,7 @@ class JobContext:
         ]
 
     def _left_out_again(self, segments: Sequence[Sequence[Operator]]) -> frozenset[int]:
-        """Operators of segments that this software does not run again."""
+        """Return operators of the segments that this software does not recompute."""
         software = self.software
         kept = kept_operators(self.workload, self.plan, segments, self.memory_style)
         stops = software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full"
@@ -204,7 +204,7 @@ class JobContext:
         return recomputed(self.workload, self.plan, forward, self.memory_style.selective)
 
     def earlier_targets(self, crossing: Crossing) -> tuple[int, ...]:
-        """Earlier stages that are sent the same tensor."""
+        """Return earlier stages that receive the same tensor."""
         return self._earlier.get(crossing, ())
 
     def _earlier_targets(self) -> dict[Crossing, tuple[int, ...]]:
@@ -218,7 +218,7 @@ class JobContext:
         return found
 
     def _holders(self) -> list[list[int]]:
-        """The pipeline ranks that hold each chunk."""
+        """Return the pipeline ranks that hold each chunk."""
         holders: list[list[int]] = [[] for _ in range(self.pipeline.num_chunks)]
         for rank in range(self.plan.pp):
             for chunk in self.schedule.chunks_of(rank, self.pipeline):
@@ -226,15 +226,15 @@ class JobContext:
         return holders
 
     def _ranks_of_operators(self) -> dict[int, tuple[int, ...]]:
-        """Forward or backward operator id -> the pipeline ranks that run it."""
+        """Return forward or backward operator id -> the pipeline ranks that run it."""
         holders = self._holders()
         return {op_id: tuple(holders[chunk]) for op_id, chunk in self.stages.stage_of.items()}
 
     def launch_of(self, op: Operator, stage: int) -> tuple[int, float]:
-        """Picoseconds that the launching thread takes for an operator on one rank of ``stage``, and its launches."""
+        """Return the launching thread's time for an operator on one rank of ``stage``, in ps, and its launches."""
         ps, kernels, by_weight = self._launches[op.id]
         if by_weight:
-            # Of all trained weights the part, by number, that is on one rank of ``stage``
+            # Launches scale with the number of trained weights on one rank of ``stage``
             total = sum(p.gradient_operator is not None for p in self.workload.parameters)
             own = sum(w.gradient_operator is not None for w in self.weights[stage])
             share = own / total if total else 1.0
@@ -242,30 +242,30 @@ class JobContext:
         return ps, kernels
 
     def gradient_bytes(self, weight: int) -> int:
-        """Bytes of the gradient of a weight on one rank, in the dtype in which it is accumulated and reduced."""
+        """Return the bytes of a weight's gradient on one rank, in the dtype of its accumulation and reduction."""
         size, whole = self.local_bytes[weight], self.workload.tensors[weight].size_bytes
         gradient = self._gradient_of.get(weight)
         made = whole if gradient is None else self.workload.tensors[gradient].size_bytes
         return size if made == whole or not whole else -(-size * made // whole)
 
     def gradient_dtype(self, weight: int) -> str:
-        """The dtype of the gradient of a weight; the weight's where the workload names no gradient."""
+        """Return the dtype of a weight's gradient, or the weight's dtype if the workload names no gradient."""
         return self.workload.tensors[self._gradient_of.get(weight, weight)].dtype
 
     def split_of(self, op: Operator) -> TensorSplit | None:
-        """The tensor split of a forward operator, or of the forward operator that a backward one belongs to."""
+        """Return the tensor split of an operator; a backward operator uses its forward operator's split."""
         owner = op.forward_id if op.phase == BACKWARD else op.id
         return self.splits.get(owner) if owner is not None else None
 
     def duration(
         self, op: Operator, batch: int, share: Fraction = WHOLE, *, count: bool = True, part: str = BOTH
     ) -> int:
-        """Time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds.
+        """Return the time of an operator at ``batch`` samples on one rank of the tp group, in picoseconds.
 
-        ``part``: of a backward operator that is run in halves, the one of its two products that is meant; each is
-        taken to be half of the time, the gradient of activations rounded up.
+        ``part``: one of the two products of a backward operator that runs in halves. trine assumes half of the time
+        for each product; the gradient of activations is rounded up.
         """
-        # A fraction takes longer to hash than all the rest, and nearly every operator is run as a whole.
+        # A fraction takes longer to hash than the other parts of the key, and nearly every operator runs whole.
         key = (op.id, batch, part) if share is WHOLE else (op.id, batch, part, share)
         known = self._durations.get(key)
         if known is None:
@@ -276,7 +276,7 @@ class JobContext:
         return ps
 
     def slowest(self, op: Operator, batch: int, part: str = BOTH) -> int:
-        """Return the time on the slowest GPU model: passes that run together alternate alike on all of them."""
+        """Return the time on the slowest GPU model: passes that run together alternate in the same way on each."""
         if self.mixed is None:
             return self.duration(op, batch, count=False, part=part)
         return max(self._duration(op, batch, WHOLE, part, model)[0] for model in self.mixed.models)
@@ -304,7 +304,7 @@ class JobContext:
         return round(self.compute.duration(copied, split).ps * self.gpu_factor)
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
-        """Bytes of a tensor on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
+        """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""
         size = self._bytes.get((tensor_id, batch))
         if size is None:
             tensor = self.workload.tensors[tensor_id]
@@ -318,13 +318,13 @@ class JobContext:
         return size
 
     def gathered_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
-        """Bytes of an input or result of ``op`` on the tokens of its whole tensor-parallel group."""
+        """Return the bytes of an input or result of ``op`` on the tokens of its whole tensor-parallel group."""
         size = self.scaled_bytes(tensor_id, batch)
         part = self.token_partition.expert_tokens if is_expert(op) else WHOLE
         return size if part == WHOLE else -(-size * part.numerator // part.denominator)
 
     def rank_bytes(self, tensor_id: int, batch: int) -> int:
-        """Bytes of a tensor that one rank of the tp group holds: its part, where features or tokens are divided."""
+        """Return the bytes of a tensor on one rank of the tp group: its part if features or tokens are divided."""
         size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
         part = self.divided.get(tensor.storage, WHOLE)
         if part == WHOLE and self.plan.sequence_parallel and self.token_partition.has_tokens(tensor):
@@ -332,7 +332,7 @@ class JobContext:
         return -(-size * part.numerator // part.denominator)
 
     def head_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:
-        """Bytes of queries, keys, values or results of an attention, with the heads of one rank of the tp group."""
+        """Return the bytes of an attention's queries, keys, values or results, with the heads of one tp rank."""
         size, split = self.scaled_bytes(tensor_id, batch), self.split_of(op)
         if split is None:
             return size
@@ -342,10 +342,10 @@ class JobContext:
         return -(-size * part.numerator // part.denominator)
 
     def output_share(self, op: Operator) -> Fraction:
-        """The part of an operator's output that one rank of the tp group holds.
+        """Return the part of an operator's output that one rank of the tp group holds.
 
-        Forward: an output that stays divided, or that of an operator on divided tensors. Backward: the gradient of an
-        input that was divided, which is that of a row split. With sequence parallelism everything is in parts.
+        Divided forward outputs: outputs that stay split, and outputs of operators on divided tensors. Divided backward
+        outputs: gradients of a divided input, as in a row split. Sequence parallelism divides everything.
         """
         split = self.split_of(op)
         if split is not None and split.groups is not None and (op.phase == FORWARD or split.mode == "shared"):
@@ -364,7 +364,7 @@ class JobContext:
         return 1 if self.mixed is None else len(self.mixed.models)
 
     def on_gpu(self, number: int) -> JobContext:
-        """Return the same for ranks on one of the GPU models, by its index in ``mixed``."""
+        """Return this context for ranks on one of the GPU models, by its index in ``mixed``."""
         if self.mixed is None or self.mixed.models[number] is self.compute:
             return self
         other = copy.copy(self)
@@ -373,7 +373,7 @@ class JobContext:
         return other
 
     def with_batch(self, batch: int) -> JobContext:
-        """Return the same for replicas of ``batch`` samples."""
+        """Return this context for replicas of ``batch`` samples."""
         if batch == self.batch:
             return self
         other = copy.copy(self)
@@ -387,7 +387,7 @@ class JobContext:
         self.schedule.check(self.pipeline)
 
     def named(self, kind: str) -> JobContext:
-        """Return the same with a name for what sets its ranks apart."""
+        """Return this context with a name for its kind of ranks."""
         if not kind:
             return self
         other = copy.copy(self)
@@ -395,13 +395,13 @@ class JobContext:
         return other
 
     def replica_key(self, place: Place) -> tuple[int | str, ...]:
-        """Return the key of a reduction over replicas; from the last micro-batch backwards if their numbers differ."""
+        """Return the key of a reduction over replicas, counted from the last micro-batch if their counts differ."""
         if not self.replica_batches:
             return place.key
         return place._replace(microbatch=place.microbatch - len(self.micro_batches)).key
 
     def with_load(self, load: Fraction) -> JobContext:
-        """The same for a rank whose experts have ``load`` times an even share of the tokens."""
+        """Return this context for a rank whose experts get ``load`` times an even share of the tokens."""
         if load == self.token_partition.load:
             return self
         other = copy.copy(self)
@@ -411,7 +411,7 @@ class JobContext:
         return other
 
     def input_bytes(self, operators: Iterable[Operator], batch: int) -> int:
-        """Bytes of the data that ``operators`` are given from outside: largest view of each storage, at ``batch``."""
+        """Return the bytes of input data that ``operators`` read: the largest view of each storage, at ``batch``."""
         sizes: dict[int, int] = {}
         for op in operators:
             for tensor_id in op.inputs:
@@ -421,7 +421,7 @@ class JobContext:
         return sum(sizes.values())
 
     def buffer_bytes(self, operators: Iterable[Operator]) -> int:
-        """Bytes of the buffers (running statistics) that ``operators`` read."""
+        """Return the bytes of the buffers (running statistics) that ``operators`` read."""
         tensors = self.workload.tensors
         sizes = {
             tensors[t].storage: tensors[t].size_bytes
@@ -432,18 +432,18 @@ class JobContext:
         return sum(sizes.values())
 
     def optimizer_share(self, stage: int) -> Fraction:
-        """The part of the recorded optimizer step that one rank of ``stage`` does: that of its weights' bytes."""
+        """Return the share of the recorded optimizer step on one rank of ``stage``, by the bytes of its weights."""
         if not self.total_trained_bytes:
             return Fraction(1, self.plan.pp * self.plan.tp)
         own = trained_bytes(self.weights[stage], self.local_bytes)
         return min(Fraction(own, self.total_trained_bytes), Fraction(1))
 
     def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
-        """The label of an operator, ``rerun``: one that is run again; the optimizer belongs to no micro-batch."""
+        """Return the label of an operator. ``rerun``: it is recomputed. The optimizer belongs to no micro-batch."""
         microbatch = -1 if op.phase == OPTIMIZER else microbatch
         phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
         return Label(phase, self.operator_index[op.id], self.layer_index[op.layer], stage, microbatch, step)
 
     def algorithm(self, collective: str) -> str | None:
-        """The algorithm that the plan names for a collective; None for the default."""
+        """Return the plan's algorithm for a collective, or None for the default."""
         return dict(self.plan.algorithm).get(collective)

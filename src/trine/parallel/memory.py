@@ -1,4 +1,4 @@
-"""Memory of one pipeline rank over its program: what each operator allocates and when the last reader lets go of it."""
+"""Memory of one pipeline rank over its program: the allocations of each operator, freed after their last reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trine.parallel.saved import Extras, Logits
 from trine.parallel.stages import Crossing, OwnedWeight
 from trine.parallel.writer import ProgramWriter
 
-#: Forward operators of these kinds keep what they read until their backward operator has run.
+#: Forward operators of these kinds keep their inputs until their backward operator has run.
 SAVES_INPUT = frozenset({"conv", "linear", "matmul", "attention", "batch_norm", "layer_norm", "group_norm", "loss"})
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 #: Streams of FSDP with separate cached blocks; stream 0 runs the operators.
@@ -27,7 +27,7 @@ RunKey = tuple[int, str, bool]  # OperatorRun.key
 
 
 class Block(NamedTuple):
-    """Bytes of a category that are taken, the number of the block, and the step of the program that took it."""
+    """An allocated block: its bytes, category and number, and the program step that allocated it."""
 
     size: int
     category: int
@@ -36,23 +36,22 @@ class Block(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """What one run may allocate, as (storage, tensor whose size counts, category), and the storages it frees."""
+    """Possible allocations of one run, as (storage, tensor that sets the size, category), and the storages it frees."""
 
     allocates: tuple[tuple[int, int, int], ...]
     frees: tuple[int, ...]
 
 
 class StageMemory:
-    """Turns the operators that a rank runs into memory changes, per storage and micro-batch.
+    """Memory changes of a rank's operators, per storage and micro-batch.
 
-    ``orders`` are the runs of one micro-batch from its first forward to its last backward operator, for each way in
-    which micro-batches pass; ``order_of[micro-batch]`` says which of them it takes. A storage lives from the run that
-    makes it to the last run that touches it, or that autograd keeps it for; one that is made again (recomputation)
-    does not live in between.
+    ``orders`` holds one list of runs per path of micro-batches, from the first forward to the last backward operator
+    of a micro-batch; ``order_of[micro-batch]`` is the index of its list. A storage lives from the run that makes it
+    to the last run that touches it or for which autograd keeps it. A recomputed storage does not live in between.
 
-    What a software profile adds (``MemoryStyle``): buffers and dummies of gradients, what its autograd keeps besides
-    what the operators name, copies of the logits, workspaces. The CUDA context, communicators and what the allocator
-    reserves are in :mod:`trine.results.allocator`.
+    A software profile (``MemoryStyle``) adds gradient buffers and dummies, further tensors that its autograd saves,
+    copies of the logits, and workspaces. The CUDA context, communicators and the allocator's reserve are in
+    :mod:`trine.results.allocator`.
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class StageMemory:
         self._from_elsewhere = self._made_elsewhere()
         self._used = self._storages(op.inputs for op in forward.values())
         self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
-        self._live: dict[int, dict[int, Block]] = {}  # micro-batch -> storage -> what it holds
+        self._live: dict[int, dict[int, Block]] = {}  # micro-batch -> storage -> its block
         self._gradients: dict[int, Block] = {}
         self._parts: dict[int, Block] = {}  # gradients that are spread over replicas
-        self._lasting: dict[int, int] = {}  # weight -> bytes of its gradient that stay from step to step
+        self._lasting: dict[int, int] = {}  # weight -> bytes of its gradient that persist across steps
         if self._style.gradient_buffer and context.plan.offload != "optimizer":
             trained = [w.weight for w in context.weights[stage] if w.gradient_operator is not None]
             self._lasting = {weight: context.gradient_bytes(weight) for weight in trained}
@@ -97,7 +96,7 @@ class StageMemory:
             if owned.gradient_operator is not None:
                 self._gradients_of.setdefault(owned.gradient_operator, []).append(owned.weight)
 
-    # -- what is known before anything runs ------------------------------------------------------------------------
+    # -- facts known before the run --------------------------------------------------------------------------------
 
     def _storages(self, groups: Iterable[Iterable[int]]) -> dict[int, None]:
         return dict.fromkeys(self._tensors[t].storage for group in groups for t in group)
@@ -106,9 +105,9 @@ class StageMemory:
         return (*run.op.outputs, *self._saved.get(run.op.id, ()))
 
     def _touches_of(self, order: Sequence[OperatorRun]) -> dict[RunKey, Touch]:
-        """What each run of ``order`` allocates and frees."""
+        """Return the allocations and frees of each run of ``order``."""
         users: dict[int, list[int]] = {}
-        again: set[tuple[int, int]] = set()  # (storage, run that makes it again)
+        again: set[tuple[int, int]] = set()  # (storage, run that recomputes it)
         for i, run in enumerate(order):
             read, made = self._storages([run.op.inputs]), self._storages([self._outputs(run)])
             extra = self._extras.made(run)
@@ -129,7 +128,7 @@ class StageMemory:
         }
 
     def _kept_for(self, run: OperatorRun) -> dict[int, None]:
-        """What autograd kept of the forward operator whose gradient ``run`` computes."""
+        """Return the tensors that autograd kept from the forward operator whose gradient ``run`` computes."""
         forward = self._forward.get(run.op.forward_id, None) if run.op.forward_id is not None else None
         if run.op.phase != BACKWARD or forward is None:
             return {}
@@ -137,7 +136,7 @@ class StageMemory:
         return kept | self._extras.of(forward)
 
     def _allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
-        """Storages that ``run`` makes, or that it is the first to read of the data that the step is given."""
+        """Return the storages that ``run`` makes, and the step's input data that it is the first to read."""
         is_optimizer = run.op.phase == OPTIMIZER
         outputs = self._outputs(run)
         made, read = self._storages([outputs]), self._storages([run.op.inputs])
@@ -154,7 +153,7 @@ class StageMemory:
         return tuple(found.values())
 
     def _saved_for_backward(self) -> dict[int, list[int]]:
-        """Forward operator -> tensors that only its backward operator names (pooling indices, dropout masks)."""
+        """Return forward operator -> tensors that only its backward operator names (pooling indices, dropout masks)."""
         made = self._context.made_storages
         read = self._storages(op.inputs for op in self._forward.values())
         saved: dict[int, list[int]] = {}
@@ -167,7 +166,7 @@ class StageMemory:
         return saved
 
     def _made_elsewhere(self) -> list[int]:
-        """Tensors that backward operators here read and other stages make: gradients that arrive."""
+        """Return tensors that backward operators here read and other stages make: received gradients."""
         forward, backward = self._forward.values(), self._backward.values()
         here = self._storages(op.outputs for op in (*forward, *backward)) | self._storages(op.inputs for op in forward)
         anywhere = self._context.made_storages
@@ -179,7 +178,7 @@ class StageMemory:
                     found.setdefault(storage, tensor_id)
         return list(found.values())
 
-    # -- what happens ----------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def ran(self, run: OperatorRun, step: int, microbatch: int, batch: int, share: Fraction = Fraction(1)) -> None:
         """Account for ``run``, which is step ``step`` of the program."""
@@ -206,7 +205,7 @@ class StageMemory:
                 self._made_gradient(weight, step)
 
     def _made_gradient(self, weight: int, step: int) -> None:
-        """A gradient that has no place of its own yet is allocated; where a part of it has, in a bucket."""
+        """Allocate a gradient that has no memory yet; in a bucket if part of it is in a persistent buffer."""
         context, how = self._context, self._style.weight_gradients
         made = context.local_bytes[weight]
         category = CATEGORY["buckets" if weight in self._lasting else "gradients"]
@@ -220,14 +219,14 @@ class StageMemory:
             self.temporary(made, step, step, "gradients")
 
     def keep_gradients(self, sizes: Mapping[int, int]) -> None:
-        """Of the gradients of these weights so many bytes have a buffer that is never given back.
+        """Keep this many bytes of each weight's gradient in a buffer that is never freed.
 
-        Where that is not all of one, the whole is in a bucket until :meth:`scattered`. Called before anything runs.
+        If the buffer holds only part of a gradient, the whole is in a bucket until :meth:`scattered`. Call this first.
         """
         self._lasting = dict(sizes)
 
     def _resolve(self, touch: Touch, batch: int, share: Fraction) -> tuple[tuple[int, int, int], ...]:
-        """(storage, bytes, category) of what ``touch`` allocates; inputs are whole on every rank."""
+        """Return (storage, bytes, category) of the allocations of ``touch``; inputs are whole on every rank."""
         found = []
         for storage, tensor_id, category in touch.allocates:
             size = self._extras.times(storage, self._context.scaled_bytes(tensor_id, batch))
@@ -237,7 +236,7 @@ class StageMemory:
         return tuple(row for row in found if row[1])
 
     def received(self, tensor_id: int, step: int, microbatch: int) -> None:
-        """A forward tensor arrived from another stage at program step ``step``."""
+        """Record that a forward tensor arrived from another stage at program step ``step``."""
         storage = self._tensors[tensor_id].storage
         live = self._live.setdefault(microbatch, {})
         if storage not in live and storage in self._touched[self._order_of[microbatch]]:
@@ -245,10 +244,10 @@ class StageMemory:
             self._allocate(storage, microbatch, step, size, CATEGORY["activations"])
 
     def received_gradient(self, crossing: Crossing, step: int, microbatch: int) -> None:
-        """The gradient of a tensor that this stage had sent arrived; it is as large as the tensor.
+        """Record the arrival of the gradient of a tensor that this stage had sent; it is as large as the tensor.
 
-        It takes the storage of a tensor of its size that backward operators here read, or one of its own until the
-        pass ends, where the trace lists none.
+        The gradient uses the storage of a tensor of its size that backward operators here read. If the trace lists
+        no such tensor, it gets a separate storage until the pass ends.
         """
         wanted = self._tensors[crossing.tensor].size_bytes
         live = self._live.setdefault(microbatch, {})
@@ -261,7 +260,7 @@ class StageMemory:
     def temporary(
         self, size_bytes: int, first: int, last: int, category: str = "activations", stream: int = 0, user: int = -1
     ) -> None:
-        """``size_bytes`` from the start of program step ``first`` to the end of step ``last``, of a stream's pool.
+        """Allocate ``size_bytes`` in a stream's pool from the start of program step ``first`` to the end of ``last``.
 
         user: step of a collective that uses it.
         """
@@ -278,7 +277,7 @@ class StageMemory:
                 self._users[block.number] = step
 
     def scattered(self, weights: Iterable[int], degree: int, step: int) -> None:
-        """At the end of ``step`` of the gradients of ``weights`` a part of one in ``degree`` is left."""
+        """Keep only 1 / ``degree`` of the gradients of ``weights`` at the end of ``step``."""
         for weight in weights:
             whole = self._gradients.pop(weight, None)
             if whole is None:
@@ -290,36 +289,36 @@ class StageMemory:
                 self._parts[weight] = self._take(step, part, CATEGORY["gradients"], at_end=True, stream=stream)
 
     def gathered(self, size_bytes: int, step: int) -> None:
-        """What other replicas sent to this one at ``step`` stays until the step ends."""
+        """Keep the data that other replicas sent to this one at ``step`` until the training step ends."""
         self._live.setdefault(-1, {})
         self._allocate(-1 - step, -1, step, size_bytes, CATEGORY["activations"])
 
     def live(self, microbatch: int) -> Mapping[int, Block]:
-        """Storage -> what a micro-batch holds now."""
+        """Return storage -> block for the memory that a micro-batch holds now."""
         return self._live.get(microbatch, {})
 
     def gradients_left(self, weights: Iterable[int], step: int) -> None:
-        """The gradients of ``weights`` are elsewhere when ``step`` has ended."""
+        """Free the gradients of ``weights`` at the end of ``step``, because they have moved elsewhere."""
         for weight in weights:
             for blocks in (self._gradients, self._parts):
                 if weight in blocks:
                     self._give(blocks.pop(weight), step)
 
     def end_of_backward(self) -> None:
-        """Behind the backward pass of a micro-batch its gradients have been added to the buffer of all."""
+        """Free the gradients of a micro-batch after its backward pass, once they are in the common buffer."""
         if self._style.weight_gradients == "backward":
             for block in self._gradients.values():
                 self._give(block, self._writer.last_compute()[0])
             self._gradients.clear()
 
     def end_of_microbatch(self, microbatch: int) -> None:
-        """After its last pass here nothing of a micro-batch is left (tensors that no listed operator reads again)."""
+        """Free the remaining tensors of a micro-batch after its last pass here (no listed operator reads them)."""
         last = self._writer.last_compute()
         for storage in list(self._live.get(microbatch, ())):
             self._free(storage, microbatch, last[0])
 
     def end_step(self, last: tuple[int, ...]) -> None:
-        """Gradients are set to None, and whatever else the step left is given back."""
+        """Set gradients to None and free everything that remains of the step."""
         if not last:
             return
         for blocks in (self._gradients, self._parts):
@@ -337,7 +336,7 @@ class StageMemory:
         bucket_bytes: int,
         changes: Iterable[Callable[[dict[str, int]], None]] = (),
     ) -> tuple[int, ...]:
-        """Bytes of each category that stay from step to step; ``bucket_bytes``: of DDP's buckets."""
+        """Return the bytes of each category that persist across steps; ``bucket_bytes``: DDP's buckets."""
         context = self._context
         kept = (t for t in self._tensors.values() if t.role in ("buffer", "table") and t.storage in self._used)
         buffers = {t.storage: t.size_bytes for t in kept}
@@ -370,7 +369,7 @@ class StageMemory:
         self._give(self._live[microbatch].pop(storage), step)
 
     def _take(self, step: int, size: int, category: int, at_end: bool = False, stream: int = 0) -> Block:
-        """A new block of a stream's pool, from the start (or the end) of ``step`` on."""
+        """Allocate a block in a stream's pool, from the start (or the end) of ``step`` on."""
         self._num_blocks += 1
         number = self._num_blocks + stream * BLOCKS_PER_STREAM
         if size:
@@ -378,7 +377,7 @@ class StageMemory:
         return Block(size, category, number, step)
 
     def _give(self, block: Block, step: int) -> None:
-        """Give a block back at the end of ``step``, or of a later one that took it."""
+        """Free a block at the end of ``step``, or of the step that allocated it if that is later."""
         if block.size:
             user = self._users.pop(block.number, -1)
             self._writer.memory.append(

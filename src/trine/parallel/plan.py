@@ -1,4 +1,4 @@
-"""The parallel layout of a job: the degree of each axis, in which order, and the rank grid that follows."""
+"""The parallel layout of a job: the degree and order of its axes, and the resulting rank grid."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trine.shown import OneLine
 from trine.units import MAX_GPUS
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
-#: Shardings that spread the parameters themselves, and those that keep no more than a part of the gradients.
+#: Shardings that shard the parameters, and those that shard the gradients.
 PARAMETERS_SHARDED = ("zero3", "fsdp")
 GRADIENTS_SHARDED = ("zero2", *PARAMETERS_SHARDED)
 CP_STYLES = ("ring", "all-gather", "ulysses")
 BUFFERS = ("auto", "broadcast", "none")
 BALANCED, ZIPF = "balanced", "zipf:"
 MAX_EXPERTS = 65_536
-#: Bytes at which DDP's first and other buckets close, as in PyTorch.
+#: Sizes in bytes of DDP's first and later buckets, PyTorch's defaults.
 DEFAULT_BUCKETS = (1 * 2**20, 25 * 2**20)
-#: Larger batches are taken for a mistake; they would not fit any GPU.
+#: Larger batches are rejected as mistakes; they would not fit any GPU.
 MAX_BATCH = 10**9
-#: Micro-batches of a step; each has at least one operator, and programs have at most 5 million.
+#: Most micro-batches per step: each has at least one operator, and programs have at most 5 million.
 MAX_MICRO_BATCHES = 5_000_000
-#: Pieces of a product beyond which each is shorter than the launch of a kernel on any GPU.
+#: With more chunks, each chunk of a GEMM would be shorter than a kernel launch on any GPU.
 MAX_PIECES = 64
 DATA_MODES = ("ddp", "dp")
 TP_STYLES = ("auto", "column", "megatron")
@@ -37,7 +37,7 @@ RECOMPUTE = ("none", "full", "selective")
 SYNCS = ("last", "each")
 OVERLAPS = ("ideal", "modelled", "none")
 OFFLOADS = ("none", "optimizer", "activations")
-#: What a plan that does not say is taken to say, where a software profile does not either.
+#: Defaults of options that neither the plan nor the software profile sets.
 UNSAID: dict[str, object] = {
     "schedule": "gpipe", "balance": "time", "dp_overlap": True, "overlap": "ideal", "sequence_parallel": False,
 }  # fmt: skip
@@ -47,69 +47,69 @@ _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan(OneLine):
-    """How one job is spread over ``dp * cp * tp * pp`` ranks.
+    """Parallel layout of one job on ``dp * cp * tp * pp`` ranks.
 
-    dp, tp, pp: degrees of data, tensor and pipeline parallelism. cp: over how many ranks the sequence of each sample is
-        divided (context parallelism).
-    ep, etp: experts are divided over ep groups of etp ranks, and the features of each expert over the etp ranks of a
-        group. Both use the tp x cp x dp ranks of a stage again, so etp x ep divides that number. etp None: as the
-        software does, else tp.
+    dp, tp, pp: degrees of data, tensor and pipeline parallelism. cp: degree of context parallelism, which splits the
+        sequence of each sample.
+    ep, etp: expert parallelism splits the experts over ep groups of etp ranks, and the features of each expert over the
+        etp ranks of a group. Both reuse the tp x cp x dp ranks of a stage, so etp x ep must divide that number. etp
+        None: the software profile's, else tp.
     order: the axes, fastest first: ``"tp-cp-ep-dp-pp"`` puts tensor-parallel ranks next to each other. Experts then use
-        the ranks of a stage in the order etp, ep, replicas. In another order ep divides dp and etp = tp.
+        the ranks of a stage in the order etp, ep, replicas. In any other order ep must divide dp, and etp = tp.
     data: ``"ddp"`` (DistributedDataParallel) or ``"dp"`` (DataParallel: one process, scatter, replicate, gather).
-    batch: samples of one data-parallel replica in a step; None takes the trace's.
-    replica_batches: samples of each data-parallel replica, where they differ; ``"time"`` divides ``dp * batch`` so that
-        replicas on different GPU models take about equally long.
-    micro_batch: samples of one micro-batch; None takes the whole batch. The last micro-batches of an uneven batch are
-        smaller by one sample, so that sizes differ by at most one.
-    schedule: order of passes in the pipeline: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"``,
-        or one that a plug-in registered. Without a pipeline, micro-batches go forward and backward one after the other.
-    virtual_stages: consecutive parts of the model, spread over the pipeline in turn, that each rank holds.
-    balance: where the pipeline is cut without ``cuts``, between layers where names tell any: ``"time"`` makes the
-        slowest part as fast as can be; ``"layers"`` gives all parts as many layers as can be, embedding and head
-        counting as one each; ``"blocks"`` as Megatron-LM does: equal numbers of blocks, the embedding with the first
-        part, the head with the last; ``"nanotron"``: as nanotron does, by the parameters of blocks and head.
-        None: as the software does, else ``"time"``. So schedule (else ``"gpipe"``), dp_overlap and overlap.
-    recompute: what is computed again right before the backward pass that needs it: ``"none"``; ``"full"`` keeps only
+    batch: samples per step of one data-parallel replica; None uses the trace's.
+    replica_batches: samples of each data-parallel replica, if they differ; ``"time"`` divides ``dp * batch`` so that
+        replicas on different GPU models take about the same time.
+    micro_batch: samples of one micro-batch; None uses the whole batch. If the batch does not divide evenly, the last
+        micro-batches are smaller by one sample.
+    schedule: pipeline schedule: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"dualpipe"``, or one from a
+        plug-in. Without a pipeline, each micro-batch runs forward and backward before the next.
+    virtual_stages: model chunks per pipeline rank; consecutive chunks go to consecutive ranks.
+    balance: rule that cuts the pipeline into stages if ``cuts`` is empty, between layers if the operators name them.
+        ``"time"`` minimises the slowest stage's time. ``"layers"`` equalises the number of layers; embedding and head
+        count as one each. ``"blocks"`` follows Megatron-LM: equal numbers of blocks, the embedding in the first stage,
+        the head in the last. ``"nanotron"`` follows nanotron: by the parameters of blocks and head.
+        None: the software profile's, else ``"time"``. The same holds for schedule (else ``"gpipe"``) and both overlaps.
+    recompute: activations recomputed right before the backward pass that needs them: ``"none"``; ``"full"`` keeps only
         the input of each layer; ``"selective"`` recomputes the core of attention.
-    recompute_layers: with full recomputation, only the first so many layers of each part; None for all.
+    recompute_layers: number of layers at the start of each stage that full recomputation covers; None for all.
     sync: gradients are reduced over replicas after the ``"last"`` micro-batch or after ``"each"``.
-    first_bucket_bytes, bucket_bytes: a DDP bucket closes when it has reached its cap (PyTorch: 1 MiB, then 25 MiB).
-    cuts: operators (their ``layer``) at which the second and later parts begin; empty leaves it to ``balance``.
+    first_bucket_bytes, bucket_bytes: a DDP bucket closes when it reaches its size limit (PyTorch: 1 MiB, then 25 MiB).
+    cuts: layers (of operators) at which the second and later stages begin; if empty, ``balance`` decides.
     tp_style: ``"column"`` splits every linear, convolution and embedding by output features and gathers the output;
-        ``"megatron"`` follows a column split by a row split where only elementwise or per-head work lies between, and
+        ``"megatron"`` follows a column split by a row split if only elementwise or per-head work lies between, and
         pads the vocabulary; ``"auto"``: megatron for a model with attention, column for any other.
-    inputs: inputs are copied from host memory at the start of a ``"step"``, ahead during the step before
-        (``"prefetch"``), or are on the device already (``"none"``).
+    inputs: inputs are copied from host memory at the start of a ``"step"``, during the previous step (``"prefetch"``),
+        or are already on the device (``"none"``).
     steps: training steps to run, one after the other.
-    algorithm: (collective, algorithm) pairs, where it is not to be the first that is registered for it.
-    buffers: DDP's broadcast of buffers before the forward pass: ``"auto"``: as one operation of the replicas, all of
-        which end when a chain would at its last one; ``"broadcast"``: message by message, so that all replicas behave
-        differently; ``"none"``.
-    dp_overlap: gradients are reduced during the backward pass (True), or all behind it.
-    sharding: what data-parallel ranks hold a part of only: ``"none"``; ``"zero1"``: optimizer state; ``"zero2"``:
+    algorithm: (collective, algorithm) pairs; other collectives use their first registered algorithm.
+    buffers: DDP's broadcast of buffers before the forward pass. ``"auto"``: one operation on all replicas, which ends
+        when a chain would reach the last one. ``"broadcast"``: message by message, so that all replicas behave
+        differently. ``"none"``: no broadcast.
+    dp_overlap: True reduces gradients during the backward pass, False after it.
+    sharding: state sharded over data-parallel ranks: ``"none"``; ``"zero1"``: optimizer state; ``"zero2"``:
         gradients too; ``"zero3"`` and ``"fsdp"``: parameters too, which are gathered unit by unit.
-    shard_ways: hybrid sharding: groups of so many ranks each spread everything once; None spreads over all.
-    reshard: with fsdp, whether gathered parameters are given up between the forward and the backward pass.
-    prefetch: how many units are gathered ahead (None: 1), which bounds the units alive to one more. With zero1 and
-        zero2: 1 gathers parameters beside the next forward pass, 0 or None before it.
-    shard_unit_bytes: a unit closes when its parameters have so many bytes; None makes each layer a unit.
-    sequence_parallel: with tp_style ``"megatron"``, operators outside of split ones run on a part of the sequence.
-        None: as the software does, else False. With tp = 1 it changes nothing.
-    tp_overlap: pieces into which the collectives of sequence parallelism and the products beside them are cut, so that
-        they overlap; 1 for no overlap.
-    cp_style: how attention sees the whole sequence: ``"ring"`` (keys and values go round), ``"all-gather"`` (of keys
-        and values), ``"ulysses"`` (an all-to-all of heads).
-    expert_imbalance: how tokens spread over experts: ``"balanced"`` or ``"zipf:S"`` (expert n gets 1/n**S).
-    expert_shares: the same as measured: the part of the tokens of each expert.
-    capacity_factor: an expert takes at most so many times its even share of the tokens; the rest is dropped.
-    overlap: how communication runs beside compute: ``"ideal"``: neither slows the other down; ``"modelled"``: its
+    shard_ways: hybrid sharding: shard within groups of this many ranks; None shards over all.
+    reshard: with fsdp, whether gathered parameters are freed between the forward and the backward pass.
+    prefetch: number of units gathered ahead (None: 1); at most one more is in memory. With zero1 and zero2: 1 gathers
+        parameters during the next forward pass, 0 or None before it.
+    shard_unit_bytes: a unit closes when its parameters reach this size; None makes each layer a unit.
+    sequence_parallel: with tp_style ``"megatron"``, operators between the split ones run on a part of the sequence.
+        None: the software profile's, else False. With tp = 1 it changes nothing.
+    tp_overlap: number of chunks into which the collectives of sequence parallelism and the adjacent GEMMs are split, so
+        that they overlap; 1 for no overlap.
+    cp_style: exchange for attention over the whole sequence: ``"ring"`` (keys and values pass around a ring),
+        ``"all-gather"`` (of keys and values), ``"ulysses"`` (an all-to-all of heads).
+    expert_imbalance: distribution of tokens over experts: ``"balanced"`` or ``"zipf:S"`` (expert n gets 1/n**S).
+    expert_shares: a measured distribution: each expert's share of the tokens.
+    capacity_factor: an expert takes at most this multiple of its even share of the tokens; the rest is dropped.
+    overlap: effect of communication on concurrent compute: ``"ideal"``: neither slows the other; ``"modelled"``: its
         kernels take SMs and memory bandwidth from compute (docs/background/contention.md); ``"none"``: they take turns.
-    offload: what is kept in host memory: ``"optimizer"`` (states, and the optimizer runs on the CPU, as in
-        ZeRO-Offload) or ``"activations"`` (those kept for the backward pass, fetched again before it).
-    sync_every: local SGD: replicas average their parameters every so many steps in place of reducing gradients.
+    offload: data kept in host memory: ``"optimizer"`` (states; the optimizer runs on the CPU, as in
+        ZeRO-Offload) or ``"activations"`` (kept for the backward pass and fetched again before it).
+    sync_every: local SGD: replicas average their parameters every N steps instead of reducing gradients.
 
-    Raises PlanError for values that cannot be, or that contradict each other.
+    Raises PlanError for invalid or contradictory values.
     """
 
     dp: int = option(1, "Set the number of data-parallel replicas.")
@@ -232,7 +232,7 @@ class Plan(OneLine):
         return self.overlap in (None, "ideal")
 
     def filled(self, software: Mapping[str, object] | None = None) -> Plan:
-        """The plan with what it leaves open as ``software`` says, where that can matter, else as always."""
+        """Return the plan with unset options filled from ``software`` if they have an effect, else from defaults."""
         said = {**UNSAID, **(software or {})}
         if self.pp == 1 or self.cuts:
             said["balance"] = UNSAID["balance"]
@@ -249,7 +249,7 @@ class Plan(OneLine):
             changes["sequence_parallel"] = False
         plan = replace(self, **changes) if changes else self  # type: ignore[arg-type]
         _check_expert_ranks(plan, plan.expert_tp)
-        plan.groups  # noqa: B018 - raises PlanError where no grid of ranks has all these groups
+        plan.groups  # noqa: B018 - raises PlanError if no grid of ranks has all these groups
         if plan.sharding == "none" or plan.num_replicas > 1:
             return plan
         return replace(plan, sharding="none", prefetch=None, reshard=True, shard_unit_bytes=None)
@@ -269,7 +269,7 @@ class Plan(OneLine):
 
     @property
     def groups(self) -> AxisGroups:
-        """The names of the groups that talk to each other."""
+        """The names of the communication groups."""
         return AxisGroups(self._grid(), self.shard_ways is not None)
 
     @property
@@ -279,18 +279,18 @@ class Plan(OneLine):
 
     @property
     def folds_experts(self) -> bool:
-        """Whether experts use the ranks of a stage in another way than dense operators do."""
+        """Whether experts are laid out over the ranks of a stage differently from dense operators."""
         return self.ep > 1 or self.expert_tp != self.tp
 
     @property
     def num_replicas(self) -> int:
-        """The most ranks that hold the same weights of a stage, dense ones or those of experts."""
+        """Largest number of ranks that hold the same weights of a stage, dense or expert weights."""
         replicas = self.dp * self.cp
         return max(replicas, replicas * self.tp // (self.expert_tp * self.ep)) if self.folds_experts else replicas
 
     @property
     def ways(self) -> str:
-        """The ways on each axis in words."""
+        """The degree of each axis as text."""
         given = [("dp", self.dp), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp)]
         return " x ".join(f"{name} {ways}" for name, ways in given if ways > 1 or name != "cp")
 
@@ -301,15 +301,15 @@ class Plan(OneLine):
 
     @property
     def reduces_each(self) -> bool:
-        """Whether gradients are reduced after each micro-batch: ranks that keep only a part of them have to."""
+        """Whether gradients are reduced after each micro-batch, as sharded gradients require."""
         return self.sync == "each" or self.splits_gradients
 
 
 def check_forms(plan: Plan) -> None:
-    """Raise PlanError, with the reason, for a plan that cannot be, or holds an option that cannot matter."""
+    """Raise PlanError, with the reason, for an invalid plan or an option without effect."""
     for check in (_degrees, _data, _replicas, _sharding, _gathers, _tensor, _context, _experts, _local):
         check(plan)
-    # Software may have another etp than tp: until it is known, experts need no more than that it is 1.
+    # The software profile may set etp. Until it is known, check the weakest condition: etp = 1.
     _check_expert_ranks(plan, 1 if plan.etp is None and plan.ep > 1 else plan.expert_tp)
 
 
@@ -477,7 +477,7 @@ def _default_buckets(plan: Plan) -> tuple[str, bool]:
 
 
 def form_facts(plan: Plan) -> dict[str, object]:
-    """The forms of parallelism that a plan uses beyond dp, tp and pp, for the result."""
+    """Return the forms of parallelism that a plan uses beyond dp, tp and pp, for the result."""
     replicas, is_sharded = plan.dp * plan.cp > 1, plan.sharding != "none"
     facts = {
         "cp": plan.cp if plan.cp > 1 else None,
@@ -502,7 +502,7 @@ def form_facts(plan: Plan) -> dict[str, object]:
 
 
 def exponent(imbalance: str) -> float:
-    """The exponent of ``zipf:S``. Raises PlanError for another text."""
+    """Return the exponent of ``zipf:S``. Raises PlanError for any other text."""
     text = imbalance.removeprefix(ZIPF) if isinstance(imbalance, str) and imbalance.startswith(ZIPF) else ""
     try:
         value = float(text)
@@ -543,14 +543,14 @@ def micro_batches(batch: int, micro_batch: int | None) -> tuple[int, ...]:
 
 
 def _names(cuts: object) -> tuple[str, ...]:
-    """Any sequence of names as a tuple; a text by itself is taken for a mistake."""
+    """Return a sequence of names as a tuple. Raises PlanError for a single string."""
     if isinstance(cuts, str) or not isinstance(cuts, Sequence):
         raise PlanError(f"cuts must be a sequence of layer names, got {cuts!r}")
     return tuple(str(name) for name in cuts)
 
 
 def _batches(sizes: object) -> tuple[int, ...] | str:
-    """Sizes as a tuple; a word as it is."""
+    """Return sizes as a tuple, and text unchanged."""
     if isinstance(sizes, str):
         return sizes
     if not isinstance(sizes, Sequence):

@@ -1,24 +1,24 @@
 """ZeRO and FSDP: replicas keep only a part of optimizer state, gradients and parameters.
 
 Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, 2020; Zhao et al., PyTorch
-FSDP, VLDB 2023. Gradients are reduce-scattered over the ranks that share one copy of what is spread, and with hybrid
-sharding the parts all-reduced over the copies.
+FSDP, VLDB 2023. Gradients are reduce-scattered over the ranks of one sharded copy. With hybrid sharding, the parts are
+then all-reduced over the copies.
 
-zero1, zero2: each rank updates its part of the parameters, which are exchanged behind the optimizer: by all-gathers,
-bucket by bucket, as DeepSpeed and Megatron-LM's distributed optimizer do; or, where the software's profile says so
-(:class:`trine.software.profile.ZeroStyle`), by one broadcast of each rank, one after the other. zero3, fsdp: parameters
-are gathered unit by unit before they are needed, and given up behind it.
+zero1, zero2: each rank updates its part of the parameters, and the ranks exchange the parts after the optimizer. By
+default they all-gather bucket by bucket, like DeepSpeed and Megatron-LM's distributed optimizer. With
+``ZeroStyle.parameters`` (:mod:`trine.software.profile`) set to ``broadcast``, the ranks broadcast in turn. zero3, fsdp:
+parameters are gathered unit by unit before use and freed after it.
 
-Gradients are model states, as in the ZeRO paper: with zero1 they have one buffer for all of them that lasts
-(Megatron-Core's ``grad_data``), with zero2 and zero3 one for the rank's share (DeepSpeed's flat partition), to which
-each bucket adds its part when it has been reduced; until then the bucket is whole. PyTorch's FSDP allocates its shares
-as they come and gives them back with the step; an optimizer in host memory leaves nothing on the GPU (ZeRO-Offload).
+Gradients are model states, as in the ZeRO paper. With zero1, all gradients share a persistent buffer (Megatron-Core's
+``grad_data``). With zero2 and zero3, the buffer holds the rank's share (DeepSpeed's flat partition); a bucket is whole
+until it is reduced and its part is added to the buffer. PyTorch's FSDP allocates each share when it is reduced and
+frees it with the step. An optimizer in host memory leaves no gradients on the GPU (ZeRO-Offload).
 
 A unit is a layer, or operators whose parameters have ``Plan.shard_unit_bytes``. The gather of a unit begins when the
-unit ``Plan.prefetch`` before it begins to compute, so at most one more than that are alive. Gathers and reductions
-share a queue, as PyTorch runs both on one communicator (Zhao et al., section 3.3.2): backward, the gather ahead is
-issued before the reduction behind it. Gathered parameters are given up behind the last operator of the unit in a pass,
-and gathered again for the backward pass, unless ``Plan.reshard`` says not to.
+unit ``Plan.prefetch`` units earlier starts to compute, so at most ``prefetch`` + 1 units are alive. Gathers and
+reductions share a queue, because PyTorch runs both on one communicator (Zhao et al., section 3.3.2). In the backward
+pass, the prefetched gather precedes the unit's reduction. Gathered parameters are freed after the unit's last operator
+in a pass, and gathered again for the backward pass, unless ``Plan.reshard`` is off.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trine.parallel.stages import INPUT_PART, WEIGHT_PART
 
 
 class ShardedReductions(BucketReductions):
-    """Reduce-scatters of gradients, and a part of the optimizer step."""
+    """Reduce-scatters of gradients, and this rank's part of the optimizer step."""
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
@@ -54,7 +54,7 @@ class ShardedReductions(BucketReductions):
         program.memory.keep_gradients(self._lasting_gradients())
 
     def _lasting_gradients(self) -> dict[int, int]:
-        """Bytes of the gradient of each trained weight that stay on this rank from step to step."""
+        """Return, for each trained weight, the gradient bytes that stay on this rank between steps."""
         plan, experts = self.context.plan, self.context.token_partition.expert_weights
         if plan.sharding == "fsdp" or plan.offload == "optimizer":
             return {}
@@ -98,7 +98,7 @@ class ShardedReductions(BucketReductions):
         return share * self._part_of_weights()
 
     def _part_of_weights(self) -> Fraction:
-        """The part of the stage's trained weights whose optimizer state this rank keeps."""
+        """Return the fraction of the stage's trained weights whose optimizer state this rank keeps."""
         whole, own = 0, Fraction(0)
         for weight in self.program.weights:
             if weight.gradient_operator is not None:
@@ -115,29 +115,29 @@ class ShardedReductions(BucketReductions):
 
 
 def shares_weights(plan: Plan) -> bool:
-    """Return whether replicas share out parameters, too."""
+    """Return whether replicas also shard parameters."""
     return plan.sharding in ("zero3", "fsdp")
 
 
 def shard_degrees(program: StageProgram) -> tuple[int, int]:
-    """Ranks over which weights are spread, and weights of experts."""
+    """Return the number of ranks that shard weights, and the number that shard experts' weights."""
     groups = program.context.plan.groups
     return groups.size(groups.shard), groups.size(groups.expert_shard)
 
 
-#: The optimizer keeps float32 copies of weights of these dtypes.
+#: Weight dtypes that need float32 copies in the optimizer.
 HALVES = frozenset({"bfloat16", "float16"})
-#: Where the names of operators tell no layers, a unit closes when its parameters have so many bytes.
+#: Parameter bytes at which a unit closes if the operator names do not show layers.
 DEFAULT_UNIT_BYTES = 25 * 2**20
 _NO_LIMIT = 2**62
 
 
 @dataclass(slots=True)
 class _Unit:
-    """Operators (forward ids) whose parameters are gathered together; bytes of weights, and of experts' weights.
+    """Operators (forward ids) whose parameters are gathered together.
 
-    steps: of the gathers while it is whole; begin: the step of its first operator since then; users: passes that work
-    with it.
+    sizes: bytes of weights, and of experts' weights. steps: steps of the gathers while the unit is whole. begin: step
+    of the first operator since then. users: number of passes that use the unit.
     """
 
     number: int
@@ -151,7 +151,7 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Walk:
-    """The units of one kind of pass in the order in which it needs them, and where each begins and ends."""
+    """Units of one kind of pass in order of use, with the first and last operator of each."""
 
     units: list[int]
     begins: dict[tuple[int, bool], int]
@@ -159,7 +159,7 @@ class _Walk:
 
 
 class ParameterGathers(ShardedReductions):
-    """All-gathers of parameters, and reduce-scatters of the gradients of a unit when they are complete."""
+    """All-gathers of parameters, and reduce-scatters of a unit's gradients once they are complete."""
 
     def __init__(self, program: StageProgram) -> None:
         self._units: list[_Unit] = []
@@ -174,7 +174,7 @@ class ParameterGathers(ShardedReductions):
                        key[1] in program.context.chunks[key[0]].passes}  # fmt: skip
         self._count = 0
         self._style = self.context.memory_style.fsdp
-        self._buffer: tuple[int, int] = (0, 0)  # bytes and step of the gather whose buffer was copied from last
+        self._buffer: tuple[int, int] = (0, 0)  # bytes and step of the gather with the latest copy out
 
     # -- units -------------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class ParameterGathers(ShardedReductions):
                 self._units.append(unit)
 
     def _walk(self, runs: Sequence[OperatorRun]) -> _Walk:
-        """Operators that name no forward operator are of the unit of the one before them."""
+        """Return the walk over ``runs``. An operator without a forward operator joins the unit before it."""
         begins: dict[int, tuple[int, bool]] = {}
         ends: dict[int, tuple[int, bool]] = {}
         unit = -1
@@ -208,7 +208,7 @@ class ParameterGathers(ShardedReductions):
         return _Walk(list(begins), {key: number for number, key in begins.items()}, at_end)
 
     def make_buckets(self) -> tuple[Bucket, ...]:
-        """The gradients of each unit, by dtype."""
+        """Return buckets with the gradients of each unit, by dtype."""
         program, experts = self.program, self.context.token_partition.expert_weights
         own: dict[tuple[int, bool], list[int]] = {}
         for i, weight in enumerate(program.weights):
@@ -225,7 +225,7 @@ class ParameterGathers(ShardedReductions):
     # -- passes ------------------------------------------------------------------------------------------------------
 
     def _walk_of(self, place: Place) -> _Walk | None:
-        """None where no parameters are needed: in the optimizer, and for the gradients of weights alone."""
+        """Return the walk of a pass; None in the optimizer and in weight-gradient passes, which need no parameters."""
         if place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
             return None
         kind = INPUT_PASS if place.part == INPUT_PART else BACKWARD_PASS
@@ -237,7 +237,7 @@ class ParameterGathers(ShardedReductions):
             self._gather(self._units[number], place)
 
     def before(self, op: Operator, place: Place) -> None:
-        """At the first operator of a unit: wait for its parameters, and gather those of a later one."""
+        """Wait for the parameters at the first operator of a unit, and start the gather of a later unit."""
         walk = self._walk_of(place)
         number = walk.begins.get((op.id, place.rerun)) if walk is not None else None
         if walk is None or number is None:
@@ -256,7 +256,7 @@ class ParameterGathers(ShardedReductions):
             self._buffer = self._shared_bytes(unit), unit.steps[0]
 
     def _free_buffer(self, last: int) -> None:
-        """Free the buffer of the gather that was copied from last, at the end of step ``last``."""
+        """Free the buffer of the gather with the latest copy out, at the end of step ``last``."""
         size, step = self._buffer
         stream = GATHER_STREAM if self._style.pools == "own" else 0
         self.program.memory.temporary(size, step, last, "weights", stream)
@@ -294,12 +294,12 @@ class ParameterGathers(ShardedReductions):
         unit.steps = tuple(steps)
 
     def _begin(self) -> tuple[int, ...]:
-        """What a gather waits for: the latest operator; of a step before, also what else makes its parameters ready."""
+        """Return the steps that a gather waits for: the latest operator, or all that ended the last training step."""
         last, before = self.writer.last_compute(), self.writer.last_of_step()
         return before if set(last) <= set(before) else last
 
     def _shared_bytes(self, unit: _Unit) -> int:
-        """Bytes of the parameters of a unit that replicas share out."""
+        """Return the bytes of a unit's sharded parameters."""
         return sum(size for size, degree in zip(unit.sizes, self.degrees, strict=True) if degree > 1)
 
     def resident(self, sizes: dict[str, int]) -> None:
@@ -314,7 +314,7 @@ class ParameterGathers(ShardedReductions):
 
 
 def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[list[Operator]]:
-    """The forward operators of a part of the model, unit by unit."""
+    """Return the forward operators of a part of the model, grouped by unit."""
     plan = context.plan
     if plan.shard_unit_bytes is None and has_layers(forward):
         starts = layer_starts(forward)
@@ -337,7 +337,7 @@ def unit_operators(context: JobContext, forward: Sequence[Operator]) -> list[lis
 
 
 def unit_notes(context: JobContext) -> tuple[str, ...]:
-    """What a user should know about the units."""
+    """Return notes for the user about the units."""
     if context.plan.shard_unit_bytes is not None or has_layers(context.workload.operators):
         return ()
     return (
@@ -347,7 +347,7 @@ def unit_notes(context: JobContext) -> tuple[str, ...]:
 
 
 class ParameterUpdates(ShardedReductions):
-    """Reductions of gradients, a part of the optimizer step, and the exchange of what it updated."""
+    """Reductions of gradients, a part of the optimizer step, and the exchange of updated parameters."""
 
     def __init__(self, program: StageProgram) -> None:
         self._style = program.context.zero_style
@@ -356,7 +356,7 @@ class ParameterUpdates(ShardedReductions):
         self._pending: dict[int, int] = {}  # storage of a weight -> step that makes it whole
 
     def make_buckets(self) -> tuple[Bucket, ...]:
-        """Of the size that the plan says, else the software."""
+        """Return buckets of the plan's size, or of the software's size if the plan has DDP's default."""
         plan, own = self.context.plan, self._style.bucket_bytes
         is_usual = (plan.first_bucket_bytes, plan.bucket_bytes) == DEFAULT_BUCKETS
         return buckets_of(self.program, own if is_usual else None)
@@ -384,7 +384,7 @@ class ParameterUpdates(ShardedReductions):
         return sum(self.context.local_bytes[weight] for weight in weights)
 
     def _gathers(self, label: Label, after: tuple[int, ...]) -> Iterator[tuple[Sequence[int], int]]:
-        """All-gathers, bucket by bucket, first layers first: weights, and the step that makes them whole."""
+        """Yield the weights of each all-gathered bucket and the step that makes them whole, first layers first."""
         for number in reversed(range(len(self.buckets))):
             bucket = self.buckets[number]
             axis = self.groups.expert_shard if bucket.is_expert else self.groups.shard
@@ -394,7 +394,7 @@ class ParameterUpdates(ShardedReductions):
                 yield bucket.weights, self.writer.collective("all_gather", axis, key, size, after, label)
 
     def _broadcasts(self, label: Label, after: tuple[int, ...]) -> Iterator[tuple[Sequence[int], int]]:
-        """A broadcast of each rank that has weights, as one operation of all, so that ranks go on behaving alike."""
+        """Yield one broadcast per rank with weights, as one operation of all ranks, so that ranks stay identical."""
         for is_expert, axis in ((False, self.groups.shard), (True, self.groups.expert_shard)):
             weights = [w for bucket in self.buckets if bucket.is_expert == is_expert for w in bucket.weights]
             if not axis:
@@ -408,7 +408,7 @@ class ParameterUpdates(ShardedReductions):
                 )
 
     def before(self, op: Operator, place: Place) -> None:
-        """The first operator that reads a parameter waits until it is whole."""
+        """Make the first operator that reads a parameter wait until it is whole."""
         if not self._pending or op.phase != FORWARD:
             return
         tensors = self.context.workload.tensors
@@ -419,7 +419,7 @@ class ParameterUpdates(ShardedReductions):
 
 
 def owned_parts(weights: Sequence[int], sizes: dict[int, int], ranks: int) -> list[list[int]]:
-    """Whole weights of each rank that has any: each goes to the first rank with the fewest bytes, the largest first."""
+    """Return the whole weights of each rank with any: largest first, each to the first rank with the fewest bytes."""
     held = [(0, rank) for rank in range(ranks)]
     parts: dict[int, list[int]] = {}
     for weight in sorted(weights, key=lambda weight: -sizes[weight]):

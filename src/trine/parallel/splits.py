@@ -1,4 +1,4 @@
-"""The layout of tensor parallelism: which operators are split, how, and what that makes the ranks send."""
+"""The layout of tensor parallelism: the split of each operator and the collectives that it requires."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trine.parallel.plan import Plan
 from trine.parallel.stages import backward_of, needs_gradient
 from trine.units import format_bytes
 
-#: Kinds whose work is divided when the tensor that they read is divided along features or heads ...
+#: Kinds that can run on a part of a tensor split along features or heads ...
 DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})
-#: ... and kinds for which that holds along heads only: they work across features.
+#: ... and kinds that can run on a part split along heads only, because they work across features.
 PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
 SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
 PRODUCTS = ("linear", "experts")
@@ -29,15 +29,15 @@ VOCABULARY_MULTIPLE = 128
 
 @dataclass(frozen=True, slots=True)
 class TensorSplit:
-    """How one forward operator, and the backward operator that belongs to it, is spread over the tp group.
+    """Split of one forward operator, and of its backward operator, over the tp group.
 
     mode: ``column`` (output features), ``row`` (input features), ``embedding`` (vocabulary) or ``shared`` (an operator
-        without weights on a tensor that is divided already).
+        without weights on a tensor that is already split).
     forward: collective after the forward operator, ``""`` for none. backward: whether the gradient of its input is
-        a partial sum, to be all-reduced.
-    groups: where there are fewer heads of keys and values than ranks, those of the attention that the divided tensor
-        leads to. regroups: a column split makes that tensor: its parts are gathered, and each rank takes its heads.
-    vocabulary: rows of the table that the operator's tensors have, and to how many they are padded.
+        a partial sum that must be all-reduced.
+    groups: heads of the attention that reads the split tensor, if it has fewer KV heads than tp has ranks. regroups:
+        whether this column split produces that tensor; its parts are gathered, and each rank takes its heads.
+    vocabulary: rows of the embedding table in the operator's tensors, and the padded number of rows.
     """
 
     mode: str
@@ -51,15 +51,15 @@ class TensorSplit:
 def split_operators(
     workload: Workload, style: str, degree: int = 1, kinds: Collection[str] = frozenset(SPLIT_KINDS)
 ) -> tuple[dict[int, TensorSplit], dict[int, Fraction]]:
-    """Say for each forward operator id how it is split; operators that are not in the answer are replicated.
+    """Return the split of each forward operator, by id; operators not in the result are replicated.
 
-    The second result names the storages of which each of ``degree`` ranks holds its part only, and that part. kinds: of
-    operators with weights that are split.
+    The second result maps each storage that is split over the ``degree`` ranks to one rank's share. kinds: kinds of
+    operators with weights to split.
 
     ``column`` style gathers the output of every split operator. ``megatron`` style (Shoeybi et al., 2019, section 3)
-    leaves the output of a column split divided as long as only operators follow that can work on their part, and ends
-    in a row split, whose output is all-reduced. It splits the table of the vocabulary alone by rows (others, such as
-    that of positions, are whole on every rank), and pads it.
+    keeps the output of a column split divided while the following operators can work on their part, and ends
+    in a row split, whose output is all-reduced. It splits only the vocabulary table by rows and pads it; other tables,
+    such as the position table, are whole on every rank.
     """
     gathered: set[int] = set()
     groups: dict[int, Groups] = {}
@@ -77,10 +77,10 @@ def _attempt(
     workload: Workload, style: str, degree: int, kinds: Collection[str], gathered: set[int],
     groups: Mapping[int, Groups],
 ) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:  # fmt: skip
-    """One pass.
+    """Try one pass over the operators.
 
-    The last results name column operators whose divided output met an operator that needs all of it, and those whose
-    output met an attention with fewer heads of keys and values than ranks.
+    The last two results are the column operators whose split output reaches an operator that needs all of it, and
+    those whose output reaches an attention with fewer KV heads than ranks.
     """
     divided: dict[int, int] = {}  # storage -> the column operator that divided it
     parts: dict[int, Fraction] = {}
@@ -115,7 +115,7 @@ def _attempt(
                     splits[op.id] = replace(splits[op.id], groups=groups[op.id], regroups=True)
                 divide(op, op.id)
         elif origins and _is_divisible(workload, op, kind) and _all_divided(workload, op, divided):
-            if kind == "loss":  # a part of each token's sum, added up over the group
+            if kind == "loss":  # each rank has a part of each token's sum; the group adds them up
                 splits[op.id] = TensorSplit("shared", "all_reduce", False)
                 continue
             found = _groups(workload, op, kind, degree)
@@ -131,13 +131,13 @@ def _attempt(
 
 
 def rank_part(tensor: Tensor, groups: Groups | None, degree: int) -> Fraction:
-    """The part of a divided tensor that a rank holds."""
+    """Return a rank's share of a split tensor."""
     dim = None if groups is None else feature_dim(tensor, "elementwise")
     return Fraction(1, degree) if groups is None or dim is None else groups.part(tensor, dim, degree)
 
 
 def _groups(workload: Workload, op: Operator, kind: str, degree: int) -> Groups | None:
-    """The heads of an attention that has fewer of keys and values than ranks; None for any other operator."""
+    """Return the heads of an attention with fewer KV heads than ranks; None for any other operator."""
     heads = fused_heads(workload, op) if family_of(kind) == "attention" else None
     if heads is None or not heads.as_made or heads.keys >= degree:
         return None
@@ -148,12 +148,12 @@ def _groups(workload: Workload, op: Operator, kind: str, degree: int) -> Groups 
 
 
 def padded_rows(rows: int, degree: int) -> int:
-    """Rows of the table of a vocabulary on all ranks together, as Megatron-LM pads it."""
+    """Return the total rows of the vocabulary table over all ranks, padded as in Megatron-LM."""
     return -(-rows // (VOCABULARY_MULTIPLE * degree)) * VOCABULARY_MULTIPLE * degree
 
 
 def _rows(workload: Workload, op: Operator) -> int:
-    """Rows of the table that an embedding reads; for another operator more than any."""
+    """Return the rows of an embedding's table, or :data:`MOST_ROWS` for other operators."""
     weight = _weight_of(workload, op)
     if weight is None or _kind(op) != "embedding":
         return MOST_ROWS
@@ -166,7 +166,7 @@ def _most_rows(workload: Workload) -> int:
 
 
 def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], degree: int) -> None:
-    """Mark the split operators on the table of the vocabulary, on a head of as many features, and on its logits."""
+    """Set ``vocabulary`` on the splits of the vocabulary table, of a head with as many features, and of its logits."""
     logits: set[int] = set()
     tables = [op for op in workload.operators if op.id in splits and splits[op.id].mode == "embedding"]
     rows = max((_rows(workload, op) for op in tables), default=0)
@@ -186,14 +186,14 @@ def _pad_vocabulary(workload: Workload, splits: dict[int, TensorSplit], degree: 
             logits.update(tensor.storage for tensor in made)
 
 
-# -- what operators are ------------------------------------------------------------------------------------------------
+# -- properties of operators -------------------------------------------------------------------------------------------
 
 
 def _kind(op: Operator) -> str:
-    """The kind of a forward operator; ``experts`` for the grouped product of a mixture of experts.
+    """Return the kind of a forward operator; ``experts`` for the grouped GEMM of a mixture of experts.
 
-    ``replicated`` for one that frameworks keep whole on each rank (attribute ``replicated``), as Megatron-LM does with
-    BERT's pooler and the transform before its head.
+    ``replicated`` marks operators that frameworks keep whole on each rank (attribute ``replicated``), as Megatron-LM
+    does with BERT's pooler and the transform before its head.
     """
     if op.attributes.get("replicated") is True:
         return "replicated"
@@ -220,9 +220,9 @@ def _weight_of(workload: Workload, op: Operator) -> int | None:
 
 
 def _is_divisible(workload: Workload, op: Operator, kind: str) -> bool:
-    """Whether an operator without weights can work on its rank's part of the features or heads alone.
+    """Return whether an operator without weights can run on its rank's part of the features or heads.
 
-    A loss can where the trace says so (attribute ``vocab_parallel``), as Megatron-LM's cross entropy does.
+    A loss can if the trace sets its attribute ``vocab_parallel``, as for Megatron-LM's cross entropy.
     """
     if kind == "loss":
         return op.attributes.get("vocab_parallel") is True
@@ -244,7 +244,7 @@ def _all_divided(workload: Workload, op: Operator, divided: Mapping[int, int]) -
 
 
 def _last_outputs(workload: Workload) -> set[int]:
-    """Storages of the last forward operator's outputs: what the model returns must be whole."""
+    """Return the storages of the last forward operator's outputs; the model's output must be whole."""
     last = next(op for op in reversed(workload.operators) if op.phase == FORWARD)
     return {workload.tensors[t].storage for t in last.outputs}
 
@@ -252,9 +252,9 @@ def _last_outputs(workload: Workload) -> set[int]:
 def local_parameter_bytes(
     workload: Workload, splits: Mapping[int, TensorSplit], degree: int, expert_degree: int | None = None
 ) -> dict[int, int]:
-    """Bytes of each parameter (by its weight's tensor id) that one rank of the tp group keeps.
+    """Return the bytes of each parameter, by its weight's tensor id, on one rank of the tp group.
 
-    expert_degree: ranks that divide each expert, if not ``degree``.
+    expert_degree: ranks that split each expert, if not ``degree``.
     """
     of_experts = degree if expert_degree is None else expert_degree
     local = {p.weight: p.size_bytes for p in workload.parameters}
@@ -274,13 +274,13 @@ def local_parameter_bytes(
 
 
 def padded_bytes(tensor: Tensor, vocabulary: tuple[int, int]) -> int:
-    """Bytes of a tensor whose dimension of the vocabulary, if it has one, is padded."""
+    """Return the bytes of a tensor after padding its vocabulary dimension, if it has one."""
     rows, padded = vocabulary
     return tensor.size_bytes if vocabulary_dim(tensor, rows) is None else tensor.size_bytes // rows * padded
 
 
 def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
-    """Features of each product, by operator id, that a column or row split divides without a gather behind it."""
+    """Return the split features of each GEMM, by operator id, whose column or row split has no gather after it."""
     found: dict[int, int] = {}
     for op in workload.operators:
         split = splits.get(op.id)
@@ -295,10 +295,10 @@ def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dic
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorLayout:
-    """How the operators of a workload are spread over the tp group; empty without tensor parallelism.
+    """Split of a workload's operators over the tp group; empty without tensor parallelism.
 
-    style: ``column`` or ``megatron``. splits, divided: of :func:`split_operators`. padded_bytes:
-    sizes of tensors (by id) with a padded vocabulary. notes: what the answer rests on; warnings: what was not checked.
+    style: ``column`` or ``megatron``. splits, divided: the results of :func:`split_operators`. padded_bytes: sizes of
+    tensors, by id, with a padded vocabulary. notes: applied rules. warnings: unchecked conditions.
     """
 
     style: str = ""
@@ -310,7 +310,7 @@ class TensorLayout:
 
 
 def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
-    """The tensor layout of a plan. Raises PlanError for a degree at which no framework runs the workload."""
+    """Return the tensor layout of a plan. Raises PlanError for a degree that no framework supports for the workload."""
     attention = attention_of(workload)
     style, rule = _style(attention, plan)
     check_heads(attention, plan.tp, style == "megatron")
@@ -347,7 +347,7 @@ def _style(attention: Attention, plan: Plan) -> tuple[str, str]:
 
 
 def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
-    """Bytes of the tensors that a padded vocabulary makes larger."""
+    """Return the sizes in bytes of the tensors enlarged by a padded vocabulary."""
     found: dict[int, int] = {}
     for op in workload.operators:
         split = splits.get(op.id if op.forward_id is None else op.forward_id)
@@ -361,7 +361,7 @@ def _padded(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, 
     return found
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- notes and warnings ------------------------------------------------------------------------------------------------
 
 
 def _vocabulary_notes(splits: Mapping[int, TensorSplit]) -> tuple[str, ...]:
@@ -373,7 +373,7 @@ def _vocabulary_notes(splits: Mapping[int, TensorSplit]) -> tuple[str, ...]:
 
 
 def _group_notes(workload: Workload, splits: Mapping[int, TensorSplit], tp: int) -> tuple[str, ...]:
-    """A sentence on the gathers of queries, keys and values, with the bytes of one layer and sample."""
+    """Return a note for each gather of queries, keys and values, with its bytes per layer and sample."""
     sizes: dict[Groups, int] = {}
     for op in workload.operators:
         split = splits.get(op.id)

@@ -1,4 +1,4 @@
-"""Pipeline stages: the parts of the model, which tensors cross the cuts, and which stage keeps which weights."""
+"""Pipeline stages: the cuts through the model, the tensors that cross them, and the weights of each stage."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Parameter, Tensor, Workload
 from trine.parallel.cuts import STARTS, balanced_starts, named_starts, sendable
 
-#: What a pass of the backward phase computes, where a schedule splits it (:attr:`trine.parallel.chunks.Place.part`).
+#: Parts of the backward phase in schedules that split it (:attr:`trine.parallel.chunks.Place.part`).
 BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedWeight:
-    """A weight on one pipeline rank.
+    """Weight on one pipeline rank.
 
-    ``gradient_operator``: the last backward operator of this stage that adds to its gradient; None for a weight that is
-    not trained. ``tied_to``: another rank that keeps the same weight (an embedding that is also the last layer, or the
-    copy of a schedule that keeps the model twice), -1 for none; the two add up their gradients.
+    ``gradient_operator``: the last backward operator of this stage that adds to its gradient; None for a frozen weight.
+    ``tied_to``: another rank that keeps the same weight (an embedding that is also the last layer, or the copy of a
+    schedule that keeps the model twice), or -1; the two ranks sum their gradients.
     """
 
     weight: int
@@ -33,11 +33,11 @@ class OwnedWeight:
 def owned_weights(
     workload: Workload, num_stages: int, stages_of: Mapping[int, tuple[int, ...]]
 ) -> list[list[OwnedWeight]]:
-    """The weights of each pipeline rank, in the order of registration; every weight has one.
+    """Return the weights of each pipeline rank, in order of registration; every weight has at least one rank.
 
-    ``stages_of[operator id]`` are the pipeline ranks that run a forward or backward operator; two where the schedule
-    keeps the model twice. A weight belongs to the ranks that read it; where the trace lost that link, to those of its
-    gradient, else to those of the first operator. Raises PlanError for a weight that more than two ranks keep.
+    ``stages_of[operator id]`` are the pipeline ranks that run a forward or backward operator: two if the schedule keeps
+    the model twice. A weight belongs to the ranks that read it. If the trace lost that link, it belongs to the ranks of
+    its gradient operator, else of the first operator. Raises PlanError for a weight on more than two ranks.
     """
     readers: dict[int, dict[int, None]] = {}
     for op in workload.operators:
@@ -72,7 +72,7 @@ def _gradient_operator(
     stage: int,
     stages_of: Mapping[int, tuple[int, ...]],
 ) -> int | None:
-    """The last backward operator of ``stage`` that adds to the gradient of ``parameter``."""
+    """Return the last backward operator of ``stage`` that adds to the gradient of ``parameter``."""
     given = parameter.gradient_operator
     if given is None or stage in stages_of.get(given, ()):
         return given
@@ -85,12 +85,12 @@ def _gradient_operator(
 
 
 def trained_bytes(weights: Sequence[OwnedWeight], local_bytes: Mapping[int, int]) -> int:
-    """Bytes of the weights that the optimizer updates, as one rank of the tp group keeps them."""
+    """Return the bytes of trained weights that one rank of the tp group keeps."""
     return sum(local_bytes[w.weight] for w in weights if w.gradient_operator is not None)
 
 
 def backward_of(workload: Workload) -> dict[int, list[Operator]]:
-    """Forward operator id -> its backward operators, in order."""
+    """Map each forward operator id to its backward operators, in order."""
     found: dict[int, list[Operator]] = {}
     for op in workload.operators:
         if op.phase == BACKWARD and op.forward_id is not None:
@@ -101,12 +101,12 @@ def backward_of(workload: Workload) -> dict[int, list[Operator]]:
 def backward_parts(
     workload: Workload, backward: Mapping[int, Sequence[Operator]], wants_input: Mapping[int, bool]
 ) -> dict[int, str]:
-    """The part of each backward operator, by id: INPUT_PART, WEIGHT_PART, or BOTH for one that can be run in halves.
+    """Return the part of each backward operator, by id: INPUT_PART, WEIGHT_PART, or BOTH if it can be split.
 
-    ``wants_input[forward id]``: whether the gradient of an activation that it read is wanted. A matrix product or
-    convolution whose gradients are one operator in the trace is two products, of equal FLOPs, so it can be run in
-    halves; norms and other operators compute the small gradients of their weights in the kernel that computes that of
-    their input. What has no weight, or is not known, others may wait for: it is of the input part.
+    ``wants_input[forward id]``: whether a forward operator's input needs a gradient. A GEMM or convolution with both
+    gradients in one operator of the trace is two products with equal FLOPs, so it can be split. Norms and similar
+    operators compute the small gradients of their weights in the same kernel as their input gradient. Operators without
+    a weight, and unknown ones, count as the input part, because other operators may wait for them.
     """
     complete = {p.gradient_operator for p in workload.parameters}
     parts: dict[int, str] = {}
@@ -137,12 +137,12 @@ def _makes(workload: Workload, op: Operator, role: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A forward tensor made in stage ``source`` and needed in the later stage ``target``.
+    """Forward tensor produced in stage ``source`` and needed in the later stage ``target``.
 
-    ``tensor`` is its id where it is sent, ``producer`` and ``consumer`` the operators on either side. When training,
-    its gradient travels back: after ``gradient_after``, the last backward operator of a reader in the target stage, and
-    before ``gradient_before``, the producer's first (-1: the end, or beginning, of the pass).
-    ``guessed``: the trace does not link the two operators, so the output of the one before the cut is taken.
+    ``tensor`` is its id on the sending side; ``producer`` and ``consumer`` are the operators on either side. In
+    training its gradient is sent back after ``gradient_after``, the last backward operator of a reader in the target
+    stage, and before ``gradient_before``, the producer's first (-1: the end, or beginning, of the pass).
+    ``guessed``: the trace does not link the two operators, so trine sends the output of the operator before the cut.
     """
 
     source: int
@@ -158,10 +158,10 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Consecutive stages of the model; where ranks hold several, these are the chunks.
+    """Consecutive stages of the model, or its chunks if a rank holds several.
 
-    ``stage_of[operator id]`` of forward and backward operators; ``cuts`` are the layers that begin later stages;
-    ``parts[operator id]`` says what each backward operator computes (:mod:`trine.parallel.stages`).
+    ``stage_of[operator id]`` covers forward and backward operators. ``cuts`` are the first layers of the second and
+    later stages. ``parts[operator id]`` is the part of each backward operator, see :func:`backward_parts`.
     """
 
     num_stages: int
@@ -179,12 +179,12 @@ def cut_into_stages(
     balance: str = "time",
     of_stage: Sequence[Sequence[Mapping[int, int]]] = (),
 ) -> Stages:
-    """Cut the forward operators into consecutive stages; a backward operator goes where its forward operator is.
+    """Cut the forward operators into consecutive stages; backward operators join the stage of their forward operator.
 
-    Without ``cuts`` they lie between layers where names tell any. The slowest stage (forward and backward time in
-    ``duration_ps``) is made as short as such cuts can, and among these the one that sends the fewest bytes is taken;
-    of other values of ``balance`` see :class:`trine.parallel.plan.Plan`. of_stage: times on each GPU model that runs
-    the stage, in place of ``duration_ps``; the slowest counts.
+    By default trine cuts between layers, if operator names show layers. It minimises the time of the slowest stage
+    (forward plus backward in ``duration_ps``), then the bytes sent. For other values of ``balance`` see
+    :class:`trine.parallel.plan.Plan`. of_stage: times on each GPU model that runs the stage, in place of
+    ``duration_ps``; the slowest model counts.
 
     Raises PlanError for unknown cut names, cuts out of order, and more stages than operators or layers.
     """
@@ -220,7 +220,7 @@ def cut_into_stages(
 def _wants_input(
     workload: Workload, forward: Sequence[Operator], backward: Mapping[int, Sequence[Operator]]
 ) -> dict[int, bool]:
-    """Forward operator id -> whether the gradient of an activation that it read is wanted."""
+    """Map each forward operator id to whether one of its input activations needs a gradient."""
     tensors = workload.tensors
     return {
         op.id: any(needs_gradient(workload, tensors[t], op, backward) for t in op.inputs)
@@ -236,9 +236,9 @@ def _crossings(
     starts: Sequence[int],
     backward: Mapping[int, Sequence[Operator]],
 ) -> tuple[Crossing, ...]:
-    """Which tensors go from stage to stage: each to every stage that reads it, once.
+    """Return the tensors sent between stages: each goes once to every stage that reads it.
 
-    Raises PlanError where a stage begins with operators that nothing before the cut feeds, as far as the trace says.
+    Raises PlanError if the trace shows no tensor to send into a stage.
     """
     tensors = workload.tensors
     writer: dict[int, tuple[int, int]] = {}  # storage -> operator that wrote it last, and its largest view
@@ -270,7 +270,7 @@ def _crossing(
     key: tuple[int, int, int, int],
     readers: Sequence[Operator],
 ) -> Crossing:
-    """The crossing of one storage to the readers of one stage."""
+    """Return the crossing of one storage to its readers in one stage."""
     source, target, producer, tensor_id = key
     linked = [op.id for reader in readers for op in backward.get(reader.id, ())]
     before = backward.get(producer, ())
@@ -299,10 +299,10 @@ def _guess(workload: Workload, before: Operator, after: Operator, target: int) -
 def needs_gradient(
     workload: Workload, tensor: Tensor, reader: Operator, backward: Mapping[int, Sequence[Operator]] | None = None
 ) -> bool:
-    """Whether the backward operator of ``reader`` computes the gradient of the activation ``tensor``.
+    """Return whether the backward operator of ``reader`` computes the gradient of the activation ``tensor``.
 
-    The trace says so by an output of the tensor's size, and denies it by an absent output, as of a first convolution;
-    where it says neither, a floating-point activation is taken to need its gradient.
+    A backward output with the tensor's size means yes; an absent output, as in a first convolution, means no. If the
+    trace shows neither, trine assumes that a floating-point activation needs its gradient.
     """
     if tensor.role != "activation" or "float" not in tensor.dtype:
         return False

@@ -1,7 +1,7 @@
 """Slow ranks and jitter: factors on compute durations, the same for folded and unfolded runs.
 
-A factor depends on (seed, rank, index) alone (``draws.py``), so that nothing of size ranks x tasks is ever stored. What
-an index is, says ``per``: the number of a step, or the number of a task in its rank's program.
+A factor depends only on (seed, rank, index) (``draws.py``), so trine never stores arrays of size ranks x tasks.
+Depending on ``per``, the index is the number of a step, or the number of a task in its rank's program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Int = npt.NDArray[np.integer]
 DISTRIBUTIONS = ("normal", "lognormal", "gamma", "exponential", "pareto")
 PER = ("operator", "step")
 EACH = ("rank", "class")
-#: A normal factor is cut at so many standard deviations, symmetrically, so that its mean stays 1.
+#: Normal factors are clipped at this many standard deviations on both sides, so that their mean stays 1.
 NORMAL_CUT = 4.0
 MAX_FACTOR = 1000.0
 MAX_RANK = 2**31
@@ -33,14 +33,14 @@ MAX_RANK = 2**31
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jitter:
-    """How compute durations vary: a random factor for each (rank, index).
+    """Random variation of compute durations: a factor for each (rank, index).
 
     distribution and spread:
         ``normal``, ``lognormal``, ``gamma``: mean 1, standard deviation ``spread``;
-        ``exponential``: 1 plus an exponential of mean ``spread``: nothing is faster than recorded;
+        ``exponential``: 1 plus an exponential variable of mean ``spread``, so no task is faster than recorded;
         ``pareto``: at least 1, tail index ``spread`` (> 1): the smaller, the heavier; mean spread / (spread - 1).
 
-    Raises InputError for an unknown distribution or a spread that it cannot have.
+    Raises InputError for an unknown distribution or a spread outside its range.
     """
 
     distribution: str
@@ -70,7 +70,7 @@ class Jitter:
         return 1.0 + self.spread if self.distribution == "exponential" else 1.0
 
     def factors(self, seed: int, rank: Int, index: Int) -> Float64:
-        """float64 > 0 of the broadcast shape of ``rank`` and ``index``; at most MAX_FACTOR."""
+        """Return factors in (0, MAX_FACTOR], float64 with the broadcast shape of ``rank`` and ``index``."""
         return np.minimum(self._draw(seed, rank, index), MAX_FACTOR)
 
     def _draw(self, seed: int, rank: Int, index: Int) -> Float64:
@@ -94,10 +94,10 @@ class Stragglers(OneLine):
     """Slow ranks, jitter, or both; the factors multiply.
 
     slow: (rank, factor) pairs, each rank once. per: whether ``index`` counts the steps of a run or the operators of a
-    rank's program. seed: of the jitter. each: whether every ``rank`` draws its own factors, or every ``class``: ranks
-    that behave alike without jitter draw the same ones, go on behaving alike, and can be folded.
+    rank's program. seed: seed of the jitter. each: whether every ``rank`` or every ``class`` draws its factors. In a
+    class, ranks that are identical without jitter draw the same factors, stay identical, and can be folded.
 
-    Raises InputError for a repeated rank, a factor that is not positive or is above MAX_FACTOR, or nothing to do.
+    Raises InputError for a repeated rank, a factor outside (0, MAX_FACTOR], or neither slow ranks nor jitter.
     """
 
     slow: tuple[tuple[int, float], ...] = ()
@@ -137,13 +137,13 @@ class Stragglers(OneLine):
 
     @property
     def tells_ranks_apart(self) -> bool:
-        """Whether every rank draws factors of its own."""
+        """Whether every rank draws separate factors."""
         return self.jitter is not None and self.each == "rank"
 
     def factors(self, rank: Int, index: Int, draws_as: Int | None = None) -> Float64:
-        """The factor of each (rank, index): float64 of their broadcast shape.
+        """Return the factor of each (rank, index): float64 of their broadcast shape.
 
-        draws_as: the number by which each rank draws, for jitter of each class; None: its own.
+        draws_as: for jitter per class, the rank number to use in each rank's draws; None: the rank itself.
         """
         rank, index = np.asarray(rank), np.asarray(index)
         slow = self.slow_factors(rank)
@@ -152,7 +152,7 @@ class Stragglers(OneLine):
         return slow * self.jitter.factors(self.seed, rank if draws_as is None else np.asarray(draws_as), index)
 
     def slow_factors(self, rank: Int) -> Float64:
-        """The factor of each rank without jitter; ranks of one value behave alike where there is no jitter."""
+        """Return the factor of each rank without jitter; without jitter, ranks with equal factors behave alike."""
         rank = np.asarray(rank)
         if not self.slow:
             return np.ones(rank.shape)
@@ -162,7 +162,7 @@ class Stragglers(OneLine):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was put in, for the result's evidence (``assumed``)."""
+        """Descriptions of slow ranks and jitter for the result's evidence (``assumed``)."""
         said = [f"rank {rank}: {factor:g}x compute time" for rank, factor in self.slow[:8]]
         if len(self.slow) > 8:
             said.append(f"{len(self.slow) - 8} more ranks are slow")
@@ -175,16 +175,16 @@ class Stragglers(OneLine):
 
 
 def scaled_ps(duration_ps: Int, factors: Float64) -> npt.NDArray[np.int64]:
-    """Durations times factors, to the nearest picosecond (half to even); what took time still takes at least 1 ps."""
+    """Return durations times factors, rounded to 1 ps (half to even); positive durations stay at least 1 ps."""
     duration = np.asarray(duration_ps)
     scaled = np.rint(duration.astype(np.float64) * factors).astype(np.int64)
     return np.where(duration > 0, np.maximum(scaled, 1), 0).astype(np.int64)
 
 
 def parse_slow(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
-    """``rank=17:1.3`` or ``rank=8-15:1.2`` (both ends included), several of them.
+    """Parse texts such as ``rank=17:1.3`` or ``rank=8-15:1.2`` (both ends included).
 
-    Raises InputError naming the text at fault.
+    Raises InputError with the invalid text.
     """
     found: list[tuple[int, float]] = []
     for text in texts:
@@ -202,9 +202,9 @@ def parse_slow(texts: Sequence[str]) -> tuple[tuple[int, float], ...]:
 
 
 def parse_jitter(text: str) -> Jitter:
-    """``normal:5%``, ``lognormal:0.1``, ``gamma:0.2``, ``exponential:3%``, ``pareto:20``.
+    """Parse ``normal:5%``, ``lognormal:0.1``, ``gamma:0.2``, ``exponential:3%`` or ``pareto:20``.
 
-    Raises InputError naming the nearest distribution, or what is wrong with the number.
+    Raises InputError with the nearest distribution, or the fault of the number.
     """
     name, colon, amount = (part.strip() for part in text.partition(":"))
     if not colon:

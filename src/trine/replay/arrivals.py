@@ -1,6 +1,6 @@
-"""Records of what came to a GPU, as files (.npz): written after a load-store run, read to replay its peers.
+"""Arrival records (.npz): requests that reached a GPU in a load-store run, saved to replay its peers later.
 
-A record carries its provenance: of which program and machine it is, so that it is not replayed for another.
+A record carries its provenance, the program and the machine, so that it is not replayed for another one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trine.replay.writes import MAX_ADDRESS
 from trine.units import MAX_INT64
 
 FORMAT, VERSION = "trine-arrivals", 2
-#: Of the simulation, 11 days; what a release may add.
+#: Longest simulated time (11 days), and the largest amount that a release may add.
 MAX_PS, MAX_AMOUNT = 10**18, 2**31 - 1
 
 _REQUESTS = {
@@ -35,7 +35,7 @@ _REQUESTS = {
     "semaphore": np.int32, "amount": np.int64,
 }  # fmt: skip
 _ANSWERS = {"answer_place": np.int32, "answer_number": np.int32, "answer_ps": np.int64, "answer_refused": np.int8}
-#: Of a graph of tasks; records of before it was there, 0.7, have none.
+#: Columns of a task graph; records written before 0.8.0 lack them.
 _TASKS = {"task": np.int32, "task_end_ps": np.int64}
 _GROUPS = (_REQUESTS, _ANSWERS, _TASKS)
 _SINGLE = {"target": np.int64, "num_ranks": np.int64, "version": np.int64}
@@ -43,7 +43,7 @@ _KEYS = ("format", "origin", *_SINGLE, *(key for group in _GROUPS for key in gro
 
 
 def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
-    """Write a record (.npz, one array a column).
+    """Write a record (.npz, one array per column).
 
     Raises InputError: the name does not end in .npz, or the file cannot be written.
     """
@@ -54,9 +54,9 @@ def save_arrivals(path: str | os.PathLike[str], arrivals: Arrivals) -> None:
 
 
 def load_arrivals(path: str | os.PathLike[str]) -> Arrivals:
-    """Read what :func:`save_arrivals` wrote; nothing in the file is run.
+    """Read a record written by :func:`save_arrivals`, without executing anything in the file.
 
-    Raises SpecError: not such a file, too large, or with columns that do not fit; names the column.
+    Raises SpecError, with the column, if the file is not a record, is too large, or has wrong columns.
     """
     _check_name(path)
     file = os.fspath(path)
@@ -78,7 +78,7 @@ def _check_name(path: str | os.PathLike[str]) -> None:
 
 
 def is_record(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is meant as a record of arrivals; records of tasks are .npz as well."""
+    """Return whether a file looks like an arrival record; task records are .npz as well."""
     return Path(path).suffix.lower() == ".npz" and has_part(path, next(iter(_ANSWERS)))
 
 
@@ -104,7 +104,7 @@ def _check_columns(columns: dict[str, Any], file: str) -> None:
 
 
 def _check_format(columns: dict[str, Any], file: str) -> None:
-    """First, since another version has other columns."""
+    """Check the format and version, before the columns, because other versions have other columns."""
     if "format" not in columns or columns["format"].shape != () or str(columns["format"]) != FORMAT:
         raise SpecError(f"must be {FORMAT!r}", file=file, field="format")
     _check_single(columns, "version", "iu", file)
@@ -120,7 +120,7 @@ def _check_single(columns: dict[str, Any], key: str, kinds: str, file: str) -> N
 
 
 def check_values(arrivals: Arrivals, file: str | None = None) -> None:
-    """Raise SpecError naming column and row of what no run brings."""
+    """Raise SpecError, with column and row, for values that no run can produce."""
     if arrivals.origin and not is_provenance(arrivals.origin):
         raise SpecError(f"is not what 'trine eidolon record' writes: {arrivals.origin[:80]!r}", file=file,
                         field="origin")  # fmt: skip
@@ -154,7 +154,7 @@ def check_values(arrivals: Arrivals, file: str | None = None) -> None:
 Value: TypeAlias = int | str | bool | None
 Numbers: TypeAlias = Mapping[str, Value]
 
-#: Characters of an origin, some ten times what one has.
+#: Longest origin in characters, about ten times the usual length.
 MAX_TEXT = 2**14
 PROGRAM, MODEL, CLUSTER = "program", "gpu_model", "cluster"
 _COLUMNS = {
@@ -164,19 +164,19 @@ _COLUMNS = {
 }  # fmt: skip
 _DIGITS = 16
 _FINGERPRINT = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
-#: Numbers of the GPU model that a message names; of the rest it says how many they are.
+#: Differing GPU model parameters that a message lists by name; it only counts the rest.
 _SHOWN = 4
 
 
 def provenance_of(program: GpuProgram, rank: int, model: GpuModel, cluster: Cluster) -> str:
-    """What one rank runs and the cluster, as fingerprints, and the numbers of its GPU: JSON. Names do not count."""
+    """Return fingerprints of a rank's program and the cluster, and its GPU's parameters, as JSON. Ignores names."""
     numbers = {field.path: value for field, value in values(model)}
     parts = {PROGRAM: _fingerprint(program, rank), MODEL: numbers, CLUSTER: cluster.fingerprint[:_DIGITS]}
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 
 def is_provenance(text: str) -> bool:
-    """Whether a text is what :func:`provenance_of` makes."""
+    """Return whether a text has the form of :func:`provenance_of`."""
     try:
         parts = json.loads(text) if len(text) <= MAX_TEXT else None
     except (ValueError, RecursionError):
@@ -189,7 +189,7 @@ def is_provenance(text: str) -> bool:
 
 
 def differing(there: str, here: str) -> tuple[str, ...]:
-    """In what two origins differ, in words: ``the program``, ``the GPU model (kernels.poll: ...)``, ``the cluster``."""
+    """Name the differing parts: ``the program``, ``the GPU model (kernels.poll: ...)``, ``the cluster``."""
     one, other = json.loads(there), json.loads(here)
     found = ["the program"] if one[PROGRAM] != other[PROGRAM] else []
     if numbers := _numbers(one[MODEL], other[MODEL]):
@@ -210,7 +210,7 @@ def _numbers(there: Numbers, here: Numbers) -> list[str]:
         one, other = there.get(field.path), here.get(field.path)
         if one != other:
             texts = _said(field, one), _said(field, other)
-            # what differs by less than is shown, in the unit of the model
+            # values that look equal after rounding are shown in the unit of the model
             texts = texts if texts[0] != texts[1] else (str(one), str(other))
             found.append(f"{field.path}: {texts[0]} there, {texts[1]} here")
     return found

@@ -1,4 +1,4 @@
-"""The kernels of the one GPU that is simulated, and what its peers send to it."""
+"""Kernels of the one simulated GPU, and the data and flags that its peers send to it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from trine.replay.arrivals import load_arrivals
 from trine.replay.options import EidolonOptions
 
 PEERS = 3
-#: A way to wait beside those of options: the memory answers when the semaphore is released.
+#: A wait method besides the options' ones: the memory answers when the semaphore is released.
 ANSWERED = "answered"
-#: rows, cols, inner of a fused kernel where they are not given; in lines of 64 B 66 to 560 thousand reads.
+#: Default rows, cols and inner of fused kernels; they read 66,000 to 560,000 lines of 64 B.
 USUAL_SIZES = {"gemv": (1024, 1024, 1), "gemm": (1024, 1024, 256), "embedding": (1024, 256, 16)}
-#: Tile of a GEMV: with pieces of whole rows its workgroups end together.
+#: Tile of a GEMV. It spans whole rows, so that all workgroups end together.
 GEMV_TILE = (64, 1024)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ReplayCase:
-    """built: None of a program that trine did not build. tasks: the order of kernels, None: all at once.
+    """Program, target rank and machine of one replay.
 
-    sync: as asked for. record: of the run that is replayed. warnings: what was taken as given. devices: of each rank,
-    None: the cluster's first GPUs.
+    built: None if trine did not build the program. tasks: kernel order; None: all at once. sync: the requested value.
+    record: the replayed arrivals. warnings: assumptions about peers. devices: by rank; None: the cluster's first GPUs.
     """
 
     program: GpuProgram
@@ -56,12 +56,12 @@ class ReplayCase:
 
     @property
     def group(self) -> tuple[int, ...]:
-        """The device of each rank."""
+        """Device of each rank."""
         return tuple(self.cluster.gpus[: self.program.num_ranks]) if self.devices is None else self.devices
 
     @property
     def way(self) -> str:
-        """How wavefronts wait: ``spin``, ``sleep``, ``mwait``, or ``answered``, where the memory answers."""
+        """Wait method of wavefronts: ``spin``, ``sleep``, ``mwait``, or ``answered`` if the memory answers."""
         if self.model.poll_ps is None:
             return ANSWERED
         return MWAIT if self.model.monitor is not None else self.sync or SPIN
@@ -72,29 +72,29 @@ class ReplayCase:
 
     @property
     def non_flag_reads(self) -> int | None:
-        """What the data flow asks for; None of a program that trine did not build."""
+        """Number of reads that the data flow requires; None if trine did not build the program."""
         return None if self.built is None else sum(expected_reads(self.built.options).values())
 
     @property
     def waiting_workgroups(self) -> npt.NDArray[np.int64]:
-        """Workgroups of the target that acquire; the first wavefront of each does."""
+        """Workgroups of the target that acquire a semaphore, each with its first wavefront."""
         program = self.program
         waits = (program.op_kind == ACQUIRE) & (program.op_rank == self.target)
         return np.unique(program.op_workgroup[waits])
 
     def flags(self) -> PeerFlags:
-        """Flags that the peers write to the target."""
+        """Return the flags that the peers write to the target."""
         return flags_of(self.program, self.target)
 
     def data(self) -> PeerData | None:
-        """Lines that the peers write to the target; None where that is not known."""
+        """Return the lines that the peers write to the target, or None if trine did not build the program."""
         return None if self.built is None else peer_writes_of(self.built, self.target)
 
 
 def make_case(options: EidolonOptions) -> ReplayCase:
-    """Build or read the program, and the machine around it.
+    """Build or read the program and load the machine.
 
-    Raises InputError, SpecError, PlanError: what is wrong in options and files.
+    Raises InputError, SpecError or PlanError for invalid options and files.
     """
     record = _record(options)
     program = options.kernel if isinstance(options.kernel, GpuProgram) else None
@@ -115,7 +115,7 @@ def make_case(options: EidolonOptions) -> ReplayCase:
 
 
 def _cluster(name: str, ranks: int) -> Cluster:
-    """Load the cluster; in the words of this level where it has not enough GPUs."""
+    """Load the cluster; the error for too few GPUs names --peers."""
     try:
         return load_cluster(name, gpus=ranks)
     except InputError as error:
@@ -131,7 +131,7 @@ def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, 
     line = machine["model"].line_bytes
     if options.kernel == "gemv-allreduce" and not GEMV_TILE[1] * (options.dtype_bytes or 4) % line:
         usual["tile"] = GEMV_TILE
-    # what all ranks do is needed only where all are simulated
+    # other ranks are built only if all ranks are simulated
     only = None if options.symmetric else target
     sizes = {**usual, **options.sizes}
     built = build_fused(str(options.kernel), ranks, only_rank=only, fused=options.fused, line_bytes=line, **sizes)
@@ -142,7 +142,7 @@ def _fused(options: EidolonOptions, ranks: int, target: int, machine: dict[str, 
 
 
 def _of_program(options: EidolonOptions, program: GpuProgram, target: int) -> tuple[str, ...]:
-    """What is taken as given of what its peers send."""
+    """Return the warnings for a program that trine did not build: its assumptions about the peers."""
     if options.source not in ("wakeup", "distribution"):
         return ()
     notes = ["peers' flags are replayed, their data is not: give it with --writes, --symmetric or --arrivals"]
@@ -158,7 +158,7 @@ def _record(options: EidolonOptions) -> Arrivals | None:
 
 
 def _ranks(options: EidolonOptions, program: GpuProgram | None, text: str, record: Arrivals | None) -> int:
-    """The target and its peers, where each that says how many there are says the same."""
+    """Return the number of ranks, target included. Raises InputError if the inputs disagree."""
     said: dict[str, int] = {}
     if options.peers is not None:
         said["--peers"] = options.peers + 1

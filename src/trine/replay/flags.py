@@ -1,6 +1,6 @@
-"""The flags of a program's rank: where they lie, what its waits take from them, and what it gives to them itself.
+"""Flags of a rank of a program: addresses, amounts taken by its waits, and amounts added by the rank itself.
 
-And whether what peers send fits them: addresses inside buffers, flags that the waits take.
+Also checks the writes of peers against them: addresses lie inside buffers, and waits take the flags.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from trine.arrays import Bool, Int64, spans
 from trine.errors import InputError
 from trine.gpu.program import ACQUIRE, DMA, READ_FLAGGED, RELEASE, GpuProgram, is_flagged, is_read
 
-#: Lines with flags of their own that a program may name.
+#: Maximum number of individually flagged lines in a program.
 MAX_FLAGGED_LINES = 2**25
 
 
 class Places(NamedTuple):
-    """Where semaphores of a rank lie, by address: int64[n] each; a semaphore may lie at several addresses."""
+    """Addresses of a rank's semaphores, sorted by address: int64[n] each; a semaphore may have several addresses."""
 
     address: Int64
     semaphore: Int64
 
 
 def flag_places(program: GpuProgram, rank: int) -> Places:
-    """Addresses of the semaphores of ``rank`` that an operation names, its own or another rank's.
+    """Return addresses of the semaphores of ``rank`` that operations of any rank name.
 
     Raises InputError: more than 2^25 flagged lines.
     """
@@ -51,14 +51,14 @@ def flag_places(program: GpuProgram, rank: int) -> Places:
 
 
 def takes_of(program: GpuProgram, rank: int) -> Int64:
-    """int64[semaphores]: what the acquires and flagged loads of ``rank`` take from its own semaphores in all."""
+    """Return the total that acquires and flagged loads of ``rank`` take from its semaphores: int64[semaphores]."""
     op, own = _own_operands(program, rank)
     acquired = own & (program.op_kind[op] == ACQUIRE)
     return _sums(program, op, acquired) + _line_sums(program, op, own & (program.operand_role == READ_FLAGGED))
 
 
 def gives_of(program: GpuProgram, rank: int) -> Int64:
-    """int64[semaphores]: what ``rank`` adds to its own semaphores in all."""
+    """Return the total that ``rank`` adds to its semaphores itself: int64[semaphores]."""
     op, own = _own_operands(program, rank)
     copied = own & (program.op_kind[op] == DMA) & (program.operand_semaphore >= 0)
     copies = np.bincount(program.operand_semaphore[copied], minlength=program.semaphores.shape[1])
@@ -68,7 +68,7 @@ def gives_of(program: GpuProgram, rank: int) -> Int64:
 
 
 def waiting_workgroup(program: GpuProgram, rank: int, semaphore: int) -> str:
-    """Who of ``rank`` waits for the semaphore: ``workgroup 3 of kernel 'gemv'``; "" where nobody does."""
+    """Return who of ``rank`` waits for the semaphore: ``workgroup 3 of kernel 'gemv'``; "" if nobody waits."""
     op, own = _own_operands(program, rank)
     lines = np.where(program.operand_role == READ_FLAGGED, program.op_amount[op], 1)
     first = program.operand_semaphore
@@ -83,7 +83,7 @@ def waiting_workgroup(program: GpuProgram, rank: int, semaphore: int) -> str:
 
 
 def _own_operands(program: GpuProgram, rank: int) -> tuple[Int64, Bool]:
-    """The operation of each operand, and which operands are of ``rank``'s operations on its own memory."""
+    """Return each operand's operation, and a mask of the operands of ``rank``'s operations on its own memory."""
     op = program.operand_op
     return op, (program.op_rank[op] == rank) & (program.operand_rank == rank)
 
@@ -95,7 +95,7 @@ def _sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
 
 
 def _line_sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
-    """One for each line: semaphores ``first`` to ``first + lines``."""
+    """Count one per line: semaphores ``first`` to ``first + lines`` of each chosen operand."""
     steps = np.zeros(program.semaphores.shape[1] + 1, np.int64)
     first = program.operand_semaphore[chosen].astype(np.int64)
     np.add.at(steps, first, 1)
@@ -103,12 +103,12 @@ def _line_sums(program: GpuProgram, op: Int64, chosen: Bool) -> Int64:
     return np.cumsum(steps)[:-1]
 
 
-#: Flags, buffers and places that a message names; of the rest it says how many they are.
+#: Maximum number of flags, buffers and places named in a message; the rest are counted.
 SHOWN = 8
 
 
 def covered(program: GpuProgram) -> tuple[Int64, Int64]:
-    """Where the buffers begin and end, those that touch or overlap as one; int64 each."""
+    """Return starts and ends of the buffers, int64 each; touching or overlapping buffers are merged."""
     merged: list[list[int]] = []
     for base, end in sorted((buffer.base, buffer.base + buffer.size_bytes) for buffer in program.buffers):
         if merged and base <= merged[-1][1]:
@@ -120,14 +120,14 @@ def covered(program: GpuProgram) -> tuple[Int64, Int64]:
 
 
 def outside_buffers(program: GpuProgram, address: Int64, size: Int64 | int) -> npt.NDArray[np.bool_]:
-    """Which of some bytes are not, all of them, in buffers that the program names."""
+    """Return a mask of the ranges that are not entirely inside the program's buffers."""
     starts, ends = covered(program)
     within = np.searchsorted(starts, address, "right") - 1
     return (within < 0) | (address + size > np.append(ends, 0)[within])
 
 
 def buffer_list(program: GpuProgram) -> str:
-    """``: input 0x0 to 0x1000, ...``, behind "outside the buffers"."""
+    """Return ``: input 0x0 to 0x1000, ...``, to follow "outside the buffers"."""
     if not program.buffers:
         return ", which the program does not name any of"
     shown = [f"{b.name} 0x{b.base:x} to 0x{b.base + b.size_bytes:x}" for b in program.buffers[:SHOWN]]
@@ -137,9 +137,9 @@ def buffer_list(program: GpuProgram) -> str:
 def check_flags(
     program: GpuProgram, target: int, semaphore: Int64, value: Int64, places: Places | None = None
 ) -> tuple[str, ...]:
-    """What peers add to the semaphores of ``target``, against what its waits take; warnings about what they do not.
+    """Compare the values that peers add to ``target``'s semaphores with its waits; return warnings about the excess.
 
-    Raises InputError: waits that nothing satisfies; names flags, what they lack and who waits.
+    Raises InputError for waits that no write satisfies, with the flags, the missing amounts and the waiting workgroups.
     """
     places = flag_places(program, target) if places is None else places
     given = np.zeros(program.semaphores.shape[1], np.int64)
@@ -151,7 +151,7 @@ def check_flags(
 
 
 def flag_name(program: GpuProgram, places: Places, semaphore: int) -> str:
-    """``sem 5 at flags+0x140``."""
+    """Return ``sem 5 at flags+0x140``."""
     at = np.flatnonzero(places.semaphore == semaphore)
     if not len(at):
         return f"sem {semaphore}"
@@ -159,7 +159,7 @@ def flag_name(program: GpuProgram, places: Places, semaphore: int) -> str:
 
 
 def place_name(program: GpuProgram, address: int) -> str:
-    """``flags+0x140``, or the number where no buffer is."""
+    """Return ``flags+0x140``, or the plain address outside buffers."""
     for buffer in program.buffers:
         if buffer.base <= address < buffer.base + buffer.size_bytes:
             return f"{buffer.name}+0x{address - buffer.base:x}"
@@ -167,7 +167,7 @@ def place_name(program: GpuProgram, address: int) -> str:
 
 
 def listed(names: Sequence[str], number: int) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first SHOWN names, and the number of further ones."""
     return ", ".join(names[:SHOWN]) + (f" and {number - SHOWN} more" if number > SHOWN else "")
 
 

@@ -1,9 +1,9 @@
-"""Pictures of replays (extra ``plot``): how many wavefronts wait and when writes land; what sweeps found.
+"""Plots of replays (extra ``plot``): waiting wavefronts and arriving writes over time, and the results of sweeps.
 
-:func:`with_writes` adds what peers write to the target as tracks of a timeline for https://ui.perfetto.dev, beside what
-its workgroups do. One track a peer, on which each write of data and of a flag is an instant with its address; above
-them how many bytes of data have come so far, and how many flags. Names stand in the packets themselves, since the
-target's own are numbered.
+:func:`with_writes` adds the peers' writes to the target's timeline for https://ui.perfetto.dev, next to the tracks of
+its workgroups. Each peer has a track, with an instant and its address for each write of data or of a flag. Counter
+tracks above them accumulate bytes of data and flags. The packets contain the names themselves, since the target's
+names are numbered.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PANELS = (("time_s", "kernel time (us)", 1e6), ("flag_reads", "flag reads", 1),
 
 
 def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) -> Any:
-    """Draw waiting wavefronts, and writes that have landed, against time; return the figure.
+    """Draw waiting wavefronts and landed writes over time; return the figure.
 
-    acquires_ps: int64[wavefronts, 2], when each began to wait and ended; -1: never. landed_ps: int64[writes].
+    acquires_ps: int64[wavefronts, 2], start and end of each wait; -1: never. landed_ps: int64[writes].
     """
     figure, axes = subplots(figsize=(7, 3.5))
     spans = acquires_ps[acquires_ps[:, 0] >= 0]
@@ -49,7 +49,7 @@ def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) 
 
 
 def _counts_from_0(axes: Any) -> None:
-    """Whole numbers, also where there are none."""
+    """Start the y axis at 0 and show integers only, even without data."""
     axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
     axes.yaxis.get_major_locator().set_params(integer=True)
 
@@ -65,7 +65,7 @@ def _steps(axes: Any, starts: Any, ends: Any, now_ps: int) -> None:
 def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: float, title: str) -> Any:
     """Draw the kernel's time, flag reads and other reads against the option with most values; return the figure.
 
-    curves: rows by name, in the order of ``axis``, a key of rows whose values times ``scale`` are called ``label``.
+    curves: rows by name, in the order of ``axis``, the rows' key for the x axis. x is its value times ``scale``.
     """
     below = -(-len(curves) // _COLUMNS) if len(curves) > 1 else 0
     figure, panels = subplots(1, len(_PANELS), figsize=(11, 3.4 + 0.17 * below))
@@ -88,7 +88,7 @@ def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: flo
 
 
 def _colours(names: list[str]) -> dict[str, Any]:
-    """One for each workload, whichever way it waits: that is the style; one way to wait each where nothing else is."""
+    """Return a colour per workload (line styles show the way of waiting), or per curve for a single workload."""
     workloads = list(dict.fromkeys(name.rpartition(", ")[0] for name in names))
     if len(workloads) == 1:
         return dict(zip(names, COLOURS, strict=False))
@@ -98,15 +98,15 @@ def _colours(names: list[str]) -> dict[str, Any]:
     return {name: found[name.rpartition(", ")[0]] for name in names}
 
 
-#: Instants of one timeline, beside the slices of the target.
+#: Most instants in one timeline, in addition to the target's slices.
 MAX_WRITES = 200_000
-#: Numbers of tracks begin here: the target's own are fewer.
+#: First track number, above all of the target's track numbers.
 _FIRST = 1 << 40
 _NOTHING = message(pb.COUNTER, b"")
 
 
 class Writes(NamedTuple):
-    """Writes that came while kernels ran, by time. value: of a flag, 0: data."""
+    """Writes that arrived while kernels ran, sorted by time. value: the flag's value, 0 for data."""
 
     time_ps: Int64
     peer: Int64
@@ -116,7 +116,7 @@ class Writes(NamedTuple):
 
 
 def with_writes(timeline: Timeline, outside: PeerWrites | Arrivals, line_bytes: int, end_ps: int) -> Timeline:
-    """The timeline of the target with tracks of what its peers write, up to ``end_ps``."""
+    """Return the target's timeline with tracks of its peers' writes up to ``end_ps``."""
     found = _writes(outside, line_bytes, end_ps)
     where = "as the port delivers them"
     if isinstance(outside, PeerWrites):
@@ -159,7 +159,7 @@ def _packets(own: Iterator[bytes], found: Writes, where: str) -> Iterator[bytes]
 
 
 def _counter(uuid: int, time_ps: Int64, added: Int64) -> Iterator[bytes]:
-    """A sum over time, a value an instant at which it changes."""
+    """Yield the packets of a running sum, one per instant at which it changes."""
     changes = added > 0
     times, last = np.unique(time_ps[changes][::-1], return_index=True)
     totals = np.cumsum(added[changes])[::-1][last]

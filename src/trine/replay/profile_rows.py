@@ -25,9 +25,9 @@ KINDS = (COPY, KERNEL, RANGE)
 
 
 class ProfileRow(NamedTuple):
-    """One row. device: who did it, of a copy its source; other: where a copy goes; "": the profile does not say.
+    """One row. device: the device that ran it, or the source of a copy; other: a copy's destination; "" if unknown.
 
-    size_bytes: None where the profile does not say, or only rounded. line: of the file.
+    size_bytes: None if the profile has no size, or only a rounded one. line: of the file.
     """
 
     kind: str
@@ -43,10 +43,10 @@ class ProfileRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileFormat:
-    """Which columns say what, by lower-case header without its unit.
+    """Columns of a profile, by lower-case header without its unit.
 
-    columns: of name, start, end or duration, device, other, bytes. marks: headers that tell the format from others.
-    only: a column and what its values are like (``*`` stands for anything), others are passed over.
+    columns: of name, start, end or duration, device, other, bytes. marks: headers that distinguish the format from
+    others. only: a column and a pattern (``*`` matches any text); rows whose value does not match are skipped.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ProfileFormat:
 
 _STAMPS = {"start": "start_timestamp", "end": "end_timestamp"}
 
-#: Seen in profiles that others published, and in the documentation of rocprofv3 and Nsight Systems.
+#: Found in published profiles, and in the documentation of rocprofv3 and Nsight Systems.
 FORMATS = (
     ProfileFormat(
         name="rocprofv3 memory_copy_trace",
@@ -113,9 +113,9 @@ _PEER_COPY = re.compile(r"\[CUDA memcpy (Peer-to-Peer|PtoP)\]")
 
 
 def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None) -> tuple[str, list[ProfileRow]]:
-    """The format's name, and its rows; ``own`` names columns that are called otherwise there.
+    """Return the format's name, and its rows; ``own`` gives the names of columns that differ in this file.
 
-    Raises SpecError: names file, line and column.
+    Raises SpecError with file, line and column.
     """
     from trine.inputs import read_text
 
@@ -133,7 +133,7 @@ def read_rows(path: str | os.PathLike[str], own: Mapping[str, str] | None = None
 
 
 def device_of(text: str) -> str:
-    """The number in ``Agent 2``, ``2``, ``GPU 2`` or ``NVIDIA A100 (2)``; other texts as they are."""
+    """Return the number in ``Agent 2``, ``2``, ``GPU 2`` or ``NVIDIA A100 (2)``; return other texts unchanged."""
     match = _DEVICE.fullmatch(text.strip())
     return (match[1] or match[2]) if match else text.strip()
 
@@ -148,7 +148,7 @@ class _Plan:
 
 
 def _plan(header: Sequence[str], own: Mapping[str, str], file: str) -> _Plan:
-    """The first format whose columns are all there."""
+    """Return the plan of the first format whose columns are all present."""
     split = [_HEADER.fullmatch(text.strip()) for text in header]
     names = [(match[1] if match else text).lower() for match, text in zip(split, header, strict=True)]
     units = {name: match[2] or "" for name, match in zip(names, split, strict=True) if match}
@@ -205,7 +205,7 @@ def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> ProfileRow 
             return None
         kind = COPY
     if kind == RANGE and not cell("start"):
-        return None  # a range that nothing of the GPU was in
+        return None  # a range without GPU work
     try:
         start = _time(cell("start"), plan.unit["start"])
         end = (
@@ -223,20 +223,20 @@ def _row(cells: Sequence[str], plan: _Plan, file: str, line: int) -> ProfileRow 
 
 
 def _time(text: str, unit: str) -> int:
-    """Profilers write nanoseconds where the header names no unit."""
+    """Return a time in ps; profilers write nanoseconds if the header has no unit."""
     nanoseconds = whole_number(text, most=MAX_INT64 // 1000) if unit in ("", "ns") else None
     return parse_time(f"{text} {unit or 'ns'}", "its time") if nanoseconds is None else nanoseconds * 1000
 
 
 def _size(text: str, unit: str) -> int | None:
-    """Bytes; None where the profile has them rounded, to millions of bytes with three digits."""
+    """Return bytes, or None if the profile rounds them to millions of bytes with three digits."""
     if not text or unit not in ("", "B"):
         return None
     return parse_bytes(f"{text} B", "its bytes")
 
 
 def check_columns(own: Mapping[str, str], file: object) -> None:
-    """Refuse ``columns`` of a mapping that name what no row has, or too little. Raises InputError: names the key."""
+    """Check the ``columns`` of a mapping. Raises InputError for an unknown key or kind, or a missing required key."""
     known = ("kind", "name", "start", "end", "duration", "device", "other", "bytes")
     for what in own:
         if what not in known:
@@ -248,7 +248,7 @@ def check_columns(own: Mapping[str, str], file: object) -> None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether ``name`` is ``pattern``, in which ``*`` stands for any text."""
+    """Return whether ``name`` matches ``pattern``; ``*`` matches any text."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -264,12 +264,12 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def selected(database: sqlite3.Connection, query: str, table: str, file: str) -> Iterator[tuple[Any, ...]]:
-    """What a query finds in a table of a profiler's database. Raises SpecError beyond :data:`MAX_ROWS` rows."""
+    """Return the rows of a query on a table of a profiler's database. Raises SpecError beyond :data:`MAX_ROWS` rows."""
     return limited(database.execute(f"{query} LIMIT {MAX_ROWS + 1}"), table, file)
 
 
 def limited(rows: Iterable[Row], table: str, file: str) -> Iterator[Row]:
-    """These rows. Raises SpecError beyond :data:`MAX_ROWS` of them."""
+    """Yield the rows. Raises SpecError beyond :data:`MAX_ROWS` of them."""
     for number, row in enumerate(rows):
         if number == MAX_ROWS:
             raise SpecError(f"has more than {MAX_ROWS} rows in {table}", file=file)
@@ -280,9 +280,9 @@ def spanned(
     kind: str, name: object, span_ns: tuple[object, object], devices: tuple[object, object], size: object, where: str,
     line: int,
 ) -> ProfileRow:  # fmt: skip
-    """A row of what a profiler says with whole nanoseconds. devices: who did it, and where a copy goes; None: not said.
+    """Return a row from times in whole nanoseconds. devices: the executing device and a copy's destination, or None.
 
-    Raises SpecError: times that are none; names ``where`` and the row.
+    Raises SpecError for invalid times, with ``where`` and the row.
     """
     times = [ns for ns in span_ns if isinstance(ns, int) and 0 <= ns <= MAX_INT64 // 1000]
     if len(times) < 2 or times[1] < times[0]:

@@ -1,7 +1,7 @@
-"""Writes of peers from profiles of real runs: files of profilers, and a mapping that adds what they lack.
+"""Peer writes from profiles of real runs: files of profilers, and a mapping that adds missing data.
 
-No profiler records the stores inside a kernel, nor the addresses of copies. So a mapping names the addresses, or the
-program itself does in ranges: ``write peer=1 address=flags+0x40 bytes=8 value=1`` (roctx, NVTX).
+No profiler records the stores inside a kernel or the addresses of copies. The addresses come from the mapping, or from
+ranges in the program itself: ``write peer=1 address=flags+0x40 bytes=8 value=1`` (roctx, NVTX).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from trine.schema import BeforeValidator, Field, Spec
 from trine.spec import Size, check, load_mapping
 from trine.units import MAX_INT64, parse_bytes, whole_number
 
-#: Ends of a row at which its write lands.
+#: Ends of a row at which its write may land.
 ENDS = ("start", "end")
 
 
 def _device(value: object) -> str:
-    """A device as the profile calls it: a number, or a text with one."""
+    """Return a device as named in the profile: a number, or a text that contains a number."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InputError(f"must be a device as the profile calls it, 2 or 'Agent 2', got {str(value)[:80]!r}")
     return device_of(str(value))
@@ -44,9 +44,9 @@ Rank = Annotated[int, Field(ge=0, le=MAX_RANK)]
 
 
 class MappingRule(Spec):
-    """Rows that are writes: of what kind, with which name (``*`` stands for anything), of whom, and where they go.
+    """Rule that turns rows into writes: their kind, name (``*`` matches anything), peer and address.
 
-    step: each further row of one peer that the rule takes goes so much further. bytes: where the profile has none.
+    step: address increment for each further matching row of a peer. bytes: size, if the profile has none.
     """
 
     name: str = "*"
@@ -71,9 +71,9 @@ class MappingRule(Spec):
 
 
 class MappingFile(Spec):
-    """The file. kernel, launch: the target's kernel (``*`` in its name stands for anything) and the how manieth launch.
+    """A mapping file. kernel, launch: the target's kernel (``*`` matches anything) and the launch number, from 0.
 
-    start_ns: instead of that, the profile's own time at which the run begins.
+    start_ns: alternative to kernel: start of the run in the profile's time.
     """
 
     target: Device
@@ -92,7 +92,7 @@ class MappingFile(Spec):
 
 
 class ProfileMapping(NamedTuple):
-    """A mapping that was checked: peers by device, as :func:`trine.replay.profile_rows.device_of` has it."""
+    """A checked mapping. peers: device, as returned by :func:`trine.replay.profile_rows.device_of` -> rank."""
 
     spec: MappingFile
     peers: dict[str, int]
@@ -100,12 +100,12 @@ class ProfileMapping(NamedTuple):
 
     @property
     def names_ranks(self) -> bool:
-        """Whether its devices are called after ranks, ``rank 3``."""
+        """Whether its devices are named after ranks, ``rank 3``."""
         return any(name.startswith("rank ") for name in (self.spec.target, *self.peers))
 
 
 def read_mapping(path: str | os.PathLike[str]) -> ProfileMapping:
-    """Read a mapping (YAML or JSON). Raises SpecError, InputError: names field, value and the nearest valid name."""
+    """Read a mapping (YAML or JSON). Raises SpecError, InputError with field, value and nearest valid name."""
     file = os.fspath(path)
     spec = check(MappingFile, load_mapping(path), file)
     peers: dict[str, int] = {}
@@ -125,7 +125,7 @@ _KEYS = ("peer", "address", "bytes", "value")
 
 
 class ProfileWrites(NamedTuple):
-    """Writes, times from the start of the target's kernel; notes: what was left out or taken as given, in words."""
+    """Writes, with times from the start of the target's kernel; notes: omissions and assumptions, as text."""
 
     table: WriteTable
     notes: tuple[str, ...]
@@ -134,10 +134,10 @@ class ProfileWrites(NamedTuple):
 def read_profile(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], mapping: str | os.PathLike[str]
 ) -> ProfileWrites:
-    """Read the files of one profile, and the mapping (docs/formats/peer-writes.md has the columns).
+    """Read the files of one profile, and the mapping (columns: docs/formats/peer-writes.md).
 
-    Raises SpecError, InputError: a file of no known kind, a kernel that is not there, a copy into the target to which
-    the mapping gives no address; names file, line and field.
+    Raises SpecError, InputError: a file of unknown kind, a missing kernel, or a copy into the target without an address
+    in the mapping. The error names file, line and field.
     """
     given = read_mapping(mapping)
     files = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -157,7 +157,7 @@ def read_profile(
 
 
 class _Window(NamedTuple):
-    """The run: from the start of the target's kernel to its end, ps of the profile; end -1: not known."""
+    """The run, from start to end of the target's kernel, in ps of the profile; end -1: unknown."""
 
     start_ps: int
     end_ps: int
@@ -180,7 +180,7 @@ def _window(rows: Sequence[ProfileRow], given: ProfileMapping) -> _Window:
 
 @dataclass
 class _ProfileReader:
-    """Takes rows in the order of their ends."""
+    """Reader that takes rows in the order of their ends."""
 
     given: ProfileMapping
     run: _Window
@@ -215,7 +215,7 @@ class _ProfileReader:
             )
 
     def notes(self) -> list[str]:
-        """What was left out."""
+        """Return notes on omitted and assumed writes."""
         what = {
             "writes before the start of the target's kernel ignored": self.early,
             "writes after the end of the target's kernel ignored": self.late,
@@ -287,7 +287,7 @@ class _ProfileReader:
 
 
 def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
-    """Peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
+    """Return peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
     where = f"{row.file}:{row.line}"
     found: dict[str, str] = {}
     for part in row.name.removeprefix(":").split()[1:]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trine._version import __version__
-from trine.evidence import EVIDENCE, Evidence
+from trine.evidence import Evidence, count_kinds
 from trine.gpu.model.derived import flag_read_ps
 from trine.gpu.peers import IDEAL, Arrivals
 from trine.gpu.program import ACQUIRE
@@ -23,9 +23,9 @@ from trine.replay.traffic import PeerTraffic
 from trine.results.gpu import document as gpu_document
 from trine.results.gpu.result import GpuResult
 from trine.results.gpu.run import percentages, state_times
-from trine.results.gpu.summary import in_vendor_words
+from trine.results.gpu.summary import state_listing, use_vendor_terms
 from trine.results.report import Report, Row, Table, Timeline, evidence_rows, seconds
-from trine.results.screen import Listing, Screen
+from trine.results.screen import Screen
 from trine.results.text import wrapped
 from trine.units import PS_PER_S, format_time
 
@@ -219,11 +219,11 @@ class EidolonResult(Report):
 
     def summary(self) -> str:
         """Return the answer on one screen."""
-        return _screen(self).in_words(partial(in_vendor_words, gpu=self.work.model.name)).text()
+        return _screen(self).translated(partial(use_vendor_terms, gpu=self.work.model.name)).text()
 
     def details(self) -> str:
         """Return everything as text."""
-        return in_vendor_words(_details(self), self.work.model.name)
+        return use_vendor_terms(_details(self), self.work.model.name)
 
     def body(self) -> list[str]:
         """The lines of the summary behind the time: reads, waits, what wavefronts did, how it is known."""
@@ -257,7 +257,7 @@ class EidolonResult(Report):
 
 def _screen(result: EidolonResult) -> Screen:
     """Return the question, time, reads and waits, what wavefronts do, and what that rests on."""
-    own, *_ = result.evidence
+    own, *others = result.evidence
     stopped = "" if result.finished else "PARTIAL: stopped; counts are up to then"
     reads = (
         ("flag reads", f"{result.flag_reads:,}", f"{result.non_flag_reads:,} other reads"),
@@ -266,30 +266,18 @@ def _screen(result: EidolonResult) -> Screen:
     wait = [] if result.wait_ps is None else [
         ("wait", format_time(result.wait_ps), f"mean of {result.waiting_wavefronts:,} wavefronts; {_way_words(result)}")
     ]  # fmt: skip
-    times = state_times(result.inside)
     return Screen(
         question=f"{result.work.program.name} on {result.work.model.name}: rank {result.work.target}, "
         f"{result.inside.left_out}; {'; '.join(result.work.program.notes)}".removesuffix("; "),
         numbers=[("time", format_time(result.end_ps), stopped), *reads, *wait],
-        listings=(
-            Listing(
-                title="where wavefronts spend their time",
-                rows=[*zip(times, percentages(list(times.values())), strict=True)],
-            ),
-        ),
+        listings=(state_listing(result.inside),),
         warnings=result.warnings,
         closing=(
             ("bottleneck", result.inside.bottleneck.sentence),
-            ("rests on", f"{own.detail} ({own.kind}); {_kinds(result)}"),
+            ("rests on", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {count_kinds(others)}"),
             ("next", "--details (polling, counters, evidence, effects left out); --plot FILE; trine help eidolons"),
         ),
     )
-
-
-def _kinds(result: EidolonResult) -> str:
-    kinds = [item.kind for item in result.evidence[1:]]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds)
-    return f"numbers of GPU and cluster: {counts}"
 
 
 def _details(result: EidolonResult) -> str:
@@ -364,12 +352,12 @@ def _inside(result: EidolonResult) -> list[str]:
 
 
 def _known(result: EidolonResult) -> list[str]:
-    own, *_ = result.evidence
+    own, *others = result.evidence
     events = result.inside.records.num_events
     rate = f"{events / result.engine_s / 1e6:.2g} M events/s" if result.engine_s else ""
     wall = format_time(result.wall_s * 1e12)
     return [
-        *wrapped("evidence", f"{own.detail} ({own.kind}); {_kinds(result)}"),
+        *wrapped("evidence", f"{own.detail} ({own.kind}); numbers of GPU and cluster: {count_kinds(others)}"),
         *wrapped("not modelled", "; ".join(result.not_modelled)),
         *(line for words in result.warnings for line in wrapped("warning", words)),
         f"simulated {result.inside.simulated_gpus}, {events:,} events in {wall} ({rate}) by trine {__version__}",

@@ -1,7 +1,7 @@
-"""Runs one GPU with its peers replayed: from options to a result.
+"""Simulation of one GPU with its peers replayed: from options to a result.
 
-Ranks of a :class:`BegunKernel` begin at times of their own. All are simulated and recorded, then one rank is replayed
-from the record, to the picosecond the same: so what came to it from whom stands beside what it did.
+The ranks of a :class:`BegunKernel` start at different times. trine simulates and records all ranks, then replays one
+rank from the record, identical to the picosecond. So the result shows arrivals, their senders and the rank's activity.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["EidolonOptions", "EidolonResult", "Prepared", "run_eidolon"]
 
 @dataclass(slots=True)
 class Prepared:
-    """A workload for runs that differ in when flags land: what does not depend on that is done once."""
+    """A workload for runs that differ in the arrival times of flags; work independent of them is done once."""
 
     options: EidolonOptions
     work: ReplayCase = field(init=False)
@@ -49,11 +49,11 @@ class Prepared:
 
     @property
     def waiting_ps(self) -> int:
-        """When the target's last workgroup begins to wait, if no flag ever lands."""
+        """Time at which the target's last workgroup begins to wait, if no flag ever arrives."""
         return self.waiting().since_ps
 
     def waiting(self, progress: Progress | None = None, on_compile: Callable[[], None] | None = None) -> Waiting:
-        """The target when its last workgroup begins to wait: runs go on from there. Raises as :func:`run_eidolon`."""
+        """Return the target as its last workgroup begins to wait; runs resume there. Raises as :func:`run_eidolon`."""
         if self._waiting is None:
             began, work = time.perf_counter(), self.work
             announced = make_traffic(self.options, work, 0, progress, on_compile).outside
@@ -74,10 +74,10 @@ class Prepared:
         progress: Progress | None = None,
         on_compile: Callable[[], None] | None = None,
     ) -> EidolonResult:
-        """Run it; ``wakeup`` in place of that of the options. Raises as :func:`run_eidolon`."""
+        """Run the workload; ``wakeup`` overrides the options. Raises as :func:`run_eidolon`."""
         options = self.options if wakeup is None else replace(self.options, wakeup=wakeup)
         from_wait = counts_from_wait(options)
-        began = time.perf_counter() - (self._until_s if from_wait else 0.0)  # what runs share counts for each
+        began = time.perf_counter() - (self._until_s if from_wait else 0.0)  # shared time counts for each run
         work = self.work
         waiting = self.waiting(progress, on_compile) if from_wait else None
         incoming = make_traffic(options, work, 0 if waiting is None else waiting.since_ps, progress, on_compile)
@@ -105,12 +105,12 @@ def run_eidolon(
 ) -> EidolonResult:
     """Simulate one GPU in detail, its peers replayed (docs/design/replay.md).
 
-    options: what to run, or the name of a built-in kernel such as ``gemv-allreduce``.
+    options: options of the run, or the name of a built-in kernel such as ``gemv-allreduce``.
 
     Raises
     ------
-    InputError, SpecError, PlanError: options, files and writes that cannot be or do not go together.
-    DeadlockError: wavefronts wait for what never comes.
+    InputError, SpecError, PlanError: options, files and writes that are impossible or contradict each other.
+    DeadlockError: wavefronts wait for flags or data that never arrive.
     """
     if isinstance(options, str):
         options = EidolonOptions(kernel=options)
@@ -127,7 +127,7 @@ def run_eidolon(
 
 
 def _turned(work: ReplayCase, target: int) -> ReplayCase:
-    """A folded run is recorded at the rank that was simulated for the target."""
+    """Return the case with ``target``: a folded run records the rank that was simulated for the requested one."""
     if target != work.target and not (work.program.kernel_rank == target).any():
         raise InputError(f"the record is of rank {target}, and the program has no kernel of it", field="arrivals")
     return replace(work, target=target)
@@ -135,9 +135,9 @@ def _turned(work: ReplayCase, target: int) -> ReplayCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BegunKernel:
-    """A kernel of all ranks. cluster, group, model: as :func:`trine.gpu.run.run_gpus`. sync: as the model waits.
+    """A kernel of all ranks. cluster, group, model: as in :func:`trine.gpu.run.run_gpus`. sync: how the model waits.
 
-    starts_ps: int64[ranks], when each rank comes to it; origin: where these times come from, in words.
+    starts_ps: int64[ranks], start time of each rank; origin: the source of these times, in words.
     """
 
     program: GpuProgram
@@ -150,9 +150,7 @@ class BegunKernel:
 
     @property
     def tasks(self) -> KernelTasks | None:
-        """The kernels, each behind a task that takes as long as its rank is later than the first; None: all begin at
-        once.
-        """
+        """Kernels, each behind a task that lasts until its rank starts; None if all ranks start at once."""
         if not (self.starts_ps > 0).any():
             return None
         program, assembler = self.program, GraphAssembler(GraphLinks.none())
@@ -167,19 +165,19 @@ class BegunKernel:
     def replayed(
         self, target: int, *, progress: Progress | None = None, on_compile: Callable[[], None] | None = None
     ) -> EidolonResult:
-        """Rank ``target`` in detail; ``work.target`` of the answer is the rank that it does as, where all are alike.
+        """Return rank ``target`` in detail; if all ranks are alike, ``work.target`` is the rank simulated for it.
 
         Raises
         ------
-        InputError: what is not recorded (docs/design/replay.md), and what run_gpus refuses. DeadlockError: as there.
-        KeyboardInterrupt: Ctrl-C came before the end.
+        InputError: features that are not recorded (docs/design/replay.md), and errors of run_gpus.
+        DeadlockError: as run_gpus. KeyboardInterrupt: Ctrl-C came before the end.
         """
         began, tasks = time.perf_counter(), self.tasks
         how = GpuRunOptions(progress=progress, on_compile=on_compile, record=target)
         run = run_gpus(self.program, self.cluster, self.group, self.model, tasks=tasks, options=how).whole()
         assert run.arrivals is not None
         target = run.arrivals.target
-        # of what is not replayed the run of all is what was simulated
+        # without a replay (multimem), the engine time is the time of the full run
         simulated = began if has_multimem(self.program) else time.perf_counter()
         alone = self._alone(run, target, progress)
         if alone.end_ps != _end_ps(run, target):
@@ -197,7 +195,7 @@ class BegunKernel:
         return EidolonResult.of(options, work, incoming, alone, wall_s=now - began, engine_s=now - simulated)
 
     def _alone(self, run: GpuRun, target: int, progress: Progress | None) -> GpuRun:
-        """The rank from its record; as it was in ``run`` where switches add up and multicast, which is not replayed."""
+        """Return the rank replayed from its record, or its part of ``run`` if it uses multimem, which has no replay."""
         if has_multimem(self.program):
             return seen_alone(run, target)
         return run_target(
@@ -207,12 +205,12 @@ class BegunKernel:
 
 
 def _end_ps(run: GpuRun, rank: int) -> int:
-    """When the last kernel of a rank ended."""
+    """Return the end time of a rank's last kernel."""
     return int(run.records.end_ps[run.graph.rank == rank].max(initial=0))
 
 
 def seen_alone(run: GpuRun, target: int) -> GpuRun:
-    """What happened to rank ``target``, which was simulated: its kernels and tasks, lanes out of its GPU."""
+    """Return simulated rank ``target``'s part of ``run``: its kernels and tasks, and the lanes out of its GPU."""
     gpu, program, found = int(run.gpu.gpu_of[target]), run.simulated, run.gpu
     kernels = np.flatnonzero(program.kernel_rank == gpu)
     groups, _ = members(program.kernel_ptr, kernels)

@@ -1,4 +1,4 @@
-"""Many replays: grids over sizes, peers, wake-up times and ways to wait; how flag reads grow, and when mwait pays."""
+"""Sweeps of replays over sizes, peers, wake-up times and wait methods: growth of flag reads, break-even of mwait."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from trine.replay.options import EidolonOptions, time_ps
 from trine.replay.plot import draw_grid
 from trine.replay.sweep_runs import Journal, OnRun, Runs, check_journal
 from trine.results.report import Report, Row, Table
-from trine.results.screen import wrapped_at
-from trine.results.text import columns, first_screen
+from trine.results.text import columns, first_screen, wrapped_at
 from trine.units import PS_PER_S, format_time
 
 MAX_RUNS = 10_000
-#: What may vary, the key of a row for it, how it is called on an axis, and the factor to there.
+#: Option that may vary -> (key in a row, axis label, factor to the axis unit).
 _AXES = {
     "wakeup": ("wakeup_s", "wake-up time, us", 1e6),
     "rows": ("rows", "rows", 1),
@@ -32,19 +31,19 @@ _AXES = {
     "issue_seed": ("issue_seed", "seed of the issue order", 1),
 }
 
-#: Options that may have several values; wake-up times of a workload are run one after the other, ways to wait together.
+#: Options with several values. Wake-up times of a workload run one after the other, its wait methods in one group.
 _VARY = ("rows", "cols", "peers", "issue_seed", "wakeup", "sync")
-#: Which ways to wait an option is about: in a grid over ways the others go without it.
+#: Wait methods that each option applies to; in a grid, the other methods run without the option.
 _WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("mwait",), "monitor_wakeup": ("mwait",)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepGrid:
-    """Values of each option that varies; empty: as the options say. Wake-up times as text with a unit or ps.
+    """Values of each varied option; empty: the base option's value. Wake-up times are text with a unit, or ps.
 
     Raises
     ------
-    InputError: a value twice, or more than MAX_RUNS runs.
+    InputError: a duplicate value, or more than MAX_RUNS runs.
     """
 
     rows: Sequence[int] = ()
@@ -67,7 +66,7 @@ class SweepGrid:
         return prod(max(1, len(getattr(self, name))) for name in _VARY)
 
     def workloads(self, base: EidolonOptions) -> Iterator[EidolonOptions]:
-        """The options of each, but for wake-up times."""
+        """Yield the options of each workload, without wake-up times."""
         names = [name for name in _VARY if name != "wakeup" and getattr(self, name)]
         for values in product(*(getattr(self, name) for name in names)):
             options = replace(base, **dict(zip(names, values, strict=True)))
@@ -77,9 +76,9 @@ class SweepGrid:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Sweep(Report):
-    """rows: one a run (docs/reference/eidolon-json.md). varied: options with several values.
+    """Result of a sweep. rows: one per run (docs/reference/eidolon-json.md). varied: options with several values.
 
-    fits: where wake-up times vary, one for each workload that spins. finished: False: stopped.
+    fits: one per spinning workload if wake-up times vary. finished: False if the sweep was stopped.
     """
 
     SCHEMA: ClassVar[str] = "eidolon-sweep"
@@ -92,11 +91,11 @@ class Sweep(Report):
 
     @property
     def axis(self) -> tuple[str, str, float]:
-        """Key, name and scale of what is drawn to the right."""
+        """Key, label and scale of the horizontal axis."""
         return next((_AXES[name] for name in _AXES if name in self.varied), _AXES["wakeup"])
 
     def curves(self, axis: str) -> dict[str, list[Row]]:
-        """Rows that differ in ``axis`` alone, in its order, by a name of the others."""
+        """Return the rows grouped by the other varied options, each group sorted by ``axis``."""
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
@@ -105,7 +104,7 @@ class Sweep(Report):
         return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in found.items()}
 
     def text(self, *, volatile: bool = True) -> str:
-        """Return the table; ``volatile``: with trine's own times, which differ from run to run."""
+        """Return the table; ``volatile``: with trine's run times, which differ between runs."""
         seeds = "issue_seed" in self.varied
         lines = [_line(_COLUMNS, volatile, "seed" if seeds else "")]
         lines += [_line(_cells(row), volatile, str(row["issue_seed"]) if seeds else "") for row in self.rows]
@@ -116,17 +115,17 @@ class Sweep(Report):
 
     @property
     def spreads(self) -> tuple[Spread, ...]:
-        """Where the issue order is drawn several times: how the times of runs that differ in nothing else spread."""
+        """Spread of the times of runs that differ only in the seed of the issue order; empty with one seed."""
         return spreads_of(self.rows, self.varied) if "issue_seed" in self.varied else ()
 
     @property
     def headline(self) -> str:
-        """Kernel, number of runs, and the options that vary."""
+        """Number of runs, and the options that vary."""
         varied = f" over {', '.join(self.varied)}" if self.varied else ""
         return f"{len(self.rows):,} replays{varied}" + ("" if self.finished else ", stopped")
 
     def summary(self) -> str:
-        """Return what the sweep shows, then as many rows as fit a screen."""
+        """Return the findings of the sweep, then the rows that fit on one screen."""
         seeds = [("seed",), *((str(row["issue_seed"]),) for row in self.rows)]
         rows = [_COLUMNS[:-2], *(_cells(row)[:-2] for row in self.rows)]
         if "issue_seed" in self.varied:
@@ -138,15 +137,15 @@ class Sweep(Report):
         return [line for one in self.fits for line in one.lines()] + [one.line() for one in self.spreads]
 
     def details(self) -> str:
-        """The table, with how long trine took."""
+        """Return the table with trine's run time."""
         return self.text()
 
     def tables(self) -> dict[str, Table]:
-        """One row a run."""
+        """Return one table with one row per run."""
         return {"runs": list(self.rows)}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
-        """``curves``: reads and the time of the simulation against what varies most."""
+        """Return ``curves``: flag reads and simulated time over the main varied option."""
         return {"curves": self._draw}
 
     def _draw(self) -> Any:
@@ -156,7 +155,7 @@ class Sweep(Report):
         return draw_grid(self.curves(axis), axis, label, scale, self.headline)
 
     def document(self) -> Row:
-        """Plain data (docs/reference/eidolon-json.md)."""
+        """Return plain data (docs/reference/eidolon-json.md)."""
         return {
             "runs": list(self.rows),
             "finished": self.finished,
@@ -175,14 +174,14 @@ def sweep(
     on_compile: Callable[[], None] | None = None,
     journal: str | os.PathLike[str] | Journal | None = None,
 ) -> Sweep:
-    """Run all of ``grid``, each with the other options of ``base``, ``jobs`` workloads at a time [as there are cores].
+    """Run all of ``grid`` with the other options of ``base``, ``jobs`` workloads at a time [number of cores].
 
-    journal: a file to which each run is appended as it ends, also if the process is killed then, and from which runs
-    that have ended before are taken (:class:`trine.replay.sweep_runs.Journal`).
+    journal: a file that each finished run is appended to, so that runs survive if the process is killed. Runs already
+    in the file are not repeated (:class:`trine.replay.sweep_runs.Journal`).
 
     Raises
     ------
-    InputError: as :func:`trine.replay.run.run_eidolon`; wake-up times where something else says when flags land.
+    InputError: as :func:`trine.replay.run.run_eidolon`; wake-up times if another option sets the flags' times.
     """
     _check(base, grid)
     if jobs is not None and (isinstance(jobs, bool) or jobs < 1):
@@ -220,7 +219,7 @@ def _check(base: EidolonOptions, grid: SweepGrid) -> None:
 
 
 def _fit_name(grid: SweepGrid, options: EidolonOptions) -> str:
-    """What its workload is among those of the grid."""
+    """Return a workload's name within the grid, from its varied options."""
     varied = [one for one in _VARY[:-2] if len(getattr(grid, one)) > 1]
     return ", ".join(_named(one, getattr(options, one)) for one in varied)
 

@@ -1,6 +1,6 @@
-"""Runs the cases of a sweep on several cores: threads, since the compiled loop lets go of the interpreter.
+"""Run the cases of a sweep on several cores, in threads, since the compiled loop releases the GIL.
 
-Runs that have ended go to a journal, one a line: what a kill leaves, and what the next sweep need not run again.
+A journal stores finished runs, one per line. It survives a kill, and the next sweep skips the runs in it.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from trine.replay.run import Prepared
 from trine.results.report import Row
 from trine.units import PS_PER_S
 
-#: What decides runs besides the input: a run of other sources is made again.
+#: Sources that affect runs; a change in them invalidates stored runs.
 _SOURCES = ("replay", "gpu", "engine", "graph", "arrays.py", "units.py", "collectives/kernels", "cluster")
-#: Of a journal: what is beyond is not read.
+#: Largest part of a journal that is read.
 MAX_BYTES = 64 * 2**20
-#: Of its name, after that of the file that is to be written.
+#: Suffix of the journal's name, after the name of the output file.
 ENDING = ".runs.jsonl"
 _DIGITS = 32
-#: Options that a key names in its own way.
+#: Options that a key encodes separately.
 _ELSEWHERE = ("kernel", "wakeup", "straggler")
 
 
 class Journal:
-    """The file ``path``, which is made with the first run; ``notes``: what went wrong, in sentences.
+    """The journal file ``path``, created with the first run; ``notes``: errors, as sentences.
 
-    A line is ``{"key", "sum", "row"}``: a hash of everything that the run depends on, one of the row, and the row as in
-    ``runs`` of docs/reference/eidolon-json.md. Lines that are not whole are passed over, and appended to.
+    A line is ``{"key", "sum", "row"}``: hashes of the inputs of the run and of the row, and the row as in ``runs``
+    of docs/reference/eidolon-json.md. Incomplete lines are skipped; new lines are appended after them.
 
-    Raises SpecError: what is there cannot be read.
+    Raises SpecError if the file exists but cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -57,14 +57,14 @@ class Journal:
         self._known = _read(self.path)
 
     def row(self, key: str) -> Row | None:
-        """The row of a run that has ended before, or None."""
+        """Return the stored row of a run, or None."""
         with self._lock:
             row = self._known.get(key)
             self.num_taken += row is not None
         return row
 
     def add(self, key: str, row: Row) -> None:
-        """Keep a run, in one write: a kill leaves all of it or nothing. A note says where that cannot be done."""
+        """Store a run in a single write, so that a kill leaves all of it or nothing. Errors become a note."""
         text = json.dumps(row, separators=(",", ":"))
         line = json.dumps({"key": key, "sum": _sum(text), "row": row}, separators=(",", ":")) + "\n"
         with self._lock:
@@ -76,7 +76,7 @@ class Journal:
                     self.notes.append(f"runs are not kept: cannot write {self.path} ({error.strerror or error})")
 
     def remove(self) -> None:
-        """Once what is asked for is written."""
+        """Delete the journal, once the sweep's output is written."""
         self.path.unlink(missing_ok=True)
 
     def _append(self, line: bytes) -> None:
@@ -92,9 +92,9 @@ class Journal:
 
 
 def workload_key(options: EidolonOptions, work: ReplayCase) -> str:
-    """A hash of everything that runs of a workload depend on, but for wake-up times, and of what rows say of it."""
+    """Return a hash of all inputs of a workload's runs except wake-up times, and of its fields in the rows."""
     kernel = options.kernel
-    ranks = (work.target,) if options.is_fused_name else range(work.program.num_ranks)  # all do the same in the former
+    ranks = (work.target,) if options.is_fused_name else range(work.program.num_ranks)  # fused: all ranks are alike
     said = {each.name: str(getattr(options, each.name)) for each in fields(options) if each.name not in _ELSEWHERE}
     parts = {
         "trine": __version__,
@@ -108,12 +108,12 @@ def workload_key(options: EidolonOptions, work: ReplayCase) -> str:
 
 
 def run_key(workload: str, options: EidolonOptions, wakeup: str | int | None) -> str:
-    """The key of a run of the workload of this key."""
+    """Return the key of a run from its workload's key and its wake-up time."""
     return f"{workload}-{time_ps('wakeup', options.wakeup_time if wakeup is None else wakeup)}"
 
 
 def check_journal(options: EidolonOptions) -> None:
-    """Raise InputError for runs that a key cannot tell apart."""
+    """Raise InputError for options that a key cannot distinguish."""
     if options.source not in ("wakeup", "distribution", "symmetric"):
         raise InputError(f"a journal keeps no runs with {options.source}, which it could not tell from others")
 
@@ -136,7 +136,7 @@ def _read(path: Path) -> dict[str, Row]:
 
 
 def _run(line: bytes) -> tuple[str, Row] | None:
-    """Key and row; None where the line is not what :meth:`Journal.add` writes."""
+    """Return the key and row of a line, or None if :meth:`Journal.add` did not write it."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -148,14 +148,14 @@ def _run(line: bytes) -> tuple[str, Row] | None:
     return (data["key"], row) if is_whole else None
 
 
-#: A wake-up time; None: as the options say.
+#: A wake-up time; None: the options' value.
 Wakeup = str | int | None
-#: Called with (work done, work in all, simulated ps of the last run).
+#: Called with (work done, total work, simulated ps of the last run).
 OnRun = Callable[[int, int, int], None]
 
 
 class _Way(NamedTuple):
-    """A workload with one way to wait, and the rows of its runs, by wake-up time."""
+    """A workload with one way of waiting, and the rows of its runs, by wake-up time."""
 
     prepared: Prepared
     rows: list[dict[str, Any]]
@@ -163,10 +163,10 @@ class _Way(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Runs:
-    """Workloads by wake-up times. rows: of each workload, as many as have been run.
+    """Runs of workloads by wake-up times. rows: for each workload, its finished runs.
 
-    ways: how many workloads one after the other differ in nothing but how they wait; such a group gets a fit, of the
-    name that ``fit_names`` has for it. journal: where runs are kept, and taken from.
+    ways: number of consecutive workloads that differ only in how they wait; each such group gets a fit, named by
+    ``fit_names``. journal: storage of finished runs.
     """
 
     workloads: Sequence[EidolonOptions]
@@ -191,11 +191,11 @@ class Runs:
 
     @property
     def total(self) -> int:
-        """Work in all."""
+        """Total work."""
         return sum(weight(each) for each in self.workloads) * len(self.wakeups)
 
     def run(self, jobs: int) -> None:
-        """Run all, ``jobs`` at a time, or those up to Ctrl-C. Raises the error of the first that fails, in order."""
+        """Run all workloads, ``jobs`` at a time, until Ctrl-C. Raises the error of the first failed workload."""
         numbers = range(len(self.workloads))
         if min(jobs, len(numbers)) == 1:
             for number in numbers:
@@ -238,7 +238,7 @@ class Runs:
             self._fit(number // self.ways, self._groups.pop(number // self.ways))
 
     def _row(self, way: _Way, wakeup: Wakeup, workload: str) -> dict[str, Any]:
-        """Of the journal, or run now."""
+        """Return a run's row from the journal, or run it now."""
         if self.journal is None:
             return row_of(self._result(way, wakeup))
         key = run_key(workload, way.prepared.options, wakeup)
@@ -255,12 +255,12 @@ class Runs:
         return result
 
     def _look(self, *_: int) -> None:
-        """A few times a second: Ctrl-C reaches the main thread alone."""
+        """Stop this thread after Ctrl-C, which reaches only the main thread. Called a few times per second."""
         if self.stopped:
             raise KeyboardInterrupt
 
     def _fit(self, number: int, group: Sequence[_Way]) -> None:
-        """Where wake-up times vary, how the reads of a workload that spins grow with them."""
+        """Fit the growth of a spinning workload's flag reads with the wake-up time, if wake-up times vary."""
         ways = {way.prepared.work.way: way for way in group}
         spin, mwait = ways.get(SPIN), ways.get(MWAIT)
         if spin is None or len(self.wakeups) < 2:
@@ -279,13 +279,13 @@ class Runs:
 
 
 def weight(options: EidolonOptions) -> int:
-    """About how much work a run is: elements of the matrix, and of its peers' partial results."""
+    """Return the approximate work of a run: elements of the matrix and of its peers' partial results."""
     rows = options.rows or 1024
     return rows * ((options.cols or 1024) * (options.inner or 1) + 4 * (options.peers or 3))
 
 
 def row_of(result: EidolonResult) -> dict[str, Any]:
-    """A run as a row (docs/reference/eidolon-json.md)."""
+    """Return a run as a row (docs/reference/eidolon-json.md)."""
     document: dict[str, Any] = result.document()
     asked = document["options"]
     keys = (

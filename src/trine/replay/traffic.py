@@ -1,4 +1,4 @@
-"""From options to what reaches the target from outside: writes at times, or the record of a run."""
+"""Traffic that reaches the target from its peers, built from the options: timed writes, or the record of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trine.units import format_time
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PeerTraffic:
-    """What reaches the target. origin: where it comes from, in words; evidence: how that is known."""
+    """Traffic that reaches the target. origin: its source, as text; evidence: the kind of evidence for it."""
 
     outside: PeerWrites | Arrivals
     origin: str
@@ -38,12 +38,12 @@ class PeerTraffic:
 
     @property
     def fabric(self) -> str | None:
-        """``ideal`` or ``modelled``; None of a record, which is of what came out of the fabric."""
+        """``ideal`` or ``modelled``; None for a record, which holds traffic that has already left the fabric."""
         return None if isinstance(self.outside, Arrivals) else self.outside.fabric
 
     @property
     def time_ps(self) -> Int64:
-        """int64[n]: of each write; of a record, of each request that writes."""
+        """Times, int64[n]: of each write; for a record, of each request that writes."""
         outside = self.outside
         return outside.time_ps[outside.kind != LOAD] if isinstance(outside, Arrivals) else outside.time_ps
 
@@ -59,10 +59,10 @@ def make_traffic(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> PeerTraffic:
-    """What the options ask for. waiting_ps: when the last workgroup waits, where times count from there.
+    """Return the traffic that the options describe.
 
-    Raises InputError, SpecError: writes that do not fit the program, waits that nothing ends; ranks that are not
-    symmetric.
+    waiting_ps: when the last workgroup starts to wait, for times that count from then. Raises InputError, SpecError:
+    writes that do not fit the program, waits that never end, ranks that are not symmetric.
     """
     source = options.source
     if source == "symmetric":
@@ -79,14 +79,14 @@ def make_traffic(
 
 
 def counts_from_wait(options: EidolonOptions) -> bool:
-    """Whether times of writes count from when the target waits."""
+    """Return whether times of writes count from the start of the target's wait."""
     return options.source in ("wakeup", "distribution") and options.wakeup_from != START
 
 
 def _symmetric(
     options: EidolonOptions, work: ReplayCase, progress: Progress | None, on_compile: Callable[[], None] | None
 ) -> PeerTraffic:
-    """From a run of all ranks; folded to one GPU where that gives the same."""
+    """Record traffic from a run of all ranks, folded to one GPU if that gives the same result."""
     how = GpuRunOptions(engine=options.engine, progress=progress, on_compile=on_compile, record=work.target)
     run = run_gpus(work.program, work.cluster, work.group, work.model, tasks=work.tasks, options=how)
     arrivals = run.whole().arrivals
@@ -109,7 +109,7 @@ def _written(options: EidolonOptions, work: ReplayCase) -> PeerTraffic:
     try:
         found = peer_writes(table, work.program, work.target, options.fabric or IDEAL)
     except InputError as error:
-        # what is wrong with all writes together names no file
+        # an error about all writes together has no file
         if is_file and error.file is None:
             raise InputError(str(error), file=options.writes) from None
         raise
@@ -144,7 +144,7 @@ def _drawn(options: EidolonOptions, work: ReplayCase, waiting_ps: int) -> PeerTr
 
 
 def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, waiting_ps: int) -> WriteTable:
-    """Flags after a draw each, data with the flag behind it (of the same peer, for the same workgroup)."""
+    """Return writes of flags at drawn times, and of data with its flag (same peer, same workgroup)."""
     writers = np.unique(flags.peer).tolist()
     for peer in options.straggler:
         if peer not in writers:
@@ -167,7 +167,7 @@ def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, wai
 
 
 def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
-    """int64[data]: the first flag of the same peer for the same workgroup, or, where there is none, of that peer."""
+    """Return int64[data]: time of the peer's first flag for the same workgroup, else of the peer's first flag."""
     span = int(max(flags.workgroup.max(initial=0), data.workgroup.max(initial=0))) + 2
 
     def keys(rows: PeerFlags | PeerData) -> Int64:
@@ -183,10 +183,10 @@ def _with_flags(flags: PeerFlags, flag_ps: Int64, data: PeerData) -> Int64:
 
 
 def check_record(options: EidolonOptions, work: ReplayCase) -> tuple[str, ...]:
-    """Warnings about what comes and is not waited for.
+    """Return warnings about flags that arrive but are not waited for.
 
-    Raises InputError: the record is of another program, GPU model or cluster, or does not say of which; requests
-    outside the buffers; waits that nothing satisfies.
+    Raises InputError: the record belongs to another program, GPU model or cluster, or does not name its run; requests
+    outside the buffers; waits that no flag satisfies.
     """
     record = work.record
     assert record is not None
@@ -217,7 +217,7 @@ def _check_origin(record: Arrivals, work: ReplayCase, file: str | None) -> None:
 
 
 def _check_addresses(record: Arrivals, program: GpuProgram, file: str | None) -> None:
-    """As the program's own: lines begin inside its buffers, if it names any; semaphores may lie behind them."""
+    """Require that lines begin inside the program's buffers, if it names any; semaphores may lie outside."""
     if record.semaphore.max(initial=-1) >= program.semaphores.shape[1]:
         row = int(record.semaphore.argmax())
         count = program.semaphores.shape[1]

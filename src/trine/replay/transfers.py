@@ -1,4 +1,4 @@
-"""Transfers into one rank, from the records of an operator-level run: who sent how much, when; and as writes."""
+"""Transfers into one rank, from the records of an operator-level run, and their conversion to writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trine.replay.writes import MAX_RANK, WriteTable
 from trine.results.records import RecordTable
 from trine.units import MAX_INT64, format_time, whole_number
 
-#: As arrays, and as rows of CSV.
+#: Largest number of records in a binary file and in a CSV file.
 MAX_RECORDS = 2**24
 MAX_CSV_RECORDS = 2**22
 MAX_FILE_BYTES = 2 * 2**30
@@ -32,7 +32,7 @@ _COLUMNS = ("kind", "rank", "peer", "start_ps", "end_ps", "size_bytes")
 
 
 class TransferColumns(NamedTuple):
-    """What others sent to one rank, by end, start and sender: int64[n] each. peer: the sender."""
+    """Transfers from other ranks to one rank, sorted by end, start and sender: int64[n] each. peer: the sender."""
 
     peer: Int64
     start_ps: Int64
@@ -41,16 +41,16 @@ class TransferColumns(NamedTuple):
 
 
 def transfers_into(table: RecordTable, target: int) -> TransferColumns:
-    """The transfers of a result (``result.record_table``) that end at rank ``target``.
+    """Return the transfers of a result (``result.record_table``) that end at rank ``target``.
 
-    Raises InputError: there are none.
+    Raises InputError if no transfer ends there.
     """
     columns = {name: np.asarray(table.columns[name]) for name in _COLUMNS}
     return _into(columns, np.asarray(table.columns["kind"]) == TRANSFER, target, None)
 
 
 def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferColumns:
-    """The transfers of a run of any task graph that end at rank ``target``. Raises InputError: there are none."""
+    """Return the transfers to rank ``target`` in the run of a graph. Raises InputError if no transfer ends there."""
     columns = {
         "rank": graph.rank,
         "peer": graph.peer,
@@ -62,9 +62,9 @@ def transfers_of(graph: TaskGraph, records: Records, target: int) -> TransferCol
 
 
 def transfers_from(transfers: TransferColumns, start_ps: int | None = None) -> TransferColumns:
-    """Those that start at ``start_ps`` or later, their times counted from there; None: from the start of the first.
+    """Return the transfers from ``start_ps`` (None: the first start) on, with times relative to it.
 
-    Raises InputError: none starts so late.
+    Raises InputError if no transfer starts at ``start_ps`` or later.
     """
     if start_ps is None:
         start_ps = int(transfers.start_ps.min())
@@ -77,11 +77,11 @@ def transfers_from(transfers: TransferColumns, start_ps: int | None = None) -> T
 
 
 def read_transfers(path: str | os.PathLike[str], target: int) -> TransferColumns:
-    """The transfers into rank ``target`` of a records file (``result.to_npz``, ``.to_csv``, ``.to_parquet``).
+    """Return the transfers into rank ``target`` of a records file (``result.to_npz``, ``.to_csv``, ``.to_parquet``).
 
     path: records.npz, records.csv, records.parquet, or the folder with one of the last two (``--parquet FOLDER``).
 
-    Raises SpecError: not such a file, or too large; names the column. InputError: nothing is sent to ``target``.
+    Raises SpecError (naming the column) for an invalid or too large file, InputError if no rank sends to ``target``.
     """
     given = records_file(path)
     columns, is_transfer = _READERS[given.suffix](given)
@@ -89,10 +89,10 @@ def read_transfers(path: str | os.PathLike[str], target: int) -> TransferColumns
 
 
 def records_file(path: str | os.PathLike[str]) -> Path:
-    """The file with the records, of a folder the one in it.
+    """Return the records file: ``path`` itself, or the records file in that folder.
 
-    Raises SpecError: there is none, it is too large, or CSV with other columns. InputError: none of .npz, .csv and
-    .parquet.
+    Raises SpecError if the file is missing or too large, or a CSV file lacks columns, and InputError for a suffix
+    other than .npz, .csv and .parquet.
     """
     given = Path(path)
     if given.is_dir():
@@ -191,7 +191,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def _is_text(pa: Any, kind: Any) -> bool:
-    """Texts, as they are or by their number in a list of texts."""
+    """Return whether an Arrow type holds text, plain or dictionary-encoded."""
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(text) or pa.types.is_large_string(text))
 
@@ -206,30 +206,30 @@ def _require(found: Any, names: Sequence[str], path: Path, hint: str = "") -> No
 _READERS = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
 
 
-#: When what a transfer brings lands: at its end; or, where a modelled fabric carries it, it leaves at its start.
+#: When a transfer becomes a write: at its end, or at its start if a modelled fabric then carries the write.
 END, START = "end", "start"
 MOMENTS = (END, START)
-#: Of a flag.
+#: Size of a flag.
 FLAG_BYTES = 8
 
 
 def writes_from_transfers(
     transfers: TransferColumns, flags: PeerFlags, data: PeerData | None = None, *, at: str = END
 ) -> WriteTable:
-    """What the peers of a kernel's target write, at the times at which transfers brought as much.
+    """Return the writes of a kernel's peers, at the times when the transfers deliver the same share of bytes.
 
     A peer's flags, in the order of the workgroups that wait for them, stand for equal parts of the bytes that the peer
-    sent: flag i of n lands with the transfer that brings part i + 1 of n. Data lands with the flag of its workgroup
-    (that of no workgroup with the first).
+    sent: flag i of n lands with the transfer that completes part i + 1 of n. Data lands with the flag of its workgroup;
+    data without a workgroup lands with the first flag.
 
     Parameters
     ----------
-    flags, data: what peers are to write (:mod:`trine.collectives.kernels.fused.peers`).
-    at: ``end`` of the transfer, for an ideal fabric; ``start``, for a modelled one, which takes its own time.
+    flags, data: the writes expected from peers (:mod:`trine.collectives.kernels.fused.peers`).
+    at: ``end`` of the transfer for an ideal fabric; ``start`` for a modelled fabric, which adds its transfer time.
 
     Raises
     ------
-    InputError: a peer that writes a flag, but sends nothing.
+    InputError: if a peer writes a flag but sends no bytes.
     """
     _check_moment(at)
     table = WriteTable()
@@ -261,13 +261,13 @@ def listed_writes(
     first_flag: int | None = 0,
     at: str = END,
 ) -> WriteTable:
-    """Each transfer as one write of data, and one of a flag, for a program that somebody writes for them.
+    """Return one data write and one flag write per transfer, for a user-written program.
 
-    TransferColumns in the order of end, start and sender: number i lies in ``buffer`` behind those before it (from the
-    beginning again where ``buffer_bytes`` do not hold it), and adds 1 to semaphore ``first_flag`` + i. first_flag None:
-    data alone.
+    Transfers are in the order of end, start and sender. Transfer i lies in ``buffer`` behind the earlier ones (or at
+    the beginning again if ``buffer_bytes`` is too small), and adds 1 to semaphore ``first_flag`` + i. first_flag None:
+    data only.
 
-    Raises InputError: a transfer that is larger than the buffer, a negative flag.
+    Raises InputError if a transfer is larger than the buffer or a flag is negative.
     """
     _check_moment(at)
     if first_flag is not None and first_flag < 0:
@@ -300,10 +300,10 @@ def _check_moment(at: str) -> None:
 
 
 def _shares(size: Int64, moment: Int64, number: int) -> Int64:
-    """int64[number]: when part i + 1 of ``number`` of all bytes was there; transfers in the order of their moments."""
+    """Return int64[number]: the moment at which part i + 1 of ``number`` equal parts of all bytes is complete."""
     order = np.lexsort((size, moment))
     total = np.cumsum(size[order])
-    # part i + 1 of n is there when total >= all * (i + 1) / n; whole numbers, so that nothing is rounded
+    # part i + 1 of n is complete when total >= all * (i + 1) / n; integers avoid rounding
     wanted = -(-int(total[-1]) * np.arange(1, number + 1, dtype=object) // number)
     return np.asarray(moment[order][np.searchsorted(total, wanted.astype(np.int64), "left")])
 
@@ -320,7 +320,7 @@ def _add_data(table: WriteTable, data: PeerData, peer: int, workgroup: npt.NDArr
 
 
 def _laid_out(size: Int64, buffer_bytes: int | None) -> Int64:
-    """Where each begins: behind the one before, or at the beginning again where it would not fit."""
+    """Return the start of each transfer: behind the previous one, or at the beginning if it would not fit."""
     if buffer_bytes is None:
         return np.asarray(np.cumsum(size) - size)
     if len(size) and int(size.max()) > buffer_bytes:

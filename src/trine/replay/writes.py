@@ -1,4 +1,4 @@
-"""The writes of replayed peers as they are registered: in any order, to addresses or to names of buffers and flags."""
+"""Table of the writes of replayed peers, registered in any order, to addresses, named buffers or flags."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trine.schema import show
 from trine.units import MAX_INT64, parse_bytes, whole_number
 
 MAX_WRITES = 2**22
-#: So that sums of an address and a size stay within int64, and what a semaphore holds within int32.
+#: Limits that keep the sum of an address and a size within int64, and a semaphore's value within int32.
 MAX_ADDRESS, MAX_SIZE, MAX_VALUE, MAX_RANK = 2**61, 2**40, 2**31 - 1, 2**31 - 1
 
-#: What an address counts from: byte 0 of the memory; or it is the number of a semaphore. Else: a buffer.
+#: Base of an address: byte 0 of the memory, or a semaphore number. Other bases are buffers.
 MEMORY, SEMAPHORE = -1, -2
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+(?:_[0-9a-fA-F]+)*")
@@ -26,12 +26,12 @@ _FLAG = re.compile(r"sem\s*(\d{1,40})", re.ASCII)
 
 
 class WriteColumns(NamedTuple):
-    """Writes, one a row.
+    """Writes, one per row.
 
-    peer: int32[n], ranks. base: int32[n], what ``address`` counts from: MEMORY, SEMAPHORE (it is a number), or an index
-    into the names of the table. address, size_bytes: int64[n]. value: int64[n], what is added to a flag. time_ps:
-    int64[n]. file: int32[n], index into the files of the table, -1: none; line: int32[n], the line there, or the
-    how manieth that was registered, from 0.
+    peer: int32[n], ranks. base: int32[n], base of ``address``: MEMORY, SEMAPHORE (``address`` is its number), or an
+    index into the table's names. address, size_bytes: int64[n]. value: int64[n], increment of a flag. time_ps:
+    int64[n]. file: int32[n], index into the table's files, -1: no file; line: int32[n], line in the file, or the
+    write's registration number, from 0.
     """
 
     peer: Int32
@@ -48,7 +48,7 @@ _TYPES = (np.int32, np.int32, np.int64, np.int64, np.int64, np.int64, np.int32, 
 
 
 class WriteTable:
-    """Writes that peers are to do to the memory of the target; the order in which they are registered does not matter.
+    """Future writes of peers to the target's memory; the order of registration does not matter.
 
     After Eidola's ``register_write(address, data, time)`` (arXiv 2606.12638, its setup kernel).
     """
@@ -65,7 +65,7 @@ class WriteTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Buffers that addresses count from."""
+        """Names of the buffers used as bases of addresses."""
         return tuple(self._names)
 
     def register_write(
@@ -78,13 +78,13 @@ class WriteTable:
         value: int | None = None,
         data: bytes | None = None,
     ) -> None:
-        """Add one write of rank ``peer``, that lands (or with a modelled fabric begins) at ``time_ps``.
+        """Add one write of rank ``peer`` that lands at ``time_ps`` (starts then with a modelled fabric).
 
         Parameters
         ----------
-        address: bytes of the target's memory, or ``"buffer+0x40"``, or ``"sem 3"``.
-        size_bytes, value: how much is written, and what a flag there gains [0]. data: the bytes themselves in place of
-            both; a flag gains their number (little-endian, of at most 8 bytes).
+        address: byte address in the target's memory, or ``"buffer+0x40"``, or ``"sem 3"``.
+        size_bytes, value: bytes written, and the increment of a flag there [0]. data: the bytes themselves, in place
+            of both; at most 8 bytes increment a flag, as a little-endian number.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class WriteTable:
         file: str | None = None,
         lines: npt.ArrayLike | None = None,
     ) -> None:
-        """Add many: arrays of one length, or single values for all; ``file`` and ``lines`` are named in errors.
+        """Add many writes: arrays of one length, or single values for all; errors name ``file`` and ``lines``.
 
         Raises InputError: names the first write at fault, the field and the value.
         """
@@ -141,7 +141,7 @@ class WriteTable:
 
     @property
     def columns(self) -> WriteColumns:
-        """All writes, in no order that means anything."""
+        """All writes, in arbitrary order."""
         if self._pending:
             peer, place, size, value, time_ps, base, line = np.array(self._pending, np.int64).T
             rows = (peer, base, place, size, value, time_ps, np.full(len(peer), -1), line)
@@ -154,13 +154,13 @@ class WriteTable:
         return self._chunks[0]
 
     def where(self, row: int) -> str:
-        """Where a write comes from, for messages: ``writes.csv:7``, or ``write 6``."""
+        """Return the source of a write for messages: ``writes.csv:7``, or ``write 6``."""
         columns = self.columns
         line, file = int(columns.line[row]), int(columns.file[row])
         return f"write {line}" if file < 0 else f"{self._files[file]}:{line}"
 
     def address_text(self, row: int) -> str:
-        """The address of a write as :meth:`register_write` takes it."""
+        """Return the address of a write in the form that :meth:`register_write` accepts."""
         columns = self.columns
         base, address = int(columns.base[row]), int(columns.address[row])
         if base == SEMAPHORE:
@@ -191,7 +191,7 @@ class WriteTable:
     def _addresses(
         self, address: npt.ArrayLike | Sequence[str], file: str | None, lines: npt.ArrayLike | None
     ) -> tuple[Int64, Int64]:
-        """What each counts from, and how far on it is."""
+        """Return the base and the offset of each address."""
         if isinstance(address, str) or (isinstance(address, Sequence) and any(isinstance(one, str) for one in address)):
             texts: Sequence[object] = [address] if isinstance(address, str) else address
             known: dict[object, tuple[int, int]] = {}
@@ -225,9 +225,9 @@ _LIMITS = (
 
 
 def parse_address(text: str, where: str) -> tuple[int | str, int]:
-    """What an address counts from (MEMORY, SEMAPHORE or the name of a buffer), and how far on it is.
+    """Return the base of an address (MEMORY, SEMAPHORE or the name of a buffer), and the offset.
 
-    Raises InputError: it is neither a number, nor ``NAME``, ``NAME+OFFSET`` or ``sem NUMBER``.
+    Raises InputError for text other than a number, ``NAME``, ``NAME+OFFSET`` or ``sem NUMBER``.
     """
     text = text.strip()
     if len(text) > 256 or not text:
@@ -243,7 +243,7 @@ def parse_address(text: str, where: str) -> tuple[int | str, int]:
 
 
 def _plain(text: str) -> int | None:
-    """A number as it is or in hexadecimal; None where it is neither."""
+    """Return a decimal or hexadecimal number, or None for other text."""
     if text[:2] not in ("0x", "0X"):
         return whole_number(text, most=10**40)
     return int(text, 16) if _HEXADECIMAL.fullmatch(text) else None

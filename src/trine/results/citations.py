@@ -1,4 +1,4 @@
-"""What to cite for an answer: trine, and what the answer's numbers rest on."""
+"""Citations for a result: trine, and the works behind its numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARXIV = re.compile(r"arxiv[: ]*(\d{4}\.\d{4,5})", re.I)
 
 @dataclass(frozen=True, slots=True)
 class CitedWork:
-    """One work. key, kind: of its BibTeX entry; fields: the entry's; why: what of the answer rests on it."""
+    """One work. key, kind, fields: its BibTeX entry; why: the part of the result that uses it."""
 
     key: str
     kind: str
@@ -81,7 +81,7 @@ _MEASURED = _work(
     note="each with its source and licence in trine/presets/measured",
 )  # fmt: skip
 
-#: What an answer's form rests on, by the name of the form.
+#: Works behind each type of result, by its schema name.
 _OF_SCHEMA = {
     "loadstore": (_ASTRA,),
     "loadstore-collective": (_ASTRA,),
@@ -93,7 +93,7 @@ _OF_SCHEMA = {
     "check": (_MEASURED,),
     "validate-collectives": (_MEASURED,),
 }
-#: Words in what an answer rests on, and the work that they speak of.
+#: Patterns in a result's sources, evidence and notes, and the work that each refers to.
 _OF_WORDS = (
     (re.compile(r"TrioSim", re.I), _TRIOSIM),
     (re.compile(r"Chakra", re.I), _CHAKRA),
@@ -105,7 +105,7 @@ _OF_WORDS = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Citations:
-    """What to cite for one answer, trine first. ``str()`` of it is plain text."""
+    """Citations for one result, trine first. ``str()`` gives plain text."""
 
     references: tuple[CitedWork, ...]
 
@@ -116,7 +116,7 @@ class Citations:
 
     @property
     def text(self) -> str:
-        """One line a work."""
+        """Plain text, one line per work."""
         return "\n".join(each.text for each in self.references)
 
     def __str__(self) -> str:
@@ -134,10 +134,10 @@ class Citations:
 
 @named_arguments
 def cite(result: Report) -> Citations:
-    """Say what to cite for a result: trine, and the works that its numbers rest on.
+    """Return the works to cite for a result: trine, and the works behind its numbers.
 
-    These are found by what the result is, by its evidence, and by the sources that its inputs name; data sheets are
-    named in ``result.evidence`` alone. Raises InputError for what is no result of trine.
+    They follow from the type of the result, its evidence, its notes, and the sources of its inputs. Data sheets appear
+    only in ``result.evidence``. Raises InputError if ``result`` is not a trine result.
     """
     if not isinstance(result, Report):
         raise InputError(f"needs a result of trine, got {type(result).__name__}", field="result")
@@ -161,6 +161,6 @@ def _works(result: Report) -> Iterator[CitedWork]:
 
 @cache
 def _source_of_trace(name: str) -> str:
-    """What the folder of a bundled trace says of its source, "" where there is none."""
+    """Return the SOURCE.md of a bundled trace, or "" without one."""
     path = _TRACES / name / "SOURCE.md"
     return path.read_text(encoding="utf-8") if path.is_file() else ""

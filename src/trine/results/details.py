@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trine.results import headline
 from trine.results.metrics import Share
 from trine.results.run import TaskRun
-from trine.results.summary import likely_throughput, memory_needed, question, throughput, with_profile
+from trine.results.summary import likely_throughput, memory_needed, profile_suffix, question, throughput
 from trine.results.text import aligned, behaviour, width, wrapped
 from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
@@ -44,7 +44,7 @@ def _head(result: TaskRun) -> list[str]:
     shown = {key: value for key, value in result.plan.items() if key not in _HIDDEN_FACTS}
     plain = {key: value for key, value in shown.items() if isinstance(value, str | int | float) and value != ""}
     facts = ", ".join(f"{key.replace('_', ' ')} {_fact(value)}" for key, value in plain.items())
-    lines = [f"step time  {format_time(result.step_time_ps)}{with_profile(result)}"]
+    lines = [f"step time  {format_time(result.step_time_ps)}{profile_suffix(result)}"]
     if result.num_steps > 1:
         lines[0] += f"  (step {result.num_steps} of {result.num_steps}, from the end of the one before)"
     lines += _numbers(result)

@@ -1,14 +1,14 @@
-"""The numbers that people compare: throughput, FLOP/s and MFU of a step, each with a band.
+"""Headline numbers of a step: throughput, FLOP/s and MFU, each with a likely range (its band).
 
-MFU: model FLOP/s of a GPU over its dense peak for the dtype of most products, by the data sheet. Model FLOPs are the
-products, convolutions and attention of the forward pass, three times in training; attention counts whole scores, a
-causal mask halves nothing, and looking up embeddings counts nothing. Hardware FLOPs add what activation recomputation
-repeats.
+MFU: model FLOP/s of a GPU over its data-sheet dense peak for the dtype of most GEMMs. Model FLOPs are the GEMMs,
+convolutions and attention of the forward pass, times three in training. Attention counts the full score matrix (a
+causal mask halves nothing), and embedding lookups count as 0. Hardware FLOPs add the work that activation
+recomputation repeats.
 
-The band of a synthesised step holds 80 % of published steps that had no part in what is predicted with
-(presets/measured/training/bands.yaml), of the nearest level with enough of them. That of a recorded step holds the
-spread of GPUs of one kind and that of its collectives. That of times moved to another GPU comes from operators whose
-measurements were left out. No band is narrower than the spread of GPUs of one kind.
+The band of a synthesised step covers 80 % of held-out published steps, from the nearest level with enough of them
+(presets/measured/training/bands.yaml). The band of a recorded step covers the spread among GPUs of one model and the
+range of its collectives. Times moved to another GPU get a band from operators with held-out measurements. No band is
+narrower than the spread among GPUs of one model.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from trine.results.traffic import CollectiveUse
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
-#: 80 % of GPUs of one kind are at most so much faster or slower than the average one (a normal distribution).
+#: Half-width of the range around the mean speed that holds 80 % of GPUs of one model (normal distribution).
 RUN_TO_RUN = 1.2816 * GPU_SPREAD
-#: A level with fewer rows is passed over for a wider one.
+#: Minimum rows of a level; with fewer, the next wider level applies.
 LEAST_ROWS = 8
-#: The level that holds every published step.
+#: Name of the level with every published step.
 ALL_STEPS = "all that there are"
-#: Most nodes of each scale, and its name.
+#: Maximum nodes of each scale, and its name.
 SCALES = ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 40, "more nodes"))
-#: Sizes (log2 of bytes) between which a library's band goes from that of small messages to that of large ones.
+#: Sizes (log2 of bytes) between which a library's small-message band is interpolated to its large-message band.
 _SMALL, _LARGE = 18.0, 22.0
 
 
 def scale_of(nodes: int) -> str:
-    """The scale of a job on so many nodes."""
+    """Return the name of the scale of a job on ``nodes`` nodes."""
     return next(name for most, name in SCALES if nodes <= most)
 
 
 class TimedStep(Protocol):
-    """What of a result the numbers follow from."""
+    """The part of a result that the headline numbers need."""
 
     @property
     def step_time_ps(self) -> int: ...
@@ -68,7 +68,7 @@ class TimedStep(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepWork(OneLine):
-    """What one step of the whole job does. tokens: None where samples have none; peak_flops: FLOP/s of one GPU."""
+    """Work of one step of the whole job. tokens: None if samples have no tokens; peak_flops: FLOP/s of one GPU."""
 
     samples: int
     tokens: int | None
@@ -82,9 +82,9 @@ class StepWork(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBand(OneLine):
-    """Factors of a step's time between which eight of ten steps lie, and of which published steps that was so.
+    """80 % prediction interval of a step's time, as factors, and the published steps it comes from.
 
-    fit_error: where the band is as wide as that error of a fitted profile. reason: in place of the usual words.
+    fit_error: error of a fitted profile, if it sets the width of the band. reason: replaces the usual description.
     """
 
     low: float
@@ -95,12 +95,12 @@ class StepBand(OneLine):
     reason: str = ""
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
-        """The shortest and longest time of the step."""
+        """Return the shortest and longest likely time of the step."""
         return round(result.step_time_ps * self.low), round(result.step_time_ps * self.high)
 
     @property
     def words(self) -> str:
-        """What the band is, in words."""
+        """Description of the band for reports."""
         if self.reason:
             return self.reason
         if self.fit_error is not None:
@@ -108,7 +108,7 @@ class StepBand(OneLine):
         return f"80 % of {self.num_rows} published steps ({self.level}) fall this close to their held-out prediction"
 
     def at_least(self, error: float) -> StepBand:
-        """The band, as wide as the error of a fitted profile on steps that its fit left out."""
+        """Return the band, widened to at least ``error``, a fitted profile's error on held-out steps."""
         low, high = min(self.low, 1 / (1 + error)), max(self.high, 1 + error)
         if (low, high) == (self.low, self.high):
             return self
@@ -116,16 +116,16 @@ class StepBand(OneLine):
 
     @property
     def is_of_all(self) -> bool:
-        """Whether the steps are all that there are, of whatever GPU."""
+        """True if the band comes from all published steps, whatever their GPU."""
         return self.level == ALL_STEPS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommunicationBand(OneLine):
-    """The spread of GPUs of one kind, and factors of small and large collectives of a library (None: of no library).
+    """Spread among GPUs of one model, and range factors of a library's small and large collectives.
 
-    is_recorded: whether all operators have their recorded times; those of other sizes are modelled, without a band.
-    gpus: how many wait for each other.
+    library: None without one. is_recorded: True if all operators keep their recorded times; resized operators are
+    modelled, without a band. gpus: number of synchronised GPUs.
     """
 
     library: str | None
@@ -135,7 +135,7 @@ class CommunicationBand(OneLine):
     gpus: int = 1
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
-        """The step on faster and slower GPUs of the kind, with its exposed communication as its library's band says."""
+        """Return the step's times on fast and slow GPUs of the model, with exposed communication scaled by its band."""
         uses, exposed = result.collectives, int(result.rank_times.exposed[result.slowest_row])
         total = sum(use.time_ps for use in uses)
         low, high = (
@@ -156,7 +156,7 @@ class CommunicationBand(OneLine):
 
     @property
     def words(self) -> str:
-        """What the band is, in words."""
+        """Description of the band for reports."""
         compute = "recorded" if self.is_recorded else "scaled from the recording, without a range"
         spread = f"80 % of GPUs of one model run within {RUN_TO_RUN:.1%} of the mean (Sinha et al., SC 2022)"
         slowest = ", and the slowest GPU decides" if self.gpus > 1 else ""
@@ -166,7 +166,7 @@ class CommunicationBand(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WidenedBand(OneLine):
-    """A band that also holds other times of the step: of repeated runs, or of a fabric in use by others."""
+    """A band widened to hold further times of the step: from repeated runs, or with other traffic on the fabric."""
 
     inner: StepBand | CommunicationBand | WidenedBand | None
     low_ps: int
@@ -174,13 +174,13 @@ class WidenedBand(OneLine):
     reason: str
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
-        """The shortest and longest time of the step."""
+        """Return the shortest and longest likely time of the step."""
         low, high = (result.step_time_ps,) * 2 if self.inner is None else self.inner.ends_ps(result)
         return min(low, self.low_ps), max(high, self.high_ps)
 
     @property
     def words(self) -> str:
-        """What the band is, in words."""
+        """Description of the band for reports."""
         return self.reason if self.inner is None else f"{self.inner.words}; {self.reason}"
 
 
@@ -188,9 +188,9 @@ Band = StepBand | CommunicationBand | WidenedBand
 
 
 def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = False) -> StepBand | None:
-    """The band of the nearest level that has enough rows; None where no bands are known.
+    """Return the band of the nearest level with enough rows, or None without such a level.
 
-    is_fitted: of predictions with factors that were fitted on steps of the same software and GPU.
+    is_fitted: use the levels for predictions with factors fitted on steps of the same software and GPU.
     """
     return nearest_in(_bands(), gpu, software, nodes, is_fitted)
 
@@ -198,7 +198,7 @@ def nearest_band(gpu: str | None, software: str, nodes: int, is_fitted: bool = F
 def nearest_in(
     known: Mapping[str, Any], gpu: str | None, software: str, nodes: int, is_fitted: bool = False
 ) -> StepBand | None:
-    """The same from what such a file holds."""
+    """Return the same from the parsed contents of a bands file."""
     generation = known["generations"].get(gpu)
     wanted: Sequence[Mapping[str, Any]] = (
         {"gpu": gpu, "software": software, "scale": scale_of(nodes)},
@@ -217,7 +217,7 @@ def nearest_in(
 
 
 def best_public_mfu(gpu: str | None) -> tuple[float, str] | None:
-    """The largest MFU among the published steps on this GPU, and which row that is."""
+    """Return the largest MFU among the published steps on this GPU and the name of its row, or None."""
     entry = _bands()["mfu"].get(gpu)
     return None if entry is None else (float(entry["mfu"]), str(entry["row"]))
 
@@ -234,11 +234,11 @@ def _bands() -> Mapping[str, Any]:
 
 
 def ends_ps(result: TimedStep) -> tuple[int, int] | None:
-    """The band of the step's time; None where there is none."""
+    """Return the shortest and longest likely time of the step, or None without a band."""
     return None if result.band is None else result.band.ends_ps(result)
 
 
-#: Key of a rate, and what of a step it counts: keys of low and high have ``_low`` and ``_high`` before the unit.
+#: Key of a rate, the field of StepWork that it counts, per GPU or not. ``{}`` takes ``_low`` or ``_high``.
 _RATES = (
     ("samples{}_per_s", "samples", False), ("samples{}_per_s_per_gpu", "samples", True),
     ("tokens{}_per_s", "tokens", False), ("tokens{}_per_s_per_gpu", "tokens", True),
@@ -247,7 +247,7 @@ _RATES = (
 
 
 def numbers(result: TimedStep) -> Row:
-    """All of them as keys of JSON; None where something that they need is not known."""
+    """Return all headline numbers by JSON key; None for a number with unknown inputs."""
     ends = ends_ps(result)
     found: Row = {
         "step_time_low_s": None if ends is None else seconds(ends[0]),
@@ -265,7 +265,7 @@ def numbers(result: TimedStep) -> Row:
 
 
 def per_second(amount: float, step_ps: int) -> float:
-    """So much a second, where a step does ``amount``."""
+    """Return the rate per second of ``amount`` per step."""
     return amount * PS_PER_S / step_ps
 
 
@@ -282,12 +282,12 @@ def _utilisation(work: StepWork | None, what: str, step_ps: int) -> float | None
 
 
 def mfu(result: TimedStep) -> float | None:
-    """Model FLOP/s of a GPU over its dense peak; None where one is not known."""
+    """Return model FLOP/s of a GPU over its dense peak, or None if either is unknown."""
     return _utilisation(result.work, "model_flops", result.step_time_ps)
 
 
 def rows(result: TimedStep) -> list[Row]:
-    """A table of the numbers: a row each with value, low and high."""
+    """Return a table of the headline numbers: one row each with value, low and high."""
     found = numbers(result)
     pairs = [("step_time{}_s", result.step_time_s), *((key, found[key.format("")]) for key, _, _ in _RATES)]
     pairs += [("mfu{}", found["mfu"]), ("hfu{}", found["hfu"])]

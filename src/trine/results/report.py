@@ -1,7 +1,7 @@
-"""What every answer of trine has, and the forms that follow from it, written once for all of them.
+"""Base class of trine's results, and their output formats.
 
-An answer is a :class:`Report`: a headline, tables, notes, evidence, pictures and a timeline. JSON with its envelope,
-CSV, Parquet, pandas, Perfetto, pictures and what a notebook shows are made from these here.
+A result is a :class:`Report`: a headline, tables, notes, evidence, pictures and a timeline. This module turns these
+into JSON with its envelope, CSV, Parquet, pandas, Perfetto, pictures and the notebook display.
 """
 
 from __future__ import annotations
@@ -27,71 +27,71 @@ if TYPE_CHECKING:
 Row = frames.Row
 Table = frames.Table
 
-#: Keys that every JSON answer has beside its own (docs/reference/json.md).
+#: Keys common to all JSON results (docs/reference/json.md).
 ENVELOPE = ("schema", "version", "command")
 
 
 class Timeline(NamedTuple):
-    """A Perfetto trace: its packets in order, and what was left out of it, in words."""
+    """A Perfetto trace: its packets in order, and notes on omitted events."""
 
     packets: Iterator[bytes]
     notes: tuple[str, ...] = ()
 
 
 class Report(ABC):
-    """An answer. A subclass says what it is; the methods that write files and pictures are the same for all."""
+    """A result. Subclasses define its content; the methods that write files and pictures are common to all."""
 
-    #: The name of the answer's form in JSON, ``trine/<SCHEMA>/<number>``.
+    #: Name of the JSON schema, ``trine/<SCHEMA>/<number>``.
     SCHEMA: ClassVar[str]
 
     @property
     @abstractmethod
     def headline(self) -> str:
-        """The answer in one line."""
+        """The result in one line."""
 
     def summary(self) -> str:
-        """Return the answer as text on one screen: by default the first lines of the details."""
+        """Return the result as text for one screen: by default the first lines of the details."""
         return first_screen(self.details())
 
     @abstractmethod
     def details(self) -> str:
-        """Return everything there is to print, as text."""
+        """Return the full text of the result."""
 
     @abstractmethod
     def document(self) -> Row:
-        """Return the answer's own keys as plain data."""
+        """Return the result's keys as plain data, without the envelope."""
 
     def tables(self) -> dict[str, Table]:
-        """Return the answer's tables by name, the main one first; the values of a row are plain."""
+        """Return the tables by name, the main table first; values in a row are plain."""
         return {}
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """What the numbers rest on."""
+        """Evidence for the numbers."""
         return ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Warnings, assumptions and what is left out, in sentences."""
+        """Warnings, assumptions and omissions, as sentences."""
         return ()
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the inputs come from, beside what the evidence says: traces, clusters."""
+        """Sources of the inputs besides the evidence: traces, clusters."""
         return ()
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what can be drawn: name -> function that returns a figure. The first is the usual one."""
+        """Return the available pictures: name -> function that returns a figure. The first is the default."""
         return {}
 
     def timeline(self) -> Timeline | None:
-        """Return the answer as a Perfetto trace; None where it has none."""
+        """Return the result as a Perfetto trace; None if it has no timeline."""
         return None
 
-    # Forms
+    # Output formats
 
     def to_json(self, path: str | Path | None = None) -> Row:
-        """Return the answer as plain data in its envelope, and write it to ``path`` if given."""
+        """Return the result as plain data in its envelope, and write it to ``path`` if given."""
         content = envelope(self.document(), self.SCHEMA, None)
         if path is not None:
             from trine.spec import write_json
@@ -100,9 +100,9 @@ class Report(ABC):
         return content
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the main table to a file that ends in ``.csv``, or all tables into a folder, which is made if need be.
+        """Write the main table to a ``.csv`` file, or all tables into a folder, which is created if needed.
 
-        Raises InputError where the answer has no table or a file cannot be written.
+        Raises InputError if the result has no table or a file cannot be written.
         """
         frames.to_csv(self._tables(), path)
 
@@ -113,7 +113,7 @@ class Report(ABC):
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
         """Return a table, by default the main one, as a pandas data frame.
 
-        Raises InputError for a table that the answer does not have, MissingExtraError without pandas.
+        Raises InputError for an unknown table, MissingExtraError without pandas.
         """
         found = self._tables()
         return frames.to_frame(found[_chosen("table", table, found, self)])
@@ -121,7 +121,7 @@ class Report(ABC):
     def to_perfetto(self, path: str | Path) -> tuple[str, ...]:
         """Write a timeline for https://ui.perfetto.dev, compressed if ``path`` ends in ``.gz``.
 
-        Return what was left out of it, in words. Raises InputError where the answer has no timeline.
+        Return notes on omitted events. Raises InputError if the result has no timeline.
         """
         found = self.timeline()
         if found is None:
@@ -130,13 +130,13 @@ class Report(ABC):
         return found.notes
 
     def plot(self, what: str | Path | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
-        """Draw the answer, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.
+        """Draw the result, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.
 
-        what: one of :meth:`pictures`, by default the first; a file's name is taken as ``path``. options: of it.
+        what: a name from :meth:`pictures`, by default the first; a file name means ``path``. options: for the picture.
 
         Raises
         ------
-        InputError: no such picture or another ending. MissingExtraError: no matplotlib.
+        InputError: unknown picture or file ending. MissingExtraError: no matplotlib.
         """
         found = self.pictures()
         if path is None and what is not None and what not in found and Path(what).suffix:
@@ -170,20 +170,20 @@ class Report(ABC):
 
 
 def envelope(document: Mapping[str, object], schema: str, command: str | None) -> Row:
-    """Return the answer's keys beside those of ENVELOPE.
+    """Return the result's keys together with the keys of ENVELOPE.
 
-    schema: the name of the form. command: the command that was asked (``cluster show``), None for a call from Python.
+    schema: name of the schema. command: the CLI command (``cluster show``), None for a call from Python.
     """
     return {"schema": f"trine/{schema}/1", "version": __version__, "command": command, **document}
 
 
 def seconds(ps: int) -> float:
-    """Return picoseconds as the nearest float of seconds, which prints as the exact decimal up to 15 digits."""
+    """Return picoseconds as the nearest float in seconds, which prints as the exact decimal up to 15 digits."""
     return ps / PS_PER_S
 
 
 def evidence_rows(evidence: tuple[Evidence, ...]) -> list[Row]:
-    """Return one row a statement, without what is not known."""
+    """Return one row per statement, without unknown values."""
     return [{key: value for key, value in asdict(item).items() if value not in ("", None)} for item in evidence]
 
 

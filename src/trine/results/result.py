@@ -62,7 +62,7 @@ class Result(TaskRun, Report):
         needed = summary.memory_needed(self)
         return (
             f"{f'{name}: ' if name else ''}step time {format_time(self.step_time_ps)} on {self.num_ranks:,} "
-            f"rank{'s' if self.num_ranks > 1 else ''}{summary.with_profile(self)} "
+            f"rank{'s' if self.num_ranks > 1 else ''}{summary.profile_suffix(self)} "
             f"({100 * self.compute_s / self.step_time_s if self.step_time_ps else 0:.0f} % compute)"
             + "".join(f", {words}" for words in summary.rates_in_brief(self))
             + (f", memory needed {needed}" if needed else "")

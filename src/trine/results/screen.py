@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trine.results.text import MAX_LINES, columns, width
+from trine.results.text import MAX_LINES, columns, width, wrapped_at
 
 _GAP = 4
-#: A space that no line break takes: between a number and its unit.
-_NUMBER_AND_UNIT = re.compile(r"(\d) (?=%|[kKMGT]?i?[BJW]\b|[GMTk]B/s|[munp]?s\b)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,18 +39,18 @@ class Screen:
     warning_label: str = "warning"
     closing: Sequence[tuple[str, str]] = ()
 
-    def in_words(self, words: Callable[[str], str]) -> Screen:
-        """Return the same screen with ``words`` applied to every text."""
+    def translated(self, translate: Callable[[str], str]) -> Screen:
+        """Return the same screen with ``translate`` applied to every text."""
 
         def rows(cells: Iterable[tuple[str, ...]]) -> list[Any]:
-            return [tuple(words(cell) for cell in row) for row in cells]
+            return [tuple(translate(cell) for cell in row) for row in cells]
 
         return replace(
             self,
-            question=words(self.question),
+            question=translate(self.question),
             numbers=rows(self.numbers),
-            listings=[Listing(title=words(each.title), rows=rows(each.rows)) for each in self.listings],
-            warnings=[words(each) for each in self.warnings],
+            listings=[Listing(title=translate(each.title), rows=rows(each.rows)) for each in self.listings],
+            warnings=[translate(each) for each in self.warnings],
             closing=rows(self.closing),
         )
 
@@ -89,7 +85,7 @@ class Screen:
         blocks = [each.lines() for each in shown]
         wide = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
         if len(blocks) > 1 and wide <= width():
-            blocks = [_beside(blocks)]
+            blocks = [_side_by_side(blocks)]
         lines = [line for block in blocks for line in ("", *(f"  {each}" for each in block))]
         if len(lines) > room and shown and max(len(each.rows) for each in shown) > 1:
             longest = max(range(len(shown)), key=lambda index: (len(shown[index].rows), index))
@@ -98,7 +94,7 @@ class Screen:
         return lines
 
 
-def _beside(blocks: Sequence[Sequence[str]]) -> list[str]:
+def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
     height = max(map(len, blocks))
     padded = [[line.ljust(max(map(len, block)) + _GAP) for line in block] for block in blocks]
     empty = [" " * len(block[0]) for block in padded]
@@ -118,13 +114,3 @@ def _fitting(warnings: Sequence[list[str]], room: int, label: str) -> list[str]:
             return [*shown, f"{left} more {label}{'s' if left > 1 else ''}: --details"]
         shown += lines
     return shown
-
-
-def wrapped_at(label: str, text: str, column: int) -> list[str]:
-    """Return ``label`` and ``text`` from ``column`` on, in lines of the terminal's width that continue there."""
-    if not text:
-        return []
-    bound = _NUMBER_AND_UNIT.sub("\\1\N{NO-BREAK SPACE}", text)
-    first, indent = label.ljust(column), " " * (column or 4)
-    lines = textwrap.wrap(bound, width(), initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

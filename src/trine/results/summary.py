@@ -39,14 +39,14 @@ def screen(result: TaskRun) -> Screen:
         warnings=result.warnings,
         closing=(
             ("range", "" if result.band is None else result.band.words),
-            ("rests on", _basis(result.evidence, with_profile(result))),
+            ("rests on", _basis(result.evidence, profile_suffix(result))),
             ("bottleneck", _bottleneck(result)),
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
         ),
     )
 
 
-def with_profile(result: TaskRun) -> str:
+def profile_suffix(result: TaskRun) -> str:
     """Return ``" with megatron-core"``, the software profile; empty without one."""
     name = result.plan.get("software")
     return f" with {name}" if name not in (None, NO_SOFTWARE) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from contextvars import ContextVar
 NARROW, WIDE = 60, 100
 #: Lines that fit on a terminal with the prompt.
 MAX_LINES = 24
+#: A space that no line break takes: between a number and its unit.
+_NUMBER_AND_UNIT = re.compile(r"(\d) (?=%|[kKMGT]?i?[BJW]\b|[GMTk]B/s|[munp]?s\b)")
 _width: ContextVar[int] = ContextVar("width", default=WIDE)
 
 
@@ -29,24 +32,26 @@ def fitted(terminal: int) -> Iterator[None]:
         _width.reset(token)
 
 
-def wrapped(label: str, text: str) -> list[str]:
-    """Return "label: text" in lines of :func:`width` columns, continued with an indent."""
+def wrapped_at(label: str, text: str, column: int) -> list[str]:
+    """Return ``label`` and ``text`` from ``column`` on, in lines of the terminal's width that continue there."""
     if not text:
         return []
-    return textwrap.wrap(f"{label}: {text}", width(), subsequent_indent="    ", break_on_hyphens=False)
+    bound = _NUMBER_AND_UNIT.sub("\\1\N{NO-BREAK SPACE}", text)
+    first, indent = label.ljust(column), " " * (column or 4)
+    lines = textwrap.wrap(bound, width(), initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def wrapped(label: str, text: str) -> list[str]:
+    """Return "label: text" in lines of :func:`width` columns, continued with an indent."""
+    return wrapped_at("", f"{label}: {text}", 0) if text else []
 
 
 def first_screen(text: str) -> str:
-    """Return the lines of ``text`` that fit on a screen, up to the end of a paragraph if one ends near the last.
-
-    Sentences wrap at the terminal's width; rows of tables, which have columns, do not.
-    """
-    lines: list[str] = []
-    for line in text.splitlines():
-        is_sentence = len(line) > width() and "  " not in line.strip()
-        lines += textwrap.wrap(line, width(), subsequent_indent="    ") if is_sentence else [line]
+    """Return the lines of ``text`` that fit on a screen, up to the end of a paragraph if one ends near the last."""
+    lines = text.splitlines()
     if len(lines) <= MAX_LINES:
-        return "\n".join(lines)
+        return text
     kept = lines[: MAX_LINES - 1]
     if "" in kept[-6:]:
         kept = kept[: len(kept) - 1 - kept[::-1].index("")]

@@ -1,8 +1,8 @@
-"""One kernel of one rank of a training step, load by load and store by store.
+"""One kernel of one rank of a training step, simulated load by load and store by store.
 
-The operator level says when each rank of a collective comes to it: late ones make the others wait. From those times on
-all ranks of the group run the kernel at the load-store level; what comes to one of them is recorded, and that one is
-replayed (with sums in switches it is shown as it was in that run), and asked what its wavefronts did.
+The operator level gives the start time of each rank's collective; late ranks make the others wait. From these times on,
+all ranks of the group run the kernel at the load-store level. trine records the writes to one rank and replays that
+rank to examine its wavefronts. With in-switch reduction, it uses the recording run itself instead of a replay.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def kernel_detail(
 
     Parameters
     ----------
-    workload, plan, options: of the step, as of :func:`trine.simulate`. detail: which kernel, and how it waits. result:
-        the step's answer, where it is known.
+    workload, plan, options: the step, as in :func:`trine.simulate`. detail: the kernel, and its wait method. result:
+        the step's result, if known.
 
-    The cost is that of the load-store level on all ranks of the collective's group, once for each way to wait.
+    Each wait method costs one load-store run on all ranks of the collective's group.
 
     Raises
     ------
-    InputError, SpecError, PlanError: a step without machine; a rank, layer, ... that it does not have; what the
-        load-store level or a record of it refuses. KeyboardInterrupt: Ctrl-C came before the end.
+    InputError, SpecError, PlanError: for a step without machine, a missing rank, layer, ..., or input that the
+        load-store level or its recording does not support. KeyboardInterrupt: on Ctrl-C before the end.
     """
     setup = setup_of(workload, plan, options)
     if setup.machine is None:
@@ -69,7 +69,7 @@ def kernel_detail(
 
 @dataclass(frozen=True, slots=True)
 class _Detailed:
-    """What a detail is made of."""
+    """Inputs of a kernel detail."""
 
     options: SimulateOptions
     detail: DetailOptions
@@ -77,7 +77,7 @@ class _Detailed:
     runs: LoadStoreRuns
 
     def answer(self) -> KernelDetail:
-        """The fastest of the kernels that may run, waiting as asked for; then with a monitor."""
+        """Run the fastest candidate kernel with the requested wait method; for BOTH, also with a monitor."""
         poll, sync = self.detail.poll, None if self.detail.sync == BOTH else self.detail.sync
         model = ModelOptions(sync=sync, poll=poll).of(self.runs.model)
         name, first = self._fastest(model, sync)

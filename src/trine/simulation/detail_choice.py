@@ -1,4 +1,4 @@
-"""Which collective of a training step is looked at load by load, and what the operator level says of it."""
+"""Choice of the collective of a training step to simulate load by load, and its times at the operator level."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from trine.graph.taskgraph import TaskGraph
     from trine.results import Result
 
-#: Ways to wait that are compared: the GPU's own, and a monitor.
+#: Compare two ways to wait: the GPU's default, and a monitor.
 BOTH = "both"
 _WHOLE = ("rank", "microbatch", "step", "number", "workgroups")
-#: Collectives that messages name; of others it says how many they are.
+#: Messages list this many names and count the rest.
 _SHOWN = 6
 
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetailOptions(OneLine):
-    """Which kernel of a step is simulated load by load, store by store, and how.
+    """Choice of the kernel of a step to simulate load by load and store by store, and options for it.
 
-    rank: whose. layer: the number of a layer or block, or a module's name or its beginning (``layers.3``,
-    ``layers.3.attention.out``); None: any. op: the collective (``all_reduce``), or the axis of the layout along which
-    it is (``tp``). phase: ``forward``, ``backward``, ... microbatch, step: numbers, from 0 [the last step]. number:
-    which of those that fit, from 1.
-    algorithm, protocol, workgroups: of the kernel, as of :class:`trine.collectives.loadstore.LoadStoreOptions`.
-    sync: ``spin``, ``mwait``, ``sleep``; ``both``: as the GPU waits, and compared with mwait. poll: pause between reads
-    of a flag. gpu_model: inside of the GPUs: name or file [the cluster's].
+    rank: the rank to look at. layer: number of a layer or block, or the first parts of a module's name (``layers.3``,
+    ``layers.3.attention.out``); None: any. op: the collective (``all_reduce``) or its axis of the layout (``tp``).
+    phase: ``forward``, ``backward``, ... microbatch, step: numbers, from 0 [the last step]. number: position among the
+    matching collectives, from 1.
+    algorithm, protocol, workgroups: kernel options of :class:`trine.collectives.loadstore.LoadStoreOptions`.
+    sync: ``spin``, ``mwait`` or ``sleep``; ``both`` compares the GPU's default with mwait. poll: pause between reads of
+    a flag. gpu_model: name or file of the GPU model [the cluster's].
 
     Raises
     ------
-    InputError: a value that cannot be.
+    InputError: A value is not allowed.
     """
 
     rank: int = 0
@@ -77,9 +77,9 @@ class DetailOptions(OneLine):
 
 
 def parse_detail(text: str) -> DetailOptions:
-    """``rank=0,layer=3,op=all_reduce`` as options.
+    """Parse a text such as ``rank=0,layer=3,op=all_reduce`` into options.
 
-    Raises InputError: what is no KEY=VALUE, an unknown key, one given twice, a value that cannot be.
+    Raises InputError for a part that is not KEY=VALUE, an unknown or repeated key, or an invalid value.
     """
     known = [field.name for field in fields(DetailOptions)]
     found: dict[str, int | str] = {}
@@ -101,9 +101,9 @@ def parse_detail(text: str) -> DetailOptions:
 
 @dataclass(frozen=True, slots=True)
 class StepCollective:
-    """A collective that a rank takes part in. place: which of all of the rank, in the order in which it comes to them.
+    """Collective that a rank takes part in. place: its position among the rank's collectives, in order of time.
 
-    layer, phase: names, "" where there is none. microbatch: -1: none. start_ps: when the rank comes to it.
+    layer, phase: names, "" if unknown. microbatch: -1 if without micro-batch. start_ps: when the rank is ready for it.
     """
 
     place: int
@@ -121,7 +121,7 @@ class StepCollective:
 
     @property
     def words(self) -> str:
-        """In one line: what and where."""
+        """Description in one line: kind, axis, layer, phase, micro-batch and size."""
         batch = f", micro-batch {self.microbatch}" if self.microbatch >= 0 else ""
         phase = f", {self.phase}" if self.phase else ""
         size = f"{format_bytes(self.size_bytes)} on {self.num_ranks} ranks"
@@ -130,10 +130,10 @@ class StepCollective:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ChosenCollective:
-    """The collective that is looked at. what: as the rank sees it. group: its ranks, by position.
+    """Chosen collective. what: its data on the chosen rank. group: its ranks, by position.
 
-    start_ps, end_ps: int64[group], when each comes to it, and when it has it, at the operator level. others: that fit
-    as well, in words.
+    start_ps, end_ps: int64[group], when each rank is ready for it and when each has finished it, at the operator level.
+    others: descriptions of the other matching collectives.
     """
 
     what: StepCollective
@@ -145,14 +145,14 @@ class ChosenCollective:
 
     @property
     def position(self) -> int:
-        """Of the rank in the group."""
+        """Position of the rank in the group."""
         return self.group.index(self.rank)
 
 
 def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenCollective:
-    """Find the collective that the options name, in a result of any ranks.
+    """Find the collective that the options describe, in a result of any ranks.
 
-    Raises InputError: a rank, layer, op, ... that the step does not have; names the nearest that it has.
+    Raises InputError for a rank, layer, op, ... that the step does not have; the message names the nearest one.
     """
     if options.rank >= result.num_ranks:
         last = result.num_ranks - 1
@@ -180,12 +180,12 @@ def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenColl
 
 
 def of_rank(result: Result, row: int) -> list[StepCollective]:
-    """All collectives that the rank of a row takes part in, in the order in which it comes to them."""
+    """Return all collectives of the rank in a row, in order of time."""
     return [_collective(result.graph, task, place, result) for place, task in enumerate(_tasks(result, row))]
 
 
 def _tasks(result: Result, row: int) -> list[int]:
-    """The task with which the rank of a row comes to each of its collectives, in the order of time."""
+    """Return the first task of each collective of the rank in a row, in order of time."""
     graph, ready = result.graph, result.records.ready_ps
     mine = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
     label = graph.labels.collective[mine]
@@ -208,7 +208,7 @@ def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> Step
 
 
 def _of_rows(result: Result, label: int, rows: int, what: np.ufunc, times_ps: Int64) -> Int64:
-    """int64[rows]: the least or the most of the times of each row's tasks of one collective."""
+    """Return the minimum or maximum of the times of each row's tasks of one collective: int64[rows]."""
     tasks = np.flatnonzero(result.graph.labels.collective == label)
     found = np.full(rows, np.iinfo(np.int64).max if what is np.minimum else -1, np.int64)
     what.at(found, result.graph.rank[tasks], times_ps[tasks])
@@ -249,7 +249,7 @@ def _of_layer(found: list[StepCollective], layer: int | str | None, names: Seque
 
 
 def _layers(layer: int | str, names: Sequence[str]) -> set[int]:
-    """Layers by number or name: of ``3`` those whose name has that as its first number."""
+    """Return layers by number or name; ``3`` matches the layers with 3 as the first number in their name."""
     text = str(layer)
     exact = {number for number, name in enumerate(names) if name == text or name.startswith(f"{text}.")}
     if exact or not text.isdecimal():
@@ -258,13 +258,13 @@ def _layers(layer: int | str, names: Sequence[str]) -> set[int]:
 
 
 def _number(layer: str) -> int | None:
-    """The first number of a layer's name: 3 of ``layers.3.mlp.down``."""
+    """Return the first number in a layer's name, such as 3 for ``layers.3.mlp.down``."""
     found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", layer)
     return int(found[1]) if found else None
 
 
 def _narrowed(found: list[StepCollective], options: DetailOptions, num_steps: int) -> list[StepCollective]:
-    """Those of the op, phase, micro-batch and step that are asked for; of the last step where none is."""
+    """Return the collectives with the requested op, phase, micro-batch and step (default: the last step)."""
     step = num_steps - 1 if options.step is None else options.step
     asked = {"op": options.op, "phase": options.phase, "microbatch": options.microbatch, "step": step}
     for name, value in asked.items():
@@ -281,7 +281,7 @@ def _narrowed(found: list[StepCollective], options: DetailOptions, num_steps: in
 
 
 def _refuse_unknown_root(chosen: StepCollective) -> None:
-    """Raise InputError for a broadcast of updated weights, whose root the graph does not have: each rank is one's."""
+    """Raise InputError for a broadcast of updated weights: each rank is a root, and the graph does not show which."""
     is_of_owner = chosen.kind == "broadcast" and chosen.phase == PHASE_NAMES[Phase.OPTIMIZER]
     if is_of_owner and chosen.algorithm.startswith(ONE_OPERATION):
         raise InputError(

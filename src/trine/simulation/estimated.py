@@ -1,10 +1,10 @@
-"""Where a few slow or dead links make too many ranks behave differently: two exact runs that the answer lies near.
+"""Estimates for machines whose few slow or dead links leave too many distinct ranks: two exact runs near the result.
 
-The same job on the machine without such links, and on one where all links of their places are as slow, or dead, fold
-as those of even machines do; and a slow link needs its time for what it carries. Where each transfer keeps its route
-and no two share a link, the answer lies between both: ends are maxima of sums. Else it need not: transfers that take
-turns on an even machine meet where one node is late, and what is late leaves its links to others. How often and how far
-small machines lie beyond is looked at in tests/property/test_estimated.py.
+One run has no slow or dead links; the other makes all links of their places as slow, or dead. Both machines are even,
+so both runs fold. The lower time is at least a slow link's time for its traffic. If each transfer keeps its route and
+no two share a link, the result lies between both runs, because ends are maxima of sums. Otherwise it may lie outside:
+transfers that take turns on an even machine collide if one node is late, and late transfers leave links to others.
+tests/property/test_estimated.py measures how often and how far small machines lie outside.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from trine.results.run import Scope
     from trine.simulation.setup import Setup
 
-#: Names of slow links that are said.
+#: Maximum number of slow links named in a message.
 NAMED = 3
-#: How many of some hundred random jobs on 4 nodes, made to do worse, took longer than on both even machines where one
-#: link was slow, or dead, and how much longer at most (docs/design/folding.md).
+#: Share of a few hundred adversarial random jobs on 4 nodes, with one slow or dead link, that took longer than on both
+#: even machines, and the largest excess (docs/design/folding.md).
 LONGER_SLOW, LONGER_DEAD = "1 in 15 took longer, by up to 15 %", "1 in 5 took longer, by up to 31 %"
 
 
 def has_estimate(setup: Setup) -> bool:
-    """Whether a few links are slower than all others of their place, and none is dead: then an estimate is near."""
+    """Return whether an estimate is close: a few links are slower than others of their place, but no link is dead."""
     even = _evened(setup)
     return even is not None and not len(even.dead)
 
 
 def estimated(setup: Setup, error: TooManyTasksError, run: Callable[[SimulateOptions], Result]) -> Result:
-    """The result of the slower of two even machines, with what the faster one takes; ``error``: why not itself.
+    """Return the result of the slower of two even machines, with the time of the faster; ``error``: why no exact run.
 
-    Raises ``error`` where the machine has no few slow or dead links, or the even machines do not fold either, or one of
-    them is in pieces.
+    Raises ``error`` if the machine is not even except for a few slow or dead links, if the even machines do not fold
+    either, or if one of them is disconnected.
     """
     even = _evened(setup)
     if even is None:
@@ -63,7 +63,7 @@ def estimated(setup: Setup, error: TooManyTasksError, run: Callable[[SimulateOpt
 
 
 def _busy_ps(setup: Setup, even: Evened, low: Scope, high: Scope) -> int:
-    """How long a slow link takes for what it carries in either run, in a run of one step: less no step takes."""
+    """Return the longest time of a slow link for its traffic in either run: a lower bound on the time of one step."""
     if len(high.step_ends_ps) > 1 or setup.machine is None or len(even.dead):
         return 0
     rates: list[int] = setup.machine.link_bytes_per_s[even.links].tolist()

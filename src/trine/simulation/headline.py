@@ -1,4 +1,4 @@
-"""What a step does in samples and FLOPs, and which band its time has."""
+"""Samples and FLOPs of a step, and the likely range of its time."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.simulation.setup import Setup
 
-#: 10th and 90th percentile of measured over moved time of operators whose shape, or GPU, was left out: moved by the
-#: ratio of measured tables (12 ordered pairs of 4 GPUs), and by the data sheets (6 pairs); tests/unit/test_headline.py
-#: asks for them again.
+#: 10th and 90th percentile of measured time over time scaled from another GPU, for held-out shapes or GPUs. Scaled by
+#: the ratio of measured tables (12 ordered pairs of 4 GPUs), and by data sheets (6 pairs). tests/unit/test_headline.py
+#: recomputes them.
 MOVED_BY_TABLES, MOVED_BY_SHEETS = (0.87, 1.15), (0.75, 1.82)
-#: Products of the backward pass are twice those of the forward pass.
+#: Forward plus backward FLOPs over forward FLOPs: the backward pass has twice the GEMM work.
 WITH_BACKWARD = 3
 
 
 def step_work(setup: Setup, report: BuildReport) -> StepWork:
-    """What the whole job does in a step: its operators', as the model's shapes have them, scaled to the batch."""
+    """Return the whole job's work per step: FLOPs from the operators' shapes, scaled to the batch."""
     workload, plan = setup.workload, setup.plan
     flops = _forward_flops(workload)
     forward = [op for op in workload.operators if op.phase == FORWARD]
@@ -74,7 +74,7 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
 
 
 def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
-    """Precision of the products, and the peak FLOP/s of a GPU in it: the mean over the ranks; None if not known."""
+    """Return the precision of the GEMMs, and the mean peak FLOP/s of the ranks in it, or None if unknown."""
     counts = [count for _, count in setup.gpus.counted()] if setup.mixed is not None else [setup.plan.num_ranks]
     used, total = dtype, 0.0
     for name, count in zip(setup.gpu_names, counts, strict=True):
@@ -89,7 +89,7 @@ def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
 
 
 def _forward_flops(workload: Workload) -> dict[int, int]:
-    """FLOPs of the forward operators that do products, by id; equal operators are counted once."""
+    """Return the FLOPs of compute-bound forward operators, by id; equal operators are computed once."""
     found: dict[int, int] = {}
     known: dict[object, int] = {}
     for op in workload.operators:
@@ -105,7 +105,7 @@ def _forward_flops(workload: Workload) -> dict[int, int]:
 
 
 def _dtype(workload: Workload, flops: dict[int, int]) -> str:
-    """Precision of the most products: convolutions of float32 run in TF32, matrices where their times say so."""
+    """Return the precision with the most FLOPs. Float32 convolutions run in TF32; GEMMs do if their times show it."""
     totals: dict[str, int] = {}
     source = known_gpu(workload.gpu) if workload.has_gpu_times and workload.format != SYNTHESISED else None
     tf32_products = source is not None and has_tf32_products(workload, source)
@@ -117,14 +117,14 @@ def _dtype(workload: Workload, flops: dict[int, int]) -> str:
 
 
 def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepBand | CommunicationBand | None:
-    """The band of a synthesised step by published ones, of a recorded step by the spread of GPUs and its collectives.
+    """Return the likely range: from published steps if synthesised, from GPUs and collectives if recorded.
 
-    Times moved to another GPU, also to some of a machine's GPUs alone, have that of operators left out. Times predicted
-    in place of the recorded ones have none (None): how far off is not known.
+    Times scaled to another GPU, even on only some of a machine's GPUs, use the spread of held-out operators. Predicted
+    times that replace recorded ones have unknown errors; the range is then None.
     """
     machine = setup.machine
     shares = {row.kind: row.share for row in evidence if row.what == "operator time"}
-    if setup.times.moved_to:  # the ranks with moved times decide
+    if setup.times.moved_to:  # the ranks with scaled times decide
         return _moved(setup, {ASSUMED if ASSUMED in shares else MEASURED: 1.0})
     if setup.workload.format == SYNTHESISED:
         nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
@@ -148,7 +148,7 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
 
 
 def _moved(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
-    """The band of recorded times that were moved to another GPU: of operators left out, by the share of each way."""
+    """Return the range of recorded times scaled to another GPU, weighted by the share of each scaling method."""
     if not uses_recorded_times(setup.compute):
         return None
     known = {kind: 1.0 if share is None else share for kind, share in shares.items()}
@@ -160,13 +160,13 @@ def _moved(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
 
 
 def _spec_names(setup: Setup) -> list[str | None]:
-    """The GPU models of the ranks by trine's names."""
+    """Return trine's names of the ranks' GPU models, None for unknown ones."""
     specs = [known_gpu(name) for name in setup.gpu_names]
     return [None if spec is None else spec.name for spec in specs]
 
 
 def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
-    """From the lowest to the highest end of the bands of several GPU models; None if one has none."""
+    """Return the range that covers the ranges of several GPU models, or None if any range is missing."""
     found = list(bands)
     known = [band for band in found if band is not None]
     if len(known) < len(found) or len(found) == 1:
@@ -178,7 +178,7 @@ def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
 
 
 def with_foreign_band(result: Result) -> Result:
-    """Warn where no published step behind the band is of such a model, precision or GPU."""
+    """Warn if no published step behind the range has the result's kind of model, precision or GPU."""
     work, band = result.work, result.band
     if work is None or not isinstance(band, StepBand) or band.reason:
         return result
@@ -199,7 +199,7 @@ def with_foreign_band(result: Result) -> Result:
 
 
 def with_public_mfu(result: Result) -> Result:
-    """Warn of a step that uses its GPUs better than all published ones do."""
+    """Warn about an MFU above all published ones."""
     reached = mfu(result)
     best = None if result.work is None or not result.plan.get("is_training") else best_public_mfu(result.work.gpu)
     if reached is None or best is None or reached <= best[0]:
@@ -212,9 +212,9 @@ def with_public_mfu(result: Result) -> Result:
 
 
 def with_shared_fabric(result: Result, setup: Setup) -> Result:
-    """Widen the band by the measured spread of a shared fabric, and name the fabric as what decides.
+    """Widen the likely range by the measured spread of a shared fabric, and name the fabric as the reason.
 
-    The long end: collectives between nodes at the 5th percentile of the measured bandwidth, none of it hidden.
+    The upper end assumes fully exposed collectives between nodes at the 5th percentile of the measured bandwidth.
     """
     machine = setup.machine
     if machine is None:
@@ -241,13 +241,13 @@ def with_shared_fabric(result: Result, setup: Setup) -> Result:
 
 
 def _sharing(machine: Cluster) -> Sharing | None:
-    """Return what was measured of the kind of link that joins the nodes; None where others do not use the fabric."""
+    """Return measurements of the link type between nodes under shared use, or None if the fabric is not shared."""
     kinds = {link.medium for link in machine.link_table.numbers if link.link_class == SCALE_OUT and link.medium}
     return next((kind.sharing for name in sorted(kinds) if (kind := load_links().get(name)) and kind.sharing), None)
 
 
 def _port_bytes_per_s(machine: Cluster) -> float:
-    """Return the peak bandwidth of a node's ports together."""
+    """Return the total peak bandwidth of a node's ports."""
     table = machine.link_table
     peak = np.array([(x.peak_bytes_per_s or x.bytes_per_s) * (x.link_class == SCALE_OUT) for x in table.numbers], float)
     node = machine.node_of[np.asarray(table.source)]
@@ -255,7 +255,7 @@ def _port_bytes_per_s(machine: Cluster) -> float:
 
 
 def _members_on_a_node(grid: RankGrid, axes: Sequence[str], node: Int64) -> int:
-    """Return how many ranks of a group along ``axes`` share the node of its first; 0 where one node has them all."""
+    """Return how many ranks of a group along ``axes`` share the node of its first; 0 if one node holds them all."""
     named = [part for axis in axes for part in axis.split("+")]
     if any(name not in grid.sizes for name in named):
         named = list(grid.sizes)

@@ -1,4 +1,4 @@
-"""How one job is simulated: what :func:`trine.simulate` takes besides the workload and its plan."""
+"""Options of :func:`trine.simulate`, besides the workload and its plan."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ if TYPE_CHECKING:
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulateOptions:
-    """How one job is simulated.
+    """Options for simulating one job.
 
-    cluster: a Cluster, the name of a preset, or a file. More than one rank needs one.
-    compute: ``auto`` (recorded where sizes are the trace's, linear elsewhere), ``recorded``, ``linear``, or
-        ``roofline`` (from the shapes, for ``gpu``, else the cluster's GPU, else the trace's; all that a trace of a CPU
-        or of meta tensors is good for).
-    gpu: predict for this GPU instead of the one that the trace was recorded on. On a cluster of another GPU than the
-        trace's one of the two must be named: the cluster's (predicted) or the trace's (the recorded times are kept).
-    trace_gpu: the GPU that the trace was recorded on, where the trace does not say and the cluster names its GPUs.
+    cluster: a Cluster, the name of a preset, or a file. More than one rank needs a cluster.
+    compute: ``auto`` (recorded times at the trace's sizes, linear at other sizes), ``recorded``, ``linear``, or
+        ``roofline`` (from the shapes, for ``gpu``, else the cluster's GPU, else the trace's). Traces of a CPU or of
+        meta tensors support only ``roofline``.
+    gpu: predict for this GPU instead of the trace's GPU. If the cluster has another GPU than the trace, name one of
+        the two: the cluster's (times are predicted) or the trace's (recorded times are kept).
+    trace_gpu: the GPU of the trace, if the trace does not name it and the cluster names its GPUs.
     network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
-        serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a model of your own, which needs
-        ``engine="reference"``. None: ``circuit`` where the cluster has circuits, else ``fair``.
-    collective_costs: with ``library`` collectives take, alone, what NCCL or RCCL takes (``trine collective``), as flows
-        on the links that its algorithm uses; where an algorithm is asked for, or the network is neither ``fair`` nor
-        ``equal``, its software costs are added to the messages of a schedule. ``links``: schedules on bare links;
-        ``auto``: the library where the links are of a known kind.
-        ``loadstore``: so much that a collective alone takes what its GPU program takes at the load-store level, with
-        durations kept in the user's cache (:class:`trine.collectives.loadstore.LoadStoreCosts`, which is taken too).
-    cpu: whether operators wait for the launching CPU thread; None does so where the trace has a CPU side.
-    launch_cost_ps: CPU time of every launch, in place of what the trace says.
-    software: the profile of the training software (:mod:`trine.software`), its name, or a file; ``none`` for none. Of
-        a synthesised workload it says which operators there are and what launching them costs the CPU; of any, what a
-        plan leaves open. None: what the workload was written for, else the default for the workload and GPU.
+        serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a custom model, which needs
+        ``engine="reference"``. None: ``circuit`` if the cluster has circuits, else ``fair``.
+    collective_costs: ``library``: an uncontended collective takes the time of NCCL or RCCL (``trine collective``), as
+        flows on the links of its algorithm. With a requested algorithm, or a network other than ``fair`` and
+        ``equal``, the library's software costs are added to the messages of a schedule instead. ``links``: schedules
+        on bare links. ``auto``: the library if the links are of a known kind.
+        ``loadstore``: an uncontended collective takes the time of its GPU program at the load-store level; durations
+        are kept in the user's cache. A :class:`trine.collectives.loadstore.LoadStoreCosts` is accepted too.
+    cpu: whether operators wait for the launching CPU thread; None: only if the trace has a CPU side.
+    launch_cost_ps: CPU time of every launch, instead of the trace's.
+    software: the profile of the training software (:mod:`trine.software`): an object, a name, a file, or ``none``. It
+        sets the options that the plan omits. For a synthesised workload it also sets the operators and their launch
+        costs on the CPU. None: the workload's profile, else the default for the workload and GPU.
     calibration: fits over several traces, from :func:`trine.calibrate`.
     engine: ``compiled`` or ``reference``, its plain-Python twin.
-    fold: ``on`` simulates one rank of each kind that behaves alike, exactly, or gives an estimate where a few slow
-        links make very many kinds; ``exact`` never an estimate, as long as memory goes; ``off`` each by itself;
-        ``verify`` both, and compares every task (docs/design/folding.md).
-    placement: which GPU each rank is on: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
-        ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one a line.
+    fold: ``on`` simulates one of each set of identical ranks, exactly, or gives an estimate if a few slow links make
+        very many different ranks; ``exact`` never estimates, as long as memory suffices; ``off`` simulates every rank;
+        ``verify`` runs both, and compares every task (docs/design/folding.md).
+    placement: the GPU of each rank: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
+        ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one position per line.
     stragglers: slow ranks and jitter of compute durations.
-    gpu_spread: standard deviation of the speed of GPUs of one kind, as a part of one: a step takes as long as the
-        slowest of its GPUs needs (:mod:`trine.compute.spread`). None: 1.48 % where operator times come from tables and
-        no jitter is given, which says how ranks differ; else 0.
-    progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence whenever the classes
-        of ranks have been found. on_job: called with the rank programs before they run, for example to write them
+    gpu_spread: relative standard deviation of speed among GPUs of one model; a step waits for its slowest GPU
+        (:mod:`trine.compute.spread`). None: 1.48 % if operator times come from tables and there is no jitter (jitter
+        already describes how ranks differ), else 0.
+    progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence each time the
+        classes of ranks are known. on_job: called with the rank programs before they run, for example to write them
         (:mod:`trine.formats.chakra`).
     warnings: sentences to carry into the result.
-    compare: simulate small steps again without an option that is there to save time or memory (overlap of tensor
-        parallelism, gathers further ahead, recomputation, offload of activations), and say where it does not
+    compare: simulate small steps again without each option meant to save time or memory (overlap of tensor
+        parallelism, gathers further ahead, recomputation, offload of activations), and report options without savings
         (:mod:`trine.simulation.run`).
     """
 

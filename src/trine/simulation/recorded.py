@@ -1,11 +1,11 @@
-"""Whose times a trace's are: on which machine they may stand, and for which GPU others are predicted.
+"""Choice between a trace's recorded operator times and predicted ones, for the GPUs of a cluster.
 
-Recorded times hold for the GPU that they were recorded on. On a machine whose GPUs are named they are used where the
-trace names the same GPU; for another one the user says what is meant, a prediction or the recorded times. On a machine
-of several GPU models, one of which is the trace's, times are predicted for the others. A trace that names no GPU is
-believed only where the machine names none either. Times of a CPU are no GPU's: only the shapes count.
+Recorded times hold for the GPU that they were recorded on. If the cluster names its GPUs, trine uses the recorded times
+on the GPU that the trace names. For a different GPU the user must choose between a prediction and the recorded times.
+If the cluster mixes GPU models and the trace was recorded on one of them, trine predicts the times of the others. A
+trace without a GPU name is usable only on a cluster without GPU names. From a CPU trace trine uses only the shapes.
 
-Also the GPU models under the ranks of a job, and the operator times on each.
+The module also lists the GPU models under the ranks of a job, and the operator times on each.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Of which GPU the operator times of a run are.
+    """GPU that the operator times of a run belong to.
 
-    gpu: by trine's name, None where nobody knows. predicted_for: the GPU that they are predicted for, None where the
-    workload's own stand. is_recorded: whether they are recorded times, on the GPU of the trace, at whatever sizes.
-    here: GPU models under the ranks, see :func:`gpus_under`. is_each: whether each rank has the times of its own GPU
-    model; ``gpu`` and ``predicted_for`` are then those of the workload. moved_to: GPU models that recorded times are
-    moved to, where ranks sit on several.
+    gpu: trine's name of the GPU, None if unknown. predicted_for: the GPU that the times are predicted for, None if the
+    workload's times are used. is_recorded: whether the times were recorded on the trace's GPU, at any sizes. here: GPU
+    models under the ranks, see :func:`gpus_under`. is_each: whether every rank uses times of the GPU model it runs on;
+    then ``gpu`` and ``predicted_for`` describe the workload. moved_to: GPU models that recorded times are converted to,
+    if ranks run on several models.
     """
 
     gpu: str | None
@@ -51,20 +51,20 @@ class Timing:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The GPUs under the ranks that have a name."""
+        """Names of the GPUs under the ranks, without unnamed GPUs."""
         return tuple(name for name in self.here if name is not None)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the machine names its GPUs, and the times are of none of them."""
+        """Whether the times belong to a GPU that differs from all named GPUs of the cluster."""
         return self.gpu is not None and bool(self.named) and self.gpu not in self.named
 
     def of_one_gpu(self) -> Timing:
-        """Return the same where all ranks have the times of one GPU, whatever they sit on."""
+        """Return a copy in which all ranks use the times of one GPU, even if the cluster mixes models."""
         return replace(self, is_each=False, moved_to=(), is_recorded=self.is_recorded or bool(self.moved_to))
 
     def warnings(self, whose: str) -> list[str]:
-        """Sentences where ranks sit on GPUs that the times are not of. ``whose``: a word for who chose the GPU."""
+        """Return warnings about ranks on GPUs without times. ``whose``: a word for who chose the GPU."""
         found = []
         if self.moved_to:
             found.append(
@@ -82,7 +82,7 @@ class Timing:
 
 
 def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]:
-    """The GPU models that ranks at these places of the cluster run on, each once; None for GPUs without a name."""
+    """Return the distinct GPU models at these places of the cluster, with None for GPUs without a name."""
     if machine is None:
         return ()
     table = machine.device_table
@@ -92,16 +92,16 @@ def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]
 
 
 def first_known(here: Sequence[str | None]) -> str | None:
-    """The first of these GPUs that trine has a data sheet of."""
+    """Return the first of these GPUs for which trine has a data sheet."""
     return next((name for name in here if known_gpu(name) is not None), None)
 
 
 def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | None, ...]) -> Timing:
-    """Of which GPU operator times are, and whether they are predicted for it.
+    """Decide which GPU the operator times belong to, and whether they are recorded or predicted.
 
-    compute: name of the compute model. gpu: the GPU that the user asks for. here: those of the machine, see
-    :func:`gpus_under`. Raises InputError for an unknown GPU, and where the trace's times are not those of the machine's
-    GPUs and nobody said what is meant. What a compute model has no use for, it refuses itself.
+    compute: name of the compute model. gpu: the GPU that the user chose. here: the cluster's GPUs, see
+    :func:`gpus_under`. Raises InputError for an unknown GPU, and if the trace's GPU is not in the cluster and the user
+    did not choose one. Compute models reject options they do not support themselves.
     """
     gpu = None if gpu is None else load_gpu(gpu).name
     is_recorded = uses_recorded_times(compute) and workload.format != SYNTHESISED
@@ -129,7 +129,7 @@ def timing(workload: Workload, compute: str, gpu: str | None, here: tuple[str | 
 
 
 def _check_moved(workload: Workload, moved: Sequence[str]) -> None:
-    """Refuse to move recorded times from or to a GPU without a data sheet."""
+    """Raise InputError if the trace's GPU, or a GPU to convert its times to, has no data sheet."""
     for name in (str(workload.gpu), *moved):
         if known_gpu(name) is None:
             raise InputError(
@@ -145,7 +145,7 @@ def _all_of(names: Sequence[str]) -> str:
 
 
 def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...]) -> None:
-    """Refuse recorded times on a machine whose GPUs are named, and are not the trace's."""
+    """Raise InputError if the cluster names its GPUs and the trace was recorded on a different one."""
     named = [name for name in here if name is not None]
     if not named or own in named:
         return
@@ -169,7 +169,7 @@ def _check_same(workload: Workload, own: str | None, here: tuple[str | None, ...
 
 
 def _gpu_of_shapes(here: tuple[str | None, ...]) -> str | None:
-    """The machine's GPU that a roofline is of; None where the machine names none."""
+    """Return the cluster's GPU to use for the roofline; None if the cluster names no GPU."""
     known = first_known(here)
     named = next((name for name in here if name is not None), None)
     if known is None and named is not None:
@@ -181,10 +181,10 @@ def _gpu_of_shapes(here: tuple[str | None, ...]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankGpus:
-    """GPU models under the ranks, each once, in the order of the ranks.
+    """Distinct GPU models under the ranks, in the order of the ranks.
 
-    names: by trine's name, None for a GPU without one. of_rank: int64[ranks], the index of each rank's model.
-    workloads, models: the workload with its times on each model, and the compute model of it.
+    names: trine's names, None for a GPU without a name. of_rank: int64[ranks], the index of each rank's model.
+    workloads, models: for each GPU model, the workload with its times there and its compute model.
     """
 
     names: tuple[str | None, ...]
@@ -194,21 +194,21 @@ class RankGpus:
 
     @property
     def mixed(self) -> MixedGpus | None:
-        """The same for the programs of the ranks; None if all ranks run on one GPU model."""
+        """GPU models in the form that rank programs need; None if all ranks run on one GPU model."""
         if len(self.names) == 1:
             return None
         names = tuple(name or "unnamed GPU" for name in self.names)
         return MixedGpus(names=names, models=self.models, of_rank=self.of_rank)
 
     def counted(self) -> list[tuple[str | None, int]]:
-        """Each GPU model with the number of ranks on it."""
+        """Return each GPU model with the number of ranks on it."""
         return list(zip(self.names, np.bincount(self.of_rank, minlength=len(self.names)).tolist(), strict=True))
 
 
 def models_under(machine: Cluster, places: Int64, default: str | None) -> tuple[tuple[str | None, ...], Int64]:
-    """Return the GPU models at these places of the cluster in order, each once, and the index of each place's.
+    """Return the distinct GPU models at these places of the cluster, in order, and the model index of each place.
 
-    default: the model of GPUs without a name.
+    default: the model assumed for GPUs without a name.
     """
     table = machine.device_table
     known = [known_gpu(kind.gpu or default) for kind in table.kinds]
@@ -227,8 +227,8 @@ def times_on(
 ) -> tuple[Workload, ComputeModel]:
     """Return the workload with its times on ``gpu``, and its compute model there.
 
-    A synthesised workload is written for each GPU; recorded times are moved to another one. make: the compute model of
-    a workload, None or the GPU to move it to.
+    A synthesised workload is written again for each GPU; recorded times are converted. make: returns the compute model
+    for a workload and the GPU to convert its times to, or None to keep them.
     """
     if gpu is None or short_name(gpu) == short_name(workload.gpu or ""):
         return workload, make(workload, None)
@@ -239,12 +239,12 @@ def times_on(
 
 
 class _OfWorkload(WrappedModel):
-    """A compute model that answers for the operators of another workload, which differ in their times alone."""
+    """Compute model that looks operators up by id in another workload, which differs only in operator times."""
 
     def __init__(self, model: ComputeModel, workload: Workload) -> None:
         super().__init__(model)
         self._operators = {op.id: op for op in workload.operators}
 
     def duration(self, operator: Operator, split: Split) -> Duration:
-        """Return the time of the operator of the same id."""
+        """Return the time of the operator with the same id in the other workload."""
         return self._model.duration(self._operators[operator.id], split)

@@ -1,4 +1,4 @@
-"""Compose the parts: workload, plan, cluster -> result."""
+"""Simulation of a job from its workload, plan and cluster to a result."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 def simulate(
     workload: Workload | str | os.PathLike[str], plan: Plan | None = None, *, options: SimulateOptions
 ) -> Result:
-    """Simulate one job and say how long a step takes, and why.
+    """Simulate one job and predict its step time, with the reasons.
 
     Parameters
     ----------
-    workload: a loaded workload, or what :func:`trine.load` takes.
-    plan: the parallel layout; None is one GPU.
-    options: how it is simulated: fields of :class:`trine.simulation.options.SimulateOptions` as keywords
-        (``cluster="dgx-h100", network="fifo"``), or one as a whole.
+    workload: a loaded workload, or any argument of :func:`trine.load`.
+    plan: the parallel layout; None means one GPU.
+    options: fields of :class:`trine.simulation.options.SimulateOptions` as keywords
+        (``cluster="dgx-h100", network="fifo"``), or one instance of it.
 
     Raises
     ------
-    InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
+    InputError and its subclasses if the input cannot be used, SimulationError if the run cannot finish.
     """
     began = time.perf_counter()
     setup = setup_of(workload, plan, options)
@@ -64,7 +64,7 @@ def simulate(
     try:
         run = _Run.of(setup)
     except TooManyTasksError as error:
-        refused = error.with_traceback(None)  # which holds what has been made so far
+        refused = error.with_traceback(None)  # the traceback would keep the partial job in memory
     if refused is not None:
         if options.fold != "on":
             raise refused
@@ -86,7 +86,7 @@ def simulate(
 
 
 def _why_not_compared(options: SimulateOptions) -> str:
-    """Why the step cannot be compared with the same under another plan; empty where it can."""
+    """Return why the step cannot be compared with another plan's, or an empty string if it can."""
     if not isinstance(options.collective_costs, str) or options.collective_costs == "loadstore":
         return "the costs of collectives fit this step's messages"
     if options.stragglers is not None and options.stragglers.jitter is not None:
@@ -96,7 +96,7 @@ def _why_not_compared(options: SimulateOptions) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One run of a job, and what its result is made of."""
+    """One run of a job, and the parts of its result."""
 
     setup: Setup
     report: BuildReport
@@ -148,7 +148,7 @@ class _Run:
         return _Run(setup=setup, report=report, costs=costs, kernels=kernels, done=runner.run())
 
     def result(self, began_s: float, verdicts: tuple[str, ...] = (), known: Simulator | None = None) -> Result:
-        """The result, with what only the whole of it can say. known: what the simulator took, where that is known."""
+        """Return the result with the facts that need all of it. known: the simulator's own cost, if already known."""
         setup, done = self.setup, self.done
         seconds = time.perf_counter() - began_s
         work = step_work(setup, self.report)
@@ -160,7 +160,7 @@ class _Run:
             simulator=known or simulator(seconds, done.records.num_events, done.num_simulated),
             work=work,
         )
-        # What only the whole result can say: whether it fits, which uplinks are crowded, what launches expose
+        # These need the whole result: whether it fits, which uplinks are crowded, which launches are exposed
         result = answer.of_run(done)
         result = with_public_mfu(with_foreign_band(with_crowded_uplinks(with_memory_verdict(result), setup.machine)))
         result = with_shared_fabric(result, setup)
@@ -190,7 +190,7 @@ class _Run:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What results about the same run share, whichever ranks they show."""
+    """Fields that all results of a run share, whichever ranks they show."""
 
     setup: Setup
     facts: Mapping[str, object]
@@ -200,7 +200,7 @@ class _Answer:
     work: StepWork
 
     def of_run(self, done: JobRun) -> Result:
-        """The result of a run, with the ranks that it shows."""
+        """Return the result of a run, with the ranks that it shows."""
         from trine.folding.observe import Observation
         from trine.folding.run import scope_of
 
@@ -248,17 +248,17 @@ class _Answer:
         )
 
 
-#: A run of more events is not repeated without the option: it would take as long again.
+#: trine repeats runs without the option up to this number of events, because a repeat takes as long as the run.
 MAX_EVENTS = 250_000
-#: An option is said to save next to nothing below these parts of the time, and of the memory of the fullest rank.
+#: Savings below these fractions, of the time and of the fullest rank's memory, are reported as negligible.
 LEAST_TIME, LEAST_MEMORY = 0.001, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """An option as the command line writes it, whether it is to save time (else memory), and the plan without it.
+    """An option in command-line form, whether it should save time (else memory), and the plan without it.
 
-    is_doubtful: it often saves nothing, so that a run which is too large to be compared says so.
+    is_doubtful: it often saves nothing, so that a run too large to compare reports the missing comparison.
     """
 
     option: str
@@ -268,7 +268,7 @@ class Trade:
 
 
 def trades(plan: Plan) -> tuple[Trade, ...]:
-    """The options of ``plan`` that cost time to save memory, or memory and launches to save time."""
+    """Return the options of ``plan`` that cost time to save memory, or memory and launches to save time."""
     found = []
     if plan.tp_overlap > 1:
         found.append(Trade(f"--tp-overlap {plan.tp_overlap}", True, replace(plan, tp_overlap=1), True))
@@ -279,16 +279,16 @@ def trades(plan: Plan) -> tuple[Trade, ...]:
         without = replace(plan, recompute="none", recompute_layers=None)
         found.append(Trade(f"--recompute {plan.recompute}", False, without, plan.recompute == "selective"))
     if plan.offload == "activations":
-        overlap = plan.overlap if plan.num_ranks > 1 else "ideal"  # one GPU has nothing else to overlap
+        overlap = plan.overlap if plan.num_ranks > 1 else "ideal"  # without offload, one GPU overlaps nothing
         found.append(Trade("--offload activations", False, replace(plan, offload="none", overlap=overlap)))
     return tuple(found)
 
 
 def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why_not: str = "") -> tuple[str, ...]:
-    """A sentence for each option of ``plan`` that does not pay in ``result``, or of which that is not known.
+    """Return a sentence for each option of ``plan`` that does not pay in ``result``, or whose saving is unknown.
 
-    simulate: the answer for another plan, all else being equal, which is asked for once for each option where the run
-    is small. why_not: why another plan's answer could not be compared, empty where it can be.
+    simulate: returns the result of another plan, all else being equal; called once per option if the run is small.
+    why_not: why another plan's result cannot be compared, empty if it can.
     """
     events = result.simulator.events if result.simulator is not None else 0
     if events > MAX_EVENTS:

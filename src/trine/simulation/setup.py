@@ -1,4 +1,4 @@
-"""What a simulation was asked for, resolved: workload, machine, models, and where ranks sit."""
+"""Resolved inputs of a simulation: workload, machine, models, and the placement of ranks."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ NO_OUTSIDE = "memory of library workspaces and the CUDA context (known with a so
 RETRIES = "PyTorch's cache flush and retry after a failed allocation"
 NO_LAUNCHES = "the CPU's time to launch collectives and copies, and its launch queue limit"
 COPIES_ALONE = "the CPU's time to launch copies of inputs"
-#: What the operator level leaves out, said with every result.
+#: Effects that the operator level does not model, listed with every result.
 NOT_MODELLED = (
     NO_OUTSIDE,
     "data loading on the host before the copy, checkpoints, logging",
     NO_VARIATION,
     NO_LAUNCHES,
 )
-#: A simulated schedule that takes so much longer than the library is warned of.
+#: trine warns about a simulated schedule that takes this many times as long as the library's.
 SLOWER_SCHEDULE = 1.2
-#: Where the cost of a collective's messages comes from.
+#: Sources of the cost of a collective's messages.
 COLLECTIVE_COSTS = ("auto", "links", "library", "loadstore")
-#: Networks in which a library's collectives are flows with limits.
+#: Networks that simulate a library's collectives as flows with limits.
 FLOW_NETWORKS = ("fair", "equal")
 NO_HOST = "copying the inputs from host memory (no host is described)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What was asked for, resolved.
+    """Resolved inputs of a simulation.
 
-    gpu: the GPU that the user asked for in place of the cluster's; its memory and power count. plan: with what it left
-    open filled in. compute: the compute model that the options mean for this workload. layout_notes: what the software
-    sets in the layout by itself; layout_warnings: what has no effect there, or needs further settings.
+    gpu: the GPU requested in place of the cluster's; its memory and power apply. plan: the plan with its open fields
+    filled in. compute: the name of the compute model chosen for this workload. layout_notes: layout settings that the
+    software makes by itself. layout_warnings: settings without effect, or that need further settings.
     """
 
     workload: Workload
@@ -111,12 +111,12 @@ class Setup:
 
     @property
     def mixed(self) -> MixedGpus | None:
-        """The GPU models of the ranks for their programs; None if one counts for all."""
+        """GPU models of the ranks, for their programs; None if all ranks use the same model."""
         return None if len(self.gpu_names) == 1 else self.gpus.mixed
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """What this run leaves out, in sentences."""
+        """Effects that this run does not model, one text each."""
         contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
         outside = NO_OUTSIDE if self.software.profile is None else RETRIES
         launches = NO_LAUNCHES if self.launch is None or self.launch.queue_limit is None else COPIES_ALONE
@@ -127,7 +127,7 @@ class Setup:
 
     @property
     def host_bytes_per_s(self) -> float | None:
-        """Bandwidth of host memory for each rank, where it is of interest."""
+        """Bandwidth of host memory per rank; None unless the optimizer is offloaded and the hosts are described."""
         if self.plan.offload != "optimizer" or self.machine is None or not self.has_host:
             return None
         from trine.parallel.offload import host_bytes_per_s
@@ -135,7 +135,7 @@ class Setup:
         return host_bytes_per_s(self.machine, np.asarray(self.machine.gpus, np.int64)[self.places])
 
     def kernels(self, costs: StepCosts | None) -> tuple[CommunicationKernels, ...]:
-        """Return what communication takes from compute on each GPU model; empty unless that is modelled."""
+        """Return the communication kernels that slow compute down, per GPU model; empty unless overlap is modelled."""
         if self.plan.overlap != "modelled" or self.machine is None:
             return ()
         from trine.parallel.contention import kernels_of
@@ -147,25 +147,25 @@ class Setup:
         )
 
     def _name_of(self, name: str | None) -> str | None:
-        """The GPU that counts for ranks on this GPU model: the one that was asked for, if any."""
+        """Return the requested GPU, or ``name`` if the user requested none."""
         return name if self.gpu is None else self.gpu.name
 
     @cached_property
     def gpu_names(self) -> tuple[str | None, ...]:
-        """The GPU models of the ranks, each once: the one asked for, the cluster's, or the trace's."""
+        """Distinct GPU models of the ranks: the requested GPU, the cluster's, or the trace's."""
         return tuple(dict.fromkeys(self._name_of(name) for name in self.gpus.names))
 
     def memory_bytes(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Memory of the GPUs of these ranks, 0 where nobody says."""
+        """Return the GPU memory of each of ``ranks``, 0 if unknown."""
         return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_of(ranks))
 
     def power_w(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Highest power of the GPUs of these ranks, empty where nobody says of one."""
+        """Return the maximum GPU power of each of ``ranks``; empty if any is unknown."""
         found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
         return found if all(found) else ()
 
     def models_of(self, ranks: Sequence[int]) -> tuple[str, ...]:
-        """The GPU model of each of these ranks; empty if all ranks run on one."""
+        """Return the GPU model of each of ``ranks``; empty if all ranks use the same model."""
         if self.mixed is None:
             return ()
         return tuple(self.mixed.names[number] for number in self.mixed.of_rank[list(ranks)].tolist())
@@ -176,9 +176,9 @@ class Setup:
 
 
 def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
-    """Load what is named, and check that it goes together.
+    """Load the workload and the cluster, resolve the options, and check that they fit together.
 
-    Raises InputError: what cannot be loaded, or does not go together.
+    Raises InputError for inputs that cannot be loaded, or that contradict each other.
     """
     from trine.engine.circuit_model import network_on
 
@@ -225,7 +225,7 @@ def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, opt
 def _rank_gpus(
     workload: Workload, compute: str, options: SimulateOptions, times: Timing, machine: Cluster | None, places: Int64
 ) -> RankGpus:
-    """The GPU models under the ranks with their times: each its own, or those of one GPU where that was asked for."""
+    """Return the ranks' GPU models and their operator times: per model if ``times.is_each``, else from one GPU."""
 
     def make(of: Workload, to: str | None) -> ComputeModel:
         return compute_for(of, compute, to, options.calibration)
@@ -247,9 +247,9 @@ def _rank_gpus(
 
 
 def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int) -> float:
-    """By how much operators of ``gpus`` that wait for each other take longer than on an average one.
+    """Return the expected slowdown of the slowest of ``gpus`` synchronised GPUs, as a fraction of the mean.
 
-    Raises InputError for a spread that there cannot be.
+    Raises InputError for a spread out of range, or a spread of a single GPU.
     """
     varies = options.stragglers is not None and options.stragglers.tells_ranks_apart
     if options.gpu_spread is None and (varies or model.name != TABLES):
@@ -267,7 +267,7 @@ def _slowed(model: ComputeModel, slower: float) -> ComputeModel:
 
 
 def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool:
-    """Whether any message between stages of the pipeline leaves a node."""
+    """Return whether any message between pipeline stages leaves a node."""
     if plan.pp == 1 or machine is None:
         return False
     grid, ranks = RankGrid(plan.axes), np.arange(plan.num_ranks, dtype=np.int64)
@@ -294,7 +294,7 @@ def places_on(
 
 
 def _link_costs(machine: Cluster) -> StepCosts:
-    """What takes the place of a library's costs where there are none."""
+    """Return collective costs from link bandwidth and latency alone, for clusters without a known library."""
     from trine.collectives.nccl.steps import LinkCosts
 
     return LinkCosts(machine)
@@ -310,10 +310,10 @@ def load_workload(
     gpu: str | None,
     software: Software | str | None = None,
 ) -> Workload:
-    """Load the trace, and put in the name of its GPU where the user knows better than the trace.
+    """Load a trace or model; ``trace_gpu`` names the GPU of a trace that does not name it.
 
-    A model (``model:NAME``) is written for ``gpu``, as ``software`` does. Raises InputError for a ``trace_gpu`` that
-    the trace contradicts.
+    A model (``model:NAME``) gets the operators that ``software`` runs on ``gpu``. Raises InputError if the trace
+    contradicts ``trace_gpu``.
     """
     if isinstance(workload, str) and is_model(workload):
         from trine.workload.synthesis.model import from_text
@@ -358,7 +358,7 @@ def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Cal
 
 
 def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
-    """Launch costs of each operator; a given cost replaces what the trace says."""
+    """Return the launch cost of each operator, None if launches are free; ``cost_ps`` overrides the trace."""
     if cpu is False:
         if cost_ps is not None:
             raise InputError("a launch cost was given, but CPU launches are turned off")
@@ -378,13 +378,13 @@ def costs_on(
     network: str | Network = "fair",
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> StepCosts | None:
-    """What a library's collectives cost: by default where the links say what they are.
+    """Return the library's costs of collectives, or None to use link bandwidth and latency alone.
 
-    on_stage: called with a sentence before each load-store run. network: collectives are simulated message by message
-    where it is none of FLOW_NETWORKS. factors: see :class:`trine.collectives.nccl.steps.StepCosts`.
+    asked: "auto" uses the library's costs if the kinds of the links are known. on_stage: called with a sentence before
+    each load-store run. network: unless in FLOW_NETWORKS, collectives are simulated message by message. factors: see
+    :class:`trine.collectives.nccl.steps.StepCosts`.
 
-    Raises InputError for another word, for a library's costs on links of an unknown kind, or for costs of another
-    cluster.
+    Raises InputError for an unknown ``asked``, library costs on links of unknown kind, or costs of another cluster.
     """
     if not isinstance(asked, str):
         if asked.cluster is not machine:
@@ -418,7 +418,7 @@ def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | 
 def placement_of(
     machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
 ) -> Placement:
-    """Put rank i on GPU ``places[i]`` of the cluster (the i-th); without one, one rank sits on a device of its own."""
+    """Place rank i on GPU ``places[i]`` of the cluster (default: the i-th); without a cluster, one rank on device 0."""
     from trine.graph.placement import Placement
 
     if machine is None:

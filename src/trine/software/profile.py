@@ -1,8 +1,7 @@
-"""A software profile: one file (presets/software/NAME.yaml, or a user's own) with what a framework does and its cost.
+"""Software profiles: the behaviour and the costs of a framework (presets/software/NAME.yaml, or a user's file).
 
-Numbers come from what the software does (its code, documentation or profiles), each with its source. At most three of
-them, the factors, may be fitted on measured steps; a fitted factor names its rows and the error that leaving rows out
-gives.
+Each number comes from the software's code, documentation or profiles, and names its source. At most three numbers, the
+factors, may be fitted on measured steps; a fitted factor names the rows of its fit and its leave-out error.
 """
 
 from __future__ import annotations
@@ -19,43 +18,42 @@ from trine.schema import Field, Spec
 from trine.software.conditions import LayoutConstraints
 from trine.spec import read_spec
 
-#: Families of operators of a transformer that a profile may say launches and passes of.
+#: Transformer operator families; a profile may set launches and passes for each.
 FAMILIES = (
     "norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax", "dropout",
     "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
-#: Those that are fitted unless somebody says which.
+#: Factors that are fitted by default.
 USUAL_FACTORS = FACTORS[:3]
-#: Fields of a plan that a profile may set.
+#: Plan fields that a profile may set.
 PLAN_FIELDS = ("schedule", "dp_overlap", "overlap")
-#: ``--software none``: operators of a fused implementation, no CPU side, no fixed costs.
+#: ``--software none``: fused operators, no CPU side, no fixed costs.
 NO_SOFTWARE = "none"
 
 Count = Annotated[float, Field(ge=0, le=1000)]
 Microseconds = Annotated[float, Field(ge=0, le=1e7)]
-#: Of the forward and of the backward pass.
+#: Counts for the forward and the backward pass.
 Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Positive = Annotated[float, Field(gt=0, le=100)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 
 
 class OperatorStyle(Spec):
-    """How the operators of a transformer are written.
+    """Implementation of a transformer's operators.
 
-    attention: ``flash`` keeps no scores; ``unfused`` has scores, masked softmax, dropout and product through memory.
-    attention_kernel: the generation of the fused kernel. loss: ``unfused`` goes through a float32 copy of the logits.
-    biases: of queries, keys, values and the products up are added by the product (``fused``) or in a kernel behind it
-    (``separate``). gradient_dtype: what gradients are accumulated and reduced in. accumulation: ``fused`` into the
-    product of the gradient, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
-    recomputation runs a layer again as a ``whole``, or stops when all that the backward pass needs is there
-    (``early-stop``). optimizer: a step recorded on a CPU, one operator for each tensor, runs on a GPU as ``foreach``
-    operators or as one ``fused`` operator. sequence_gathers: with sequence parallelism, gathers and scatters of tokens,
-    which are no leading dimension, are ``copied`` whole behind, or before. head_norms: with tensor parallelism, queries
-    and keys are ``gathered`` forward behind the norms of heads, and rotated whole on each rank. kernels: launches of an
-    operator of a family, forward and backward (1 where nothing is said). passes: how many times its own bytes an
-    operator that is not fused moves, forward and backward (1 where nothing is said). Those of ``head_norm`` come on top
-    of those of ``rotary``.
+    attention: ``flash`` keeps no scores; ``unfused`` writes scores, masked softmax, dropout and product to memory.
+    attention_kernel: generation of the fused kernel. loss: ``unfused`` makes a float32 copy of the logits. biases: the
+    GEMM adds the biases of queries, keys, values and up projections (``fused``), or a kernel after it does
+    (``separate``). gradient_dtype: dtype for accumulating and reducing gradients. accumulation: ``fused`` into
+    the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full
+    recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs (``early-stop``).
+    optimizer: a step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach`` operators or as one
+    ``fused`` operator. sequence_gathers: with sequence parallelism, tokens are not the leading dimension, so they are
+    ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism, queries and keys are
+    ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches per operator of a
+    family, forward and backward (default 1). passes: memory traffic of an unfused operator as a multiple of its own
+    bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for ``rotary``.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -75,15 +73,15 @@ class OperatorStyle(Spec):
 
 
 class LaunchStyle(Spec):
-    """The thread that launches.
+    """CPU costs of the launching thread.
 
-    cpu_us_per_kernel: CPU time of one launch with all that Python and the dispatcher do for it. layer_us: more for each
-    pass of a layer (hooks, wrappers, autograd nodes without kernels). communication_us: for each collective, its launch
-    included; message_us: for each message of a pipeline, sent or received. crossing_us: more for each collective of a
-    tensor-parallel group and each of its ranks, where messages of the pipeline leave the node. queue_limit: launches
-    that the thread may be ahead of the GPU when a pass begins. synchronises: where it waits until the GPU has done all
-    that was launched: with each message of a pipeline and the end of a step (``pass``), besides behind each
-    forward pass (``forward``), behind each backward pass and step (``micro-batch``), behind each step, or never.
+    cpu_us_per_kernel: CPU time of one launch, including Python and the dispatcher. layer_us: extra time per pass of a
+    layer (hooks, wrappers, autograd nodes without kernels). communication_us: time per collective, including its
+    launch. message_us: time per pipeline message, sent or received. crossing_us: extra time for each collective of a
+    tensor-parallel group, per rank of the group, if pipeline messages leave the node. queue_limit: maximum lead of
+    the thread over the GPU when a pass begins, in launches. synchronises: the points at which the thread waits for the
+    GPU to finish all launched work: at each pipeline message and the end of a step (``pass``), also after each forward
+    pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
     """
 
     cpu_us_per_kernel: Microseconds = 0.0
@@ -96,12 +94,12 @@ class LaunchStyle(Spec):
 
 
 class FixedCost(Spec):
-    """What a step, or each of its micro-batches, costs besides its operators.
+    """Cost of a step, or of each micro-batch, besides its operators.
 
     cpu_us: time of the launching thread. kernels_per_weight: launches for each trained weight of the rank.
-    gradient_passes, parameter_passes: times that all gradients, parameters of a rank are read or written. all_reduces:
-    of one number, over ``axis`` (as in the rank grid; ``world``: all ranks; ``model``: those of one replica). whole: of
-    a micro-batch, also where replicas keep only a part of the gradients.
+    gradient_passes, parameter_passes: number of reads or writes of all gradients, parameters of a rank. all_reduces:
+    number of one-element all-reduces over ``axis`` (an axis of the rank grid; ``world``: all ranks; ``model``: the
+    ranks of one replica). whole: the passes cover a micro-batch's whole gradients, even if replicas shard them.
     """
 
     name: str
@@ -116,13 +114,13 @@ class FixedCost(Spec):
 
 
 class ZeroStyle(Spec):
-    """How ZeRO 1 and 2 exchange.
+    """Exchanges of gradients and parameters in ZeRO 1 and 2.
 
-    gradients: ``scatter``: each rank gets the sum of its part alone; ``all-reduce``: every rank that of all, also where
-    it needs a part (ZeRO 1). parameters: each bucket's are gathered behind the optimizer (``gather``), or each rank
-    broadcasts those that it updates, one rank after the other (``broadcast``): whole weights, each given to the rank
-    with the fewest bytes so far, the largest first. bucket_bytes: cap of a bucket of gradients, where the plan has that
-    of DDP.
+    gradients: with ``scatter``, each rank gets only the sum of its part; with ``all-reduce``, every rank gets the whole
+    sum, even if it needs only a part (ZeRO 1). parameters: each bucket is gathered after the optimizer (``gather``), or
+    the ranks broadcast in turn the whole weights that they update (``broadcast``). Weights are assigned largest first,
+    each to the rank with the fewest bytes at that point. bucket_bytes: size limit of a gradient bucket, if the plan has
+    DDP's default bucket sizes.
     """
 
     gradients: Literal["scatter", "all-reduce"] = "scatter"
@@ -131,10 +129,10 @@ class ZeroStyle(Spec):
 
 
 class SelectiveStyle(Spec):
-    """What selective recomputation by operators keeps of a block (``MemoryStyle.selective`` not ``attention``).
+    """Results that operator-level selective recomputation keeps (``MemoryStyle.selective`` not ``attention``).
 
-    products: the first, third, ... of those of queries, keys, values, output, gate, up, down; or all. grouped: products
-    of experts. exchanged: tokens that expert parallelism has sent.
+    products: GEMM outputs of a block: the first, third, ... in the order queries, keys, values, output, gate, up, down;
+    or all. grouped: GEMMs of experts. exchanged: tokens that expert parallelism has sent.
     """
 
     attention: Literal["kept", "recomputed"] = "kept"
@@ -145,13 +143,13 @@ class SelectiveStyle(Spec):
 
 
 class ShardStyle(Spec):
-    """How FSDP and ZeRO 3 keep, gather and reduce the parameters that replicas share out.
+    """Storage, gathering and reduction of sharded parameters in FSDP and ZeRO 3.
 
-    weights: ``copy``: a shard in half precision beside the optimizer's float32 one; ``master``: the latter alone, cast
-    when it is gathered (FSDP2). gathers: ``in-place``, or a ``copy`` into the parameters, with a buffer that is freed
-    at the next copy. scatters: ``in-place``, or a ``copy`` of a unit's gradients in the dtype of the reduction, freed
-    at the next reduce-scatter. pools: gathered buffers and reduced gradients come from the cached blocks of all streams
-    (``shared``), or of their own.
+    weights: ``copy``: a half-precision shard beside the optimizer's float32 shard; ``master``: only the float32 shard,
+    cast when it is gathered (FSDP2). gathers: ``in-place``, or a ``copy`` into the parameters, with a buffer that is
+    freed at the next copy. scatters: ``in-place``, or a ``copy`` of a unit's gradients in the reduction dtype, freed at
+    the next reduce-scatter. pools: gathered buffers and reduced gradients come from the cached blocks of all streams
+    (``shared``), or each from its stream's blocks (``own``).
     """
 
     weights: Literal["copy", "master"] = "copy"
@@ -161,32 +159,32 @@ class ShardStyle(Spec):
 
 
 class MemoryStyle(Spec):
-    """What memory holds besides tensors, and what this software's autograd keeps.
+    """Memory besides tensors, and tensors that this software's autograd keeps.
 
-    context_bytes: the CUDA context and loaded kernels, outside the allocator. communicator_bytes: buffers of NCCL, a
-    communicator, outside it too. workspace_bytes: of libraries, in the allocator from the first operator on.
-    rounding_bytes: blocks are multiples of it. fragmentation: part of the reserved memory beyond what the modelled
-    allocator reserves. error: of the modelled memory against measured, at the 90th percentile. logits_bytes: bytes a
-    logit that are alive when the loss's backward pass begins; copies of the logits beyond the first are then taken to
-    be made in place. gradient_buffer: gradients are accumulated in a buffer for all of them that lasts.
-    weight_gradients: what becomes of the gradient that the backward operator makes: kept until the ``step`` ends; added
-    to the buffer and dropped when the ``backward`` pass of a micro-batch ends, or at once (``operator``); ``fused``
-    into the product, which leaves one dummy of each shape. buckets: whether DDP's buckets are beside the gradients:
-    where no state is sharded, always, or never.
-    parameter_gather: whether updated parts of ZeRO-1 and 2 are gathered ``in-place`` or through a ``copy``.
-    keeps: by family of forward operators, how many times its output more is kept for its backward operator;
-    ``key_values``: copies of keys and values where there are as many heads of them as of queries.
-    selective: what selective recomputation keeps: all but the core of ``attention`` (Megatron-LM); or of each block the
-    results that ``selective_keeps`` names (torchtitan), ``compiled`` only those that its backward pass reads.
-    loss_chunks: parts of the tokens for which head and loss run, forward and backward, one after the other.
-    states: whether the optimizer's moments are there ``before`` the first step, or made when it ends, in memory that
-    activations had, so that those of the next step find other blocks.
-    gathered_inputs: with sequence parallelism the whole input of a product is gathered ``again`` in the backward pass,
-    which takes time, or ``kept``. fsdp: parameters that replicas share out.
-    record_streams: a block that a tensor-parallel collective uses is free again when the collective has ended before
-    the launching thread asks for memory, not when the thread frees it (PyTorch before April 2025). dispatcher:
-    ``allgather`` gathers the tokens of the tensor-parallel ranks before it routes them to experts that are not spread,
-    so that each rank keeps the routed input and output of its part of the experts for all tokens.
+    context_bytes: the CUDA context and loaded kernels, outside the allocator. communicator_bytes: NCCL buffers per
+    communicator, also outside the allocator. workspace_bytes: library workspaces, in the allocator from the first
+    operator on. rounding_bytes: allocation granularity; block sizes are multiples of it. fragmentation: fraction of
+    reserved memory that the modelled allocator does not account for. error: relative error of modelled against measured
+    memory, 90th percentile. logits_bytes: live bytes per logit when the loss's backward pass begins; trine then assumes
+    that copies of the logits after the first are made in place. gradient_buffer: all gradients are accumulated in one
+    persistent buffer. weight_gradients: lifetime of a gradient that a backward operator makes: kept until the ``step``
+    ends; added to the buffer and dropped when the ``backward`` pass of a micro-batch ends, or immediately
+    (``operator``); ``fused`` into the GEMM, which leaves one dummy per shape. buckets: when DDP's buckets exist beside
+    the gradients: if no state is sharded (``unsharded``), always, or never.
+    parameter_gather: whether updated parts of ZeRO 1 and 2 are gathered ``in-place`` or through a ``copy``.
+    keeps: extra memory kept for the backward operator, in multiples of the forward operator's output, by family;
+    ``key_values``: copies of keys and values, if keys and queries have the same number of heads.
+    selective: tensors that selective recomputation keeps: all except the core of ``attention`` (Megatron-LM); or the
+    results of each block named in ``selective_keeps`` (torchtitan); ``compiled``: only those its backward pass reads.
+    loss_chunks: number of token chunks; head and loss run forward and backward on one chunk at a time.
+    states: whether the optimizer's moments exist ``before`` the first step, or are made at its end (``first-step``). At
+    the end they occupy memory that activations used, so the next step's activations get different blocks.
+    gathered_inputs: with sequence parallelism, the whole input of a GEMM is gathered ``again`` in the backward pass,
+    which takes time, or ``kept``. fsdp: parameters sharded over replicas. record_streams: a block used by a
+    tensor-parallel collective becomes free once the collective has ended before the launching thread requests memory,
+    not when the thread frees it (PyTorch before April 2025). dispatcher: ``allgather`` gathers the tokens of the
+    tensor-parallel ranks before it routes them to experts that are not spread over ranks. Each rank then keeps the
+    routed input and output of its part of the experts for all tokens.
     """
 
     context_bytes: Bytes = 0
@@ -213,7 +211,7 @@ class MemoryStyle(Spec):
 
 
 class Factor(Spec):
-    """A number that everything of one kind is multiplied by; 1 unless fitted."""
+    """Multiplier for all costs of one kind; 1 unless fitted."""
 
     value: Positive = 1.0
     fitted_on: str | None = None
@@ -221,8 +219,8 @@ class Factor(Spec):
 
 
 class Factors(Spec):
-    """gpu: times of compute operators. cpu: CPU time of launches. communication: time of collectives and messages;
-    scale_up: besides, of those among GPUs of one domain (NVLink, xGMI, PCIe of a node), where kernels are what bounds.
+    """gpu: times of compute operators. cpu: CPU time of launches. communication: times of collectives and messages.
+    scale_up: an additional factor inside one domain (NVLink, xGMI, PCIe of a node), where kernels are the bottleneck.
     """
 
     gpu: Factor = Factor()
@@ -232,11 +230,11 @@ class Factors(Spec):
 
 
 class Software(Spec):
-    """A profile.
+    """A software profile.
 
-    stages: the rule by which a pipeline is cut where the plan does not say (:class:`trine.Plan`, ``balance``). plan:
-    schedule, dp_overlap and overlap of a plan, as this software has them unless the user says. constraints: which
-    layouts it runs. sources: field -> where its number comes from.
+    stages: the default rule for cutting a pipeline into stages (:class:`trine.Plan`, ``balance``). plan: this
+    software's defaults for a plan's schedule, dp_overlap and overlap. constraints: layouts that the software can run.
+    sources: field -> source of its number.
     """
 
     name: str
@@ -253,20 +251,20 @@ class Software(Spec):
     sources: dict[str, str] = Field(default_factory=dict)
 
     def plan_fields(self) -> dict[str, object]:
-        """Fields of a plan that this software sets unless the user does."""
+        """Return this software's defaults for fields of a plan."""
         return {"balance": self.stages, **self.plan}
 
     def fitted_factors(self) -> list[tuple[str, Factor]]:
-        """Factors that are not 1, by name."""
+        """Return (name, factor) for each factor that is not 1."""
         return [(name, getattr(self.factors, name)) for name in FACTORS if getattr(self.factors, name).value != 1]
 
     def communication_factors(self) -> tuple[float, float]:
-        """On the time of collectives and messages between domains, and in one."""
+        """Return the factors for collectives and messages between domains, and inside one domain."""
         factors = self.factors
         return factors.communication.value, factors.communication.value * factors.scale_up.value
 
     def scaled(self, by: Mapping[str, float], fitted_on: str, left_out_error: float | None = None) -> Software:
-        """The profile with the factors that ``by`` names multiplied; these are then fitted on what ``fitted_on`` says.
+        """Return the profile with its factors multiplied by the values of ``by``, fitted on ``fitted_on``.
 
         Raises InputError for an unknown factor.
         """
@@ -292,14 +290,14 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @cache
 def known_software() -> tuple[str, ...]:
-    """Names of the profiles that come with trine, sorted."""
+    """Return the sorted names of the profiles that come with trine."""
     return preset_names(_FOLDER)
 
 
 def load_software(name_or_path: str | os.PathLike[str]) -> Software:
-    """Return a profile by its name, or read a profile file (a path ends in .yaml, .yml or .json).
+    """Return a profile by its name, or read a profile file (its path ends in .yaml, .yml or .json).
 
-    Raises SpecError for an unknown name (names the nearest) and for a file with a fault (names file and field).
+    Raises SpecError for an unknown name (suggests the nearest) or an invalid file (names file and field).
     """
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
@@ -316,7 +314,7 @@ def load_software(name_or_path: str | os.PathLike[str]) -> Software:
 
 
 def software_file(name_or_path: str | os.PathLike[str]) -> Path:
-    """The file of a profile that :func:`load_software` takes."""
+    """Return the file of a profile that :func:`load_software` accepts."""
     text = os.fspath(name_or_path)
     return Path(text) if text.endswith(_SUFFIXES) else _FOLDER / f"{text}.yaml"
 
@@ -346,7 +344,7 @@ def _read(path: Path) -> Software:
 
 
 class UsualRule(Spec):
-    """The profile of one kind of workload on the GPUs of one vendor."""
+    """Default profile for one kind of workload on one vendor's GPUs."""
 
     workload: Literal["transformer", "other"]
     vendor: Literal["nvidia", "amd"]
@@ -356,18 +354,18 @@ class UsualRule(Spec):
 
 
 class UsualSoftware(Spec):
-    """rules: the first that fits counts. proposals: profiles to name in an error, in this order."""
+    """rules: the first match wins. proposals: profiles to suggest in an error, in this order."""
 
     rules: list[UsualRule]
     proposals: list[str]
 
     def rule_for(self, workload: str, vendor: str) -> UsualRule:
-        """Return the rule for a kind of workload and a vendor; of another vendor the first for the workload."""
+        """Return the rule for a workload and a vendor; for an unknown vendor, the workload's first rule."""
         rules = [rule for rule in self.rules if rule.workload == workload]
         return next((rule for rule in rules if rule.vendor == vendor), rules[0])
 
 
 @cache
 def usual_software() -> UsualSoftware:
-    """Return the rules that come with trine."""
+    """Return the default-profile rules that come with trine."""
     return read_spec(PRESETS / "usual_software.yaml", UsualSoftware)

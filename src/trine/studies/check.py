@@ -1,4 +1,4 @@
-"""Is a measured collective what the machine should do? Measured against predicted, a verdict, and a likely cause."""
+"""Comparison of a measured collective with its prediction: a verdict, and a likely cause if the run is slow."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from trine.studies.likelihood import NOISE, Noise, Weighed, Weights, weigh
 from trine.studies.nccl_tests import NcclLog
 from trine.units import whole_number
 
-#: A run is suspicious if its curve fits to a cause, known or not, so much better than to a sound machine.
+#: Minimum log odds of a cause, known or unknown, against a healthy machine for a suspicious run.
 MIN_LOG_ODDS = math.log(50)
-#: A size beyond this factor of the band's upper end is named as noise where slow sizes are alone: in a run of less than
-#: so many octaves, each size standing for half of the way to its neighbours.
+#: Isolated slow sizes above the band's upper end times MARGIN are reported as noise. Isolated: a run of sizes below
+#: MIN_OCTAVES wide, with each size extending half-way to its neighbours.
 MARGIN = 1.15
 MIN_OCTAVES = 1.5
-#: A prediction does not fit a machine if most sizes lie outside their band, or if a range of sizes at least this many
-#: octaves wide is faster than the band's lower end by this factor: nothing makes a machine faster than it can be.
+#: A prediction does not fit a machine if most sizes lie outside their band, or if a range at least MIN_OCTAVES wide is
+#: faster than the band's lower end by this factor: a machine cannot exceed its hardware.
 FAST_BY = 1.5
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The verdict on a curve: the fields of :class:`CheckResult` of the same names."""
+    """Verdict on a curve: the fields of :class:`CheckResult` with the same names."""
 
     suspicious_from: int | None = None
     suspicious_to: int | None = None
@@ -54,17 +54,17 @@ class Verdict:
 def check_log(
     log: NcclLog, cluster: Cluster, *, options: CollectiveOptions | None = None, in_place: bool = False
 ) -> CheckResult:
-    """Compare a log with what the cluster should do.
+    """Compare a log with the cluster's prediction.
 
     Parameters
     ----------
-    log: of :func:`trine.studies.nccl_tests.read_log`. cluster: all its GPUs are the ranks.
-    options: how the collective was run; None: as the log says (launch, NCCL_ALGO, ...).
+    log: from :func:`trine.studies.nccl_tests.read_log`. cluster: all its GPUs are ranks.
+    options: options of the measured run; None: from the log (launch, NCCL_ALGO, ...).
     in_place: compare the in-place results.
 
     Raises
     ------
-    InputError: a cluster of another size, a collective that is not predicted, or a log without such results.
+    InputError: a cluster of another size, a collective without a prediction, or a log without the results.
     """
     if log.op is None:
         raise InputError("the log does not name its collective: give --op", file=log.path)
@@ -100,10 +100,10 @@ def check_curve(
     stated: Mapping[str, str] = _NOTHING,
     excluded: Collection[str] = (),
 ) -> Verdict:
-    """Return the verdict on times of the sizes of ``expected``, and a cause if they are too slow.
+    """Return the verdict on measured times of the sizes of ``expected``, with a cause if they are too slow.
 
-    stated: kinds of causes that the log states, with its words; the best fitting one of them is the cause.
-    excluded: kinds that it rules out.
+    stated: kinds of causes that the log states, with the log's text; the best fitting one becomes the cause.
+    excluded: kinds of causes that the log rules out.
     """
     judged = _judged(expected, measured_ps, weigh(expected, measured_ps, noise, excluded), stated)
     return replace(judged, misfit=_misfit(expected, measured_ps, judged))
@@ -130,7 +130,7 @@ def _judged(expected: Expected, measured_ps: Sequence[int], weights: Weights, st
 
 
 def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> str | None:
-    """Return in which way a prediction does not fit the measured machine, None if it does."""
+    """Return a description of a prediction's misfit with the measured machine, or None if it fits."""
     sizes, usual = expected.sizes, expected.usual
     fast = [i for i, time in enumerate(measured_ps) if time < usual[i].low_ps]
     slow = [i for i, time in enumerate(measured_ps) if time > usual[i].high_ps and sizes[i] not in judged.noise]
@@ -149,14 +149,14 @@ def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> 
 
 
 def _unexplained(expected: Expected, measured_ps: Sequence[int], cause: Hypothesis) -> int | None:
-    """Return the first size of a wide range that is slower than a cause explains, None if it explains all."""
+    """Return the first size of a wide range slower than the cause explains, or None without such a range."""
     high = [usual.high_ps / usual.time_ps for usual in expected.usual]
     runs = _runs(len(high), lambda i: measured_ps[i] > high[i] * cause.times_ps[i])
     return next((expected.sizes[run[0]] for run in runs if _octaves(expected.sizes, run) >= MIN_OCTAVES), None)
 
 
 def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
-    """How a log says that its collective was run, and that in words."""
+    """Return the collective's options as stated by the log, and notes about them."""
     environment = log.environment
     fields: dict[str, Any] = {} if log.launch is None else {"launch": log.launch}
     if log.library is not None:
@@ -172,7 +172,7 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
     for key in ("min_channels", "max_channels"):
         if fields.get(key) == 0:
             del fields[key]
-    if log.op != "all_reduce":  # NCCL_ALGO filters what a collective has; of the others most have a ring only
+    if log.op != "all_reduce":  # NCCL_ALGO filters a collective's algorithms; most other collectives only have ring
         fields.pop("algorithm", None)
     stated = tuple(
         f"the log sets NCCL_{name}={value}"
@@ -187,7 +187,7 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
 
 
 def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
-    """Refuse a cluster of another size, unless the log leaves its number of ranks open."""
+    """Raise InputError for a cluster of another size, unless the log does not state its number of ranks."""
     have = len(cluster.gpus)
     fewest = log.fewest_ranks
     if log.num_ranks == have or (fewest is None and log.num_ranks is None):
@@ -207,7 +207,7 @@ def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
 
 
 def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
-    """Refuse a collective whose busbw / algbw is not the log's."""
+    """Raise InputError if the collective's busbw / algbw differs from the log's."""
     expected = bus_factor(op, num_ranks)
     if log.bus_ratio is not None and expected and abs(log.bus_ratio / expected - 1) > 0.02:
         raise InputError(
@@ -218,7 +218,7 @@ def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
 
 
 def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
-    """(size, [(time in ps, bus bandwidth)]) in ascending sizes, and what was left out."""
+    """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows."""
     found: dict[int, list[tuple[int, float]]] = {}
     without = 0
     for row in log.rows:
@@ -248,9 +248,9 @@ def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTim
 def _slow_range(
     expected: Expected, measured_ps: Sequence[int], log_odds: float
 ) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Sizes from and to which the run is slow, and sizes that are far too slow, but alone.
+    """Return the first and last slow size, and the isolated sizes that are far too slow.
 
-    None for both, unless the odds against a sound machine are high and a size lies above its band.
+    Both sizes are None unless the odds against a healthy machine are high and a size lies above its band.
     """
     sizes = expected.sizes
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
@@ -264,12 +264,12 @@ def _slow_range(
 
 
 def _runs(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
-    """Return the contiguous places that a predicate holds for."""
+    """Return the contiguous runs of indices that satisfy a predicate."""
     return [list(run) for holds, run in groupby(range(count), key=is_in) if holds]
 
 
 def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
-    """How wide a run of sizes is, from half-way to the one before to half-way to the one behind."""
+    """Return the width of a run of sizes in octaves, extended half-way to both neighbouring sizes."""
     octaves = [math.log2(size) for size in sizes]
     first, last = run[0], run[-1]
     before = octaves[first] - octaves[first - 1] if first else 0.0
@@ -283,13 +283,13 @@ _GPU_NAMES = re.compile(
     r"|MI\d{2,3}[XA]?)\b",
     re.IGNORECASE,
 )
-#: Models that exist as SXM module and as PCIe card.
+#: Models sold both as SXM module and as PCIe card.
 _TWO_FORMS = ("P100", "V100", "A100", "A800", "H100", "H800", "H200")
 _PCIE_CARD = re.compile(r"PCI-?E\b|\bNVL\b", re.IGNORECASE)
 
 
 def stated_causes(log: NcclLog) -> dict[str, str]:
-    """Return kinds of causes that the log states, with its words."""
+    """Return the kinds of causes that the log states, with the log's text."""
     stated = {}
     if log.network is not None and log.network.lower() == "socket":
         stated[TCP] = "the log says 'Using network Socket'"
@@ -301,7 +301,7 @@ def stated_causes(log: NcclLog) -> dict[str, str]:
 
 
 def excluded_causes(log: NcclLog) -> frozenset[str]:
-    """Return kinds of causes that the log rules out."""
+    """Return the kinds of causes that the log rules out."""
     excluded = set()
     if log.launch is not None:
         excluded.add(LAUNCH)
@@ -313,7 +313,7 @@ def excluded_causes(log: NcclLog) -> frozenset[str]:
 
 
 def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
-    """Return settings of the log that slow a run down and that no cause covers."""
+    """Return settings of the log that slow a run down but match no cause."""
     hints = []
     if _is_on(log, "SHM_DISABLE"):
         hints.append("the log sets NCCL_SHM_DISABLE=1: GPUs of a host without P2P then talk over the network")
@@ -337,7 +337,7 @@ def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 
 def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
-    """Return what may make the cluster another machine than the log's: hosts it does not list, unknown GPU models."""
+    """Return possible differences between the cluster and the log's machine: unlisted hosts, unknown GPU models."""
     found = []
     nodes = {cluster.devices[i].node for i in cluster.gpus}
     if log.num_hosts is None and None not in nodes:
@@ -348,7 +348,7 @@ def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _strange_gpus(log: NcclLog, cluster: Cluster) -> list[str]:
-    """Return the GPU names of a log that are none of the cluster's models."""
+    """Return the GPU names of a log that match no GPU model of the cluster."""
     models = _models_of(cluster)
     return [
         name for name in log.gpu_names if models and _GPU_NAMES.search(name) and not any(_is(name, m) for m in models)
@@ -368,7 +368,7 @@ def _is_on(log: NcclLog, name: str) -> bool:
 
 
 def _is(name: str, gpu: str) -> bool:
-    """Whether a driver's name can be a GPU model of trine's."""
+    """Return True if a driver's GPU name can be ``gpu``, a model of trine's catalogue."""
     parts, match = gpu.upper().split("-"), _GPU_NAMES.search(name)
     model = re.sub(r"[ -]", "", match[0].upper()) if match else ""
     if not any("".join(parts[:end]) in (model, f"{model}X") for end in range(1, len(parts) + 1)):

@@ -16,8 +16,7 @@ from trine.collectives.sizes import format_size
 from trine.errors import InputError
 from trine.results.picture import log_scale, subplots
 from trine.results.report import Report, Row, Table
-from trine.results.screen import wrapped_at
-from trine.results.text import columns
+from trine.results.text import columns, wrapped_at
 from trine.studies.hypotheses import Hypothesis
 from trine.studies.likelihood import Weighed
 from trine.studies.nccl_tests import NcclLog
@@ -140,9 +139,9 @@ class CheckResult(Report):
             ("size (B)", "measured (us)", "predicted", "low", "high", "ratio", "busbw (GB/s)", "predicted", "")
         ]
         for row in self.rows:
-            told = row.predicted
-            times = (f"{ps / 1e6:.2f}" for ps in (row.measured_ps, told.time_ps, told.low_ps, told.high_ps))
-            rates = (f"{rate / 1e9:.2f}" for rate in (row.busbw_bytes_per_s, told.busbw_bytes_per_s))
+            model = row.predicted
+            times = (f"{ps / 1e6:.2f}" for ps in (row.measured_ps, model.time_ps, model.low_ps, model.high_ps))
+            rates = (f"{rate / 1e9:.2f}" for rate in (row.busbw_bytes_per_s, model.busbw_bytes_per_s))
             rows.append((str(row.size_bytes), *times, f"{row.ratio:.2f}", *rates, _MARK.get(row.state, "")))
         causes = [("cause", "probability", "error left")]
         causes += [

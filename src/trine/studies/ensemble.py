@@ -1,4 +1,4 @@
-"""The same run with other seeds: how far do the times spread?"""
+"""Repeated runs with different seeds: the spread of their times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trine.parallel.stragglers import Jitter, Stragglers
 from trine.results.headline import WidenedBand
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
-from trine.results.screen import wrapped_at
+from trine.results.text import wrapped_at
 from trine.simulation.options import SimulateOptions
 from trine.units import format_time
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trine.parallel.plan import Plan
     from trine.results import Result
 
-#: What runs are perturbed by where nothing else is random: far less than any clock or kernel varies by.
+#: Perturbation of runs without other random inputs: far below the variation of any clock or kernel.
 PERTURBATION = Jitter(distribution="normal", spread=1e-6)
 MAX_REPEATS = 100_000
 #: Bins of the printed histogram, and its width in characters.
@@ -36,10 +36,10 @@ BINS, WIDTH = 10, 40
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EnsembleResult(Report):
-    """Times of repeated runs: ``times_ps[i]`` is that of ``seeds[i]``, whole picoseconds.
+    """Times of repeated runs: ``times_ps[i]`` is the time with ``seeds[i]``, in whole picoseconds.
 
-    Percentiles interpolate between the sorted times (numpy's default); ``std_ps`` is that of the sample (n - 1).
-    finished: False: Ctrl-C came before the last.
+    Percentiles interpolate between the sorted times (numpy's default); ``std_ps`` is the sample's (n - 1). finished:
+    False if Ctrl-C came before the last run.
     """
 
     SCHEMA: ClassVar[str] = "ensemble"
@@ -49,7 +49,7 @@ class EnsembleResult(Report):
     finished: bool = True
 
     def percentile_ps(self, percent: float) -> float:
-        """The time below which so many percent of the runs lie."""
+        """Return the time below which ``percent`` % of the runs lie."""
         return float(np.percentile(np.array(self.times_ps, np.float64), percent))
 
     @property
@@ -78,21 +78,21 @@ class EnsembleResult(Report):
 
     @cached_property
     def std_ps(self) -> float:
-        """0 for a single run."""
+        """Sample standard deviation, 0 for a single run."""
         if len(self.times_ps) == 1:
             return 0.0
         return math.sqrt(math.fsum((t - self.mean_ps) ** 2 for t in self.times_ps) / (len(self.times_ps) - 1))
 
     @property
     def headline(self) -> str:
-        """How many runs, their median and spread."""
+        """Number of runs, their median and range."""
         return (
             f"{len(self.seeds)} runs: median {format_time(round(self.median_ps))}, "
             f"{format_time(self.min_ps)} to {format_time(self.max_ps)}" + ("" if self.finished else ", stopped")
         )
 
     def tables(self) -> dict[str, Table]:
-        """Return ``runs``, one a seed."""
+        """Return ``runs``, one row per seed."""
         return {"runs": [{"seed": seed, "time_ps": t} for seed, t in zip(self.seeds, self.times_ps, strict=True)]}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
@@ -107,7 +107,7 @@ class EnsembleResult(Report):
         return figure
 
     def document(self) -> Row:
-        """Return plain data: seconds of the statistics, picoseconds of each seed."""
+        """Return plain data: statistics in seconds, the time of each seed in picoseconds."""
         names = ("min", "p5", "median", "p95", "max", "mean", "std")
         return {
             "repeats": len(self.seeds),
@@ -117,7 +117,7 @@ class EnsembleResult(Report):
         }
 
     def details(self) -> str:
-        """Text for people: the percentiles and a small histogram."""
+        """Return the percentiles and a small histogram as text."""
         return "\n".join([*self.numbers(), *self._histogram()])
 
     def numbers(self) -> list[str]:
@@ -149,8 +149,8 @@ def ensemble(run: Callable[[int], int], repeats: int, first_seed: int = 0) -> En
 
     Raises
     ------
-    InputError: no repeats, or more than MAX_REPEATS. What ``run`` raises passes through; but Ctrl-C, when two or more
-        runs have ended, leaves an answer about those.
+    InputError: no repeats, or more than MAX_REPEATS. Errors of ``run`` pass through, but Ctrl-C after two or more runs
+        returns a result of those runs.
     """
     if not 1 <= repeats <= MAX_REPEATS:
         raise InputError(f"repeats are 1 to {MAX_REPEATS}, got {repeats}", field="repeat")
@@ -169,7 +169,7 @@ def ensemble(run: Callable[[int], int], repeats: int, first_seed: int = 0) -> En
 class StepEnsemble(Report):
     """Step times with several seeds.
 
-    result: of the first seed; where the perturbation alone is random, of the run without it. what: what was random.
+    result: of the first seed; without the perturbation if nothing but it is random. what: the random input, in words.
     """
 
     SCHEMA: ClassVar[str] = "ensemble"
@@ -187,7 +187,7 @@ class StepEnsemble(Report):
         return self.result.evidence
 
     def tables(self) -> dict[str, Table]:
-        """Return ``runs``, one a seed."""
+        """Return ``runs``, one row per seed."""
         return self.runs.tables()
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
@@ -195,11 +195,11 @@ class StepEnsemble(Report):
         return self.runs.pictures()
 
     def summary(self) -> str:
-        """Return what was random, and the percentiles."""
+        """Return the random input and the percentiles as text."""
         return "\n".join([*self._random(), *self.runs.numbers()])
 
     def details(self) -> str:
-        """Return what was random, the percentiles and a histogram."""
+        """Return the random input, the percentiles and a histogram as text."""
         return "\n".join([*self._random(), self.runs.details()])
 
     def _random(self) -> list[str]:
@@ -219,14 +219,14 @@ def step_ensemble(
     first_seed: int | None = None,
     options: SimulateOptions,
 ) -> StepEnsemble:
-    """Step times of a job for ``repeats`` seeds from ``first_seed`` on (None: that of the stragglers, else 0).
+    """Return the step times of a job for ``repeats`` seeds from ``first_seed`` on (default: the stragglers', else 0).
 
-    options: those of :func:`trine.simulate`; ``on_job`` is called once. Seeds follow that of its stragglers. Without
-    jitter, every operator takes longer or shorter by PERTURBATION, to the nearest picosecond: far below what any
-    machine varies by, so that what spreads then is how much the answer hangs on who comes first at a link. Ranks that
-    behave alike are perturbed alike, so that a run that folds goes on folding.
+    options: as for :func:`trine.simulate`; ``on_job`` is called once. Without jitter, PERTURBATION makes every operator
+    slightly longer or shorter, to the nearest picosecond: far less than any machine varies. The spread then shows how
+    sensitive the step is to the order of arrivals at links. Ranks that behave alike are perturbed alike, so a run that
+    folds still folds.
 
-    Raises what simulate raises, and InputError for impossible repeats.
+    Raises the errors of simulate, and InputError for impossible repeats.
     """
     from trine.simulation import simulate
     from trine.workload import load

@@ -1,8 +1,8 @@
-"""At most three factors of a software profile, fitted on measured steps.
+"""Fit of at most three factors of a software profile to measured steps.
 
-The factors are those of :data:`trine.software.profile.FACTORS`. The fit minimises the mean square of
+The factors come from :data:`trine.software.profile.FACTORS`. The fit minimises the mean square of
 log(predicted / measured) by Gauss-Newton with finite differences (each factor times 1.05), starting at the profile's
-values. A factor that affects no step, or that cannot be told from another, is refused rather than guessed.
+values. It rejects a factor that affects no step, and factors that the steps cannot separate.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 from trine.arrays import Float64
 from trine.errors import InputError
 
-#: More would fit the noise of a few steps.
+#: More factors would fit the noise of a few steps.
 MAX_FACTORS = 3
-#: A factor whose change by 1 % moves no step by more than 0.02 % is not felt.
+#: Least sensitivity of a factor: 0.02 means that a change by 1 % moves some step by 0.02 %.
 FELT = 0.02
 _NUDGE = math.log(1.05)
-#: Factors stay within 1/8 and 8 of where they began: beyond, the profile is of other software.
+#: Factors stay within 1/8 and 8 times their start; beyond that, the profile describes other software.
 _FARTHEST = math.log(8)
 _STEPS, _SETTLED = 6, 2e-3
 
-#: factors, number of the step -> its predicted seconds.
+#: (factors, number of the step) -> its predicted seconds.
 Predict = Callable[[Mapping[str, float], int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class FactorFit:
-    """What was fitted.
+    """Fitted factors and their errors.
 
     factors: name -> value. before, after: log(predicted / measured) of each step without and with them. left_out: the
-    same for each group of steps, with factors fitted on the others; empty where too few are left.
+    same for each group of steps, with factors fitted on the others; empty if too few steps remain for a fit.
     """
 
     factors: Mapping[str, float]
@@ -44,12 +44,12 @@ class FactorFit:
 
     @property
     def left_out_error(self) -> float | None:
-        """Mean of |predicted / measured - 1| of steps that were left out; None where none was."""
+        """Mean of |predicted / measured - 1| over left-out steps, or None without any."""
         return mean_error(self.left_out) if self.left_out else None
 
 
 def mean_error(logs: Sequence[float]) -> float:
-    """Mean of |ratio - 1| over the logarithms of ratios."""
+    """Return the mean of |ratio - 1| over the logarithms of ratios."""
     return float(np.mean(np.abs(np.expm1(np.asarray(logs, float)))))
 
 
@@ -58,10 +58,10 @@ def fit_factors(
 ) -> FactorFit:
     """Fit ``names`` on steps of ``measured_s`` seconds.
 
-    groups: steps of one group are left out together when the error is tested (None: each by itself).
+    groups: the error test leaves out the steps of one group together (None: one by one).
 
-    Raises InputError for more than three factors, more factors than steps, a factor that no step feels, and factors
-    that these steps cannot tell apart.
+    Raises InputError for more than three factors, more factors than steps, a factor that affects no step, and factors
+    that these steps cannot separate.
     """
     if len(set(names)) != len(names) or not 1 <= len(names) <= MAX_FACTORS:
         raise InputError(f"between 1 and {MAX_FACTORS} different factors are fitted, got {', '.join(names) or 'none'}")
@@ -82,14 +82,14 @@ def fit_factors(
 
 
 class _Asked:
-    """Predictions, each made once."""
+    """Cache of the predictions."""
 
     def __init__(self, predict: Predict, measured_s: Sequence[float], names: Sequence[str]) -> None:
         self._predict, self._measured_s, self.names = predict, measured_s, tuple(names)
         self._known: dict[tuple[tuple[float, ...], int], float] = {}
 
     def error(self, logs: Float64, step: int) -> float:
-        """log(predicted / measured) of a step."""
+        """Return log(predicted / measured) of a step."""
         key = tuple(round(float(value), 9) for value in logs), step
         if key not in self._known:
             factors = {name: math.exp(value) for name, value in zip(self.names, key[0], strict=True)}
@@ -97,11 +97,11 @@ class _Asked:
         return self._known[key]
 
     def errors(self, logs: Float64, steps: Sequence[int]) -> Float64:
-        """float64[steps]: :meth:`error` of each."""
+        """Return float64[steps]: :meth:`error` of each."""
         return np.array([self.error(logs, step) for step in steps])
 
     def slopes(self, logs: Float64, steps: Sequence[int]) -> Float64:
-        """float64[steps, factors]: how each step's log time follows each log factor, by a forward difference."""
+        """Return float64[steps, factors]: d log time / d log factor of each step, by a forward difference."""
         here = self.errors(logs, steps)
         nudged = (logs + _NUDGE * (np.arange(len(logs)) == number) for number in range(len(logs)))
         return np.stack([(self.errors(each, steps) - here) / _NUDGE for each in nudged], axis=1)
@@ -121,7 +121,7 @@ def _check_felt(slopes: Float64, names: Sequence[str]) -> None:
 
 
 def _minimum(asked: _Asked, steps: Sequence[int]) -> Float64:
-    """Gauss-Newton with halved steps where one does not help."""
+    """Run Gauss-Newton; halve a move that increases the cost."""
     here = np.zeros(len(asked.names))
     cost = _cost(asked, here, steps)
     for _ in range(_STEPS):
@@ -146,7 +146,7 @@ def _cost(asked: _Asked, logs: Float64, steps: Sequence[int]) -> float:
 
 
 def _left_out(asked: _Asked, groups: Sequence[object]) -> tuple[float, ...]:
-    """Errors of each group with factors of the others; empty where the others are fewer than the factors."""
+    """Return the errors of each group with factors fitted on the others; empty if a fit has too few steps."""
     found: dict[int, float] = {}
     for members, others in folds(groups):
         if len(others) < len(asked.names):
@@ -157,6 +157,6 @@ def _left_out(asked: _Asked, groups: Sequence[object]) -> tuple[float, ...]:
 
 
 def folds(groups: Sequence[object]) -> Iterator[tuple[list[int], list[int]]]:
-    """Numbers of the members of each group, and of all that are in others; groups as they first come."""
+    """Yield the members of each group and the members of all others; groups in order of appearance."""
     for group in dict.fromkeys(groups):
         yield [n for n, own in enumerate(groups) if own == group], [n for n, own in enumerate(groups) if own != group]

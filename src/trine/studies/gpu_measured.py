@@ -1,7 +1,7 @@
-"""Published times of communication kernels against the load-store level: what ran, what is predicted, how far off.
+"""Comparison of the load-store level with published times of communication kernels.
 
-The measured times are those of presets/measured/fine_grained.csv. Nothing of the GPU models or the kernels is fitted to
-them: models have the sources that ``trine gpu show NAME --sources`` prints, kernels what their source code does
+The measured times come from presets/measured/fine_grained.csv. Neither the GPU models nor the kernels are fitted to
+them: ``trine gpu show NAME --sources`` prints the sources of a model, and the kernels follow their source code
 (:mod:`trine.studies.gpu_kernels`). The error of a point is predicted / measured time - 1.
 """
 
@@ -38,19 +38,19 @@ from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
 from trine.studies.validation import Errors, UnreadRow, Validation, grouped, read_each, read_table
 
 FILE = PRESETS / "measured" / "fine_grained.csv"
-#: Issue 5 of trine: the median of |error| of the judged series.
+#: Target for the median of |error| of the judged series (issue 5 of trine).
 TARGET = 0.25
-#: Issue 15 of trine: all-reduces of up to this on H100 and H200 within 15 % (median), 30 % (90th percentile), +-5 %
-#: (mean).
+#: Largest all-reduce that issue 15 of trine is about: its targets on H100 and H200 are an error of 15 % (median), 30 %
+#: (90th percentile) and +-5 % (mean).
 SMALL_BYTES = 1 << 20
-#: Larger kernels run once: what the L2 still holds from the last round does not matter to them.
+#: Larger kernels run only once, since L2 contents left by an earlier round do not change their time.
 WARM_BYTES = 8 << 20
 
 Build = Callable[[int, int], GpuProgram]
 
 
 def _loads(algorithm: str) -> Build:
-    """FBGEMM's all-reduces, taken as 36 blocks of 512 threads, the reads of all ranks at once."""
+    """Return FBGEMM's all-reduce, assumed to use 36 blocks of 512 threads and to read from all ranks at once."""
 
     def build(size_bytes: int, ranks: int) -> GpuProgram:
         return build_kernel(
@@ -61,19 +61,19 @@ def _loads(algorithm: str) -> Build:
 
 
 def _vllm(size_bytes: int, ranks: int) -> GpuProgram:
-    """One stage or two, as CustomAllreduce::allreduce in vLLM's csrc/custom_all_reduce.cuh says."""
+    """Build vLLM's one- or two-stage all-reduce, chosen as in allreduce in csrc/custom_all_reduce.cuh."""
     one_stage_below = {2: size_bytes + 1, 4: 512 << 10}.get(ranks, 256 << 10)
     chosen = kernels.reads_between_meetings if size_bytes < one_stage_below else kernels.reads_in_two_stages
     return chosen(size_bytes, ranks)
 
 
 def _tensorrt_llm(size_bytes: int, ranks: int) -> GpuProgram:
-    """One step or two, as SelectImplementation in sglang's trt_reduce_internal.cuh says."""
+    """Build TensorRT-LLM's one- or two-step all-reduce, chosen as in sglang's trt_reduce_internal.cuh."""
     oneshot_below = {2: size_bytes + 1, 4: 1 << 20}.get(ranks, 512 << 10)
     return (kernels.oneshot_copied if size_bytes < oneshot_below else kernels.twoshot_copied)(size_bytes, ranks)
 
 
-#: What the rows of a series ran, by name: (payload, ranks) -> program. Of several, the library takes the fastest.
+#: Builders of the measured programs by name: (payload, ranks) -> program. Of several, the library takes the fastest.
 PROGRAMS: Mapping[str, Build] = {
     "put": lambda size, ranks: kernels.copy_kernel("put", size),
     "get": lambda size, ranks: kernels.copy_kernel("get", size),
@@ -100,7 +100,7 @@ PROGRAMS: Mapping[str, Build] = {
 
 
 class Stand(Spec):
-    """What stands for some series, as presets/measured/fine_grained.yaml explains it."""
+    """Setup that predicts one or more series; presets/measured/fine_grained.yaml explains the fields."""
 
     series: list[str]
     cluster: str
@@ -112,40 +112,40 @@ class Stand(Spec):
     traced: bool = False
 
 
-#: By series.
+#: Setups by series.
 STANDS: Mapping[str, Stand] = {
     name: stand
     for stand in (check(Stand, entry, FILE) for entry in cast(list[object], load_mapping(FILE.with_suffix(".yaml"))))
     for name in stand.series
 }
-#: Of the host for a launch, at most: the fastest stream of kernels there is, with an L40 (gpu-benches
-#: gpu-small-kernels/l40.txt: 65 536 bytes at 40 GB/s). What an H200's stream takes, 2.5 us, is the GPU's own:
+#: Upper bound of the host's time per launch, from the fastest known stream of kernels, on an L40 (gpu-benches
+#: gpu-small-kernels/l40.txt: 65 536 bytes at 40 GB/s). On an H200 the GPU itself limits a stream to 2.5 us per kernel.
 HOST_LAUNCH_PS = 1_630_000
-#: Of Python, of its binding to C++, and of PyTorch's dispatcher (1 to 2 us), each call of an operator
-#: (jiahuanglin.xyz, From PyTorch op to kernel launch).
+#: Time per operator call in Python, in its C++ binding, and in PyTorch's dispatcher (1 to 2 us); source:
+#: jiahuanglin.xyz, From PyTorch op to kernel launch.
 _PYTHON_PS, _BINDING_PS, _DISPATCHER_PS = 1_000_000, 1_000_000, 1_500_000
-#: Of the GPU between kernels in a stream beyond those in a graph: the median of what kernels of 64 kB to 24 MB take
-#: longer on an H200 (gpu-benches gpu-small-kernels/h200.txt and h200_graph.txt). It is the GPU's, as the host would be
-#: hidden behind the larger of them, which take 9 us.
+#: GPU time between kernels in a stream beyond the time in a graph: median extra time of kernels of 64 kB to 24 MB on an
+#: H200 (gpu-benches gpu-small-kernels/h200.txt and h200_graph.txt). It is GPU time because the larger kernels take 9 us
+#: and would hide the host.
 _STREAM_PS = 1_200_000
-#: A copy of the input in front of the kernel: launch, and what it takes longer than an empty kernel on an H200 NVL
-#: (assumed: read in a public file whose address was not kept); and its bytes, read and written, at the memory's rate.
+#: Copy of the input before the kernel: launch plus extra time over an empty kernel on an H200 NVL (assumed: read in a
+#: public file whose address was not kept); and the rate at which the memory both reads and writes its bytes.
 _COPY_PS, _COPY_BYTES_PER_S = 1_000_000 + 680_000, 3_352_000_000_000 // 2
-#: sgl-kernel/tests/test_trt_reduce.py: for each size 5000 calls of TensorRT-LLM's kernel, then 5000 of vLLM's, which
-#: copies its input; the host's clock, and nobody waits for the GPU.
+#: sgl-kernel/tests/test_trt_reduce.py makes 5000 calls of TensorRT-LLM's kernel per size, then 5000 of vLLM's, which
+#: copies its input. It times them with the host's clock and never waits for the GPU.
 _CALLS = 5000
 _SIZES = tuple(4 * elements for elements in (512, 4096, 32_768, 262_144, 524_288, 1_048_576, 2_097_152))
-#: Any of these is one or two steps of an all-reduce: what the best of them takes, for the judged series.
+#: One-step and two-step all-reduces; the fastest one predicts the judged series.
 ONE_AND_TWO_SHOT = (
     "one-shot packets", "two-shot packets, 28 blocks", "two-shot packets, 56 blocks", "two-shot between meetings",
 )  # fmt: skip
-#: What `--algorithm` has of the same, with a library's bookkeeping.
+#: The same algorithms as `--algorithm` offers them, with a library's bookkeeping.
 OWN = ("oneshot", "twoshot")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinePoint:
-    """A measured time: series, size as nccl-tests counts it, how it was obtained."""
+    """Measured time of one kernel, with its series, its size as nccl-tests counts it, and its source."""
 
     series: str
     machine: str
@@ -165,9 +165,9 @@ class FinePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FineCompared:
-    """A measured time and its prediction: of ``program``, the fastest of those that stand for it.
+    """Measured time and its prediction with ``program``, the fastest candidate for the series.
 
-    time_ps: of a round behind another. first_ps: of the first round, with an empty L2; what ``trine kernel run`` says.
+    time_ps: a round that follows another. first_ps: the first round, with an empty L2, as in ``trine kernel run``.
     """
 
     point: FinePoint
@@ -177,13 +177,13 @@ class FineCompared:
 
     @property
     def error(self) -> float:
-        """Predicted / measured - 1: positive where the prediction is too slow."""
+        """Predicted / measured time - 1; positive if the prediction is too slow."""
         return self.time_ps / self.point.time_ps - 1
 
 
 @cache
 def read_fine_grained() -> tuple[tuple[FinePoint, ...], tuple[UnreadRow, ...]]:
-    """Return the measured points, and rows that cannot be read; rows without a size are neither."""
+    """Return the measured points and the unreadable rows. Rows without a size are skipped."""
     rows = enumerate(read_table(FILE), 2)
     read = [(f"line {number}", row) for number, row in rows if row["size_bytes"]]
     return read_each(read, lambda line: _point(line[1]), lambda line: (line[1]["series"], line[0]))
@@ -202,7 +202,7 @@ def _point(row: dict[str, str]) -> FinePoint:
 
 
 def chosen(series: Sequence[str] | None = None, largest_bytes: int | None = None) -> tuple[FinePoint, ...]:
-    """Points of some series, all by default, up to a size. Raises InputError for an unknown series."""
+    """Return the points of ``series`` (default: all) up to a size. Raises InputError for an unknown series."""
     for name in series or ():
         if name not in STANDS:
             raise InputError(f"unknown series {name!r}{nearest(name, STANDS)}", field="--series")
@@ -214,13 +214,13 @@ def chosen(series: Sequence[str] | None = None, largest_bytes: int | None = None
 
 
 def compare(points: Iterable[FinePoint], programs: Sequence[str] | None = None) -> tuple[FineCompared, ...]:
-    """Each point with its prediction; ``programs``: names in PROGRAMS, of which the fastest counts, instead of what
-    stands for the series."""
+    """Predict each point with the fastest of ``programs`` (names in PROGRAMS), by default the programs of its
+    series."""
     return tuple(compare_point(point, programs) for point in points)
 
 
 def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> FineCompared:
-    """One of :func:`compare`."""
+    """Predict one point; see :func:`compare`."""
     is_one = point.kernel in EXPERT_PROGRAMS or point.kernel in PRIMITIVE_PROGRAMS
     names = programs or ([point.kernel] if is_one else point.stand.programs)
     stand = point.stand
@@ -234,7 +234,7 @@ def compare_point(point: FinePoint, programs: Sequence[str] | None = None) -> Fi
 
 
 def compared_or_unread(point: FinePoint) -> FineCompared | UnreadRow:
-    """Return :func:`compare_point`'s answer, or why there is none."""
+    """Return :func:`compare_point`'s result, or an UnreadRow with the reason if it fails."""
     try:
         return compare_point(point)
     except TrineError as error:
@@ -244,7 +244,7 @@ def compared_or_unread(point: FinePoint) -> FineCompared | UnreadRow:
 
 @cache
 def loop_ps(cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
-    """What the host sees a call of TensorRT-LLM's and of vLLM's all-reduce take, behind those of smaller sizes, ps."""
+    """Return the host's time per call of TensorRT-LLM's and vLLM's all-reduce, after all smaller sizes, ps."""
     calls = []
     for size in _SIZES[: _SIZES.index(size_bytes) + 1]:
         copied_ps, reads_ps = (predicted_ps(name, cluster, gpus, size)[-1] for name in ("copied", "reads"))
@@ -258,7 +258,7 @@ def loop_ps(cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
 
 @cache
 def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tuple[int, ...]:
-    """Rounds of a program of PROGRAMS on the first ``gpus`` GPUs of a cluster preset, ps: two, of a large one one."""
+    """Return a program's time on the first ``gpus`` GPUs of a cluster preset, ps: two rounds, or one if large."""
     if program in EXPERT_PROGRAMS:
         return (expert_time_ps(program, cluster, gpus),)
     if program in PRIMITIVE_PROGRAMS:
@@ -271,12 +271,12 @@ def predicted_ps(program: str, cluster: str, gpus: int, size_bytes: int) -> tupl
 
 
 def median_error(compared: Iterable[FineCompared]) -> float:
-    """The median of |error|."""
+    """Return the median of |error|."""
     return median(abs(each.error) for each in compared)
 
 
 def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> Errors | None:
-    """All-reduces of up to 1 MiB on H100 and H200, ``traced`` ones, by a profiler, too or not. None: there are none."""
+    """Return errors of all-reduces up to 1 MiB on H100 and H200 (None without any); ``traced``: profiled ones too."""
     errors = [
         each.error
         for each in compared
@@ -289,7 +289,7 @@ def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class KernelValidation(Validation):
-    """Points beside their predictions."""
+    """Measured points with their predictions."""
 
     SCHEMA: ClassVar[str] = "validate-loadstore"
 
@@ -297,18 +297,18 @@ class KernelValidation(Validation):
 
     @property
     def headline(self) -> str:
-        """How many points, and the median of |error|."""
+        """Number of points and median of |error|."""
         if not self.compared:
             return "no point was predicted"
         return f"{len(self.compared)} points, median of |error| {median_error(self.compared):.1%}"
 
     def details(self) -> str:
-        """Return a line a point, by series; then medians, and the worst of all."""
+        """Return one line per point, by series, then the medians and the worst point."""
         table = [_table(self.compared)] if self.compared else []
         return "\n".join([*table, *self.not_predicted_lines()])
 
     def document(self) -> Row:
-        """Return points with times in seconds, and medians."""
+        """Return the points with times in seconds, and the medians."""
         return {
             **self.tables(),
             "median_errors": {name: median_error(mine) for name, mine in _by_series(self.compared).items()},
@@ -340,7 +340,7 @@ class KernelValidation(Validation):
 
 
 def _table(compared: Sequence[FineCompared]) -> str:
-    """A line a point, by series; then medians, and the worst of all."""
+    """Return one line per point, by series, then the medians and the worst point."""
     lines = [f"{'':24} {'size':>8} {'measured':>9} {'simulated':>9} {'error':>6}  {'cold':>7}  program"]
     by_series = _by_series(compared)
     for name, mine in by_series.items():
@@ -358,7 +358,7 @@ def _table(compared: Sequence[FineCompared]) -> str:
 
 
 def _spreads(compared: Sequence[FineCompared]) -> dict[str, Errors]:
-    """Of small all-reduces: all, and those without a profiler, which is not simulated."""
+    """Return the errors of all small all-reduces, and without profiled ones: the profiler is not simulated."""
     found = {"all": small_all_reduces(compared), "without a profiler": small_all_reduces(compared, traced=False)}
     return {name: errors for name, errors in found.items() if errors is not None}
 
@@ -384,10 +384,10 @@ def _verdict(series: str, mine: Sequence[FineCompared]) -> str:
 def round_times_ps(
     program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel, rounds: int = 2
 ) -> tuple[int, ...]:
-    """Time from the end of one round to the end of the next, ps: on each GPU a kernel starts when the one before it has
-    ended there. The first round finds an empty L2, later ones what the one before has left in it.
+    """Return the time from the end of each round to the end of the next, ps.
 
-    The program has one kernel a rank, and its semaphores come back to their initial values.
+    On each GPU a kernel starts when the previous one has ended. Only the first round finds an empty L2.
+    The program needs one kernel per rank, and its semaphores must return to their initial values.
     """
     whole, ranks = repeated(program, rounds), program.num_ranks
     before = [[] if task < ranks else [task - ranks] for task in range(whole.num_kernels)]
@@ -403,7 +403,7 @@ def round_times_ps(
 
 
 def repeated(program: GpuProgram, rounds: int) -> GpuProgram:
-    """The kernels of all ranks, ``rounds`` times one after the other; they share buffers and semaphores."""
+    """Return a program with the kernels of all ranks ``rounds`` times in a row, on the same buffers and semaphores."""
 
     def ptr(offsets: Int64) -> Int64:
         total = int(offsets[-1])
@@ -421,16 +421,16 @@ def repeated(program: GpuProgram, rounds: int) -> GpuProgram:
     )
 
 
-#: DeepEP's kernels as it measured them. GPUs of a node.
+#: DeepEP's kernels in DeepEP's own measurements: GPUs per node.
 NODE = 8
-#: Tokens of a rank (DeepEP docs/legacy.md): of a batch in pretraining, and in decoding.
+#: Tokens per rank (DeepEP docs/legacy.md) in a pretraining batch and in decoding.
 MANY, FEW = 4096, 128
-#: Experts of its test of the low-latency kernels (tests/test_low_latency.py of commit de8cfca, whose README has the
-#: times); where they do not divide, those of DeepSeek-V3 are taken.
+#: Experts in DeepEP's test of the low-latency kernels (tests/test_low_latency.py of commit de8cfca, whose README has
+#: the times). If the GPUs do not divide this number, trine uses DeepSeek-V3's experts.
 TESTED_EXPERTS = 288
-#: Of all ranks together: tokens of the smaller of the two runs that stand for many tokens across nodes.
+#: Tokens of all ranks in the smaller of the two runs that extrapolate to many tokens across nodes.
 TOKENS_ACROSS = 8192
-#: What a row ran -> collective, algorithm, tokens. Many tokens are drawn alike on all ranks, which folds in a node.
+#: Program name -> collective, algorithm, tokens. Large batches use the same draws on all ranks, so that a node folds.
 EXPERT_PROGRAMS = {
     f"{algorithm} {op}": (f"moe_{op}", algorithm, MoeOptions(tokens=tokens, draws=draws))
     for algorithm, tokens, draws in (("low-latency", FEW, "random"), ("normal", MANY, ROTATED))
@@ -440,10 +440,10 @@ EXPERT_PROGRAMS = {
 
 @cache
 def expert_time_ps(program: str, cluster: str, gpus: int) -> int:
-    """One of EXPERT_PROGRAMS on the first ``gpus`` GPUs of as many nodes as that needs; the L2 is empty.
+    """Return the time of one of EXPERT_PROGRAMS on the first ``gpus`` GPUs, on the fewest nodes, with an empty L2.
 
-    Many tokens across nodes are not simulated, as nothing folds there: their time lies on a straight line through those
-    of TOKENS_ACROSS / ``gpus`` tokens a rank and of twice as many.
+    Many tokens across nodes are not simulated because nothing folds there. Their time is extrapolated linearly from
+    runs of TOKENS_ACROSS / ``gpus`` tokens per rank and twice that number.
     """
     op, algorithm, moe = EXPERT_PROGRAMS[program]
     if algorithm == "low-latency":

@@ -30,8 +30,7 @@ from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result, timeline
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
-from trine.results.screen import wrapped_at
-from trine.results.text import wrapped
+from trine.results.text import wrapped, wrapped_at
 from trine.results.waits import releasers, wait_reasons
 from trine.simulation import simulate
 from trine.simulation.recorded import first_known, gpus_under, timing

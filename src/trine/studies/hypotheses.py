@@ -1,4 +1,4 @@
-"""What could be wrong with a machine or a run, each as a prediction that a measurement can be compared with."""
+"""Possible problems of a machine or a run, each as a prediction to compare with a measurement."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from trine.collectives.nccl import Collectives
 from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime
 from trine.errors import TrineError
 
-#: Kinds of causes, each as likely as the next before anything is measured; those of one kind share its part.
+#: Kinds of causes. All kinds have the same prior probability; causes of one kind share it.
 NVLS, ALGORITHM, CHANNELS, LAUNCH = "nvls", "algorithm", "channels", "launch"
 NICS, NETWORK, TCP, LINKS, PCIE = "nics", "network", "tcp", "links", "pcie"
 LATE, SHARE = "late", "share"
 KINDS = (NVLS, ALGORITHM, CHANNELS, LAUNCH, NICS, NETWORK, TCP, LINKS, PCIE, LATE, SHARE)
 
-#: Parts of the catalogue's Ethernet of 100 Gb/s (8 GB/s) that sockets carry, by the CPU cores that copy. On a TCP
-#: network of 100 Gb/s 1.1 to 6 GB/s were measured, by number of sockets (github.com/NVIDIA/nccl/issues/450).
+#: Fractions of the catalogue's 100 Gb/s Ethernet (8 GB/s) achieved by sockets, depending on the copying CPU cores.
+#: Measured on a 100 Gb/s TCP network: 1.1 to 6 GB/s, by number of sockets (github.com/NVIDIA/nccl/issues/450).
 TCP_PARTS = (1.0, 0.5, 0.25, 0.125)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hypothesis:
-    """A cause and the times that it would bring, one for each size in question, in picoseconds.
+    """A cause and its predicted times in picoseconds, one for each examined size.
 
-    ``kind``: one of :data:`KINDS`. ``fitted``: one number of it was taken from the measurement itself.
+    ``kind``: one of :data:`KINDS`. ``fitted``: one of its parameters comes from the measurement itself.
     """
 
     kind: str
@@ -38,9 +38,9 @@ class Hypothesis:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a machine should take for some sizes (bytes, ascending), and what it would take with each cause.
+    """Expected times of a machine for some sizes (bytes, ascending), usually and with each cause.
 
-    ``causes`` of the same name are one cause, of which something is unknown.
+    ``causes`` of the same name are variants of one cause with an unknown parameter.
     """
 
     sizes: tuple[int, ...]
@@ -48,7 +48,7 @@ class Expected:
     causes: tuple[Hypothesis, ...]
 
     def at(self, places: Sequence[int]) -> Expected:
-        """The same of some of the sizes, by their places."""
+        """Return the expectation for some of the sizes, by their positions."""
         return Expected(
             sizes=tuple(self.sizes[i] for i in places),
             usual=tuple(self.usual[i] for i in places),
@@ -57,11 +57,11 @@ class Expected:
 
 
 def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> Expected:
-    """Predict a collective as it should be, and with every cause that this cluster allows, in a fixed order.
+    """Predict a collective on a healthy machine, and with every cause possible on this cluster, in a fixed order.
 
     Raises
     ------
-    InputError: what :meth:`trine.collectives.nccl.Collectives.predict` refuses.
+    InputError: as :meth:`trine.collectives.nccl.Collectives.predict`.
     """
     library = Collectives(cluster, None, options)
     usual = tuple(library.predict(op, size) for size in sizes)
@@ -75,7 +75,7 @@ def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveO
 
 
 def _times(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> tuple[int, ...] | None:
-    """Predicted times; None where the library has no such way, or the GPUs are cut off."""
+    """Return predicted times, or None if the library lacks the option or the GPUs are disconnected."""
     try:
         library = Collectives(cluster, None, options)
         return tuple(library.predict(op, size).time_ps for size in sizes)
@@ -87,7 +87,7 @@ _Variant = tuple[str, str, str, Cluster, CollectiveOptions]
 
 
 def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant]:
-    """The same machine, used otherwise."""
+    """Yield variants with other library settings on the same machine."""
     if options.nvls is not False:
         yield (
             NVLS,
@@ -126,7 +126,7 @@ def _software(op: str, cluster: Cluster, options: CollectiveOptions) -> Iterator
 
 
 def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant]:
-    """The same run on a machine with something missing."""
+    """Yield variants of the same run on a degraded machine."""
     classes = {link.link_class for link in cluster.links}
     if SCALE_OUT in classes:
         per_node = nics_per_node(cluster)
@@ -174,7 +174,7 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
 
 
 def late(delay_ps: int, usual_ps: Sequence[int]) -> Hypothesis:
-    """Each call starts so much later."""
+    """Return the hypothesis that each call starts ``delay_ps`` late."""
     return Hypothesis(
         kind=LATE,
         name=f"each call starts {delay_ps / 1e6:.3g} us late",
@@ -185,7 +185,7 @@ def late(delay_ps: int, usual_ps: Sequence[int]) -> Hypothesis:
 
 
 def at_share(share: float, usual_ps: Sequence[int]) -> Hypothesis:
-    """Every size at a share of the speed."""
+    """Return the hypothesis that every size runs at a share of the predicted speed."""
     return Hypothesis(
         kind=SHARE,
         name=f"everything runs at {share:.0%} of the predicted speed",
@@ -197,7 +197,7 @@ def at_share(share: float, usual_ps: Sequence[int]) -> Hypothesis:
 
 
 def nics_per_node(cluster: Cluster) -> int:
-    """NICs of the node that has most; links out of a node where the cluster has no NICs as devices."""
+    """Return the largest number of NICs of any node; 1 if the cluster has no NIC devices."""
     count: dict[str | None, int] = {}
     for device in cluster.devices:
         if device.kind == NIC:
@@ -217,7 +217,7 @@ def _scaled(cluster: Cluster, link_class: str, factor: float) -> Cluster:
 
 
 def _by_tcp(cluster: Cluster, part: float) -> Cluster | None:
-    """Every scale-out link as a part of the catalogue's Ethernet of 100 Gb/s, or slower if it was; None where it is."""
+    """Return the cluster with scale-out links capped at ``part`` of 100 Gb/s Ethernet; None if they are Ethernet."""
     from trine.cluster.presets import link_named
 
     ethernet = link_named("ethernet-100")

@@ -1,14 +1,14 @@
-"""How likely a measured curve is, if a machine should have taken other times: one number for the whole curve.
+"""Likelihood of a measured curve given the expected times: one number for the whole curve.
 
-A prediction misses a machine's curve in three ways: by much the same factor over many sizes, by a few per cent from one
-measurement to the next, and now and then by a jump at a single size. So the logarithm of measured / predicted, counted
-in standard deviations of the prediction's own band, is taken as a stationary process over the binary logarithm of the
-size, whose correlation fades over octaves, not over rows: to measure more sizes in the same octaves adds little, and
-neither a verdict nor an order of causes hangs on how densely one measured.
+A prediction misses a machine's curve in three ways: by about the same factor over many sizes, by a few per cent from
+one measurement to the next, and occasionally by a jump at a single size. The model is a stationary process over the
+binary logarithm of the size. Its values are log(measured / predicted) in standard deviations of the prediction's band.
+The correlation fades over octaves, not over rows. More sizes in the same octaves therefore add little, and neither
+the verdict nor the ranking of causes depends on how densely the sizes are spaced.
 
-Which cause the curve speaks for, and whether for any (:func:`weigh`): before anything is measured each kind of cause is
-as likely as the next. Causes with an unknown number (how late, which share, from where to where) are averaged over it,
-so that they do not win by being able to fit.
+:func:`weigh` ranks the causes and decides whether the curve supports any. The prior gives each kind of cause the same
+probability. Causes with an unknown number (the delay, the share, the range of sizes) are averaged over it, so that
+flexibility alone does not make them win.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import numpy as np
 from trine.arrays import Float64
 from trine.studies.hypotheses import Expected, Hypothesis, at_share, late
 
-#: A band holds 80 %: from here below to here above the middle, in standard deviations.
+#: Width of an 80 % band, from its lower to its upper edge, in standard deviations.
 _BAND_SIGMAS = 2 * NormalDist().inv_cdf(0.9)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """How predictions miss. Standard deviations in those of the band; probabilities as parts of 1.
+    """Distribution of prediction errors. Standard deviations are relative to the band's; probabilities are fractions.
 
     ``drift``: of the slow part, whose correlation falls to 1/e over ``octaves``. ``repeat``: of each measurement (0.1
-    is 2 to 3 %; given, not fitted). A part ``stray`` of the sizes misses by ``stray_by`` more, each for itself; on a
-    part ``wide`` of the machines all but ``repeat`` is ``wide_by`` times as large.
+    is 2 to 3 %; assumed, not fitted). A fraction ``stray`` of the sizes misses by ``stray_by`` more, independently. On
+    a fraction ``wide`` of the machines, everything except ``repeat`` is ``wide_by`` times as large.
     """
 
     drift: float
@@ -46,18 +46,18 @@ class Noise:
     wide_by: float
 
 
-#: Fitted by ``benchmarks/fit_check_noise.py`` to what predictions left of each machine that had no part in them.
+#: Fitted by ``benchmarks/fit_check_noise.py`` to the residuals of each machine, predicted without its measurements.
 NOISE = Noise(drift=0.576, octaves=18.3, repeat=0.1, stray=0.0541, stray_by=0.959, wide=0.289, wide_by=2.55)
 
 
 def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Float64:
-    """The standard deviation of log(measured / predicted) that a band of 80 % says, by size."""
+    """Return the standard deviation of log(measured / predicted) implied by an 80 % band, by size."""
     sigma: Float64 = np.log(np.asarray(high_ps, float) / np.asarray(low_ps, float)) / _BAND_SIGMAS
     return sigma
 
 
 def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) -> Float64:
-    """Logarithm of the likelihood of curves.
+    """Return the logarithm of the likelihood of curves.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) 
 
     Returns
     -------
-    (curves,), natural logarithms of densities; only differences between curves of the same sizes mean something.
+    (curves,), natural logarithms of densities; only differences between curves of the same sizes are meaningful.
     """
     octaves = np.log2(np.asarray(sizes, float))
     usual = _filtered(missed, octaves, noise, 1.0)
@@ -76,7 +76,7 @@ def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) 
 
 
 def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) -> Float64:
-    """A Kalman filter of the slow part along the sizes; each size is ordinary or a stray, weighed by what it shows."""
+    """Run a Kalman filter of the slow part along the sizes; its posterior decides how likely each size is a stray."""
     level = (factor * noise.drift) ** 2
     kinds = (
         (math.log1p(-noise.stray), noise.repeat**2),
@@ -105,28 +105,28 @@ def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) ->
     return total
 
 
-#: Two causes whose times differ by no more than this at any measured size cannot be told apart.
+#: Two causes are indistinguishable if their times differ by no more than this at every measured size.
 ALIKE = math.log(1.03)
-#: What is tried of an unknown number: delays of 2 us to 16 ms, shares of the speed of 1 / 1.1 to 1 / 32.
+#: Grid of the unknown numbers: delays of 2 us to 16 ms, shares of the speed of 1 / 1.1 to 1 / 32.
 DELAYS_PS = tuple(round(2e6 * 2 ** (i / 4)) for i in range(53))
 SHARES = tuple(2 ** (-i / 8) for i in range(1, 41))
-#: A sound machine may be faster than predicted: so often, and by up to four times.
+#: Probability that a sound machine is faster than predicted, and the factors tried, up to four.
 FASTER = 0.1
 FASTER_BY = tuple(2 ** (i / 4) for i in range(1, 9))
-#: A cause that trine does not know slows all sizes between two of these (octaves) by one of these factors; or each size
-#: by another, whose logarithm is near this one, as far off, and changes within so many octaves.
+#: An unknown cause slows all sizes between two edges, on a grid of this many octaves, by one of these factors. Or its
+#: factor changes with the size: the logarithm has this mean and standard deviation, and correlates over these octaves.
 EDGE_OCTAVES = 2
 SLOWER_BY = (1.5, 2.0, 3.0, 4.5, 7.0, 12.0, 25.0)
 CHANGING, CHANGING_OCTAVES = math.log(2.5), 4.0
-#: Decimals of what is said: logarithms and exponentials of vectors differ in the last bit from CPU to CPU.
+#: Decimals of the results: logarithms and exponentials of vectors differ in the last bit between CPUs.
 DIGITS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weighed:
-    """A cause, and how probable it is if there is one.
+    """A cause, and its probability given that there is a cause.
 
-    ``left``: root mean square of log(measured / its times); of causes of the same name, the least.
+    ``left``: root mean square of log(measured / its times); the smallest for causes with the same name.
     """
 
     cause: Hypothesis
@@ -136,15 +136,15 @@ class Weighed:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """``log_odds``: natural logarithm of how much better the curve fits to a cause, known or not, than to a sound
-    machine. ``causes``: the known ones, most probable first; ``unknown``: the probability that it is none of them."""
+    """``log_odds``: natural logarithm of the likelihood ratio between any cause, known or not, and a sound machine.
+    ``causes``: the known ones, most probable first; ``unknown``: the probability of an unknown cause."""
 
     log_odds: float
     causes: tuple[Weighed, ...]
     unknown: float
 
     def alike(self, cause: Hypothesis) -> tuple[str, ...]:
-        """Names of the other causes that cost the same at every measured size."""
+        """Return the names of the other causes with the same times at every measured size."""
         mine = np.log(np.asarray(cause.times_ps, float))
         others = [each.cause for each in self.causes if each.cause.name != cause.name]
         return tuple(
@@ -155,7 +155,7 @@ class Weights:
 def weigh(
     expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE, excluded: Collection[str] = ()
 ) -> Weights:
-    """Compare a curve with a sound machine and with every cause that would make it slower somewhere.
+    """Compare a curve with a sound machine and with every cause that would slow it at any size.
 
     ``excluded``: kinds of causes that the log itself rules out.
     """
@@ -164,7 +164,7 @@ def weigh(
     missed = np.log(np.asarray(measured_ps, float) / usual)
 
     def fits(slowed: Float64) -> Float64:
-        """Log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
+        """Return log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
         return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
 
     factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
@@ -191,7 +191,7 @@ _Fits = Callable[[Float64], Float64]
 
 
 def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
-    """The causes that can be predicted and slow something; of those of one name the one that fits best."""
+    """Return the predictable causes that slow any size: the best fit per name, with that name's mean likelihood."""
     slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
     kept = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
     if not kept:
@@ -222,7 +222,7 @@ def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothe
 
 
 def _best(values: Sequence[float], fit: Float64) -> float:
-    """The value that fits best, between grid points by a parabola through three of them (in logarithms)."""
+    """Return the value with the best fit, interpolated by a parabola through three grid points (in logarithms)."""
     i = int(fit.argmax())
     if not 0 < i < len(values) - 1:
         return values[i]
@@ -232,9 +232,9 @@ def _best(values: Sequence[float], fit: Float64) -> float:
 
 
 def _unknown(slow: Float64, sigma: Float64, sizes: Sequence[int], noise: Noise) -> float:
-    """How much better (logarithm) a curve fits a slowness of no known cause than a sound machine.
+    """Return the log likelihood ratio between an unknown cause of slowness and a sound machine.
 
-    slow: log(measured / predicted), 0 where the machine is faster than predicted, which speaks for no cause.
+    slow: log(measured / predicted), clipped at 0 because a faster machine is no evidence for a cause.
     """
     curves = np.concatenate([np.zeros((1, len(slow))), _boxes(sizes)])
     fit = log_likelihood((slow - curves) / sigma, sizes, noise)
@@ -244,7 +244,7 @@ def _unknown(slow: Float64, sigma: Float64, sizes: Sequence[int], noise: Noise) 
 
 
 def _boxes(sizes: Sequence[int]) -> Float64:
-    """Curves that are slower between two sizes: (curves, sizes), logarithms of the factor."""
+    """Return curves that are slower between two sizes: (curves, sizes), logarithms of the factor."""
     octaves = np.log2(np.asarray(sizes, float))
     first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
     edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)

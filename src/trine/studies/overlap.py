@@ -14,7 +14,7 @@ from trine.parallel.plan import OVERLAPS, Plan
 from trine.results import Result
 from trine.results.plot import breakdown
 from trine.results.report import Report, Row, Table
-from trine.results.screen import wrapped_at
+from trine.results.text import wrapped_at
 from trine.simulation import simulate
 from trine.simulation.options import SimulateOptions
 from trine.units import format_time

@@ -159,6 +159,11 @@ class Answers:
         except (ValueError, TypeError, KeyError):  # a line that is not whole: a kill in the middle of a write
             return
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all kept answers, in seconds."""
+        return sum(answer.cpu_s for answer in self._known.values())
+
     def get(self, row: TrainingRow, ask: Ask) -> Predicted | None:
         """Return the kept answer, or None."""
         return self._known.get(_key(row, ask))

@@ -1,13 +1,13 @@
-"""At most three factors a source and GPU, fitted on rows that the judged ones are not among.
+"""Cross-validated fit of up to three factors per source and GPU.
 
-Rows are predicted once as they are and once with factors fitted on all of them; around the second prediction a step
-follows the factors along its critical path (:meth:`trine.studies.replay_rows.Predicted.scaled`), so that fits which
-leave a group out cost no simulation. A group is a model of the source, or, where it has one model, a number of GPUs.
+Rows are predicted once without factors and once with factors fitted on all of them. Around the second prediction, a
+step's time follows the factors along its critical path (:meth:`trine.studies.replay_rows.Predicted.scaled`), so that
+leave-one-group-out fits need no simulation. A group is a model of the source, or a number of GPUs if it has one model.
 
-This is the fit of ``trine validate``. Unlike that of ``trine calibrate --step`` (:mod:`trine.studies.factor_fit`) it
-must give factors for every source, however few its rows are and whatever they tell apart, of rows that nobody can
-measure again. So each factor has a prior around 1, which holds one that no row shows, where the other fit refuses it;
-and errors far beyond the noise count in proportion, not squared, so that a row with a wrong fact moves no factor far.
+``trine validate`` uses this fit. Unlike the fit of ``trine calibrate --step`` (:mod:`trine.studies.factor_fit`), it
+must give factors for every source, even with few or similar rows, and nobody can measure the rows again. Each factor
+therefore has a prior around 1, which fixes factors that the rows do not determine; the other fit refuses them. Errors
+far beyond the noise count linearly, not squared, so that a row with a wrong fact moves no factor far.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trine.studies.validation import Validation, grouped
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedStep:
-    """A row and its prediction; ``calibrated_s``: with factors fitted on other rows of the source, None without."""
+    """A row and its prediction; ``calibrated_s``: the step with factors fitted on other rows of the source, or None."""
 
     row: TrainingRow
     answer: Predicted
@@ -112,37 +112,37 @@ class StepValidation(Validation):
         return tuple(step for step in self.steps if step.answer.why_not)
 
 
-#: A source with fewer rows fits one factor: that of compute.
+#: A source with fewer rows fits only the compute factor.
 LEAST_FOR_THREE = 8
-#: Standard deviations of the log errors of rows, and of the log factors before anything is known of them.
+#: Standard deviation of the rows' log errors, and prior standard deviations of the log factors.
 NOISE, PRIORS = 0.06, (0.4, 0.7, 0.7)
-#: Errors beyond so many standard deviations count in proportion, not squared: an outlier moves no factor far.
+#: Errors beyond this number of standard deviations count linearly, not squared, so that outliers move no factor far.
 HUBER = 1.5
 _STEPS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class AskedStep:
-    """A row, its prediction, and the factors that this was asked with."""
+    """A row, its prediction, and the factors of that prediction."""
 
     row: TrainingRow
     answer: Predicted
     asked: Triple = ONES
 
     def log_error(self, factors: Triple) -> float:
-        """log(predicted / measured) under other factors."""
+        """Return log(predicted / measured) under other factors."""
         assert self.row.step_s is not None
         return float(np.log(self.answer.scaled(factors, self.asked) / self.row.step_s))
 
     def slopes(self, factors: Triple) -> Float64:
-        """How the log of the step follows the log of each factor: float64[3]."""
+        """Return the derivative of the log step time by the log of each factor: float64[3]."""
         moved = np.array([s * f / a for s, f, a in zip(self.answer.shares, factors, self.asked, strict=True)])
         slopes: Float64 = moved / (1 - sum(self.answer.shares) + moved.sum())
         return slopes
 
 
 def fit(steps: Sequence[AskedStep], num_factors: int = 3) -> Triple:
-    """The factors (the first so many) that make the errors of ``steps`` and the priors' least.
+    """Return the factors that minimise the errors of ``steps`` and the priors; after ``num_factors`` they are 1.
 
     Gauss-Newton on log(predicted / measured) / noise, with Huber's weights, and log factor / prior.
     """
@@ -167,16 +167,16 @@ def _triple(logs: Float64) -> Triple:
     return found[0], found[1], found[2]
 
 
-#: Predicts rows as asked.
+#: Predicts rows under the given settings.
 Again = Callable[[Sequence[TrainingRow], Ask], Sequence[Predicted]]
 
 
 def calibrated(
     steps: Sequence[ComparedStep], again: Again | None = None, usual: Ask | None = None
 ) -> tuple[ComparedStep, ...]:
-    """Each row with the step that factors fitted on the other groups of its source and GPU give.
+    """Return each row with its step time under factors fitted on the other groups of its source and GPU.
 
-    again: predicts rows with factors, in place of their critical paths alone; ``usual`` is what was asked before.
+    again: simulates rows with factors instead of scaling critical paths only. usual: the earlier settings.
     """
     found: dict[str, ComparedStep] = {}
     counted = [step for step in steps if not step.row.apart and not step.answer.why_not]
@@ -189,7 +189,7 @@ def calibrated(
 
 
 def refined(steps: list[AskedStep], num_factors: int, again: Again | None, usual: Ask | None = None) -> list[AskedStep]:
-    """The same rows predicted anew with factors fitted on all of them."""
+    """Predict the rows again with factors fitted on all of them."""
     if again is None:
         return steps
     asked = asked_factors(fit(steps, num_factors))
@@ -201,12 +201,12 @@ def refined(steps: list[AskedStep], num_factors: int, again: Again | None, usual
 
 
 def asked_factors(factors: Triple) -> Triple:
-    """Factors as a simulation is asked for them: to three digits, so that kept answers serve again."""
+    """Round factors to three digits for a simulation, so that it can reuse cached answers."""
     return round(factors[0], 3), round(factors[1], 3), round(factors[2], 3)
 
 
 def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]:
-    """Seconds of each row by factors of the other groups; None where there is no other group."""
+    """Return the step time of each row in seconds, with factors of the other groups; None without other groups."""
     groups = _groups([step.row for step in steps])
     found: list[float | None] = [None] * len(steps)
     for members, others in folds(groups):
@@ -223,5 +223,5 @@ def _groups(rows: Sequence[TrainingRow]) -> list[str]:
 
 
 def words(factors: Triple, names: Sequence[str] = USUAL_FACTORS) -> str:
-    """Factors in words."""
+    """Return the factors as text."""
     return ", ".join(f"{name} x {value:.3g}" for name, value in zip(names, factors, strict=True))

@@ -38,8 +38,8 @@ class Origin:
     def line(self) -> str:
         """The first line of the printed report."""
         changed = "" if self.is_current else "; data or code changed since"
-        cost = f"about {max(1, round(self.cpu_s / 60))} min of CPU time"
-        return f"stored report of trine {self.version}{changed}: --again replays all rows ({cost})"
+        minutes = max(1, round(self.cpu_s / 60))
+        return f"stored report of trine {self.version}{changed}: --again replays all rows ({minutes} CPU min)"
 
 
 @cache

@@ -1,7 +1,7 @@
 """Published training steps (presets/measured/training) as jobs: a row -> model, plan, cluster, software.
 
-Rows keep what their source states. What it does not is blank there, taken from ``sources.yaml``, and listed in
-:attr:`TrainingRow.open`.
+Rows hold only values that their source states. Other cells are blank; their values come from ``sources.yaml`` and
+are listed in :attr:`TrainingRow.open`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from trine.workload.synthesis.spec import Transformer
 FOLDER = PRESETS / "measured" / "training"
 ULTRASCALE = "ultrascale"
 GPUS_PER_NODE = 8
-#: Columns whose value decides the step: where blank, the row says so.
+#: Columns that decide the step's time; :attr:`TrainingRow.open` lists the blank ones.
 DECISIVE = ("vocab", "sequence", "micro_batch", "recompute", "sequence_parallel", "sharding")
-#: Columns of a layout -> those of a step.
+#: Column names in layouts.csv.gz -> in steps.csv.gz.
 _LAYOUT_NAMES = {
     "ffn_hidden": "ffn", "seq_len": "sequence", "TP": "tp", "PP": "pp", "DP": "dp", "iteration_s": "step_s",
     "tied_embeddings": "tied",
 }  # fmt: skip
 CLEAN, SLOW = "clean", "slow"
-#: What follows the last layer: the head stays with the loss.
+#: Stage starts after the last transformer layer; the head and the loss share a stage.
 _BEHIND = ("final_norm", "head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSource:
-    """A source of rows: an entry of ``sources.yaml``, which says what each field means."""
+    """A source of rows: an entry of ``sources.yaml``, which documents each field."""
 
     key: str
     title: str
@@ -61,7 +61,7 @@ class TrainingSource:
         return _of_gpu(self.cluster, gpu)
 
     def profile(self) -> Software:
-        """The profile of its software, with its options."""
+        """Return the profile of the source's software, with the source's operator options."""
         software = load_software(self.software)
         return software.model_copy(update={"operators": software.operators.model_copy(update=self.operators)})
 
@@ -83,8 +83,8 @@ def _of_gpu(known: str | Mapping[str, str], gpu: str) -> str:
 class TrainingRow:
     """One measured step, or a layout without a result (``step_s`` None).
 
-    facts: columns by name, as the source states them. apart: why it does not count, empty where it does. fault: why
-    the row cannot be read; validation lists it and goes on.
+    facts: columns by name, as the source states them. apart: the reason the row does not count, or empty. fault: the
+    reason the row cannot be read, or empty; validation lists it and goes on.
     """
 
     name: str
@@ -95,7 +95,7 @@ class TrainingRow:
     fault: str = ""
 
     def whole(self, column: str, default: int | None = None) -> int:
-        """A column as a whole number: what the row states, else what the source fills in, else ``default``."""
+        """Return a column as a whole number: the row's value, the source's fill-in value, or ``default``."""
         value = self.facts.get(column) or self.source.fill.get(column) or default
         if value is None:
             raise InputError(f"{self.name} does not state it, and there is no default", field=column)
@@ -121,12 +121,12 @@ class TrainingRow:
 
     @property
     def scale(self) -> str:
-        """A word of :data:`trine.results.headline.SCALES`."""
+        """Name from :data:`trine.results.headline.SCALES`."""
         return scale_of(self.num_nodes)
 
     @property
     def gpu(self) -> str:
-        """The name of the GPU of ours."""
+        """trine's name of the GPU."""
         return gpu_of(self.source.cluster_of(self.facts["gpu"]))
 
     @property
@@ -135,7 +135,7 @@ class TrainingRow:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What the source leaves open, in words."""
+        """Open points of the source, as text."""
         blank = tuple(
             f"{name.replace('_', ' ')}: assumed {self.source.fill[name]}" if name in self.source.fill
             else f"{name.replace('_', ' ')} not stated"
@@ -145,7 +145,7 @@ class TrainingRow:
         return (*self.source.open, *blank)
 
     def _matters(self, column: str) -> bool:
-        """Whether a column decides anything of this layout."""
+        """Return True if a column has an effect on this layout."""
         degree = {"sequence_parallel": "tp", "sharding": "dp"}.get(column)
         return degree is None or self.whole(degree, 1) > 1
 
@@ -154,7 +154,7 @@ class TrainingRow:
         return self.facts["precision"]
 
     def transformer(self) -> Transformer:
-        """The model's shapes."""
+        """Return the model's shapes."""
         facts = dict(self.source.model)
         sequence, hidden, heads = (self.whole(name) for name in ("sequence", "hidden", "heads"))
         positions = facts.pop("positions", None)
@@ -169,7 +169,7 @@ class TrainingRow:
         )  # fmt: skip
 
     def plan(self, micro_batches: int | None = None) -> Plan:
-        """The layout; with so many micro-batches in place of the row's."""
+        """Return the layout, with ``micro_batches`` in place of the row's number if set."""
         sizes = {name: self.whole(name, 1) for name in ("dp", "tp", "pp", "cp", "virtual_stages")}
         batch = self.whole("global_batch") // sizes["dp"]
         micro_batch = min(batch, self.whole("micro_batch", batch))
@@ -198,24 +198,24 @@ class TrainingRow:
         return -(-plan.batch // plan.micro_batch)
 
     def _cuts(self, parts: int) -> tuple[str, ...]:
-        """Names of the layers that begin later stages: as stated, else evenly as :func:`even_layers` does."""
+        """Return the layers that begin later stages: as stated, or evenly split by :func:`even_layers`."""
         stated = self.facts.get("stage_layers")
         return layer_cuts(stated) if stated else layer_cuts(even_layers(self.whole("layers"), parts))
 
     def load_cluster(self) -> Cluster:
-        """The machine, with the bandwidth between nodes that its source shows, where it does."""
+        """Return the machine, with the bandwidth between nodes from its source if published."""
         name, has_fabric = self.source.cluster_of(self.facts["gpu"]), self.source.key == ULTRASCALE
         kind = "reduce_scatter" if self.facts.get("sharding") == "zero1" else "all_reduce"
         return _cluster(name, self.num_gpus, fabric_bandwidth(kind, self.replica_nodes) if has_fabric else 0)
 
     @property
     def replica_nodes(self) -> int:
-        """Nodes that the ranks of one stage lie on: replicas, and the tensor-parallel ranks of each."""
+        """Nodes of one stage: its replicas, and the tensor-parallel ranks of each."""
         return max(1, self.whole("tp", 1) * self.whole("dp", 1) // GPUS_PER_NODE)
 
 
 def whole_number(value: object, column: str, least: int = 1) -> int:
-    """Return a cell of a table as a whole number. Raises InputError if it is none, or smaller than ``least``."""
+    """Return a table cell as a whole number. Raises InputError for other text, or a number below ``least``."""
     text = str(value).strip()
     if not text.isdecimal() or int(text) < least:
         raise InputError(f"must be a whole number of at least {least}, got {text[:40]!r}", field=column)
@@ -223,10 +223,10 @@ def whole_number(value: object, column: str, least: int = 1) -> int:
 
 
 def layer_cuts(counts: str | Sequence[int]) -> tuple[str, ...]:
-    """Names of the layers that begin later stages, of so many layers each; as text, ``8|8|8|4``.
+    """Return the names of the layers that begin later stages; ``counts``: layers per stage, or text ``8|8|8|4``.
 
-    Of stages without layers the last has head and loss, and those before it pass on what they get; none where too many
-    are without: the software's rule has the last word.
+    Of the empty stages, the last holds the head and the loss, and earlier ones forward their input. More than three
+    empty stages return no cuts: the software's rule then places the layers.
     """
     stated = counts.split("|") if isinstance(counts, str) else counts
     numbers = [whole_number(count, "stage_layers", least=0) for count in stated]
@@ -239,7 +239,7 @@ def layer_cuts(counts: str | Sequence[int]) -> tuple[str, ...]:
 
 
 def even_layers(layers: int, parts: int) -> list[int]:
-    """Layers of each part: equal; else the first and last have one fewer, for embedding and head; else larger first."""
+    """Return the layers per part: equal, or one fewer in the first and last (embedding, head), or larger first."""
     if layers % parts and not (layers + 2) % parts and parts > 1:
         each = (layers + 2) // parts
         return [each - 1, *[each] * (parts - 2), each - 1]
@@ -247,29 +247,29 @@ def even_layers(layers: int, parts: int) -> list[int]:
 
 
 def check_sources(asked: Sequence[str] | None, known: Sequence[str]) -> None:
-    """Raises InputError for a source that no bundled row is of."""
+    """Raise InputError for a source without bundled rows."""
     for name in asked or ():
         if name not in known:
             raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
 
 
 def load_sources() -> Mapping[str, TrainingSource]:
-    """All sources by key."""
+    """Return all sources by key."""
     return _sources()
 
 
 def load_rows() -> tuple[TrainingRow, ...]:
-    """All measured steps but the layouts of Ultra-Scale, in the order of the file."""
+    """Return all measured steps except the layouts of Ultra-Scale, in the order of the file."""
     return tuple(_row(facts["source"], facts) for facts in _table("steps.csv.gz"))
 
 
 def load_layouts() -> tuple[TrainingRow, ...]:
-    """All layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
+    """Return all layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
     return tuple(_row(ULTRASCALE, facts) for facts in _table("layouts.csv.gz"))
 
 
 def _row(key: str, facts: Mapping[str, str]) -> TrainingRow:
-    """Return a row; one that cannot be read has its ``fault``."""
+    """Return a row; if it cannot be read, its ``fault`` gives the reason."""
     try:
         source = _sources().get(key) or _unknown_source(key)
         if source.key == ULTRASCALE:
@@ -289,7 +289,7 @@ def _unknown_source(key: str) -> TrainingSource:
 
 
 def _seconds(text: str) -> float | None:
-    """Return a measured step; None without one. Raises InputError for a time that no step can take."""
+    """Return a measured step in seconds, or None if blank. Raises InputError for an impossible time."""
     try:
         step = float(text) if text else None
     except ValueError:
@@ -300,7 +300,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _check(row: TrainingRow) -> None:
-    """Raise InputError for a measured row without a number of GPUs, or on a GPU that its source does not have."""
+    """Raise InputError for a measured row without a number of GPUs, or on a GPU unknown to its source."""
     if row.step_s is not None:
         row.source.cluster_of(row.facts["gpu"])
         row.source.generation_of(row.facts["gpu"])
@@ -316,7 +316,7 @@ def _layout(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _layout_apart(facts: Mapping[str, str]) -> str:
-    """Why a layout does not count: as its note says."""
+    """Return the reason a layout does not count, or an empty string if it counts."""
     if facts["status"] != "measured":
         return "without a result"
     if facts["population"] != CLEAN:
@@ -347,7 +347,7 @@ def _table(name: str) -> list[dict[str, str]]:
 
 @cache
 def gpu_of(cluster: str) -> str:
-    """The GPU of a preset or of a file of ``clusters/``."""
+    """Return the GPU of a preset or of a file in ``clusters/``."""
     machine = _machine(cluster)
     return str(machine.devices[machine.gpus[0]].gpu)
 
@@ -360,7 +360,7 @@ def _machine(name: str) -> Cluster:
 
 @cache
 def _cluster(name: str, gpus: int, fabric_bytes_per_s: float) -> Cluster:
-    """Whole nodes of a machine; 0 bytes/s: with its own fabric."""
+    """Return whole nodes of a machine; 0 bytes/s keeps its fabric's bandwidth."""
     own = FOLDER / "clusters" / f"{name}.yaml"
     path = str(own) if own.exists() else name
     if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
@@ -370,7 +370,7 @@ def _cluster(name: str, gpus: int, fabric_bytes_per_s: float) -> Cluster:
 
 
 def _with_fabric(cluster: Cluster, bytes_per_s: float) -> Cluster:
-    """Ports of a node that together reach no more than so many bytes/s."""
+    """Return the cluster with the EFA ports of a node capped at ``bytes_per_s`` together."""
     reached = round(bytes_per_s / GPUS_PER_NODE)
     links = cluster.link_table
     numbers = tuple(
@@ -382,14 +382,14 @@ def _with_fabric(cluster: Cluster, bytes_per_s: float) -> Cluster:
 
 @cache
 def fabric_bandwidth(kind: str, nodes: int) -> float:
-    """Bytes/s of a node's ports in collectives of 1 GiB over so many nodes, 95th percentile of all measurements.
+    """Return the bytes/s of a node's ports in 1 GiB collectives over ``nodes`` nodes: the 95th percentile measured.
 
-    That percentile, since the mean has the hours in it in which others used the fabric: a third of it on 32 nodes.
-    kind: ``all_reduce`` for replicas that reduce gradients, ``reduce_scatter`` for ZeRO 1, which also gathers: over as
-    many nodes as a stage has. What stages send to each other goes from one node to another, which is faster still. Of
-    numbers of nodes in between the next smaller measured one. A ring over nodes sends (ranks - 1) / ranks of the
-    payload through each node's ports, or twice that, which is what bus bandwidth counts.
-    ``presets/measured/training/fabric.csv``.
+    The mean includes hours with other traffic on the fabric and is a third of this percentile on 32 nodes.
+    kind: ``all_reduce`` for replicas that reduce gradients, ``reduce_scatter`` for ZeRO 1, which also gathers.
+    nodes: the nodes of a stage; between measured numbers, the next smaller one applies. Transfers between stages
+    connect two nodes and are faster still. A ring over nodes sends (ranks - 1) / ranks of the payload through each
+    node's ports, or twice that amount; bus bandwidth counts these bytes.
+    Source: ``presets/measured/training/fabric.csv``.
     """
     text = read_bytes(FOLDER / "fabric.csv").decode()
     rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == kind]

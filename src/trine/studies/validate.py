@@ -1,12 +1,12 @@
-"""How far predictions are from the bundled measurements: replay, errors, bands.
+"""Comparison of predicted collectives with the bundled measurements: replay, errors, bands.
 
-The error of a point is predicted / measured time - 1. A statistic weighs each point by 1 / (runs of the same machine,
+The error of a point is predicted / measured time - 1. Statistics weight each point by 1 / (runs of the same machine,
 collective, GPUs and settings), so that a machine measured with four versions of a library does not count four times.
 
-:func:`left_out` compares each point with parameters that its family of machines had no part in. Fitting takes minutes,
-so ``benchmarks/fit_collectives.py --leave`` writes the predictions to presets/measured/left_out.csv. Each of its rows
-also holds the measured time and what the model answered with all parameters: a model that answers otherwise, or other
-points, need a new table.
+:func:`left_out` predicts each point with parameters fitted without its family of machines. Fitting takes minutes, so
+``benchmarks/fit_collectives.py --leave`` writes the predictions to presets/measured/left_out.csv. Each row also holds
+the measured time and the model's prediction with all parameters. If the model's predictions or the points change, the
+table must be written again.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from trine.results.report import Row, Table
 from trine.studies.measured import COUNTED, FIT, FOLDER, HELD_OUT, MeasuredPoint, Series, load_measurements
 from trine.studies.validation import Errors, Validation, grouped, quantile, read_table
 
-#: Times of one series' points, in order; raises InputError or SpecError where it cannot be predicted.
+#: Returns the times of a series' points, in order; raises InputError or SpecError if it cannot predict the series.
 Predictor = Callable[[Series], list[CollectiveTime]]
 
 MIB = 1 << 20
 #: Name, first size, first size that is too large.
 SIZE_BANDS = (("below 8 KiB", 0, 8 << 10), ("8 KiB to 1 MiB", 8 << 10, MIB), ("from 1 MiB", MIB, 1 << 62))
 BELOW, FROM = "below 1 MiB", "from 1 MiB"
-#: What issue 3 asks for: median and 90th percentile of the absolute error, share inside the band, median high / low.
+#: Targets of issue 3: median and 90th percentile of the absolute error, share inside the band, median high / low.
 TARGETS = {BELOW: (0.25, 0.40, 0.80, 2.5), FROM: (0.12, 0.40, 0.80, 1.6)}
 _TARGET_KEYS = ("median_error_max", "p90_error_max", "share_inside_min", "median_width_max")
-#: The total of points that do not count.
+#: Name of the total over points that do not count.
 NOT_COUNTED = "not counted (noisy, degraded)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """A measured point and its prediction; ``weight`` as in the module's text."""
+    """Measured point with its prediction; the module's docstring defines ``weight``."""
 
     series: Series
     point: MeasuredPoint
@@ -54,12 +54,12 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Predicted / measured - 1: positive where the prediction is too slow."""
+        """Predicted / measured time - 1; positive if the prediction is too slow."""
         return self.predicted.time_ps / self.point.time_ps - 1
 
     @property
     def inside(self) -> bool:
-        """Whether the measurement lies in the stated band."""
+        """Whether the measurement lies in the predicted band."""
         return self.predicted.low_ps <= self.point.time_ps <= self.predicted.high_ps
 
     @property
@@ -78,11 +78,11 @@ class Statistics(Errors):
     at: Compared
 
     def meets(self, band: str) -> bool:
-        """Whether the issue's targets for this size band (BELOW or FROM) are met."""
+        """Return whether the points meet the issue's targets for this size band (BELOW or FROM)."""
         return not self.missed(band)
 
     def missed(self, band: str) -> list[str]:
-        """Return the targets for this size band that are not met, in words."""
+        """Return the missed targets for this size band, as text."""
         middle, tail, share, width = TARGETS[band]
         wrong = {
             f"median > {middle:.0%}": self.median > middle,
@@ -109,9 +109,9 @@ class Statistics(Errors):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveValidation(Validation):
-    """All compared points, and what could not be: (series, why).
+    """All compared points, and the skipped series with reasons: (series, why).
 
-    left_out: the same points predicted by parameters fitted without their machines. notes: doubts about those.
+    left_out: the same points, predicted with parameters fitted without their machines. notes: warnings about those.
     """
 
     SCHEMA: ClassVar[str] = "validate-collectives"
@@ -123,7 +123,7 @@ class CollectiveValidation(Validation):
 
     @property
     def headline(self) -> str:
-        """How many points are behind the numbers."""
+        """Numbers of points and series behind the statistics, as text."""
         points = self.compared
         return (
             f"{len(points)} points of {len({x.series.number for x in points})} series predicted, "
@@ -131,7 +131,7 @@ class CollectiveValidation(Validation):
         )
 
     def details(self) -> str:
-        """Return a line a total: points, median and 90th percentile of the absolute error."""
+        """Return one line per total: points, median and 90th percentile of the absolute error."""
         lines = (
             f"{name} {band}: {s.count} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
             for name, band, s in self.totals()
@@ -139,8 +139,8 @@ class CollectiveValidation(Validation):
         return "\n".join((self.headline, *lines))
 
     def document(self) -> Row:
-        """``totals``, ``left_out_totals``, ``groups`` (worst first), ``points``, ``skipped``; times in us, errors as
-        parts of one."""
+        """Return ``totals``, ``left_out_totals``, ``groups`` (worst first), ``points`` and ``skipped``; times in us,
+        errors as fractions."""
         return {
             "trine_version": __version__,
             "targets": {band: dict(zip(_TARGET_KEYS, values, strict=True)) for band, values in TARGETS.items()},
@@ -162,12 +162,12 @@ class CollectiveValidation(Validation):
 
     @property
     def counted(self) -> tuple[Compared, ...]:
-        """Points whose quality says that they count."""
+        """Points with a quality that counts."""
         return tuple(each for each in self.compared if each.point.quality in COUNTED)
 
     def totals(self) -> list[tuple[str, str, Statistics]]:
-        """(what, size band, statistics): all, fitted and held-out machines, one and several nodes, and what does not
-        count."""
+        """Return (name, size band, statistics) for all, fitted and held-out machines, one and several nodes, and for
+        points that do not count."""
         chosen: list[tuple[str, Iterable[Compared]]] = [
             ("all machines", self.counted),
             ("machines used for fitting", _of_split(self.counted, FIT)),
@@ -185,13 +185,13 @@ class CollectiveValidation(Validation):
         ]
 
     def groups(self) -> list[tuple[str, str, str, Statistics]]:
-        """(machine, op, size band, statistics) of counted points, the worst median first."""
+        """Return (machine, op, size band, statistics) of counted points, worst median first."""
         found = grouped(self.counted, lambda each: (each.series.machine.name, each.series.op, _size_band(each)))
         rows = [(*key, stats) for key, points in found.items() if (stats := statistics(points)) is not None]
         return sorted(rows, key=lambda row: (-row[3].median, row[:3]))
 
     def worst(self, count: int) -> list[Compared]:
-        """Counted points with the largest factor between predicted and measured, one a series."""
+        """Return the counted points with the largest factor between prediction and measurement, one per series."""
         ranked = sorted(self.counted, key=lambda each: -abs(np.log1p(each.error)))
         by_series = grouped(ranked, lambda each: each.series.number)
         return [points[0] for points in by_series.values()][:count]
@@ -223,7 +223,7 @@ def _point_json(each: Compared) -> Row:
 
 
 def by_library(series: Series) -> list[CollectiveTime]:
-    """The library model, with its own parameters. Raises InputError where it or a cluster of the machine is missing."""
+    """Predict with the library model. Raises InputError if trine has no model of the library or no such cluster."""
     machine = series.machine
     if series.fault:
         raise InputError(series.fault)
@@ -239,9 +239,9 @@ def by_library(series: Series) -> list[CollectiveTime]:
 def validate_collectives(
     series: Sequence[Series] | None = None, predictor: Predictor = by_library
 ) -> CollectiveValidation:
-    """Predict every series and compare; what cannot be predicted is listed with the reason, never left out silently.
+    """Predict every series and compare; series that cannot be predicted are listed as skipped, with the reason.
 
-    ``predictor``: another model than the library's.
+    ``predictor``: a model to use instead of the library's.
     """
     series = load_measurements() if series is None else series
     runs = Counter(each.weight_key for each in series)
@@ -262,7 +262,7 @@ def validate_collectives(
 
 
 def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
-    """The series of some machines or families. Raises InputError for a name that is neither."""
+    """Return the series of some machines or families. Raises InputError for an unknown name."""
     known = {each.machine.name for each in series} | {each.machine.family for each in series}
     for name in machines:
         if name not in known:
@@ -271,7 +271,7 @@ def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
 
 
 def statistics(points: Sequence[Compared]) -> Statistics | None:
-    """Weighted statistics; None of nothing."""
+    """Return weighted statistics; None without points."""
     if not points:
         return None
     weights = np.array([each.weight for each in points])
@@ -288,7 +288,7 @@ def statistics(points: Sequence[Compared]) -> Statistics | None:
 
 
 def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
-    """A cluster file beside the data holds the whole machine, of which a run may take the first GPUs."""
+    """Return the GPUs of a run: the first ones, as the cluster file beside the data holds the whole machine."""
     have = len(cluster.gpus)
     if have < series.num_gpus:
         raise SpecError(f"cluster {cluster.name!r} has {have} GPUs, the run had {series.num_gpus}")
@@ -309,14 +309,14 @@ _TIMES = ("predicted_us", "usual_us", "measured_us")
 
 
 def left_out(validation: CollectiveValidation, path: Path | None = None) -> tuple[CollectiveValidation | None, str]:
-    """The same comparison with the left-out predictions, of those points that have one; and what is wrong with it.
+    """Return the comparison with left-out predictions, for the points that have one, and a warning or "".
 
-    The band keeps its factors around the other time. (None, why) where there is no table; a table of another model or
-    other data is still compared, and the second value says so.
+    The band keeps its factors around the left-out time. Returns (None, why) if the table does not exist. A table of an
+    older model or different data is still compared, with a warning.
 
     Raises
     ------
-    SpecError: a file that is not such a table.
+    SpecError: The file is not such a table.
     """
     path = path or PATH
     if not path.is_file():
@@ -344,7 +344,7 @@ def left_out(validation: CollectiveValidation, path: Path | None = None) -> tupl
 
 
 def _near(time_ps: int, time_us: float) -> bool:
-    """To the six digits that the table has."""
+    """Return whether two times agree to the table's precision of six digits."""
     return abs(time_ps / 1e6 - time_us) <= 2e-5 * time_us
 
 

@@ -195,7 +195,7 @@ def validate_memory(
     """
     check_sources(sources, SOURCES)
     rows = [row for source in sources or SOURCES for row in _drawn(load_memory_rows(source), sample)]
-    asked, found, work = _AskedMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
+    asked, found, work = ModelledMemory(), [], ReplayProgress("memory", (row.name for row in rows), progress)
     for row in rows:
         began = time.process_time()
         found.append(replace(asked.compared(row), cpu_s=time.process_time() - began))
@@ -227,7 +227,7 @@ def _drawn(rows: Sequence[MemoryRow], sample: bool) -> Sequence[MemoryRow]:
     return near[:: max(len(near) // SAMPLE_ROWS, 1)]
 
 
-class _AskedMemory:
+class ModelledMemory:
     """Modelled peaks; layouts with the same memory are modelled once."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""How far operator times by measured tables are off where nothing was measured.
+"""Validation of operator times from measured tables, for shapes and GPUs excluded from the tables.
 
-Three questions, each asked of shapes (or GPUs) that the table was not given: the time of a shape on a GPU that was
-measured at other shapes; a measured time moved to another GPU by the ratio of the two tables; the time on a GPU of
-which nothing is known but its data sheet. The error is predicted / measured - 1; all shapes count alike.
+There are three questions: the time of a new shape on a GPU measured at other shapes; a measured time moved to another
+GPU by the ratio of the two tables; the time on a GPU known only by its data sheet. The error is
+predicted / measured - 1; all shapes have equal weight.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from trine.errors import InputError, nearest
 from trine.results.report import Row, Table
 from trine.studies.validation import Errors, Validation
 
-#: Of each fold, every so-manieth shape is asked in a sample.
+#: A sample takes every Nth shape of each fold.
 SAMPLED = 10
 TABLES = ("bmm", "linear", "conv", "elementwise", "layer_norm", "softmax")
 #: GPUs between which recorded times are moved.
 MOVED = ("v100-pcie", "p100-pcie", "t4", "a100-pcie-40gb")
-#: What was left out.
+#: Kinds of data left out.
 SHAPES, ANOTHER, GPU = "shapes", "another GPU", "GPU"
-#: A GPU, and another one whose tables stand for it where its own are left out.
+#: GPU -> the substitute GPU whose tables predict it when its tables are excluded.
 _INSTEAD = {
     "v100-pcie": "a100-pcie-40gb", "a100-pcie-40gb": "v100-pcie", "p100-pcie": "v100-pcie", "t4": "v100-pcie",
     "mi210": "mi100", "mi100": "mi210",
 }  # fmt: skip
 _PASSES = ("conv, layers", "conv, gradient of the input", "conv, gradient of the weight", "conv, both gradients")
-#: Fewer layers are not worth a fifth.
+#: Minimum number of layers for leaving out a fifth of them at a time.
 _ENOUGH = 20
-#: GPUs whose products in float16 DeepBench has, and the least m, n, k of large ones there.
+#: GPUs with float16 GEMMs in DeepBench, and the minimum m, n, k of large GEMMs there.
 _HALVES_BENCHED, _LARGE = ("v100", "t4"), 512
 _DTYPES = ("bfloat16", "float8", "float4")
 ALL = "all"
 
 
 class Target(NamedTuple):
-    """What the absolute error may be at most, as parts of one; None: no matter."""
+    """Upper limits for the absolute error, as fractions; None: no limit."""
 
     median: float | None = None
     mean: float | None = None
@@ -56,9 +56,9 @@ class Target(NamedTuple):
 
 
 NO_TARGET = Target()
-#: Issue 14 of trine: times moved to another GPU, each ordered pair.
+#: Target for times moved to another GPU, for each ordered pair (trine issue 14).
 MOVED_TARGET = Target(mean=0.15)
-#: Shapes left out, by operator and dtype; large products on a GPU left out, by what stands between it and its source.
+#: Targets for left-out shapes, by operator and dtype, and for large GEMMs on a left-out GPU, by its kind of source.
 _SHAPE_TARGETS = {
     ("gemm", "bfloat16"): Target(median=0.04, p90=0.14), ("attention", "bfloat16"): Target(median=0.025, p90=0.10),
 }  # fmt: skip
@@ -68,7 +68,7 @@ _GPU_TARGETS = {
 
 
 class OperatorQuestion(NamedTuple):
-    """Of which operators on which GPU; source: whose measurements stand behind it. what: SHAPES, ANOTHER or GPU."""
+    """Operators and GPU of a validation. source: GPU that was measured. what: SHAPES, ANOTHER or GPU."""
 
     what: str
     operator: str
@@ -79,19 +79,19 @@ class OperatorQuestion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorErrors(Errors):
-    """Errors of one kind of operators on one GPU."""
+    """Errors of one kind of operator on one GPU."""
 
     about: OperatorQuestion
     target: Target = NO_TARGET
 
     @property
     def meets(self) -> bool | None:
-        """Whether the errors are within the target; None where there is none."""
+        """Whether the errors are within the target; None without a target."""
         asked = [(getattr(self, name), most) for name, most in self.target._asdict().items() if most is not None]
         return all(error <= most for error, most in asked) if asked else None
 
     def row(self) -> Row:
-        """As JSON has it."""
+        """Return the errors as a row for JSON."""
         return {
             **self.about._asdict(),
             "num_points": self.count, "median_error": self.median, "mean_error": self.mean, "p90_error": self.p90,
@@ -104,7 +104,7 @@ class OperatorErrors(Errors):
 def errors_of(
     predicted: Float64, actual: Float64, about: OperatorQuestion, target: Target = NO_TARGET
 ) -> list[OperatorErrors]:
-    """Statistics of predictions and measurements, in any unit; none where nothing was measured (NaN)."""
+    """Return statistics of relative errors, for times in any unit; [] if all are NaN (not measured)."""
     known = np.isfinite(predicted) & np.isfinite(actual)
     signed = predicted[known] / actual[known] - 1
     return [OperatorErrors.interpolated(signed, about=about, target=target)] if known.any() else []
@@ -114,9 +114,9 @@ Step = Callable[[], list[OperatorErrors]]
 
 
 def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
-    """The questions, each a function that answers it; together they make an :class:`OperatorValidation`.
+    """Return functions that each validate one question; their errors make an :class:`OperatorValidation`.
 
-    gpus: those that are asked about, by default all with measurements. Raises InputError for one without.
+    gpus: default all GPUs with measurements. Raises InputError for a GPU without measurements.
     """
     known = known_gpus_measured()
     for name in gpus:
@@ -135,12 +135,12 @@ def steps(gpus: Sequence[str] = (), *, every: int = 1) -> list[Step]:
 
 
 def known_gpus_measured() -> tuple[str, ...]:
-    """GPUs whose operators were measured."""
+    """Return the GPUs with measured operators."""
     return tuple(dict.fromkeys((*sorted(known_tables()), *measured(NEUSIGHT, "bmm").times_us, *bench_gpus())))
 
 
 def answers(asked: Sequence[Step]) -> Iterator[OperatorErrors]:
-    """What each step found, as it is found."""
+    """Yield the errors of each step as soon as it ends."""
     for step in asked:
         yield from step()
 
@@ -154,7 +154,7 @@ def _tables(gpus: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _products(gpu: str, every: int) -> list[OperatorErrors]:
-    """Products and attention in 16 bits and fewer, one after another."""
+    """Validate GEMMs and attention in 16 bits and fewer, in turn."""
 
     def errors(operator: str, dtype: str, times: tuple[Float64, Float64]) -> list[OperatorErrors]:
         target = _SHAPE_TARGETS.get((operator, dtype), NO_TARGET)
@@ -170,13 +170,13 @@ def _products(gpu: str, every: int) -> list[OperatorErrors]:
 
 
 def _gpu_left_out(gpu: str, source: str, what: str, every: int) -> list[OperatorErrors]:
-    """Large products of a GPU from another's table."""
+    """Predict large GEMMs of a GPU from another GPU's table."""
     about = OperatorQuestion(GPU, f"large gemm, {what}", gpu, source, "bfloat16")
     return errors_of(*left_out.gemm_gpu_left_out(gpu, source, what, every=every), about, _GPU_TARGETS[what])
 
 
 def _bench_products(gpu: str) -> list[OperatorErrors]:
-    """Products of DeepBench in float16, of which the tables know nothing (of T4 one sustained rate)."""
+    """Predict DeepBench's float16 GEMMs, which the tables do not contain (for T4 they have one sustained rate)."""
     rows = measured(DEEPBENCH, "gemm")
     chosen = (rows.shapes[:, 0] == BENCH_DTYPES.index("float16")) & np.isfinite(rows.times_us[gpu])
     tables = OperatorTables(load_gpu(gpu))
@@ -206,7 +206,7 @@ def _bench(gpu: str) -> list[OperatorErrors]:
 
 
 def _pair(source: str, gpu: str, every: int) -> list[OperatorErrors]:
-    """All tables, and each."""
+    """Validate a pair of GPUs on all tables together, then on each."""
     moved, actual = [], []
     for table in TABLES:
         here, there = left_out.left_out_us(gpu, table, every), left_out.left_out_us(source, table, every)
@@ -227,11 +227,11 @@ def _instead(gpu: str, table: str, every: int) -> list[OperatorErrors]:
     return errors_of(*left_out.from_another_us(gpu, source, table, every), OperatorQuestion(GPU, table, gpu, source))
 
 
-# -- the answer --------------------------------------------------------------------------------------------------------
+# -- the result --------------------------------------------------------------------------------------------------------
 
 
 class PublishedError(NamedTuple):
-    """What others publish: who, of what, in words, and where."""
+    """Error published by another simulator: its name, the operators, the error as text, and the source."""
 
     name: str
     of: str
@@ -251,7 +251,7 @@ PEERS = (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OperatorValidation(Validation):
-    """All errors that were found. every: of each fold, each so-manieth shape was asked."""
+    """All errors of a validation. every: N if every Nth shape of each fold was predicted."""
 
     SCHEMA: ClassVar[str] = "validate-operators"
 
@@ -260,7 +260,7 @@ class OperatorValidation(Validation):
 
     @property
     def headline(self) -> str:
-        """How many predictions, and whether the pairs of GPUs meet their target."""
+        """Number of predictions, and of GPU pairs that meet their target."""
         pairs = [each for each in self.of(ANOTHER) if each.about.operator == ALL]
         asked = sum(each.count for each in self.of(SHAPES))
         text = f"{asked} shapes predicted from others' measurements"
@@ -274,11 +274,11 @@ class OperatorValidation(Validation):
         return text
 
     def of(self, what: str) -> list[OperatorErrors]:
-        """Errors of one question, in the order in which they were found."""
+        """Return the errors of one question, in the order of the steps."""
         return [each for each in self.errors if each.about.what == what]
 
     def details(self) -> str:
-        """Return a table a question, the worst median first, and what others publish."""
+        """Return one table per question, worst median first, and the errors published by others."""
         lines = [self.headline, *self.notes]
         for what, title in _TITLES.items():
             rows = sorted(self.of(what), key=lambda each: (-each.median, each.about.gpu, each.about.operator))
@@ -292,11 +292,11 @@ class OperatorValidation(Validation):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What part of the shapes was asked."""
+        """Size of the sample, if not all shapes were predicted."""
         return () if self.every == 1 else (f"a sample: one of {self.every} shapes",)
 
     def document(self) -> Row:
-        """Return ``errors``, ``peers``, and how the shapes were chosen."""
+        """Return ``errors``, ``peers`` and the sampling of shapes."""
         return {
             **self.tables(),
             "peers": [peer._asdict() for peer in PEERS],
@@ -306,7 +306,7 @@ class OperatorValidation(Validation):
         }
 
     def tables(self) -> dict[str, Table]:
-        """Return ``errors``, a row a question, GPU, operator and dtype."""
+        """Return ``errors``, with one row per question, GPU, operator and dtype."""
         rows: list[Row] = [each.row() for each in self.errors]
         return {"errors": rows}
 
@@ -329,7 +329,7 @@ def _line(each: OperatorErrors) -> str:
 
 
 def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:
-    """Mean absolute errors, a line a pair and a column a table."""
+    """Return lines of mean absolute errors, one line per pair and one column per table."""
     if not rows:
         return []
     names = [ALL, *(name for name in TABLES if any(each.about.operator == name for each in rows))]
@@ -347,5 +347,5 @@ def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:
 
 
 def validate_operators(gpus: Sequence[str] = (), *, every: int = 1) -> OperatorValidation:
-    """Answer all of :func:`steps`. ``every``: 10 asks one of ten shapes; all of them take minutes."""
+    """Validate all of :func:`steps`. ``every``: 10 takes one shape in ten; all shapes take minutes."""
     return OperatorValidation(errors=tuple(answers(steps(gpus, every=every))), every=every)

@@ -1,11 +1,10 @@
-"""Data parallelism over the GPUs of one machine, from a step that was measured on one of them.
+"""Data parallelism over the GPUs of one machine, predicted from a step measured on one GPU.
 
-Rows of NVIDIA/DeepLearningExamples in pairs: one GPU and several, of the same model, machine, software and batch. The
-one-GPU row gives the time of all operators together (the shapes divide it among them); trine adds what several GPUs
-cost: the all-reduces of the buckets where they are exposed, the SMs and bandwidth that they take from the backward
-pass (``overlap="modelled"``), the slowest GPU, Horovod's cycles, and what the processes lose to each other on the
-CPUs. The last is fitted on EfficientNet's rows, none of which is judged (benchmarks/fit_host.py):
-docs/background/data-parallel.md.
+The rows of NVIDIA/DeepLearningExamples form pairs: one GPU and several, with the same model, machine, software and
+batch. The one-GPU row gives the total time of all operators, divided among them by their shapes. trine adds the costs
+of several GPUs: the exposed all-reduces of the buckets, the SMs and bandwidth that they take from the backward pass
+(``overlap="modelled"``), the slowest GPU, Horovod's cycles, and CPU contention between processes. The last is fitted
+on EfficientNet's rows, which are not judged (benchmarks/fit_host.py): docs/background/data-parallel.md.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class HorovodFile(Spec):
-    """How Horovod reduces: every ``cycle_ms`` milliseconds what is ready, ``fusion_mib`` MiB at once."""
+    """Horovod's schedule: it reduces the ready gradients every ``cycle_ms`` ms, ``fusion_mib`` MiB at once."""
 
     cycle_ms: Positive
     fusion_mib: Annotated[int, Field(ge=1)]
 
 
 class HostFile(Spec):
-    """Milliseconds a step on the first machine in full precision; factors of machines and of mixed precision.
+    """CPU contention: ms per step on the first machine in full precision; factors for machines and mixed precision.
 
-    rows: how many pairs it is fitted on. left_out_error: mean absolute error of pairs that a fit left out.
+    rows: number of pairs in the fit. left_out_error: mean absolute error of pairs left out of a fit.
     """
 
     step_ms: Positive
@@ -55,7 +54,7 @@ class HostFile(Spec):
 
 
 class ScalingFile(Spec):
-    """What more GPUs cost beside collectives."""
+    """Costs of more GPUs besides collectives."""
 
     horovod: HorovodFile
     host: HostFile
@@ -63,21 +62,21 @@ class ScalingFile(Spec):
 
 
 ROWS = PRESETS / "measured" / "training" / "data_parallel.csv.gz"
-#: Models of the table that trine has the shapes of.
+#: Models of the table whose shapes trine has.
 SHAPES = {"ConvNets/resnext101-32x4d": "resnext101-32x4d", "ConvNets/se-resnext101-32x4d": "se-resnext101-32x4d"}
 #: Part of a machine's name in the table -> cluster.
 MACHINES = {"A100": "dgx-a100", "DGX-1": "dgx1-v100"}
 EFFICIENTNET, PYTORCH = "ConvNets/efficientnet", "PyTorch"
-#: Rows with a higher efficiency contradict themselves: eight GPUs are not twice as fast each as one.
+#: Rows with a higher efficiency are inconsistent: eight GPUs cannot each be much faster than one alone.
 MOST = 1.02
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """A row on one GPU and one on ``gpus``: samples a second of both. ``batch``: samples of a GPU and step.
+    """A row on one GPU and one on ``gpus``, each in samples per second. ``batch``: samples per GPU and step.
 
-    model: as the table names it, or a model that comes with trine. several: not a number where nobody measured it.
+    model: its name in the table, or a model that comes with trine. several: NaN if nobody measured it.
     """
 
     model: str
@@ -94,7 +93,7 @@ class Pair:
 
     @property
     def measured(self) -> float:
-        """Efficiency: samples a second of a GPU among several over those of one alone."""
+        """Efficiency: samples per second and GPU on several GPUs, over samples per second on one."""
         return self.several / self.gpus / self.one
 
     @property
@@ -104,21 +103,21 @@ class Pair:
 
     @property
     def is_judged(self) -> bool:
-        """Whether it is one of the twenty pairs of ResNeXt-101 and SE-ResNeXt-101 on 1 and 8 GPUs."""
+        """Whether the pair is one of the twenty of ResNeXt-101 and SE-ResNeXt-101 on 1 and 8 GPUs."""
         return self.model in SHAPES and self.gpus == 8
 
     @property
     def is_fitted_on(self) -> bool:
-        """Whether the host's time is fitted on it: EfficientNet in PyTorch on 1 and 8 GPUs."""
+        """Whether the host's time is fitted on the pair: EfficientNet in PyTorch on 1 and 8 GPUs."""
         return self.model == EFFICIENTNET and self.framework == PYTORCH and self.gpus == 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaled:
-    """A pair and what a step on several GPUs takes longer than on one, in seconds.
+    """A pair and the extra time of a step on several GPUs compared with one, in seconds.
 
     collectives_s: buckets and buffers, exposed or by slowing compute; slowest_s: waiting for the slowest GPU;
-    software_s: Horovod's cycles, and what processes lose to each other on the CPUs.
+    software_s: Horovod's cycles, and CPU contention between processes.
     """
 
     pair: Pair
@@ -128,16 +127,16 @@ class Scaled:
 
     @property
     def predicted(self) -> float:
-        """Efficiency."""
+        """Predicted efficiency."""
         return self.pair.step_s / (self.pair.step_s + self.collectives_s + self.slowest_s + self.software_s)
 
     @property
     def error(self) -> float:
-        """Predicted / measured - 1: positive where trine is too optimistic."""
+        """Predicted / measured - 1: positive if trine is too optimistic."""
         return self.predicted / self.pair.measured - 1
 
     def to_dict(self) -> dict[str, object]:
-        """Plain data: the pair, measured and predicted efficiency, error, and what it is made of."""
+        """Return plain data: the pair, measured and predicted efficiency, the error and the predicted parts."""
         return {
             **asdict(self.pair), "judged": self.pair.is_judged, "measured": self.pair.measured,
             "predicted": self.predicted, "error": self.error, "collectives_s": self.collectives_s,
@@ -149,7 +148,7 @@ class Scaled:
 
 
 def load_pairs(path: Path = ROWS) -> list[Pair]:
-    """All pairs of the table whose batch is known, in its order; those that contradict themselves are left out."""
+    """Return all pairs of the table whose batch is known, in its order, without inconsistent ones."""
     return read_pairs(path)[0]
 
 
@@ -184,7 +183,7 @@ def _pairs(group: Sequence[Mapping[str, str]]) -> list[Pair]:
 
 
 def _batch(row: Mapping[str, str]) -> int | None:
-    """Samples of a GPU; where the table prints two, of full and of mixed precision, the second is the latter's."""
+    """Return the samples per GPU; if the table prints two, the first is full and the second mixed precision."""
     if row["batch_per_gpu"]:
         return int(row["batch_per_gpu"])
     printed = [int(number) for number in re.findall(r"(\d+) \(", row["batch_as_printed"])]
@@ -198,16 +197,16 @@ def _batch(row: Mapping[str, str]) -> int | None:
 
 @cache
 def scaling_numbers() -> ScalingFile:
-    """The numbers of presets/scaling.yaml, with their sources."""
+    """Return the numbers of presets/scaling.yaml, with their sources."""
     from trine.spec import read_spec
 
     return read_spec(PRESETS / "scaling.yaml", ScalingFile)
 
 
 def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
-    """The step of a pair on its ``gpus``.
+    """Predict the step of a pair on its ``gpus``.
 
-    Raises InputError for a model that trine has no shapes of, and a machine that nothing was fitted on.
+    Raises InputError for a model whose shapes trine lacks, and for a machine without a fit.
     """
     numbers = numbers or scaling_numbers()
     if pair.cluster not in numbers.host.machines:
@@ -244,7 +243,7 @@ def _simulated(workload: Workload, plan: Plan, cluster: str) -> float:
 
 
 def measured_workload(pair: Pair, step_s: float) -> Workload:
-    """The model's step with operators that take ``step_s`` together, in proportion to a roofline of their shapes."""
+    """Return the model's step, its operators scaled to take ``step_s`` in proportion to a roofline of their shapes."""
     from trine.workload.synthesis.model import synthesize
     from trine.workload.synthesis.spec import known_models
 
@@ -264,7 +263,7 @@ def _gpu(pair: Pair) -> str:
 
 
 def _host_s(host: HostFile, pair: Pair) -> float:
-    """What processes lose to each other, of any framework; more in amp where PyTorch's GradScaler waits for the GPU."""
+    """Return the CPU contention of any framework; more in amp with PyTorch, whose GradScaler waits for the GPU."""
     amp = host.amp if pair.precision == "amp" and pair.framework == PYTORCH else 1.0
     return host.step_ms * host.machines[pair.cluster] * amp * 1e-3
 
@@ -273,10 +272,10 @@ def _host_s(host: HostFile, pair: Pair) -> float:
 
 
 def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | None = None) -> list[Scaled]:
-    """Predictions of the judged pairs, and behind them of those that the host's time is fitted on.
+    """Predict the judged pairs, then the pairs that the host's time is fitted on.
 
-    The latter are without collectives (EfficientNet's gradients are 21 and 77 MB): trine does not have its shapes.
-    Pairs that cannot be predicted are added to ``unread``; without it they raise InputError.
+    The latter have no collectives (EfficientNet's gradients are 21 and 77 MB), because trine lacks their shapes.
+    Pairs that cannot be predicted are added to ``unread``; without ``unread`` they raise InputError.
     """
     chosen = load_pairs() if pairs is None else list(pairs)
     numbers = scaling_numbers()
@@ -292,7 +291,7 @@ def scaling_rows(pairs: Iterable[Pair] | None = None, unread: list[UnreadRow] | 
 
 
 def without_collectives(pair: Pair, host: HostFile) -> Scaled:
-    """Return what slower GPUs and the CPUs add: trine does not have EfficientNet's shapes."""
+    """Return the costs of slower GPUs and CPU contention only, because trine lacks EfficientNet's shapes."""
     return Scaled(
         pair=pair, collectives_s=0.0, slowest_s=pair.step_s * slowest_of(pair.gpus, GPU_SPREAD),
         software_s=_host_s(host, pair),
@@ -300,27 +299,27 @@ def without_collectives(pair: Pair, host: HostFile) -> Scaled:
 
 
 def pairs_not_asked(pairs: Iterable[Pair] | None = None) -> dict[str, list[Pair]]:
-    """All other pairs within one machine, by framework and model: measured alone, as trine does not have the shapes."""
+    """Return all other pairs within one machine, by framework and model: not predicted, as trine lacks their shapes."""
     chosen = load_pairs() if pairs is None else pairs
     rest = (pair for pair in chosen if not pair.is_judged and not pair.is_fitted_on and pair.gpus <= 8)
     return grouped(rest, lambda pair: f"{pair.framework}/{pair.model}")
 
 
 def scaling_errors(rows: Sequence[Scaled]) -> tuple[Errors, Errors]:
-    """Return the errors of ``rows``, and those of a constant efficiency, their own mean."""
+    """Return the errors of ``rows``, and the errors of a constant efficiency, the mean of ``rows``."""
     measured = np.array([row.pair.measured for row in rows])
     return Errors.interpolated([row.error for row in rows]), Errors.interpolated(measured.mean() / measured - 1)
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------
 
-#: What issue 14 asks of the judged pairs: mean and 90th percentile of the efficiency's absolute error.
+#: Targets of issue 14 for the judged pairs: mean and 90th percentile of the efficiency's absolute error.
 TARGET = (0.04, 0.08)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScalingValidation(Validation):
-    """rows: the judged pairs and those that the host's time is fitted on. not_asked: others, by framework and model."""
+    """rows: judged pairs, and pairs that the host's time is fitted on. not_asked: others, by framework and model."""
 
     SCHEMA: ClassVar[str] = "validate-scaling"
 
@@ -339,7 +338,7 @@ class ScalingValidation(Validation):
 
     @property
     def headline(self) -> str:
-        """How far efficiencies are off."""
+        """Error of the predicted efficiencies, in one sentence."""
         errors, constant = scaling_errors(self.judged)
         return (
             f"{errors.count} published pairs of 1 and 8 GPUs: the efficiency is off by {errors.mean:.1%} on "
@@ -355,7 +354,7 @@ class ScalingValidation(Validation):
         )
 
     def details(self) -> str:
-        """The judged pairs, worst first, what their predictions are made of, the rows that were fitted on, the rest."""
+        """Return the judged pairs, worst first, with the parts of their predictions, the fitted rows, then the rest."""
         head = ("", "batch", "measured", "predicted", "error", "collectives", "slowest", "software")
         judged = [("pairs", *head[1:]), *(_cells(row) for row in self.judged)]
         fitted = [("fitted on", *head[1:]), *(_cells(row) for row in self.fitted)]
@@ -373,7 +372,7 @@ class ScalingValidation(Validation):
         )
 
     def document(self) -> Row:
-        """``errors`` of the judged pairs, ``targets``, ``rows``, ``fitted_on`` and ``not_asked`` (pairs a model)."""
+        """Return ``errors`` of judged pairs, ``targets``, ``rows``, ``fitted_on``, ``not_asked`` (pairs per model)."""
         errors, constant = scaling_errors(self.judged)
         return {
             "targets": dict(zip(("mean_error_max", "p90_error_max"), TARGET, strict=True)),
@@ -387,7 +386,7 @@ class ScalingValidation(Validation):
         }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
-        """``rows`` and ``fitted_on`` of :meth:`document`, the worst first."""
+        """Return ``rows`` and ``fitted_on`` of :meth:`document`, the worst first."""
         return {
             "rows": [row.to_dict() for row in self.judged],
             "fitted_on": [row.to_dict() for row in self.fitted],

@@ -18,6 +18,7 @@ from trine.inputs import PRESETS, is_file, read_bytes, read_text
 from trine.outputs import write_text
 from trine.results import frames
 from trine.results.report import Report, Row, Table
+from trine.results.text import wrapped_at
 from trine.studies.stored import Origin
 
 Item = TypeVar("Item")
@@ -191,8 +192,9 @@ class Validation(Report):
 
 
 def blocks(*parts: str | Sequence[str]) -> str:
-    """Return paragraphs, each a text or its lines, without empty ones."""
-    return "\n\n".join(part if isinstance(part, str) else "\n".join(part) for part in parts if part)
+    """Return paragraphs, each a sentence, which wraps, or its lines; leave out empty ones."""
+    lines = (wrapped_at("", part, 0) if isinstance(part, str) else part for part in parts if part)
+    return "\n\n".join("\n".join(part) for part in lines)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

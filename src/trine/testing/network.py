@@ -1,4 +1,4 @@
-"""The check of network models, of rates or of queues (whole messages from link to link)."""
+"""Checks of network models: rate-based models and queues (whole messages from link to link)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.testing.circuits import check_circuit_run
 from trine.testing.require import require, require_order
 
-#: Relative error that sums of rates may have.
+#: Allowed relative error of sums of rates.
 TOLERANCE = 1e-9
 PLATFORMS = 8
 
@@ -28,27 +28,26 @@ History = list[tuple[int, tuple[int, ...], tuple[float, ...]]]
 
 
 def check_network_model(model: Network | Callable[[], Network], *, work_conserving: bool = False) -> None:
-    """Check a network model, or what makes one, in the reference engine on random but reproducible platforms.
+    """Check a network model, or its factory, in the reference engine on random but reproducible platforms.
 
-    Of a model that gives rates: of every set of flows that comes up: one rate a flow, finite and not negative; no link
-    over its capacity; a flow of rate 0 crosses a link that is full; the same answer to the same question; and, bit for
-    bit, the same rates when flows and links are numbered otherwise, and from weighted_rates where the model folds. Of
-    each run: every transfer ends, its rates sum up to its bytes, nothing happens before what it waits for, and more
-    bytes never end earlier nor change what was before.
+    Rate-based models, for every set of flows: one rate per flow, finite and not negative; no link over its capacity; a
+    flow of rate 0 crosses a full link; repeated calls agree; rates are bit-identical after renumbering flows and links,
+    and from weighted_rates if the model folds. For each run: every transfer ends, its rates add up to its bytes,
+    nothing starts before its predecessors end, and more bytes never end earlier nor change earlier events.
 
-    Of a model that carries messages from link to link: one whole number of ps a message, at no time more bytes through
-    than the link can carry, the same answer to the same question, and no message through sooner with twice its bytes.
-    Of each run: every transfer takes at least what its links need, each link serves all bytes that cross it, nothing
-    happens before what it waits for, a second run is the same, and so is one with other numbers of links and routes.
+    Models that carry messages from link to link: one whole number of ps per message, never more bytes than the link can
+    carry by then, repeated calls agree, and twice the bytes never end sooner. For each run: every transfer takes at
+    least the service times of its links, each link serves all bytes that cross it, nothing starts before its
+    predecessors end, and a second run and a run with renumbered links and routes give the same times.
 
-    Of a model with circuits, besides the rates that it gives: of every choice of a circuit to tear down: a position in
-    the list, and the same one to the same question. Of each run: every transfer ends, no rank has more circuits than
-    ports, a circuit stands while it is used, each direction sends one transfer at a time, no receive buffer overflows,
-    nothing happens before what it waits for, a second run is the same, and so is one with other numbers of ranks.
+    Models with circuits, besides the checks of rates: every choice of a circuit to tear down is a position in the list,
+    and repeated calls agree. For each run: every transfer ends, no rank has more circuits than ports, a circuit stays
+    up while in use, each direction sends one transfer at a time, no receive buffer overflows, nothing starts before its
+    predecessors end, and a second run and a run with renumbered ranks are identical.
 
-    ``work_conserving``: require that every flow crosses a full link, so that no bandwidth is left that a flow could
-    use, or that a link with messages does not rest. Max-min fairness and store-and-forward do that; TrioSim's equal
-    split does not.
+    ``work_conserving``: require that every flow crosses a full link, so that no usable bandwidth is wasted, or that a
+    link with messages is never idle. Max-min fairness and store-and-forward are work-conserving; TrioSim's equal split
+    is not.
     """
     made: object = model() if callable(model) else model
     try:
@@ -69,7 +68,7 @@ def check_network_model(model: Network | Callable[[], Network], *, work_conservi
 
 
 def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool, where: str) -> None:
-    """Run ``graph`` twice, and again with more bytes in one of its transfers."""
+    """Run ``graph`` twice, and again with twice the bytes in one transfer."""
     records, history = _simulated(graph, model, work_conserving, where)
     _require_lawful_run(graph, records, history, where)
     again, history_again = _simulated(graph, model, work_conserving, where)
@@ -85,7 +84,7 @@ def _check_rate_run(model: NetworkModel, graph: TaskGraph, work_conserving: bool
 
 
 class _NetworkWatch:
-    """Passes a model's rates on, checks them, and notes them with the time of the run that asks."""
+    """Wrapper that checks a model's rates and records them with the simulated time of each call."""
 
     def __init__(self, model: NetworkModel, work_conserving: bool, where: str) -> None:
         self.name = model.name
@@ -112,7 +111,7 @@ class _NetworkWatch:
 def _require_counting(
     model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], rng: random.Random, where: str
 ) -> None:
-    """Where the model says that it folds: many flows of one route have the rate of one that counts as often."""
+    """Require of a model that folds: N flows on one route get the same rate as one flow with count N."""
     if not isinstance(model, WeightedModel) or why_unfolded(model) is not None:
         return
     times = [rng.choice((1, 1, 2, 3, 7)) for _ in routes]
@@ -129,7 +128,7 @@ def _require_counting(
 
 
 def _platform(rng: random.Random) -> TaskGraph:
-    """Transfers over few links, so that they meet; now and then an empty one, one without links, or a link twice."""
+    """Return transfers that compete for few links; some are empty, have no links, or cross a link twice."""
     num_links = rng.randint(1, 6)
     capacity = [rng.choice((333_333, 10**6, 7 * 10**8, 10**9, 10**9 + 7, 65 * 10**9)) for _ in range(num_links)]
     builder = TaskGraphBuilder(capacity, [rng.choice((0, 0, 1_000, 10**6)) for _ in range(num_links)])
@@ -146,7 +145,7 @@ def _platform(rng: random.Random) -> TaskGraph:
 
 
 def _simulated(graph: TaskGraph, model: NetworkModel, work_conserving: bool, where: str) -> tuple[Records, History]:
-    """Run ``graph`` on the reference engine."""
+    """Run ``graph`` on the reference engine; return its records and the history of rates."""
     watch = _NetworkWatch(model, work_conserving, where)
     watch.reference = Reference(graph, watch)
     try:
@@ -157,7 +156,7 @@ def _simulated(graph: TaskGraph, model: NetworkModel, work_conserving: bool, whe
 
 
 def _rates(model: NetworkModel, routes: Sequence[Sequence[int]], capacity: Sequence[int], where: str) -> list[float]:
-    """The model's answer, of the right form."""
+    """Return the model's rates; require one valid rate per flow and unchanged arguments."""
     given_routes, given_capacity = [tuple(route) for route in routes], list(capacity)
     answer = list(model.rates(given_routes, given_capacity))
     require(
@@ -184,7 +183,7 @@ def _require_fitting(
     work_conserving: bool,
     where: str,
 ) -> None:
-    """No link carries more than it can, and nobody waits beside a free one."""
+    """Require that no link is over its capacity and that no flow waits without a full link."""
     used: dict[int, list[float]] = {}
     for route, rate in zip(routes, rates, strict=True):
         for link in route:
@@ -213,7 +212,7 @@ def _require_invariant(
     rng: random.Random,
     where: str,
 ) -> None:
-    """The numbers of flows and links do not matter."""
+    """Require the same rates after renumbering flows and links."""
     order = rng.sample(range(len(routes)), len(routes))
     new_link = rng.sample(range(len(capacity)), len(capacity))
     other_capacity = [0] * len(capacity)
@@ -230,7 +229,7 @@ def _require_invariant(
 
 
 def _require_lawful_run(graph: TaskGraph, records: Records, history: History, where: str) -> None:
-    """Everything ends, after what it waits for, and the rates in between carry just the bytes."""
+    """Require that all tasks end after their predecessors, and that the rates carry exactly the bytes."""
     moved = np.zeros(graph.num_tasks)
     rates_before: dict[int, float] = {}
     since = 0
@@ -251,7 +250,7 @@ def _require_lawful_run(graph: TaskGraph, records: Records, history: History, wh
 
 
 def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Records, History], where: str) -> None:
-    """Twice the bytes of ``task`` end no earlier, and until it would have ended nobody can tell."""
+    """Require that twice the bytes of ``task`` end no earlier, and change no event before its original end."""
     records, other = grown
     require(
         records.end_ps[task] >= end_ps,
@@ -263,12 +262,12 @@ def _require_monotone(task: int, end_ps: int, history: History, grown: tuple[Rec
     )
 
 
-#: (sizes in bytes, bytes/s of the link) of each question that a run asks the model
+#: (sizes in bytes, bytes/s of the link) of each call to the model in a run
 Questions = list[tuple[tuple[int, ...], int]]
 
 
 def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, rng: random.Random, where: str) -> None:
-    """Run ``graph`` three times: as it is, again, and with other numbers of links and routes."""
+    """Run ``graph`` three times: unchanged, unchanged again, and with renumbered links and routes."""
     records, asked = _queue_records(graph, model, work_conserving, where)
     _require_lawful_queues(graph, records, asked, where)
     again, asked_again = _queue_records(graph, model, work_conserving, where)
@@ -284,7 +283,7 @@ def check_queue_run(model: QueueModel, graph: TaskGraph, work_conserving: bool, 
 
 
 class _QueueWatch:
-    """Passes a model's times of service on, checks them, and notes the questions."""
+    """Wrapper that checks a model's service times and records the calls."""
 
     def __init__(self, model: QueueModel, work_conserving: bool, where: str) -> None:
         self.name = model.name
@@ -311,7 +310,7 @@ class _QueueWatch:
 
 
 def _answer(model: QueueModel, sizes_bytes: Sequence[int], bytes_per_s: int, where: str) -> list[int]:
-    """The model's answer, of the right form."""
+    """Return the model's service times; require whole ps, one per message, and unchanged arguments."""
     given = list(sizes_bytes)
     answer = list(model.service_ps(given, bytes_per_s))
     require(given == list(sizes_bytes), f"{where}: service_ps() must not change its arguments")
@@ -324,7 +323,7 @@ def _answer(model: QueueModel, sizes_bytes: Sequence[int], bytes_per_s: int, whe
 def _require_possible(
     sizes_bytes: Sequence[int], bytes_per_s: int, answer: Sequence[int], work_conserving: bool, where: str
 ) -> None:
-    """At no time has the link carried more than it can, nor at the end less, if it must not rest."""
+    """Require that the link never exceeds its capacity and, if ``work_conserving``, that it is never idle."""
     carried = 0
     for end_ps, size in sorted(zip(answer, sizes_bytes, strict=True)):
         carried += size
@@ -351,7 +350,7 @@ def _queue_records(graph: TaskGraph, model: QueueModel, work_conserving: bool, w
 
 
 def _require_lawful_queues(graph: TaskGraph, records: Records, asked: Questions, where: str) -> None:
-    """Everything ends, no sooner than its links allow, after what it waits for; links were asked to carry all bytes."""
+    """Require that tasks end after their predecessors, no sooner than links allow, and that links serve all bytes."""
     assert graph.link_latency_ps is not None
     crossing = 0
     for task in range(graph.num_tasks):
@@ -371,7 +370,7 @@ def _require_lawful_queues(graph: TaskGraph, records: Records, asked: Questions,
 
 
 def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
-    """The same tasks on links and routes with other numbers."""
+    """Return the same tasks with renumbered links and routes."""
     assert graph.link_latency_ps is not None
     old_link = np.array(rng.sample(range(len(graph.link_names)), len(graph.link_names)), np.int64)
     old_route = np.array(rng.sample(range(len(graph.route_latency_ps)), len(graph.route_latency_ps)), np.int64)

@@ -1,4 +1,4 @@
-"""The checks of collective algorithms, compute models and trace readers."""
+"""Checks of plug-ins: collective algorithms, compute models and trace readers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SIZES = (0, 1, 10, 4096, 1_000_003, 64 * 2**20)
 def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None = None) -> None:
     """Prove that ``make`` implements the collective ``kind``, by running its schedules on symbols.
 
-    For 1 to 9 ranks (send_recv: 2; ``ranks`` names others, where an algorithm needs a power of two, say), every root
-    and several sizes: every rank ends with the right data, each contribution once, in any order that the dependencies
-    allow; the chunks make up the payload and no more; the schedule says what it was asked for; it is the same each
-    time; and ``shift_symmetric`` and ``symmetry`` are claimed only where they hold.
+    The proof covers 1 to 9 ranks (send_recv: 2), every root and several sizes. ``ranks`` overrides the rank counts, for
+    example for algorithms that need a power of two. Every rank must end with the right data, each contribution once, in
+    any order that the dependencies allow. Chunks must add up to the payload. A schedule must repeat its arguments, be
+    the same on every call, and declare ``shift_symmetric`` and ``symmetry`` only if they hold.
     """
     require(kind in schedule_proof.KINDS, f"the collective {kind!r} is not one of {', '.join(schedule_proof.KINDS)}")
     for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):
@@ -52,13 +52,13 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
 
 
 def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, root: int, where: str) -> None:
-    """The schedule's own account of itself, and its chunks."""
+    """Check that the schedule repeats its arguments, and that its chunks match the payload."""
     asked = {"kind": kind, "num_ranks": num_ranks, "size_bytes": size} | ({"root": root} if root >= 0 else {})
     for name, value in asked.items():
         require(getattr(schedule, name) == value, f"{where}: the schedule says {name} {getattr(schedule, name)!r}")
     chunks, chunk_bytes = schedule.num_chunks, schedule.chunk_bytes
     require(chunks >= 1 and chunk_bytes >= 0, f"{where}: {chunks} chunks of {chunk_bytes} bytes")
-    # Of the blocks of all pairs of ranks, those that one rank sends are its payload; of a shift, its own buffer.
+    # The payload of an all-to-all is the blocks that one rank sends; the payload of a shift is one rank's buffer.
     own = num_ranks if kind in schedule_proof.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
     require(
         size <= own * chunk_bytes < size + own,
@@ -70,7 +70,7 @@ def _require_as_asked(schedule: Schedule, kind: str, num_ranks: int, size: int, 
 
 
 def _require_sends(schedule: Schedule, where: str) -> None:
-    """The sends of each rank and switch: well formed, repeatable, and symmetric if the schedule says so."""
+    """Check that each rank's and switch's sends are well formed, repeatable, and symmetric if so declared."""
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     first = schedule.sends_of(0, *shape)
     for position in range(schedule.num_ranks + schedule.num_switches):
@@ -91,13 +91,13 @@ def _require_sends(schedule: Schedule, where: str) -> None:
 
 
 def check_compute_model(model: ComputeModel, workload: Workload, *, anchored: bool = True, slack: float = 0.0) -> None:
-    """Check ``model``, made for ``workload``, on each of its operators at batches around and far from the trace's.
+    """Check ``model``, made for ``workload``, on each of its operators at batches near and far from the trace's.
 
-    At the trace's own sizes it must answer, and with the recorded time; elsewhere it may refuse with PlanError. Times
-    are whole picoseconds, not negative, and do not fall as the batch grows; the evidence is a word that trine knows;
-    asked again in another order it says the same. ``anchored`` False is for a model that predicts the trace's own sizes
-    too: then only what it calls 'measured' must be the recorded time. ``slack``: by which share of its time a larger
-    batch may be faster, in a model that follows measurements: it may fill a GPU better.
+    At the trace's own sizes it must return the recorded time; elsewhere it may raise PlanError. Times must be whole
+    picoseconds, not negative, and must not fall as the batch grows. The evidence must be one of trine's words. A second
+    pass in another order must give equal results. ``anchored`` False is for models that also predict the trace's own
+    sizes: only times they call 'measured' must equal the recorded ones. ``slack``: the fraction by which a larger batch
+    may be faster, for models that follow measurements, since a larger batch may fill a GPU better.
     """
     require(isinstance(model.name, str) and model.name != "", f"a compute model has a name, {model!r} has not")
     where = f"compute model {model.name!r}"
@@ -133,7 +133,7 @@ def check_compute_model(model: ComputeModel, workload: Workload, *, anchored: bo
 
 
 def _duration(model: ComputeModel, operator: Operator, batch: int, recorded: int, where: str) -> Duration | None:
-    """The model's answer, of the right form; None where it refuses."""
+    """Return the model's duration after checking its form, or None if the model refuses."""
     where = f"{where}, operator {operator.id} ({operator.name}), batch {batch}"
     try:
         answer = model.duration(operator, Split(batch))
@@ -150,7 +150,7 @@ def _duration(model: ComputeModel, operator: Operator, batch: int, recorded: int
 
 
 def _require_recorded(operator: Operator, answer: Duration | None, anchored: bool, where: str) -> None:
-    """The answer at the trace's own sizes."""
+    """Check the duration at the trace's own sizes."""
     if answer is not None and (anchored or answer.evidence == MEASURED):
         require(
             answer.ps == operator.gpu_time_ps,
@@ -160,10 +160,10 @@ def _require_recorded(operator: Operator, answer: Duration | None, anchored: boo
 
 
 def check_reader(reader: TraceReader, path: str | Path) -> None:
-    """Check that ``reader`` finds and reads the trace at ``path``, and leaves alone what is not its own.
+    """Check that ``reader`` finds and reads the trace at ``path``, and ignores an empty folder.
 
-    What it reads is not empty, does not contradict itself, is the same each time and survives trine's own format
-    unchanged. An empty folder is not its own: ``find`` returns None there, so that the next reader is asked.
+    The workload must be non-empty, consistent, the same on every read, and unchanged by a round trip through trine's
+    own format. For an empty folder ``find`` must return None, so that trine tries the next reader.
     """
     where = f"trace reader {reader.name!r}"
     require(bool(reader.name) and bool(reader.looks_for), f"{where}: needs a name and a text looks_for")

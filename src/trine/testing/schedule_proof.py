@@ -1,4 +1,4 @@
-"""Does a schedule do what it says? Runs it on symbols: which ranks' data is in each chunk of each rank."""
+"""Proof that a schedule is correct, by symbolic execution: tracks which ranks' data each chunk of each rank holds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, Sends, symmetry_of
 from trine.errors import InputError, nearest
 
-#: [positions, chunks, ranks]: how often the data of each rank is in each chunk of each rank or switch. Where nothing is
-#: added up, a chunk has one origin, and the last dimension has one entry: how often that data is there.
+#: [positions, chunks, ranks]: number of times that each rank's data is in each chunk of each rank or switch. Without
+#: reduction a chunk has one origin, so the last dimension has one entry: the number of copies of that data.
 State = npt.NDArray[np.int32]
 
-#: What a transfer carries: (chunks, whether the receiver adds them).
+#: Contents of a transfer: (chunks, whether the receiver adds them).
 Contents = list[tuple[npt.NDArray[np.integer], bool]]
 
 ADDING = ("all_reduce", "reduce_scatter", "reduce", "barrier")
@@ -36,7 +36,7 @@ KINDS = (
     "shift",
     "barrier",
 )
-#: Kinds in which each rank has a part of the chunks, and those in which it has a block for each other rank.
+#: Kinds that give each rank a part of the chunks, and kinds that have a block for each pair of ranks.
 PARTED = ("reduce_scatter", "all_gather", "gather", "scatter", "shift")
 BLOCKED = ("all_to_all", "all_to_all_v")
 
@@ -44,14 +44,13 @@ BLOCKED = ("all_to_all", "all_to_all_v")
 def check_schedule(schedule: Schedule, orders: int = 3) -> None:
     """Prove that every rank ends with the right data, in several orders that the dependencies allow.
 
-    A transfer reads its chunks when it starts and writes them when it ends; ``orders`` - 1 random but reproducible
-    orders, in which ranks also enter at any time, are run besides the first come, first served one, with many transfers
-    under way at once. A schedule that is
-    ``staged`` reads what had arrived in earlier steps, and no more. A barrier is proven if every rank has heard, by
-    itself or through others, of every other.
+    A transfer reads its chunks when it starts and writes them when it ends; many transfers are in flight at once. The
+    check runs the first-come-first-served order and ``orders`` - 1 random, reproducible orders; there ranks also enter
+    at any time. In a ``staged`` schedule a transfer reads only data that arrived in earlier steps. A barrier is
+    correct if every rank has heard from every other rank, directly or through others.
 
-    Raises InputError: the kind is unknown, the chunks do not fit it, transfers wait for each other in a circle, a rank
-    ends with other data, or a schedule is not as symmetric as it says.
+    Raises InputError for an unknown kind, a number of chunks that does not fit the kind, a dependency cycle, wrong data
+    at the end, or a declared symmetry that does not hold.
     """
     if schedule.kind not in KINDS:
         raise InputError(f"cannot check a {schedule.kind!r}{nearest(schedule.kind, KINDS)}")
@@ -66,7 +65,7 @@ def check_schedule(schedule: Schedule, orders: int = 3) -> None:
 
 
 def check_expanded(schedule: Schedule, expanded: ExpandedSchedule, orders: int = 3) -> None:
-    """Prove that the transfers ``expanded`` do what ``schedule`` says; as :func:`check_schedule`, which calls it."""
+    """Prove that the transfers ``expanded`` implement ``schedule``; :func:`check_schedule` calls this."""
     contents = [_contents(schedule, expanded, transfer) for transfer in range(expanded.num_transfers)]
     for seed in range(orders):
         memory = _Memory(schedule, expanded, contents)
@@ -79,7 +78,7 @@ def _title(schedule: Schedule) -> str:
 
 
 def _check_chunks(schedule: Schedule) -> None:
-    """The number of chunks fits the kind."""
+    """Raise InputError if the number of chunks does not fit the kind."""
     ranks, chunks = schedule.num_ranks, schedule.num_chunks
     if schedule.kind in PARTED and chunks % ranks:
         raise InputError(f"{_title(schedule)}: {chunks} chunks cannot be shared out equally")
@@ -90,7 +89,7 @@ def _check_chunks(schedule: Schedule) -> None:
 
 
 def _check_symmetry(schedule: Schedule) -> None:
-    """The sends of every position are those of position 0, shifted."""
+    """Raise InputError unless the sends of every position equal the shifted sends of position 0."""
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     if schedule.num_switches or schedule.num_chunks % schedule.num_ranks:
         raise InputError(f"{_title(schedule)}: declares shift_symmetric, but its chunks or switches are not")
@@ -104,7 +103,7 @@ def _check_symmetry(schedule: Schedule) -> None:
 
 
 def shifted_sends(schedule: Schedule, first: Sends, position: int) -> Sends:
-    """What ``position`` sends if the schedule is ``shift_symmetric`` and position 0 sends ``first``."""
+    """Return the sends of ``position`` in a ``shift_symmetric`` schedule in which position 0 sends ``first``."""
     part = schedule.num_chunks // schedule.num_ranks
     return dataclasses.replace(
         first,
@@ -114,16 +113,16 @@ def shifted_sends(schedule: Schedule, first: Sends, position: int) -> Sends:
 
 
 def equal_sends(one: Sends, other: Sends) -> bool:
-    """Whether two ranks, or two answers about one rank, send the same."""
+    """Return whether two sets of sends are equal."""
     columns = ((getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(Sends))
     return all((a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in columns)
 
 
-# -- running it --------------------------------------------------------------------------------------------------------
+# -- execution ---------------------------------------------------------------------------------------------------------
 
 
 def _initial(schedule: Schedule) -> State:
-    """What each rank holds on entry: everything, its own part, or (all but the root) nothing; switches hold nothing."""
+    """Return the data of each rank on entry: all chunks, its own part, or nothing unless root; switches are empty."""
     ranks, chunks = schedule.num_ranks, schedule.num_chunks
     origins = ranks if schedule.kind in ADDING else 1
     state = np.zeros((ranks + schedule.num_switches, chunks, origins), dtype=np.int32)
@@ -139,13 +138,13 @@ def _initial(schedule: Schedule) -> State:
 
 
 def _part(schedule: Schedule, rank: int) -> slice:
-    """The chunks that are one rank's own."""
+    """Return the chunks that a rank owns."""
     each = schedule.num_chunks // schedule.num_ranks
     return slice(rank * each, (rank + 1) * each)
 
 
 def _contents(schedule: Schedule, expanded: ExpandedSchedule, transfer: int) -> Contents:
-    """What a transfer carries."""
+    """Return the chunks of a transfer, grouped by whether the receiver adds them."""
     chunk_ranges = expanded.chunk_ranges
     if chunk_ranges is None:
         return [(expanded.chunk[transfer : transfer + 1], bool(expanded.reduce[transfer]))]
@@ -161,7 +160,7 @@ def _contents(schedule: Schedule, expanded: ExpandedSchedule, transfer: int) -> 
 
 
 class _Memory:
-    """The chunks of all positions, and how transfers change them."""
+    """Chunks of all positions, updated by transfers."""
 
     def __init__(self, schedule: Schedule, expanded: ExpandedSchedule, contents: list[Contents]) -> None:
         self.schedule, self.expanded, self.contents = schedule, expanded, contents
@@ -169,7 +168,7 @@ class _Memory:
         self.arrived: dict[int, list[tuple[int, npt.NDArray[np.integer], bool, State]]] = {}
 
     def read(self, transfer: int) -> list[State]:
-        """The data of a transfer that starts now."""
+        """Return the data of a transfer that starts now."""
         source = int(self.expanded.src[transfer])
         state: State = self.state[source]
         if self.schedule.staged:
@@ -177,7 +176,7 @@ class _Memory:
         return [state[chunks].copy() for chunks, _ in self.contents[transfer]]
 
     def write(self, transfer: int, data: list[State]) -> None:
-        """Put the data of a transfer that ends now where it belongs."""
+        """Write the data of a transfer that ends now to its receiver."""
         target, step = int(self.expanded.dst[transfer]), int(self.expanded.step[transfer])
         for (chunks, add), values in zip(self.contents[transfer], data, strict=True):
             if self.schedule.staged:
@@ -186,7 +185,7 @@ class _Memory:
                 self.state[target, chunks] = self.state[target, chunks] + values if add else values
 
     def _seen(self, position: int, step: int | None) -> State:
-        """The chunks of ``position`` after what arrived in steps before ``step`` (None: all)."""
+        """Return the chunks of ``position`` after all arrivals of steps before ``step`` (None: of all steps)."""
         state: State = self.state[position].copy()
         for at, chunks, add, values in sorted(self.arrived.get(position, []), key=lambda one: one[0]):
             if step is None or at < step:
@@ -203,7 +202,7 @@ class _Memory:
 
 
 def _run(memory: _Memory, order: random.Random | None) -> None:
-    """Start and end transfers, each when its predecessors have ended; ``order`` None takes them first come, first.
+    """Run the transfers, each after its predecessors; ``order`` None ends them first come, first served.
 
     The entry of rank p counts as event -1 - p, under way from the start.
     """
@@ -233,17 +232,17 @@ def _run(memory: _Memory, order: random.Random | None) -> None:
 
 
 def _followers(expanded: ExpandedSchedule) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The dependencies the other way round, CSR: which transfers wait for each."""
+    """Return the reversed dependencies in CSR form: the transfers that wait for each transfer."""
     order = np.argsort(expanded.predecessor_idx, kind="stable")
     counts = np.bincount(expanded.predecessor_idx, minlength=expanded.num_transfers)
     return pointers(counts), row_of(expanded.predecessor_ptr)[order]
 
 
-# -- judging it --------------------------------------------------------------------------------------------------------
+# -- final check -------------------------------------------------------------------------------------------------------
 
 
 def _check_final(schedule: Schedule, state: State) -> None:
-    """Compare the chunks that each rank must have with what they should hold, each contribution exactly once."""
+    """Check that each rank's required chunks contain each contribution exactly once (barrier: at least once)."""
     for rank in range(schedule.num_ranks):
         for chunk in _owned(schedule, rank):
             found = state[rank, chunk]
@@ -259,7 +258,7 @@ def _check_final(schedule: Schedule, state: State) -> None:
 
 
 def _names(schedule: Schedule, chunk: int, counts: State) -> str:
-    """The ranks whose data is in a chunk."""
+    """Return the ranks whose data is in a chunk, as text."""
     if len(counts) == 1:
         each = schedule.num_chunks // schedule.num_ranks if schedule.kind in (*PARTED, *BLOCKED) else 0
         origin = schedule.root if schedule.kind == "scatter" or not each else chunk // each
@@ -272,7 +271,7 @@ def _names(schedule: Schedule, chunk: int, counts: State) -> str:
 
 
 def _owned(schedule: Schedule, rank: int) -> range:
-    """The chunks that must be right on ``rank`` at the end."""
+    """Return the chunks that must be correct on ``rank`` at the end."""
     if schedule.kind in BLOCKED:
         return range(rank, schedule.num_chunks, schedule.num_ranks)
     if schedule.kind in ("reduce_scatter", "scatter"):
@@ -287,10 +286,10 @@ def _owned(schedule: Schedule, rank: int) -> range:
 
 
 def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
-    """Compare :func:`rank_sends` of every position, and its structure, with ``expanded``, all transfers.
+    """Compare :func:`rank_sends` of every position, and its structure, with all transfers in ``expanded``.
 
-    Raises InputError: a position sends or waits for something else. ``expanded`` rests on no stated symmetry, so that
-    it is the symmetry that does not hold.
+    Raises InputError if the sends or dependencies of a position differ. ``expanded`` assumes no symmetry, so a
+    difference means that the declared symmetry is wrong.
     """
     title = f"{schedule.algorithm} {schedule.kind} of {schedule.num_ranks} ranks"
     num_positions = schedule.num_ranks + schedule.num_switches
@@ -313,7 +312,7 @@ def check_local(schedule: Schedule, expanded: ExpandedSchedule) -> None:
 
 
 def _difference(one: RankSends, expanded: ExpandedSchedule, base: Int64, position: int, num_ranks: int) -> str:
-    """What differs, by name; "" if nothing does."""
+    """Return the name of the first difference; "" if both are equal."""
     rows = slice(base[position], base[position + 1])
     pairs: dict[str, tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]] = {}
     if one.num_sends != rows.stop - rows.start:
@@ -340,12 +339,12 @@ def _difference(one: RankSends, expanded: ExpandedSchedule, base: Int64, positio
 def _transfers(
     one: RankSends, base: Int64, position: int, who: npt.NDArray[np.int32], number: npt.NDArray[np.int32]
 ) -> Int64:
-    """The transfers of the whole schedule that (who, number) are; -1 where there is no such send."""
+    """Return the numbers in the whole schedule of the sends (who, number); -1 if a send does not exist."""
     whose = np.append(one.peers, position)[who]
     transfer = base[whose] + number
     return np.where(transfer < base[whose + 1], transfer, -1)
 
 
 def _same_sets(row: Int64, mine: Int64, theirs: npt.NDArray[np.int32]) -> bool:
-    """Whether each row has the same entries, in whatever order."""
+    """Return whether each row has the same entries, in any order."""
     return np.array_equal(mine[np.lexsort((mine, row))], theirs[np.lexsort((theirs, row))])

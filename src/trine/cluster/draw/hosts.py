@@ -1,4 +1,4 @@
-"""Hosts side by side, each a frame with its NICs on top and its NVSwitch below; the fabric in rows above them."""
+"""Layout of hosts side by side, each a frame with its NICs on top and its NVSwitch below; the fabric in rows above."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trine.cluster.parts import GPU, HOST, SCALE_UP, SWITCH
 
 _ROW = 1.25
 _STEP = 1.12
-#: Identical switches of a row that are all drawn; of more, half as many.
+#: Maximum number of identical switches in a row; a row with more shows half this number.
 MAX_IDENTICAL = 4
 
 
 def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
-    """Place the devices of as many hosts as fit, and the fabric around them."""
+    """Place the devices of all hosts that fit, and the fabric around them."""
     hosts = _hosts(cluster)
     left, tops, waiting = 0.0, 0.0, []
     for run, quota in _runs(cluster, hosts):
@@ -40,7 +40,7 @@ def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
 
 
 def _hosts(cluster: Cluster) -> list[tuple[str, list[int]]]:
-    """Devices by host, in order; where no device has one, all but the switches."""
+    """Return devices by host, in order; devices without a host follow, except switches."""
     members: dict[str, list[int]] = {}
     loose: list[int] = []
     outside = outside_switches(cluster)
@@ -61,7 +61,7 @@ def _hosts(cluster: Cluster) -> list[tuple[str, list[int]]]:
 def _runs(
     cluster: Cluster, hosts: Sequence[tuple[str, list[int]]]
 ) -> Iterable[tuple[list[tuple[str, list[int]]], int]]:
-    """Consecutive hosts that are alike, and how many of each run are drawn."""
+    """Return runs of consecutive identical hosts, and the number of hosts to draw from each."""
     place = {device: (n, i) for n, (_, members) in enumerate(hosts) for i, device in enumerate(members)}
 
     def looks(entry: tuple[str, list[int]]) -> object:
@@ -100,7 +100,7 @@ def _frame(
 
 
 def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """Places of a host's devices: scale-up switches, GPUs, PCIe switches by level, processors, NICs, from below."""
+    """Return positions of a host's devices; from below: scale-up switches, GPUs, PCIe switches, processors, NICs."""
     rows = _rows(cluster, members)
     x: dict[int, float] = {}
     for device in rows:
@@ -109,7 +109,7 @@ def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, 
     by_height: dict[float, list[int]] = {}
     for device, height in rows.items():
         by_height.setdefault(height, []).append(device)
-    for _ in range(3):  # what is placed pulls what it is joined to; three rounds reach all levels
+    for _ in range(3):  # placed devices pull their neighbours; three rounds reach all levels
         for height in sorted(by_height, key=lambda h: (abs(h), h)):
             row = [device for device in by_height[height] if cluster.devices[device].kind != GPU]
             _place_row(row, {d: _pull(cluster, d, x) for d in row}, x)
@@ -117,7 +117,7 @@ def _inside(cluster: Cluster, members: Sequence[int]) -> dict[int, tuple[float, 
 
 
 def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
-    """The row of each device, in rows above the GPUs."""
+    """Return the row of each device, counted from the GPUs' row."""
     kinds = {i: cluster.devices[i].kind for i in members}
     scale_up = {
         link.target
@@ -145,7 +145,7 @@ def _rows(cluster: Cluster, members: Sequence[int]) -> dict[int, float]:
 
 
 def _spread(cluster: Cluster, levels: dict[int, int], among: set[int]) -> dict[int, int]:
-    """Levels of some devices, and of those ``among`` the others that links lead to from there: one more a link."""
+    """Add to ``levels`` the devices of ``among`` that links reach from there, one level more per link; return it."""
     edge = list(levels)
     while edge:
         following = []
@@ -159,7 +159,7 @@ def _spread(cluster: Cluster, levels: dict[int, int], among: set[int]) -> dict[i
 
 
 def _pull(cluster: Cluster, device: int, x: Mapping[int, float]) -> float | None:
-    """The mean place of what a device is joined to and what is placed already, but for its like."""
+    """Return the mean position of a device's placed neighbours of other kinds (for a switch, of any kind)."""
     kind = cluster.devices[device].kind
     near = [
         x[link.target]
@@ -170,7 +170,7 @@ def _pull(cluster: Cluster, device: int, x: Mapping[int, float]) -> float | None
 
 
 def _place_row(row: Sequence[int], wanted: Mapping[int, float | None], x: dict[int, float]) -> None:
-    """Give a row's devices places near to those wanted, one step apart at least."""
+    """Place a row's devices close to their wanted positions, at least one step apart."""
     known = [value for value in wanted.values() if value is not None]
     middle = sum(known) / len(known) if known else 0.0
     want = {device: middle if value is None else value for device, value in wanted.items()}
@@ -184,20 +184,20 @@ def _place_row(row: Sequence[int], wanted: Mapping[int, float | None], x: dict[i
 
 
 def outside_switches(cluster: Cluster) -> set[int]:
-    """Switches of no host: without a node, or of a node that is nothing but switches (a rack of trays)."""
+    """Return the switches outside hosts: without a node, or in a node of switches only (a rack of trays)."""
     with_others = {device.node for device in cluster.devices if device.kind != SWITCH} - {None}
     return {i for i, d in enumerate(cluster.devices) if d.kind == SWITCH and d.node not in with_others}
 
 
 def fabric_levels(cluster: Cluster) -> dict[int, int]:
-    """Switches of no host: how many of them away from the nearest device of a host, or from the nearest GPU."""
+    """Return the level of each switch outside hosts: 1 next to a device of a host or a GPU, one more per link."""
     outside = outside_switches(cluster)
     near = {link.target for link in cluster.links if link.source not in outside and link.target in outside}
     return _spread(cluster, dict.fromkeys(near, 1), outside)
 
 
 def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence[tuple[int, set[int]]]) -> None:
-    """Rows of switches by level above the hosts; those that GPUs of several hosts share by scale-up links below."""
+    """Draw rows of switches by level above the hosts; scale-up switches shared by GPUs of several hosts go below."""
     level = fabric_levels(cluster)
     below = {
         link.target
@@ -221,7 +221,7 @@ def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence
 
 
 def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x: dict[int, float]) -> int:
-    """Draw a row of switches that lead to what is drawn; others, and all but two of identical ones, are one mark.
+    """Draw a row of the switches that lead to drawn devices; one mark replaces the rest, or all but two identical ones.
 
     Return the mark at the right end.
     """

@@ -1,8 +1,8 @@
-"""Routes of a machine of nodes alike, many at a time.
+"""Batched routing for machines made of identical nodes.
 
-A route inside a node is that of every node of its block, shifted. One between nodes is a part in the first node, to its
-NIC, a part in the fabric, and a part in the second node; each is worked out once, or in closed form. What is built in
-another way is left to :class:`trine.cluster.routing.router.Router`, whose routes these are.
+All nodes of a block share their inner routes, up to a shift of the link numbers. A route between nodes has three parts:
+to the NIC of the first node, through the fabric, into the second node. Each is computed once or in closed form.
+Other machines use :class:`trine.cluster.routing.router.Router`, which gives the same routes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trine.errors import InputError
 if TYPE_CHECKING:
     from trine.cluster.routing.router import Router
 
-#: Pairs that are worked on together: some 100 MB.
+#: Pairs per batch, about 100 MB of working memory.
 CHUNK = 1 << 18
-#: Nodes with more devices than this are not looked at as nodes: the table of their pairs would be too large.
+#: Largest node, in devices, that is routed as a node; the pair table of a larger one would be too large.
 MAX_DEVICES = 2048
 
 
@@ -45,12 +45,12 @@ class BatchRoutes:
 
     @staticmethod
     def suits(layout: NodeLayout | None, routing: str) -> bool:
-        """Whether routes of this machine can be worked out here."""
+        """Return whether this class can route this machine."""
         known = routing.partition(":")[0] in (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL)
         return layout is not None and known and max(len(b.node.devices) for b in layout.blocks) <= MAX_DEVICES
 
     def routes(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32, Int64]:
-        """(ptr int64[m + 1], links int32[...], left int64[...]): the pairs ``left`` have no links here.
+        """Return (ptr int64[m + 1], links int32[...], left int64[...]); this class cannot route the pairs ``left``.
 
         ``sources``, ``targets``: int64[m], devices.
         """
@@ -66,7 +66,7 @@ class BatchRoutes:
         return ptr, np.concatenate([part[1] for part in parts]), left
 
     def _chunk(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
-        """(links of each pair, -1 for pairs that are left; the links)."""
+        """Return (number of links of each pair, -1 for pairs left to the router; the links)."""
         pairs = _Pairs(*self.layout.places(sources), *self.layout.places(targets))
         pieces = _Pieces(len(sources))
         across = self._inside(pairs, pieces)
@@ -75,7 +75,7 @@ class BatchRoutes:
         return pieces.joined()
 
     def _inside(self, pairs: _Pairs, pieces: _Pieces) -> Int64:
-        """Add the routes that stay in their node; returns the pairs whose do not."""
+        """Add the routes that stay in their node; return the pairs that cross nodes."""
         pieces.leave(np.flatnonzero((pairs.block < 0) | (pairs.to_block < 0)))
         same = (pairs.block == pairs.to_block) & (pairs.copy == pairs.to_copy)
         length = np.full(len(pairs.block), NONE, np.int64)
@@ -91,7 +91,7 @@ class BatchRoutes:
     def _piece(
         self, pieces: _Pieces, node: NodeRoutes, kind: int, pairs: Int64, source: Int64, target: Int64, copy: Int64
     ) -> Int64:
-        """Add a part of the routes of ``pairs`` inside nodes; returns its lengths, below 0 where there is none."""
+        """Add a part of the routes of ``pairs`` inside nodes; return its lengths, negative for pairs without a part."""
         rows = node.rows(kind, source, target, copy)
         links, starts, lengths = node.columns()
         start, length = starts[rows], lengths[rows]
@@ -101,7 +101,7 @@ class BatchRoutes:
         return length
 
     def _across(self, pairs: _Pairs, pieces: _Pieces, which: Int64) -> None:
-        """Add routes by way of the NICs of both ends."""
+        """Add routes through the NICs of both ends."""
         if self.clos is None or not self.clos.is_even:
             pieces.leave(which)
             return
@@ -120,7 +120,7 @@ class BatchRoutes:
         self._legs(pieces, which, to_block, to_copy, enters, pairs.to_local[which])
 
     def _own(self, blocks: Int64, local: Int64) -> Int64:
-        """int64[m]: the NICs of devices, in their nodes; -1: none."""
+        """Return int64[m]: the NIC of each device, numbered within its node; -1: no NIC."""
         found = np.full(len(local), -1, np.int64)
         for number, node in enumerate(self.nodes):
             which = blocks == number
@@ -128,7 +128,7 @@ class BatchRoutes:
         return found
 
     def _numbers(self, blocks: Int64, copies: Int64, local: Int64) -> Int64:
-        """int64[m]: devices of nodes, as devices of the machine."""
+        """Return int64[m]: machine-wide numbers of devices numbered within their nodes."""
         found = np.empty(len(local), np.int64)
         for number, node in enumerate(self.nodes):
             which = blocks == number
@@ -136,7 +136,7 @@ class BatchRoutes:
         return found
 
     def _change_rail(self, pairs: _Pairs, pieces: _Pieces, which: Int64, local: Int64) -> None:
-        """Add the way to the GPU on the target's rail, which ``local`` then is."""
+        """Add the routes to the GPUs on the targets' rails, and store those GPUs in ``local``."""
         rail = np.full(len(which), -1, np.int64)
         for number, node in enumerate(self.nodes):
             there = pairs.to_block[which] == number
@@ -154,7 +154,7 @@ class BatchRoutes:
     def _legs(
         self, pieces: _Pieces, which: Int64, blocks: Int64, copies: Int64, sources: Int64, targets: Int64
     ) -> None:
-        """Add the ways between GPUs and their NICs."""
+        """Add the routes between GPUs and their NICs."""
         for number, node in enumerate(self.nodes):
             here = np.flatnonzero(blocks == number)
             if len(here):
@@ -162,14 +162,14 @@ class BatchRoutes:
                 pieces.leave(which[here[length < 0]])
 
     def _fabric(self, pieces: _Pieces, which: Int64, source_nics: Int64, target_nics: Int64) -> None:
-        """Add the ways from NIC to NIC."""
+        """Add the routes from NIC to NIC."""
         assert self.clos is not None
         apart = np.flatnonzero(source_nics != target_nics)
         which, source_nics, target_nics = which[apart], source_nics[apart], target_nics[apart]
         links, count = self.clos.routes(source_nics, target_nics, self._choice(source_nics, target_nics))
         found = count >= 0
         pieces.leave(which[~found])
-        if self.policy == SPLIT:  # several ways wherever switches choose: whoever asks for one is told so
+        if self.policy == SPLIT:  # the router raises the error for a single route if there are several
             several = self.clos.has_ways(source_nics, target_nics)
             pieces.leave(which[several])
         start = np.arange(len(count)) * links.shape[1]
@@ -185,7 +185,7 @@ class BatchRoutes:
 
     @cached_property
     def clos(self) -> ClosRoutes | None:
-        """Routes through the fabric; None where it has another shape."""
+        """Routes through the fabric; None if it is not a Clos network or its choices may differ from the router's."""
         layout = self.layout
         if layout.clos is None:
             return None
@@ -195,13 +195,13 @@ class BatchRoutes:
     # -- NICs and hosts ------------------------------------------------------------------------------------------------
 
     def nics_of(self, gpus: Int64) -> Int64:
-        """int64[m]: the NIC of each GPU, -1 where it has none."""
+        """Return int64[m]: the NIC of each GPU, -1 for a GPU without one."""
         block, copy, local = self.layout.places(gpus)
         nic = self._own(block, local)
         return np.where(nic < 0, -1, self._numbers(block, copy, np.maximum(nic, 0)))
 
     def hosts_of(self, gpus: Int64) -> Int64 | None:
-        """int64[m]: the host of each GPU, -1: none; None where nodes share hosts."""
+        """Return int64[m]: the host of each GPU, -1: no host. Returns None if nodes share hosts."""
         if any(node.host is None for node in self.nodes):
             return None
         block, copy, local = self.layout.places(gpus)
@@ -216,7 +216,7 @@ class BatchRoutes:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Where both ends are: block, node of the block, device of the node; int64[m] each."""
+    """Locations of both ends: block, node of the block, device of the node; int64[m] each."""
 
     block: Int64
     copy: Int64
@@ -228,7 +228,7 @@ class _Pairs:
 
 @dataclass(slots=True)
 class _Pieces:
-    """Parts of the routes of ``size`` pairs, those of a pair in order."""
+    """Parts of the routes of ``size`` pairs, in route order for each pair."""
 
     size: int
     left: npt.NDArray[np.bool_] = field(init=False)
@@ -240,18 +240,18 @@ class _Pieces:
         self.count = np.zeros(self.size, np.int64)
 
     def leave(self, pairs: Int64) -> None:
-        """These are for somebody else."""
+        """Leave these pairs to the router."""
         self.left[pairs] = True
 
     def add(self, pairs: Int64, links: Int64, start: Int64, length: Int64, shift: Int64) -> None:
-        """``links[start:][:length] + shift`` follow what these pairs have; no pair occurs twice."""
+        """Append ``links[start:][:length] + shift`` to the routes of these pairs; no pair may occur twice."""
         if len(pairs):
             taken = links[spans(start, length)] + np.repeat(shift, length)
             self.parts.append((pairs, length, self.count[pairs], taken))
             self.count[pairs] += length
 
     def joined(self) -> tuple[Int64, Int32]:
-        """(how many links each pair has, -1 where it is left; the links of all others, pair after pair)."""
+        """Return (number of links of each pair, -1 if left to the router; the links of all others, pair by pair)."""
         count = np.where(self.left, 0, self.count)
         first = np.cumsum(count) - count
         links = np.empty(int(count.sum()), np.int32)
@@ -263,7 +263,7 @@ class _Pieces:
 
 
 class _First:
-    """Always the first way."""
+    """Policy that always picks the first route."""
 
     def pick(self, rows: Int64, devices: Int64, ways: Int64) -> Int64:
         return np.zeros(len(rows), np.int64)
@@ -273,7 +273,7 @@ class _First:
 
 
 class _Dealt:
-    """By the position of the target below its switch; see :func:`trine.cluster.routing.router.dealt`."""
+    """Policy that picks by the target's port on its switch; see :func:`trine.cluster.routing.router.dealt`."""
 
     def __init__(self, keys: Int64) -> None:
         self._keys = keys.copy()
@@ -288,7 +288,7 @@ class _Dealt:
 
 
 class _Hashed:
-    """By a hash of both ends and the device; see :func:`trine.cluster.routing.router.hashed`."""
+    """Policy that picks by a hash of both ends and the device; see :func:`trine.cluster.routing.router.hashed`."""
 
     def __init__(self, source_nics: Int64, target_nics: Int64, names: Sequence[str], routing: str) -> None:
         self._source_nics, self._target_nics, self._names, self._routing = source_nics, target_nics, names, routing
@@ -304,21 +304,21 @@ class _Hashed:
         return mixed(seed << 32 | device) % ways
 
 
-#: Which route is asked for: as near as it can be; over scale-up and host links; over scale-up links alone.
+#: Kinds of routes: over scale-up links if possible, else any; over all links of the node; over scale-up links only.
 INSIDE, LEG, SCALE_UP = 0, 1, 2
-#: Lengths of what is no route: there is none, or the policy divides messages over several.
+#: Lengths that mark a missing route: no route exists, or the policy splits messages over several.
 NONE, SEVERAL = -1, -2
 _UNKNOWN, _EACH = -1, -2
 
 
 class NodeRoutes:
-    """Routes between the devices of a node, as links of the node: those of row i are ``links[start[i]:][:length[i]]``.
+    """Routes between the devices of a node, as links of the node; row i is ``links[start[i]:][:length[i]]``.
 
-    Where several are equal and the policy looks at the devices' numbers or names, each node has a row of its own.
+    Each node has separate rows for equal routes if the policy chooses by device numbers or names.
     """
 
     def __init__(self, block: NodeBlock, policy: str, routing: str, names: Sequence[str], detour_ps: int) -> None:
-        """``names``: of the machine's devices. ``detour_ps``: what leaving a node and coming back takes at least."""
+        """Set up the tables. ``names``: the machine's devices. ``detour_ps``: least latency to leave and return."""
         self._detour_ps = detour_ps
         self.block, self._policy, self._routing, self._names = block, policy, routing, names
         self._router = Router(block.node, policy, joined_nics=block.joined)
@@ -339,7 +339,7 @@ class NodeRoutes:
         self.host = self._hosts()
 
     def _hosts(self) -> Int64 | None:
-        """int64[devices]: the host of each GPU, -1: none; None where another node's, or another way, may be nearer."""
+        """Return int64[devices]: each GPU's host, -1: no host; None if a host or route outside may be nearer."""
         hosts = self._router.hosts_by_node
         found = np.full(self._size, -1, np.int64)
         for gpu in range(len(self.block.node.gpus)):
@@ -357,7 +357,7 @@ class NodeRoutes:
         return sum(int(latency_ps[link]) for link in self._router.node.route(source, target) or ())
 
     def rows(self, kind: int, sources: Int64, targets: Int64, copies: Int64) -> Int64:
-        """int64[m]: rows of the routes between devices of the nodes ``copies`` of the block."""
+        """Return int64[m]: rows of the routes between devices of the nodes ``copies`` of the block."""
         table = self._rows.get(kind)
         if table is None:
             table = self._rows[kind] = np.full(self._size * self._size, _UNKNOWN, np.int32)
@@ -376,12 +376,12 @@ class NodeRoutes:
 
     @cached_property
     def is_closed(self) -> bool:
-        """Whether all GPUs of a node reach each other inside it."""
+        """True if all GPUs of a node reach each other inside it."""
         return NONE not in self._own_lengths
 
     @cached_property
     def is_uniform(self) -> bool:
-        """Whether routes between GPUs and to their NICs are the same in all nodes of the block."""
+        """True if routes between GPUs and to their NICs are the same in all nodes of the block."""
         return not self._own and SEVERAL not in self._own_lengths
 
     @cached_property
@@ -398,11 +398,11 @@ class NodeRoutes:
         return {*lengths[inside].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
-        """(links, start, length) of all rows until now, int64 each; a length may be NONE or SEVERAL."""
+        """Return (links, start, length) of all rows so far, int64 each; a length may be NONE or SEVERAL."""
         return (np.array(self._links, np.int64), np.array(self._start, np.int64), np.array(self._length, np.int64))
 
     def peers(self, rail: int) -> Int64:
-        """int64[devices]: for each GPU the one beside it whose NIC is on this rail; -1: none."""
+        """Return int64[devices]: for each GPU, its peer with a NIC on this rail; -1: no peer."""
         if rail not in self._peers:
             found = np.full(self._size, -1, np.int64)
             for gpu in range(len(self.block.node.gpus)):
@@ -412,7 +412,7 @@ class NodeRoutes:
         return self._peers[rail]
 
     def _tier(self, kind: int, source: int, target: int) -> ShortestRoutes | None:
-        """The links that the message may take; None where they do not lead there."""
+        """Return the links that the message may take, or None if they do not reach the target."""
         tiers = {INSIDE: (self._router.scale_up, self._router.node), LEG: (self._router.node,)}
         for tier in tiers.get(kind, (self._router.scale_up,)):
             if tier.route(source, target) is not None:
@@ -439,7 +439,7 @@ class NodeRoutes:
         return self._add((), SEVERAL) if self._policy == SPLIT else _EACH
 
     def _find_own(self, kind: int, copy: int, source: int, target: int) -> int:
-        """The choice of one node among routes that are equal."""
+        """Return the row of one node's choice among equal routes."""
         tier = self._tier(kind, source, target)
         assert tier is not None
         place = self.block.device
@@ -458,14 +458,14 @@ class NodeRoutes:
         return len(self._start) - 1
 
 
-#: :meth:`trine.cluster.Cluster.route`.
+#: The signature of :meth:`trine.cluster.Cluster.route`.
 OneRoute = Callable[[int, int], tuple[int, ...]]
 
 
 def many_routes(
     num_devices: int, route: OneRoute, bulk: BatchRoutes | None, sources: Int64, targets: Int64
 ) -> tuple[Int64, Int32]:
-    """:meth:`trine.cluster.Cluster.routes`; each pair that ``bulk`` leaves is searched for once."""
+    """Implement :meth:`trine.cluster.Cluster.routes`; each distinct pair that ``bulk`` leaves is searched once."""
     if sources.ndim != 1 or sources.shape != targets.shape:
         raise InputError(f"sources and targets must have one shape, got {sources.shape} and {targets.shape}")
     for ends in (sources, targets):
@@ -482,7 +482,7 @@ def many_routes(
 
 
 def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
-    """Each different pair by ``route``, in the order in which they are asked for."""
+    """Return the CSR of all routes, calling ``route`` once per distinct pair, in order of first occurrence."""
     keys, first, which = np.unique(sources * num_devices + targets, return_index=True, return_inverse=True)
     found: list[tuple[int, ...]] = [()] * len(keys)
     for number in np.argsort(first).tolist():
@@ -494,7 +494,7 @@ def _searched(num_devices: int, route: OneRoute, sources: Int64, targets: Int64)
 
 
 def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: Int32) -> tuple[Int64, Int32]:
-    """A CSR whose ``rows``, that are empty, get those of another one."""
+    """Return the CSR with its empty ``rows`` filled from another CSR."""
     count = np.diff(ptr)
     taken = np.ones(len(count), np.bool_)
     taken[rows] = False
@@ -507,7 +507,7 @@ def _merged(ptr: Int64, links: Int32, rows: Int64, own_ptr: Int64, own_links: In
 
 
 def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
-    """int64[m]: the nearest host of each GPU, -1 where it reaches none."""
+    """Return int64[m]: the nearest host of each GPU, -1 if it reaches no host."""
     known = None if bulk is None else bulk.hosts_of(gpus)
     if known is not None:
         return known

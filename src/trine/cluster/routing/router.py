@@ -1,20 +1,19 @@
-"""Which links a message crosses: the policies behind :meth:`Cluster.route`.
+"""Routing policies behind :meth:`Cluster.route`, which choose the links that a message crosses.
 
-A message stays as near as it can: over scale-up links alone if they lead there, else over those and host links, else
-over everything. Within that a route has the least sum of latencies, then the fewest links. Where several are equal, the
-policy decides:
+A message stays as local as it can: it uses only scale-up links if they reach the target, else scale-up and host links,
+else all links. Among these routes trine takes the lowest total latency, then the fewest links. The policy breaks ties:
 
 - ``shortest``: the lowest link indices.
-- ``d-mod-k``: by the position of the target under its switch, as InfiniBand's fat-tree routing: targets under one
-  switch are reached through different spines. The ports of a switch may be devices of their own.
+- ``d-mod-k``: by the position of the target under its switch, as in InfiniBand's fat-tree routing: targets under one
+  switch are reached through different spines. The ports of a switch may be separate devices.
 - ``ecmp-hash`` or ``ecmp-hash:SALT``: by a hash of both ends.
-- ``ecmp-split``: all of them, each switch dividing evenly.
-- ``rail``: as ``d-mod-k``, but a message for another rail first changes GPU over scale-up links and leaves by the NIC
-  of the target's rail (PXN).
-- ``dimension-order``: through a mesh or torus along the last dimension first, then the one before, and so on.
+- ``ecmp-split``: all of them; each switch divides the message evenly.
+- ``rail``: like ``d-mod-k``, but a message to another rail first moves to another GPU over scale-up links and leaves
+  by the NIC of the target's rail (PXN).
+- ``dimension-order``: through a mesh or torus, last dimension first.
 
-A GPU leaves its node by its own NIC: of the NICs nearest to it, the one whose turn it is among the GPUs that share
-them. No policy looks at load.
+Traffic of a GPU leaves the node by the GPU's own NIC. GPUs with the same nearest NICs are assigned to them round-robin.
+Policies ignore load.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from trine.errors import SpecError
 Chooser = Callable[[int, int], int]
 #: A route and the part of the bytes that takes it.
 Path = tuple[tuple[int, ...], float]
-#: ShortestRoutes kept once found; more pairs than this are worked out again when they are asked for again.
+#: Number of pairs whose routes are cached; routes of further pairs are computed on each call.
 MAX_KEPT = 1 << 18
-#: Equal routes that a message is divided over at most.
+#: Maximum number of equal routes that share a message.
 MAX_SPLIT = 4096
-#: GPUs or NICs from which a network is searched for uplinks that are equally near.
+#: Number of GPUs or NICs from which to search a network for equally near uplinks.
 SEEN_FROM = 8
 
 
 class Router:
-    """Routes of one cluster, worked out when they are asked for."""
+    """Routes of one cluster, computed on demand."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Router:
         grid: tuple[int, ...] = (),
         joined_nics: frozenset[int] | None = None,
     ) -> None:
-        """``routing``, ``grid``: as those of a cluster. ``joined_nics``: NICs that lead out of a node of a machine."""
+        """Set up a router; ``routing``, ``grid``: as in Cluster, ``joined_nics``: NICs that lead out of a node."""
         self._routing, self._grid_sizes, self._gpus = routing, grid, machine.gpus
         self._devices, self._links = machine.device_table, machine.link_table
         self._policy = routing.partition(":")[0]
@@ -64,7 +63,7 @@ class Router:
         self._peers: dict[tuple[int, int], int | None] = {}
 
     def paths(self, source: int, target: int) -> tuple[Path, ...]:
-        """Routes with their parts; none where no path leads there."""
+        """Return the routes and the share of bytes on each; empty if the target is unreachable."""
         kept = self._kept.get((source, target))
         if kept is None:
             kept = self._find(source, target)
@@ -88,7 +87,7 @@ class Router:
         return self._across(source, target)
 
     def _across(self, source: int, target: int) -> tuple[Path, ...]:
-        """Between nodes: by the own NICs of both ends, where they have any."""
+        """Return paths between nodes, through the NICs assigned to both ends if they have one."""
         source_nic, target_nic = self._own_nic(source), self._own_nic(target)
         if source_nic is None and target_nic is None:
             return self._choose(self._everything, source, target)
@@ -100,7 +99,7 @@ class Router:
         return _joined(first, middle, last)
 
     def _leg(self, source: int, target: int) -> tuple[Path, ...]:
-        """Between a GPU and its own NIC: asked for again and again."""
+        """Return paths between a GPU and its NIC, cached because many routes share them."""
         if source == target:
             return (((), 1.0),)
         if (source, target) not in self._legs:
@@ -108,7 +107,7 @@ class Router:
         return self._legs[source, target]
 
     def _choose(self, tier: ShortestRoutes, source: int, target: int) -> tuple[Path, ...]:
-        """The policy's choice among the shortest routes of a tier."""
+        """Return the policy's choice among the shortest routes of a tier."""
         if self._policy in (SHORTEST, DIMENSIONS):
             route = tier.route(source, target)
             return () if route is None else ((route, 1.0),)
@@ -123,13 +122,13 @@ class Router:
         return hashed(hash_seed(names[source], names[target], self._routing))
 
     def host_of(self, gpu: int) -> int | None:
-        """The nearest host, in the GPU's node if that has one, or the memory that hangs on it."""
+        """Return the memory of the nearest host, or the host itself; hosts in the GPU's node come first."""
         hosts = self.hosts_by_node.get(self.node_of[gpu], self._hosts)
         host = self._everything.nearest_of(gpu, hosts) if hosts else None
         return None if host is None else self.memory_of(host)
 
     def memory_of(self, host: int) -> int:
-        """The memory of a host: what only leads to it and carries no traffic of others; itself where there is none."""
+        """Return the host's memory: a device linked only to it that forwards no traffic. Falls back to the host."""
         return self._memories.get(host, host)
 
     @cached_property
@@ -144,7 +143,7 @@ class Router:
         return found
 
     def nic_of(self, gpu: int) -> int | None:
-        """The NIC by which a GPU leaves its node."""
+        """Return the NIC through which a GPU's traffic leaves the node, or None without a NIC."""
         return self._own_nic(gpu)
 
     def _own_nic(self, device: int) -> int | None:
@@ -155,7 +154,7 @@ class Router:
         return self._nics[device]
 
     def _share_nics(self, gpu: int) -> None:
-        """Give the GPUs of a node their NICs: of the nearest ones, each GPU that has the same takes the next."""
+        """Assign NICs to the GPUs of a node: GPUs with the same nearest NICs take them in turn."""
         node = self.node_of[gpu]
         nics = self._nics_of_node.get(node, ())
         nics = tuple(nic for nic in nics if nic in self._joined_nics) or nics
@@ -166,14 +165,14 @@ class Router:
             self._nics[member] = choice[turn % len(choice)] if choice else None
 
     def _pxn_peer(self, source: int, target: int) -> int | None:
-        """The GPU beside ``source`` whose NIC is on the target's rail; None where there is none or it is source."""
+        """Return the GPU beside ``source`` whose NIC is on the target's rail, or None (also if that is ``source``)."""
         rail, nic = self._rail_of(target), self._own_nic(source)
         if rail is None or nic is None or self._rail_of(source) == rail:
             return None
         return self.peer_on(source, rail)
 
     def peer_on(self, source: int, rail: int) -> int | None:
-        """The first GPU beside ``source`` whose NIC is on a rail."""
+        """Return the first GPU that scale-up links join to ``source`` and whose NIC is on ``rail``."""
         if (source, rail) not in self._peers:
             self._peers[source, rail] = self._find_peer(source, rail)
         return self._peers[source, rail]
@@ -222,7 +221,7 @@ class Router:
 
     @cached_property
     def _joined_nics(self) -> frozenset[int]:
-        """Those that lead out of their node."""
+        """NICs that lead out of their node."""
         if self._given_nics is not None:
             return self._given_nics
         ends = np.unique(self._links.source[self._links.of_class("scale-out")])
@@ -234,12 +233,12 @@ class Router:
 
     @cached_property
     def scale_up(self) -> ShortestRoutes:
-        """Over scale-up links alone."""
+        """Routes over scale-up links only."""
         return self._routes(("scale-up",))
 
     @cached_property
     def node(self) -> ShortestRoutes:
-        """Over all links of a node."""
+        """Routes over all links of a node."""
         return self._routes(("scale-up", "host"))
 
     @cached_property
@@ -248,7 +247,7 @@ class Router:
 
     @cached_property
     def _fabric(self) -> ShortestRoutes:
-        """Between NICs: no other NIC carries on what passes through it."""
+        """Routes between NICs; intermediate NICs, GPUs and hosts do not forward."""
         return self._routes(("scale-out",), without=("nic", "gpu", "host"), sees_ports=True)
 
     @cached_property
@@ -257,9 +256,9 @@ class Router:
         return GridRoutes(self._grid_sizes, self._gpus, list(ends))
 
     def has_equal_uplinks(self) -> bool:
-        """Whether messages to some device find several ways through switches that are equally near.
+        """Return whether messages to some device have several equally near ways through switches.
 
-        Of what leads between nodes, else of the scale-up network; seen from a few GPUs or NICs, evenly spread.
+        Checks the scale-out fabric and the scale-up network from a few GPUs or NICs, evenly spread.
         """
         switches, gpus = self._devices.where("switch").tolist(), self._gpus
         tiers = [(self.scale_up, gpus)]
@@ -274,7 +273,7 @@ class Router:
 
     @property
     def nics_have_rails(self) -> bool:
-        """Whether every NIC that leads out of its node is on a rail, and there is one."""
+        """Whether every NIC that leads out of its node has a rail; False without such NICs."""
         kinds, kind = self._devices.kinds, self._devices.kind
         return bool(self._joined_nics) and all(kinds[kind[nic]].rail is not None for nic in self._joined_nics)
 
@@ -288,15 +287,15 @@ class Router:
         return ShortestRoutes(forwards, list(zip(*(column.tolist() for column in columns), strict=True)), sees_ports)
 
 
-#: How the reason begins of a policy that a file did not name.
+#: Start of the reason for a policy that the cluster file did not name.
 UNNAMED = "the file names none"
 
 
 def usual_routing(cluster: ClusterData) -> tuple[str, str]:
-    """(policy, why) for a cluster whose file lists its links and names no policy.
+    """Return (policy, reason) for a cluster whose file lists its links and names no policy.
 
-    ``shortest`` would send all messages over the first of several uplinks that are equally near, which no fabric does.
-    GPUs use parallel switches of their own at once, so these leave nothing to choose.
+    ``shortest`` would send all messages over the first of several equally near uplinks, which no fabric does.
+    GPUs use their parallel switches at the same time, so these are not alternatives.
     """
     from trine.cluster.planes import spread_over_planes
 
@@ -309,7 +308,7 @@ def usual_routing(cluster: ClusterData) -> tuple[str, str]:
 
 
 def dealt(key: int) -> Chooser:
-    """The choice by the position of the target under its switch, ``key``."""
+    """Return a chooser by the target's position under its switch, ``key``."""
 
     def choose(device: int, number: int) -> int:
         nonlocal key
@@ -321,24 +320,24 @@ def dealt(key: int) -> Chooser:
 
 
 def hash_seed(source: str, target: str, routing: str) -> int:
-    """What the hash of both ends begins with."""
+    """Return the seed of the hash from the names of both ends and the policy."""
     return zlib.crc32(f"{source}\0{target}\0{routing}".encode())
 
 
 def hashed(seed: int) -> Chooser:
-    """The choice by a hash."""
+    """Return a chooser by a hash."""
     return lambda device, number: mixed(seed << 32 | device) % number
 
 
 def mixed(number: int) -> int:
-    """64 bits in which every bit of ``number`` shows (the finaliser of splitmix64; Steele, Lea, Flood, OOPSLA 2014)."""
+    """Return a 64-bit hash of ``number``: the finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014)."""
     number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     number = (number ^ number >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
     return number ^ number >> 31
 
 
 def _joined(*parts: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Every way through the parts one after the other; none where one of them has none."""
+    """Return all combinations of paths through consecutive parts; empty if any part is unreachable."""
     if all(len(part) == 1 for part in parts):
         return ((sum((part[0][0] for part in parts), ()), 1.0),)
     ways: tuple[Path, ...] = (((), 1.0),)
@@ -348,10 +347,10 @@ def _joined(*parts: tuple[Path, ...]) -> tuple[Path, ...]:
 
 
 class GridRoutes:
-    """Routes along the last dimension first, then the one before; in a torus the shorter way round, up on a tie."""
+    """Dimension-order routes, last dimension first; a torus takes the shorter way round, upwards on a tie."""
 
     def __init__(self, sizes: Sequence[int], gpus: Sequence[int], links: Sequence[tuple[int, int]]) -> None:
-        """``gpus``: device indices in row-major order of the grid. ``links``: (source, target) of each link."""
+        """Set up; ``gpus``: device indices in row-major order of the grid, ``links``: (source, target) of each link."""
         self._sizes = tuple(sizes)
         self._gpus = tuple(gpus)
         self._place = {gpu: i for i, gpu in enumerate(gpus)}
@@ -361,7 +360,7 @@ class GridRoutes:
         self._wraps = tuple(self._joined_ends(axis) for axis in range(len(self._sizes)))
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """Links from one GPU to another. Raises SpecError: a link of the grid is missing."""
+        """Return the links from one GPU to another. Raises SpecError if a link of the grid is missing."""
         here, there = self._coordinates(self._place[source]), self._coordinates(self._place[target])
         links = []
         for axis in reversed(range(len(self._sizes))):
@@ -378,7 +377,7 @@ class GridRoutes:
         return 1 if ahead <= self._sizes[axis] - ahead else -1
 
     def _joined_ends(self, axis: int) -> bool:
-        """Whether a link joins the ends of the first line along ``axis``; two in a line are joined anyway."""
+        """Return whether a link joins the ends of the first line along ``axis``. False for lines of two."""
         last = [0] * len(self._sizes)
         last[axis] = self._sizes[axis] - 1
         return self._sizes[axis] > 2 and (self._device(last), self._gpus[0]) in self._wires

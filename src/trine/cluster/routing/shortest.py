@@ -1,4 +1,4 @@
-"""Static shortest routes, worked out when they are asked for."""
+"""Static shortest routes, computed on demand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cached_property
 
 from trine.errors import SpecError
 
-#: sum of latencies in ps, number of links, the links; compared in this order
+#: (total latency in ps, number of links, link indices), compared in this order
 _Path = tuple[int, int, tuple[int, ...]]
 
 
 @dataclass(slots=True)
 class _RouteSearch:
-    """Dijkstra's algorithm from one source over the devices that forward; it stops early and can go on later."""
+    """Resumable state of Dijkstra's algorithm from one source over the forwarding devices."""
 
     frontier: list[tuple[_Path, int]]
     best: dict[int, _Path] = field(default_factory=dict)
@@ -24,19 +24,19 @@ class _RouteSearch:
 
 
 class ShortestRoutes:
-    """Shortest routes by (latency, links, lowest link indices); only forwarding devices carry others' traffic.
+    """Shortest routes by (latency, links, lowest link indices); only forwarding devices carry transit traffic.
 
-    A source's search goes no further than the targets asked for need, and leaves out the devices that forward nothing,
-    so that neighbours on a ring of a thousand GPUs, or GPUs under one switch, cost little.
+    A source's search stops at the requested targets and skips non-forwarding devices. Routes between neighbours on a
+    ring of a thousand GPUs, or between GPUs under one switch, are therefore cheap.
     """
 
     def __init__(
         self, forwards: Sequence[bool], links: Sequence[tuple[int, int, int, int]], sees_ports: bool = False
     ) -> None:
-        """``forwards``: one flag a device. ``links``: (index, source, target, latency in ps).
+        """Create the router. ``forwards``: one flag per device. ``links``: (index, source, target, latency in ps).
 
-        ``sees_ports``: a device that forwards between two others alone is a port of the switch behind it, so that
-        :meth:`port_of` counts what is below that switch.
+        ``sees_ports``: treat a device that forwards between exactly two others as a port of the switch behind it;
+        :meth:`port_of` then counts the devices below that switch.
         """
         self._sees_ports = sees_ports
         self._wires: dict[tuple[int, int], tuple[int, int]] = {}
@@ -57,7 +57,7 @@ class ShortestRoutes:
         self._least_latency_ps = min((latency_ps for _, _, _, latency_ps in links), default=0)
 
     def _add(self, source: int, target: int, wire: tuple[int, int]) -> None:
-        """Keep the best of parallel links, and which others are as fast."""
+        """Keep the best of parallel links, and its equally fast twins."""
         known = self._wires.setdefault((source, target), wire)
         if wire is known:
             return
@@ -69,7 +69,7 @@ class ShortestRoutes:
 
     @cached_property
     def _islands(self) -> list[int]:
-        """For each device a number that it shares with all that links join to it, in either direction."""
+        """Number of each device's connected component, with links followed in both directions."""
         islands = list(range(len(self._forwards)))
         for source, target in self._wires:
             while islands[source] != source:
@@ -85,7 +85,7 @@ class ShortestRoutes:
         return islands
 
     def route(self, source: int, target: int) -> tuple[int, ...] | None:
-        """Links from ``source`` to ``target``; None where no path leads there."""
+        """Return the links from ``source`` to ``target``, or None without a path."""
         direct = self._wires.get((source, target))
         if direct is not None and direct[0] <= 2 * self._least_latency_ps:  # any other path has two links or more
             return (direct[1],)
@@ -108,17 +108,17 @@ class ShortestRoutes:
         return latency_ps + rest[0][0], 1 + rest[0][1], (link, *rest[0][2])
 
     def _only_exit(self, source: int, target: int) -> int | None:
-        """The one device that a source leads to: all ends under one switch then share that switch's search."""
+        """Return a source's only neighbour, or None: all ends under one switch then share that switch's search."""
         exits = self._exits.get(source, [])
         if not exits or self._forwards[source] or len(exits) > 1 or exits[0] == target or not self._forwards[exits[0]]:
             return None
         return None if (source, exits[0]) in self._twins else exits[0]
 
     def port_of(self, target: int, other: int) -> int:
-        """The position of a device among those below its switch that forward nothing.
+        """Return the position of a device among the non-forwarding devices below its switch.
 
-        Its switch is its first neighbour; where that is a port (see :meth:`__init__`) what is behind it. ``other``: the
-        answer for a device that forwards.
+        The switch is the first neighbour, or the device behind it if that is a port (see :meth:`__init__`). ``other``:
+        the result for a forwarding device.
         """
         neighbours = self._into[target]
         if not neighbours:
@@ -132,7 +132,7 @@ class ShortestRoutes:
         return self._ports[switch].get(target, other)
 
     def _behind_ports(self, origin: int, device: int) -> int:
-        """``device``, or where one arrives from ``origin`` who goes straight on through the ports behind each other."""
+        """Return the device reached from ``origin`` through consecutive ports, starting at ``device``."""
         seen = {origin}
         while self._sees_ports and self._forwards[device] and device not in seen:
             exits = self._exits.get(device, [])
@@ -143,9 +143,9 @@ class ShortestRoutes:
         return device
 
     def has_equal_ways(self, source: int, among: Sequence[bool]) -> bool:
-        """Whether several shortest routes from ``source`` are equal where they pass one of ``among`` (a flag a device).
+        """Return True if ``source`` has equal shortest routes through a device of ``among`` (one flag per device).
 
-        Routes that differ in the last link count where it leads to one of these, or from one.
+        Routes that differ in the last link count if this link leads to or from such a device.
         """
         self._nearest(source, ())
         settled = self._searches[source].settled
@@ -160,7 +160,7 @@ class ShortestRoutes:
         return False
 
     def one_of(self, source: int, target: int, choose: Callable[[int, int], int]) -> tuple[int, ...] | None:
-        """One of the shortest routes: ``choose(device, number)`` picks among the ways into a device, from the end."""
+        """Return one shortest route; ``choose(device, number)`` picks among the ways into a device, target first."""
         if source == target:
             return ()
         if self._path(source, target) is None:
@@ -176,9 +176,9 @@ class ShortestRoutes:
         return tuple(reversed(links))
 
     def split(self, source: int, target: int, at_most: int) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """All shortest routes with the part of the bytes that takes each, every device dividing evenly.
+        """Return all shortest routes with their fractions of the bytes; every device splits evenly.
 
-        Raises SpecError: more than ``at_most``.
+        Raises SpecError: more than ``at_most`` routes.
         """
         if source == target:
             return (((), 1.0),)
@@ -205,7 +205,7 @@ class ShortestRoutes:
         return source if only is None else only
 
     def _ways_onward(self, origin: int, target: int) -> dict[int, list[tuple[int, int]]]:
-        """For each device on a shortest route, where it goes on to: (next device, link)."""
+        """Return (next device, link) of the shortest routes for each device on them."""
         onward: dict[int, list[tuple[int, int]]] = {}
         pending, seen = [target], {target}
         while pending:
@@ -220,12 +220,12 @@ class ShortestRoutes:
         return onward
 
     def _ways_into(self, origin: int, target: int) -> list[tuple[int, int]]:
-        """(device before, link) of every shortest route from ``origin`` to ``target``, by link; a search got there."""
+        """Return the final (device, link) of each shortest route to ``target``, by link; needs an earlier search."""
         search = self._searches[origin]
         known = search.ways.get(target)
         if known is not None:
             return known
-        # Whatever comes before the target on a shortest route is nearer than it, so the search has settled it.
+        # Devices before the target on a shortest route are nearer, so the search has settled them.
         costs = [
             (settled[0] + self._wires[via, target][0], settled[1] + 1, via)
             for via in self._into[target]
@@ -242,16 +242,16 @@ class ShortestRoutes:
         return search.ways[target]
 
     def nearest_of(self, source: int, targets: Sequence[int]) -> int | None:
-        """The device of ``targets``, none of them ``source``, nearest to it; None where it reaches none."""
+        """Return the device of ``targets`` (without ``source``) nearest to ``source``, or None without a path."""
         found = self._nearest(source, targets)
         return None if found is None else found[1]
 
     def all_nearest(self, source: int, targets: Sequence[int]) -> tuple[int, ...]:
-        """The devices of ``targets``, none of them ``source``, that no other is nearer than, in the order given."""
+        """Return all nearest devices of ``targets`` (without ``source``), in the order of ``targets``."""
         found = self._nearest(source, targets)
         if found is None:
             return ()
-        settled = self._searches[source].settled  # whatever comes before the nearest on a route is in here
+        settled = self._searches[source].settled  # holds every device before the nearest target
         return tuple(
             target
             for target in targets
@@ -284,12 +284,12 @@ class ShortestRoutes:
         return best
 
     def _longer(self, path: _Path, via: int, target: int) -> _Path:
-        """``path``, which ends in ``via``, with the best link from there to ``target``."""
+        """Return ``path``, which ends at ``via``, extended by the best link to ``target``."""
         latency_ps, link = self._wires[via, target]
         return path[0] + latency_ps, path[1] + 1, (*path[2], link)
 
     def _settle_next(self, search: _RouteSearch) -> int:
-        """Fix the shortest path of the frontier, whose end it returns, and put its onward neighbours there."""
+        """Settle the shortest path of the frontier, add its neighbours to the frontier, and return its end."""
         path, device = heapq.heappop(search.frontier)
         if device not in search.settled:
             search.settled[device] = path

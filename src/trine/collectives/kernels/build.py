@@ -1,4 +1,4 @@
-"""Builds the GPU program of a collective by its name, "op/algorithm"."""
+"""Registry and builder of GPU programs of collectives, by name "op/algorithm"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trine.errors import InputError, nearest
 from trine.gpu.program import GpuProgram
 from trine.plugins import Registry
 
-#: A function of its own file, or an entry point "op/algorithm" of another package.
+#: A function in another file of this package, or an entry point "op/algorithm" of another package.
 KernelBuilder = Callable[[KernelOptions], GpuProgram]
 
 _HERE = "trine.collectives.kernels"
@@ -70,28 +70,28 @@ KERNELS: Registry[KernelBuilder] = Registry(
     },
 )
 
-#: Those that read from other ranks: a flag can only be waited for where it lies, so LL and LL128 cannot run them.
+#: Programs that read from other ranks. LL and LL128 cannot run them: a rank can only wait for flags in local memory.
 READING = frozenset(
     name for name in KERNELS.built_in if name.endswith(("/get", "-get")) or name == "all_reduce/twoshot"
 )
 
-#: Those in which switches add up and multicast: a line with flags of its own would be taken by one of its readers only.
+#: Programs with reduction and multicast in switches: only one of the readers would consume a line with flags.
 SWITCHED = frozenset(name for name in KERNELS.built_in if name.endswith("/nvls"))
 
-#: Those of several nodes, whose puts cross NICs.
+#: Multi-node programs with puts across NICs.
 ACROSS = frozenset(name for name in KERNELS.built_in if name.endswith(("/hierarchical", "/low-latency", "/normal")))
 
 #: Collectives with a root, which is rank 0.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-#: Those that need to know more than a size.
+#: Collectives that need more inputs than a size.
 DETAILED = ("all_to_all_v", *MOE)
-#: Those that wait and signal as they need to.
+#: Collectives with built-in waits and signals.
 _SETTLED = (*ROOTED, *DETAILED)
 
-#: Programs that know no flags in lines.
+#: Programs without support for flags in lines.
 UNFLAGGED = READING | SWITCHED | ACROSS | {name for name in KERNELS.built_in if name.partition("/")[0] in _SETTLED}
 
-#: Names of several programs, of which the fastest is meant; the one that is never hopeless first.
+#: Names that stand for the fastest of several programs; the safest choice for any size comes first.
 FAMILIES = {
     ("all_reduce", "get"): ("twoshot-get", "oneshot-get"),
     ("all_reduce", "put"): ("twoshot-put", "oneshot"),
@@ -99,22 +99,22 @@ FAMILIES = {
 
 
 def known_ops() -> tuple[str, ...]:
-    """The collectives that can be built as a GPU program."""
+    """Return the collectives that can be built as a GPU program."""
     return tuple(dict.fromkeys(name.partition("/")[0] for name in KERNELS.names()))
 
 
 def known_kernels(op: str) -> tuple[str, ...]:
-    """The algorithms of one collective; none if it has none."""
+    """Return the algorithms of one collective; empty for an unknown collective."""
     return tuple(name.partition("/")[2] for name in KERNELS.names() if name.partition("/")[0] == op)
 
 
 def has_kernel(op: str, algorithm: str) -> bool:
-    """Whether ``algorithm`` names a program of the collective, or several (FAMILIES)."""
+    """Return True if ``algorithm`` names a program of the collective, or several (FAMILIES)."""
     return algorithm in known_kernels(op) or (op, algorithm) in FAMILIES
 
 
 def kernel_name(op: str, algorithm: str) -> str:
-    """``op/algorithm``; of a name of several programs, the first.
+    """Return ``op/algorithm``; for a name of several programs, the first.
 
     Raises InputError: unknown collective or algorithm; names the nearest.
     """
@@ -129,13 +129,13 @@ def kernel_name(op: str, algorithm: str) -> str:
 
 __all__ = ["ONESHOT_BYTES", "automatic", "build_kernel", "known_kernels", "known_ops"]
 
-#: Up to this many bytes divided by the number of ranks all-reduce takes one step: where vLLM's custom all-reduce
-#: changes over (csrc/custom_all_reduce.cuh: 512 KiB on 4 GPUs, 256 KiB on 8; 2 GPUs always).
+#: All-reduce takes one step up to this many bytes divided by the number of ranks: the threshold of vLLM's custom
+#: all-reduce (csrc/custom_all_reduce.cuh: 512 KiB on 4 GPUs, 256 KiB on 8; 2 GPUs always take one step).
 ONESHOT_BYTES = 2 << 20
 
 
 def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = AUTO, **options: Any) -> GpuProgram:
-    """Build the GPU program of a collective: one kernel a rank.
+    """Build the GPU program of a collective: one kernel per rank.
 
     Parameters
     ----------
@@ -148,8 +148,8 @@ def build_kernel(op: str, num_ranks: int, size_bytes: int, *, algorithm: str = A
 
     Raises
     ------
-    InputError: unknown op, algorithm, protocol, sync or waits, a number out of range, or a protocol with flags for an
-        algorithm that reads from other ranks or goes through switches that add up.
+    InputError: unknown op, algorithm, protocol, sync or waits; a number out of range; a flagged protocol for an
+        algorithm that reads from other ranks or reduces in switches.
     """
     return kernel_of(KernelOptions(op=op, num_ranks=num_ranks, size_bytes=size_bytes, **options), algorithm)
 
@@ -184,11 +184,11 @@ def kernel_of(chosen: KernelOptions, algorithm: str) -> GpuProgram:
 
 
 def automatic(options: KernelOptions) -> str:
-    """The algorithm that ``auto`` takes: a rule of thumb, not a search.
+    """Return the algorithm for ``auto``: a rule of thumb, not a search.
 
-    Experts: low-latency up to 256 tokens, else normal. Several nodes: hierarchical. One: reduce gets;
-    reduce_scatter gets, with flags it puts; all_reduce takes one step for two ranks and up to ONESHOT_BYTES / ranks,
-    else two; all others put. Raises InputError for an op that has no rule.
+    Experts: low-latency up to 256 tokens, otherwise normal. Several nodes: hierarchical. One node: get for reduce and
+    reduce_scatter (put with flags); all_reduce takes one step for two ranks and up to ONESHOT_BYTES / ranks,
+    otherwise two; put for all others. Raises InputError for an op without a rule.
     """
     if options.op in MOE:
         return "low-latency" if is_low_latency(options.moe or MoeOptions()) else "normal"

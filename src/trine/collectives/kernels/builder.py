@@ -1,8 +1,8 @@
-"""Builds the GPU program of a collective in which all ranks do the same, relative to their own number.
+"""Builder of GPU programs for collectives that run alike on all ranks, relative to their own number.
 
-What rank 0 does is written operation by operation; all ranks follow from it at once, as arrays. Peers are distances
-(rank + d modulo ranks), semaphores and scratch slots are numbered by distance, and only places in the input and the
-output are by rank; so a program of any rank is that of rank 0, rotated, and the load-store level can fold it.
+Callers write the program of rank 0, operation by operation; the builder derives all ranks at once, as arrays. Peers
+are distances (rank + d modulo ranks). Distances also number semaphores and scratch slots; only positions in the input
+and the output are by rank. So each rank runs rank 0's program, rotated, and the load-store level can fold it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.program import GpuProgram
 
-#: Bytes of a piece of a slice, where one piece is sent while the next is worked on. 32 workgroups with a piece each
-#: keep a NIC of 50 GB/s busy for 10 us, about what a put takes to be seen at the other node; so later pieces wait for
-#: bytes alone.
+#: Bytes per piece of a slice, if one piece is sent while the next is processed. 32 workgroups with a piece each keep a
+#: 50 GB/s NIC busy for 10 us, about the time until a put is visible at the other node. So bandwidth alone limits later
+#: pieces.
 PIECE_BYTES = 16 << 10
 
 
 class Region(NamedTuple):
     """Chunks of ``lines`` lines, ``step`` bytes apart, in one buffer of every rank.
 
-    by_rank: chunk c of a rank means the one of rank + c (inputs and outputs), else slot c. flags: semaphore of the
-    first line where lines are flagged, else -1.
+    by_rank: chunk c of a rank is the chunk of rank + c (inputs and outputs), else slot c. flags: semaphore of the first
+    line if lines are flagged, else -1.
     """
 
     base: int
@@ -44,7 +44,7 @@ class Region(NamedTuple):
     flags: int
 
     def operand(self, roles: tuple[int, int], distance: int, chunk: int, line: int) -> Operand:
-        """From ``line`` of a chunk on; ``roles``: plain, flagged."""
+        """Return the operand that starts at ``line`` of a chunk; ``roles``: plain, flagged."""
         stride = self.lines * self.step
         if self.by_rank:
             address = self.base + line * self.step
@@ -56,9 +56,9 @@ class Region(NamedTuple):
 
 
 class CollectiveBuilder(ProgramBuilder):
-    """The program of rank 0 as it is written: first regions, then workgroups."""
+    """Builder of rank 0's program: add regions first, then workgroups."""
 
-    #: Of a workgroup's slice, at most.
+    #: Maximum number of pieces of a workgroup's slice.
     max_pieces = 8
 
     def __init__(self, name: str, options: KernelOptions) -> None:
@@ -67,39 +67,39 @@ class CollectiveBuilder(ProgramBuilder):
         self._words: Region | None = None
 
     def data(self, name: str, chunks: int, lines: int) -> Region:
-        """A buffer for payload: ``chunks`` chunks by rank, or one; ``name``: ``input`` or ``output``."""
+        """Add a payload buffer of ``chunks`` chunks by rank, or of one; ``name``: ``input`` or ``output``."""
         step = self.options.step_bytes
         return Region(self.buffer(name, chunks * lines * step), lines, step, by_rank=chunks > 1, flags=-1)
 
     def ends(self, inputs: int, outputs: int) -> tuple[Region, Region, int]:
-        """Input and output of so many chunks, and the lines of a chunk: the payload is cut into the larger number."""
+        """Add input and output; return both and the lines per chunk, for a payload cut into the larger count."""
         lines = self.options.lines(max(inputs, outputs))
         return self.data("input", inputs, lines), self.data("output", outputs, lines), lines
 
     def slots(self, name: str, slots: int, lines: int) -> Region:
-        """A scratch buffer that peers write to, with flags if the protocol has them."""
+        """Add a scratch buffer that peers write to, with flags if the protocol has them."""
         region = self.scratch(name, slots, lines)
         return region._replace(flags=self.semaphores(slots * lines)) if self.options.flagged else region
 
     def scratch(self, name: str, slots: int, lines: int) -> Region:
-        """A scratch buffer without flags."""
+        """Add a scratch buffer without flags."""
         base = self.buffer(name, slots * lines * self.line_bytes)
         return Region(base, lines, self.line_bytes, by_rank=False, flags=-1)
 
     def signals(self, per_workgroup: int) -> SignalTable:
-        """Semaphores of each workgroup."""
+        """Add ``per_workgroup`` semaphores for each workgroup."""
         count = per_workgroup * self.options.workgroups
         base = self.buffer(f"semaphores {self.num_semaphores}", count * self.line_bytes)
         return SignalTable(self.semaphores(count), per_workgroup, base, self.line_bytes)
 
     def workgroups(self, lines: int) -> Iterator[Workgroup]:
-        """The workgroups with their slices of a chunk of ``lines`` lines; those without lines get no operations.
+        """Yield the workgroups that have lines, with their slices of a chunk of ``lines`` lines.
 
-        Raises InputError: the program gets more than MAX_OPERANDS operands.
+        Workgroups without lines get no operations. Raises InputError above MAX_OPERANDS operands.
         """
         each, more = divmod(lines, self.options.workgroups)
         first = 0
-        # With bookkeeping, a line of each workgroup for what a library's kernels keep
+        # With bookkeeping, one line per workgroup for the state that a library's kernels keep
         if self.options.bookkeeping and self._words is None:
             self._words = self.scratch("words", self.options.workgroups, 1)
         words = self._words
@@ -114,7 +114,7 @@ class CollectiveBuilder(ProgramBuilder):
             self.end_workgroup()
 
     def end_workgroup(self) -> None:
-        """What has been added since the last one is one workgroup. Raises InputError for too large a program."""
+        """End a workgroup: all operations since the last end. Raises InputError if the program is too large."""
         super().end_workgroup()
         if self.num_operands * self.num_ranks > MAX_OPERANDS:
             raise InputError(
@@ -123,11 +123,11 @@ class CollectiveBuilder(ProgramBuilder):
             )
 
     def num_pieces(self, lines: int) -> int:
-        """Of a slice of so many lines."""
+        """Return the number of pieces of a slice of ``lines`` lines."""
         return max(1, min(self.max_pieces, lines * self.line_bytes // PIECE_BYTES))
 
     def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
-        """The program of all ranks; ``grid``: what distances and chunks are places in, where that is no ring."""
+        """Return the program of all ranks; ``grid``: the shape that distances and chunks index, by default a ring."""
         self.end_kernel(0, self.options.wavefronts, self.name)
         return self._built(range(self.num_ranks), grid)
 
@@ -138,7 +138,7 @@ class CollectiveBuilder(ProgramBuilder):
 
 
 class SignalTable(NamedTuple):
-    """``per_workgroup`` semaphores of each workgroup, each on a line of its own."""
+    """``per_workgroup`` semaphores for each workgroup, one per line."""
 
     first: int
     per_workgroup: int
@@ -157,46 +157,46 @@ class Workgroup:
         self.builder, self.number, self.first, self.lines = builder, number, first, lines
 
     def add(self, kind: int, amount: int, operands: Iterable[Operand], label: str) -> None:
-        """One operation; data operations have as many requests in flight as the options say."""
+        """Add one operation; ``options.unroll`` sets the requests in flight of data operations."""
         unroll = self.builder.options.unroll if kind in isa.DATA_OPS else 0
         self.builder.add(kind, amount, operands, label, unroll)
 
     def pieces(self) -> list[Workgroup]:
-        """The slice, cut."""
+        """Return the slice cut into pieces."""
         count = self.builder.num_pieces(self.lines)
         ends = [self.lines * number // count for number in range(count + 1)]
         cuts = pairwise(ends)
         return [Workgroup(self.builder, self.number, self.first + first, end - first) for first, end in cuts]
 
     def rotated(self, distances: Sequence[int]) -> list[int]:
-        """The same distances, each workgroup beginning with another, so that they do not all go to one peer at once."""
+        """Return the distances rotated by workgroup number, so that workgroups do not all start with one peer."""
         start = self.number % len(distances)
         return [*distances[start:], *distances[:start]]
 
     def read(self, region: Region, distance: int = 0, chunk: int = 0) -> Operand:
-        """The slice of a chunk in the memory of rank + distance, as a source."""
+        """Return the slice of a chunk in the memory of rank + distance, as a source."""
         return region.operand((isa.READ, isa.READ_FLAGGED), distance, chunk, self.first)
 
     def write(self, region: Region, distance: int = 0, chunk: int = 0) -> Operand:
-        """The slice of a chunk in the memory of rank + distance, as a target."""
+        """Return the slice of a chunk in the memory of rank + distance, as a target."""
         return region.operand((isa.WRITE, isa.WRITE_FLAGGED), distance, chunk, self.first)
 
     def read_sum(self, region: Region, chunk: int = 0) -> list[Operand]:
-        """The slice of a chunk of this rank (``chunk`` further) in the memories of all, which the switch adds up."""
+        """Return the slice of this rank's chunk (``chunk`` further) in all memories, as a source the switch sums."""
         return self._multimem((isa.READ_SUM, isa.READ_MEMBER), region, chunk)
 
     def write_all(self, region: Region, chunk: int = 0) -> list[Operand]:
-        """The same slice in the memories of all, as a target that the switch multicasts to."""
+        """Return the same slice in all memories, as a target that the switch multicasts to."""
         return self._multimem((isa.WRITE_ALL, isa.WRITE_MEMBER), region, chunk)
 
     def _multimem(self, roles: tuple[int, int], region: Region, chunk: int) -> list[Operand]:
-        """As rows of a multimem operand: the own rank first, then the others by distance."""
+        """Return the rows of a multimem operand: this rank first, then the others by distance."""
         distances = range(self.builder.num_ranks)
         rows = (region.operand((roles[0], roles[0]), distance, chunk, self.first) for distance in distances)
         return [row._replace(role=roles[min(distance, 1)]) for distance, row in enumerate(rows)]
 
     def copy(self, source: Operand | Sequence[Operand], *targets: Operand, label: str) -> None:
-        """``source``: one operand, or the rows of a multimem one."""
+        """Copy the slice from ``source``, one operand or the rows of a multimem operand, to ``targets``."""
         rows = (source,) if isinstance(source, Operand) else source
         self.add(isa.COPY, self.lines, (*rows, *targets), label)
 
@@ -204,17 +204,17 @@ class Workgroup:
         self.add(isa.REDUCE, self.lines, (*sources, *targets), label)
 
     def put(self, source: Operand, target: Operand, semaphore: int = -1) -> None:
-        """The slice, by a NIC; ``semaphore``: signalled behind it."""
+        """Put the slice over a NIC; ``semaphore`` is signalled after it."""
         ends = source._replace(step=0), target._replace(step=0, semaphore=semaphore)
         self.add(isa.DMA, self.lines * self.builder.line_bytes, ends, "rail put")
 
     def finish(self, label: str) -> None:
-        """Until what all wavefronts have read and written so far is done."""
+        """Wait until all earlier reads and writes of all wavefronts are complete."""
         self.add(isa.WAITCNT, 0, (), label)
         self.add(isa.BARRIER, 0, (), label)
 
     def enter(self, words: Region | None) -> None:
-        """As a library's kernel, before the first access to data; ``words``: a line of each workgroup; or nothing."""
+        """Add a library kernel's prologue, before the first data access; ``words``: a line per workgroup, or None."""
         if words is None:
             return
         for cycles, label in ((FLAG_CYCLES, "flag"), (CHANNEL_CYCLES, "channels")):
@@ -224,23 +224,23 @@ class Workgroup:
         self.add(isa.DELAY, DATA_CYCLES, (), "channels")
 
     def leave(self, words: Region | None) -> None:
-        """As a library's kernel: the threads meet, and one counts the flag up for the next launch."""
+        """Add a library kernel's epilogue: a barrier, then one thread increments the flag for the next launch."""
         if words is not None:
             self.barrier("next flag")
             self.add(isa.STORE, 1, [words.operand((isa.WRITE, isa.WRITE), 0, self.number, 0)], "next flag")
 
     def count(self, label: str) -> None:
-        """As a library's kernel: the number of signals to wait for is counted up in memory."""
+        """Add a library kernel's increment, in memory, of the number of signals to wait for."""
         if self.builder.options.bookkeeping:
             self.add(isa.DELAY, COUNT_CYCLES, (), label)
 
     def seen(self, label: str) -> None:
-        """As a library's kernel: the signals are there."""
+        """Add a library kernel's delay after the signals have arrived."""
         if self.builder.options.bookkeeping:
             self.add(isa.DELAY, SEEN_CYCLES, (), label)
 
     def settle(self, label: str = "settle") -> None:
-        """What this workgroup has written so far is there for all, NICs too; a library's kernel fences for that."""
+        """Make this workgroup's earlier writes visible to all, NICs included; a library's kernel adds a fence."""
         self.finish(label)
         if self.builder.options.bookkeeping:
             self.add(isa.FENCE, 0, (), label)

@@ -1,4 +1,4 @@
-"""What a built GPU program is asked to be: collective, size, workgroups, protocol. Checked on construction."""
+"""Options of a built GPU program: collective, size, workgroups, protocol. Checked on construction."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from trine.errors import InputError, nearest
 if TYPE_CHECKING:
     from trine.collectives.kernels.moe.options import MoeOptions
 
-#: How ranks tell each other that data is there. ``simple``: semaphores behind the data; all bytes of a line are data.
-#: ``ll``, ``ll128``: each line carries its own flags; half, or 15/16, of it is data (NCCL's LL and LL128).
+#: How ranks signal the arrival of data. ``simple``: semaphores after the data; all bytes of a line are data. ``ll``,
+#: ``ll128``: each line carries flags; the data are half, or 15/16, of it (NCCL's LL and LL128).
 SIMPLE, LL, LL128 = "simple", "ll", "ll128"
 PROTOCOLS = (SIMPLE, LL, LL128)
 
-#: When ranks meet beside the signals that belong to an algorithm's data: before anything is read or written remotely,
-#: after everything has been, both, or neither; ``auto``: what the algorithm usually does.
+#: Barriers besides the signals that belong to an algorithm's data: before the first remote access, after the last one,
+#: both, or neither; ``auto``: the algorithm's usual choice.
 SYNCS = ("auto", "none", "start", "end", "both")
 
-#: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, of which it takes all at
-#: once, as kernels do in which one thread polls for each peer; ``single``: a semaphore each, one wait after another.
+#: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, which it acquires once, as
+#: in kernels with one polling thread per peer; ``single``: one semaphore per peer, one wait after another.
 JOINT, SINGLE = "joint", "single"
 WAITS = (JOINT, SINGLE)
 
-#: Where nobody says: workgroups of a kernel, as case 1 of ASTRA-sim 3.0 (arXiv 2606.10440); wavefronts of one, assumed.
+#: Defaults: workgroups of a kernel as in case 1 of ASTRA-sim 3.0 (arXiv 2606.10440); wavefronts per workgroup, assumed.
 WORKGROUPS, WAVEFRONTS = 32, 8
 
 MAX_SIZE_BYTES = 1 << 40
@@ -35,15 +35,15 @@ MAX_OPERANDS = 1 << 24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelOptions:
-    """What a builder is given.
+    """Options of a kernel builder.
 
-    num_ranks: at least 2. num_nodes: scale-up domains of equally many ranks, one after the other, which programs across
-    nodes look at. size_bytes: as nccl-tests counts it: all_gather the output, reduce_scatter the input,
-    all_reduce and all_to_all the buffer of a rank. workgroups: of each rank; wavefronts: of each workgroup. protocol:
+    num_ranks: at least 2. num_nodes: scale-up domains with equal numbers of consecutive ranks, used by programs across
+    nodes. size_bytes: as in nccl-tests: for all_gather a rank's output, for reduce_scatter its input, for
+    all_reduce and all_to_all its buffer. workgroups: per rank; wavefronts: per workgroup. protocol:
     one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
-    requests of a wavefront in flight, 0: what the GPU model says. bookkeeping: whether kernels do what a library's do
-    besides moving data (:mod:`trine.collectives.kernels.bookkeeping`). matrix: of all_to_all_v, bytes from
-    each rank (row) to each. moe: of moe_dispatch and moe_combine, what they exchange.
+    requests of a wavefront in flight, 0: the GPU model's. bookkeeping: whether kernels do a library's other work
+    besides moving data (:mod:`trine.collectives.kernels.bookkeeping`). matrix: for all_to_all_v, bytes from
+    each rank (row) to each rank (column). moe: for moe_dispatch and moe_combine, the tokens and experts exchanged.
 
     Raises InputError: a number out of range, an unknown protocol, sync or waits.
     """
@@ -87,7 +87,7 @@ class KernelOptions:
 
     @property
     def flagged(self) -> bool:
-        """Whether lines carry flags, so that no semaphores are needed behind the data."""
+        """Whether lines carry flags, so that no semaphores are needed after the data."""
         return self.protocol != SIMPLE
 
     @property
@@ -97,15 +97,15 @@ class KernelOptions:
 
     @property
     def distances(self) -> range:
-        """Of all other ranks: rank + d modulo ranks."""
+        """Distances d of all other ranks: rank + d modulo ranks."""
         return range(1, self.num_ranks)
 
     def lines(self, parts: int = 1) -> int:
-        """Lines of one part of the payload; a partial line costs a line."""
+        """Return the lines of one part of the payload; a partial line costs a line."""
         part_bytes = -(-self.size_bytes // parts)
         return -(-part_bytes // self.step_bytes)
 
     def syncs(self, usual: str) -> tuple[bool, bool]:
-        """Whether ranks meet at the start, and at the end, where ``usual`` is what the algorithm does by itself."""
+        """Return whether ranks synchronise at the start and at the end; ``usual`` is the algorithm's default."""
         sync = usual if self.sync == "auto" else self.sync
         return sync in ("start", "both"), sync in ("end", "both")

@@ -1,12 +1,12 @@
-"""All-gather and all-to-all in which each workgroup serves one peer; with fewer workgroups than peers, several.
+"""All-gather and all-to-all with one peer per workgroup, or several peers if there are fewer workgroups than peers.
 
-Workgroup g serves the peer at distance g % (ranks - 1) + 1, so that several of them share a peer's lines. It signals
-its peer alone, and waits for its peer alone.
+Workgroup g serves the peer at distance g % (ranks - 1) + 1; several workgroups may share a peer's lines. It signals and
+awaits only its peer.
 
-:func:`all_to_all_v_put` has unequal parts: a table says how many bytes each rank has for each other. Parts lie behind
-each other in the input of the sender and in the output of the receiver, in the order of ranks, each in whole lines.
-Ranks do different things, so each has a kernel of its own; where all rows of the table are the same seen from their
-rank, the load-store level finds that by itself, and folds.
+:func:`all_to_all_v_put` has unequal parts: a table holds the bytes from each rank to each other rank. Parts are
+contiguous in the sender's input and in the receiver's output, in the order of ranks, each in whole lines. Ranks differ,
+so each has a separate kernel. If all rows of the table are equal relative to their rank, the load-store level detects
+this and folds.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from trine.gpu.program import READ, WRITE, GpuProgram
 
 
 def all_gather_put(options: KernelOptions) -> GpuProgram:
-    """Each workgroup writes its slice of the input into the output of its peer, and signals it."""
+    """Build a program whose workgroups write their input slices to their peers' outputs, then signal the peers."""
     return put("all_gather/peer-put", options, 1, _ONE_PEER)
 
 
 def all_to_all_put(options: KernelOptions) -> GpuProgram:
-    """The same, each pair of ranks with a chunk of its own."""
+    """Build the same program as :func:`all_gather_put`, with a separate chunk for each pair of ranks."""
     return put("all_to_all/peer-put", options, options.num_ranks, _ONE_PEER)
 
 
 def all_gather_get(options: KernelOptions) -> GpuProgram:
-    """When its peer is ready, each workgroup reads its slice of the peer's input, and tells it when it has."""
+    """Build a program whose workgroups wait for their peers, read slices of the peers' inputs, and signal the reads."""
     return get("all_gather/peer-get", options, 1, _ONE_PEER)
 
 
 def all_to_all_get(options: KernelOptions) -> GpuProgram:
-    """The same, each pair of ranks with a chunk of its own."""
+    """Build the same program as :func:`all_gather_get`, with a separate chunk for each pair of ranks."""
     return get("all_to_all/peer-get", options, options.num_ranks, _ONE_PEER)
 
 
 def _served(options: KernelOptions) -> range:
-    """As many distances as a workgroup has peers at most."""
+    """Return the range 1 to the largest number of peers of a workgroup."""
     return range(1, 1 - (options.num_ranks - 1) // -options.workgroups)
 
 
 def _serve_one(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
-    """The workgroups, with what each does; one that has nothing gets no operations."""
+    """Yield the work of each workgroup; idle workgroups get no operations."""
     count, peers = builder.options.workgroups, builder.options.num_ranks - 1
     for number in range(count):
         distances: Sequence[int] = range(number + 1, peers + 1, count)
@@ -71,7 +71,7 @@ _ONE_PEER = Division(_served, _serve_one)
 
 
 def slice_of(lines: int, number: int, of: int) -> tuple[int, int]:
-    """(first, lines) of one of ``of`` slices; the first ones have a line more where they do not divide."""
+    """Return (first, lines) of one of ``of`` slices; the first slices get the remainder, one line each."""
     each, more = divmod(lines, of)
     return number * each + min(number, more), each + (number < more)
 
@@ -80,7 +80,7 @@ MatrixLines = tuple[tuple[int, ...], ...]
 
 
 def all_to_all_v_put(options: KernelOptions) -> GpuProgram:
-    """Each workgroup writes its slice of each part into the output of its receiver, signals, and waits for senders."""
+    """Build a program whose workgroups write their slices of all parts to the receivers, signal, and await senders."""
     parts = _lines(options)
     builder = PerRankBuilder("all_to_all_v/put", options)
     columns = tuple(zip(*parts, strict=True))
@@ -110,7 +110,7 @@ def all_to_all_v_put(options: KernelOptions) -> GpuProgram:
 
 
 def _lines(options: KernelOptions) -> MatrixLines:
-    """Lines from each rank (row) to each. Raises InputError where there is no table, or one for other ranks."""
+    """Return the lines from each rank (row) to each. Raises InputError for a missing or mismatched table."""
     matrix = options.matrix
     if matrix is None:
         raise InputError("all_to_all_v needs the bytes from each rank to each", field="matrix")

@@ -1,4 +1,4 @@
-"""The load-store level as the operator level's collective costs: alone, messages take its durations."""
+"""Collective costs of the operator level from the load-store level's durations."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from trine.collectives.options import CollectiveTime
 from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
 
-#: The schedule at the operator level that sends what a program sends; ``direct`` for all others.
+#: The schedule at the operator level with the same messages as a program; ``direct`` for all others.
 _SCHEDULE = {"oneshot": "one-shot", "oneshot-get": "one-shot", "ring": "ring", "ring-get": "ring"}
-#: The program that sends what a schedule sends, where one was asked for by name; None: as the options say.
+#: The program with the same messages as a schedule that was requested by name; None: from the options.
 _PROGRAM = {None: None, "direct": None, "one-shot": "oneshot", "ring": "ring"}
 
 
 class LoadStoreCosts(StepCosts):
-    """Answers for one cluster, as :class:`StepCosts`, from runs in place of the library's formula.
+    """Costs for one cluster, like :class:`StepCosts`, from load-store runs instead of the library's formula.
 
-    A schedule that sends what the program sends is simulated on the links, and each of its messages is preceded by so
-    much time that alone it takes the duration of the load-store run (to a picosecond a step; nothing is taken off where
-    the links alone take longer: ``slowest_ratio``). So traffic still meets on the links. Sizes between those of a grid
-    are interpolated, beyond 16 MiB continued (:func:`trine.collectives.loadstore.durations.duration_ps`); durations are
-    kept in ``folder``.
+    trine simulates a schedule with the program's messages on the links, so traffic still contends there. A delay before
+    each message makes an uncontended collective take the duration of the load-store run, to 1 ps per step. The delay is
+    never negative, even if the links alone take longer (``slowest_ratio``). Durations are interpolated between the
+    sizes of a grid and extrapolated beyond 16 MiB (:func:`trine.collectives.loadstore.durations.duration_ps`).
 
-    What has no program (groups that no scale-up links join, kinds without a builder, other algorithms) costs what the
-    library costs, or nothing on links of no known kind; ``notes`` names it.
+    Collectives without a program (groups not joined by scale-up links, kinds without a builder, other algorithms) use
+    the library's costs, or link time only if the links are of no known kind; ``notes`` names them.
 
     Parameters
     ----------
-    options: how programs are run; an algorithm other than ``auto`` is for those kinds that have it.
-    folder: where durations are kept, :func:`user_folder` for the user's cache; None keeps nothing.
+    options: options of the programs; an algorithm other than ``auto`` applies to the kinds that have it.
+    folder: the folder for durations, :func:`user_folder` for the user's cache; None disables caching.
 
     Raises
     ------
-    InputError: a plan as the algorithm, or circuits in place of links.
+    InputError: if the algorithm is a plan, or the cluster has circuits instead of links.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class LoadStoreCosts(StepCosts):
 
     @property
     def software(self) -> str:
-        """What messages cost, in words."""
+        """Description of the cost of messages."""
         kinds = ", ".join(sorted(self._answered))
         return (
             f"durations of {kinds} by GPU programs, run load by load and store by store (algorithm "
@@ -78,11 +77,11 @@ class LoadStoreCosts(StepCosts):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was not answered by load-store runs, and what went wrong with the files."""
+        """Collectives without load-store runs, and problems with the cache files."""
         return (*self._left, *self.durations.kept.notes)
 
     def check_used(self) -> None:
-        """Raise InputError where not one collective was answered by load-store runs."""
+        """Raise InputError if no collective used a load-store run."""
         if not self._answered:
             why = "; ".join(self._left) or "the job has no collectives of several ranks"
             raise InputError(f"'loadstore' changes nothing: {why}", field="collective_costs")
@@ -90,9 +89,9 @@ class LoadStoreCosts(StepCosts):
     def duration(
         self, kind: str, size_bytes: int, ranks: tuple[int, ...], algorithm: str | None = None
     ) -> tuple[int, str] | None:
-        """(ps, program) of one collective alone; None where there is no program, which :attr:`notes` then say.
+        """Return (ps, program) of one uncontended collective; None, with an entry in :attr:`notes`, without a program.
 
-        ranks: the group, as positions in ``cluster.gpus``. algorithm: of the schedule, None: left open.
+        ranks: the group, as positions in ``cluster.gpus``. algorithm: of the schedule; None: not specified.
         """
         if size_bytes < 1:
             return None
@@ -106,7 +105,7 @@ class LoadStoreCosts(StepCosts):
         return self.durations.of(kind, size_bytes, ranks, group_class, _PROGRAM[algorithm])
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
-        """As of :class:`StepCosts`; channels are workgroups."""
+        """See :meth:`StepCosts.predicted`; channels are workgroups."""
         if groups.shape[1] < 2:
             return []
         _, examples, _ = self._classes_of(groups)
@@ -157,5 +156,5 @@ class LoadStoreCosts(StepCosts):
 
 
 def kept_costs(cluster: Cluster, callbacks: Callbacks | None = None) -> LoadStoreCosts:
-    """With durations kept in the user's cache."""
+    """Return load-store costs with durations in the user's cache."""
     return LoadStoreCosts(cluster, folder=user_folder(), callbacks=callbacks)

@@ -1,4 +1,4 @@
-"""Durations of collectives by load-store runs: interpolated over sizes, kept in memory and on disk."""
+"""Durations of collectives from load-store runs, interpolated over sizes and cached in memory and on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trine.gpu.fabric import GpuFabric
 from trine.inputs import read_at_most
 from trine.outputs import open_whole, user_cache
 
-#: What decides durations besides the input: a file that changes makes new keys.
+#: Files and folders that durations depend on besides the input; changing one of them changes all keys.
 _SOURCES = (
     "gpu", "engine", "graph", "arrays.py", "units.py", "collectives/kernels", "collectives/loadstore", "cluster",
     "presets/links.yaml",
@@ -28,9 +28,9 @@ _SOURCES = (
 
 
 class GroupDurations:
-    """Durations on one cluster. ``num_runs``: how many load-store runs were needed.
+    """Durations on one cluster. ``num_runs``: the number of load-store runs so far.
 
-    Groups are given with the name of their class (:class:`EquivalenceClasses`), for which a duration is found once.
+    Callers pass each group with the name of its class (:class:`EquivalenceClasses`); each class is run once.
     """
 
     def __init__(self, cluster: Cluster, options: LoadStoreOptions, kept: DurationCache, callbacks: Callbacks) -> None:
@@ -42,9 +42,9 @@ class GroupDurations:
     def of(
         self, kind: str, size_bytes: int, ranks: Sequence[int], group_class: bytes, algorithm: str | None = None
     ) -> tuple[int, str]:
-        """(ps, program) of one collective of at least one byte. algorithm: in place of the options' one.
+        """Return (ps, program) of one collective of at least one byte. algorithm: overrides the options' algorithm.
 
-        Raises KeyboardInterrupt where a run was stopped by Ctrl-C.
+        Raises KeyboardInterrupt if Ctrl-C stops a run.
         """
         which = (kind, len(ranks), group_class, algorithm)
         if which not in self._groups:
@@ -58,7 +58,7 @@ class GroupDurations:
         return found
 
     def are_joined(self, ranks: tuple[int, ...]) -> bool:
-        """Whether rank 0 of the group and every other reach each other over scale-up links alone."""
+        """Return whether rank 0 and every other rank of the group reach each other over scale-up links alone."""
         if ranks not in self._joined:
             gpus = [self.cluster.gpus[rank] for rank in ranks]
             alone = len(set(self.cluster.scale_up_components[gpus].tolist())) == 1
@@ -76,7 +76,7 @@ class GroupDurations:
         return True
 
     def _key(self, asked: LoadStoreRuns, group_class: bytes) -> dict[str, Any]:
-        """Everything that a duration depends on."""
+        """Return everything that a duration depends on."""
         options, programs = asked.options, asked.programs
         model = {
             name: value for name, value in asdict(asked.model).items() if name not in ("evidence", "sources", "notes")
@@ -102,7 +102,7 @@ class GroupDurations:
 
 
 class _GroupSizes:
-    """Sizes of the grid of one collective on the groups of one class."""
+    """Durations at the grid sizes, for one collective on the groups of one class."""
 
     def __init__(self, asked: LoadStoreRuns, key: Mapping[str, Any], kept: DurationCache) -> None:
         self.asked, self.key, self.kept = asked, key, kept
@@ -122,7 +122,7 @@ class _GroupSizes:
 
 @cache
 def hash_of_sources(names: tuple[str, ...]) -> str:
-    """Hash of trine's files and folders of these names."""
+    """Return a hash of trine's files and folders of these names."""
     digest = hashlib.sha256()
     root = Path(__file__).parents[2]
     for name in names:
@@ -134,23 +134,23 @@ def hash_of_sources(names: tuple[str, ...]) -> str:
 
 _FORMAT, _VERSION = "trine-loadstore-durations", 1
 _MAX_BYTES, _MAX_ENTRIES, _MAX_NAME = 1 << 20, 4096, 256
-#: Files of a folder; beyond, the ones that were not written for longest go.
+#: Largest number of files in a folder; the least recently written files are deleted beyond it.
 MAX_FILES = 512
 
-#: size in bytes -> (duration in ps, the program that took it)
+#: size in bytes -> (duration in ps, the program)
 Known = dict[int, tuple[int, str]]
 
 
 def user_folder() -> Path | None:
-    """``$XDG_CACHE_HOME/trine/loadstore``, or that of ``~/.cache``; None where there is no home."""
+    """Return ``$XDG_CACHE_HOME/trine/loadstore``, by default below ``~/.cache``; None without a home folder."""
     base = user_cache()
     return None if base is None else base / "trine" / "loadstore"
 
 
 class DurationCache:
-    """One file a key, in ``folder``; None keeps nothing. ``notes``: what went wrong, in sentences.
+    """A cache of one file per key in ``folder``; None disables it. ``notes``: problems, as sentences.
 
-    A key is plain data; a file is believed only if it holds the whole key, and every entry is what it should be.
+    A key is plain data; a file is used only if it holds the whole key and every entry is valid.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -158,7 +158,7 @@ class DurationCache:
         self.notes: list[str] = []
 
     def read(self, key: Mapping[str, Any]) -> Known:
-        """What is known for ``key``; empty where there is no file, or a damaged one, which a note names."""
+        """Return the durations of ``key``; empty if its file is missing, or damaged (with a note)."""
         path = self._path(key)
         if path is None or not path.exists():
             return {}
@@ -173,7 +173,7 @@ class DurationCache:
         return found
 
     def add(self, key: Mapping[str, Any], size_bytes: int, time_ps: int, name: str) -> None:
-        """Keep one more duration; a note says where that cannot be done."""
+        """Add one duration to the cache; add a note if the file cannot be written."""
         path = self._path(key)
         if path is None:
             return
@@ -182,7 +182,7 @@ class DurationCache:
         rows = [[size, *known[size]] for size in sorted(known)][:_MAX_ENTRIES]
         data = {"format": _FORMAT, "version": _VERSION, "key": key, "durations": rows}
         try:
-            # All of it or nothing, whoever else writes
+            # Write atomically: other processes may write the same file
             path.parent.mkdir(parents=True, exist_ok=True)
             with open_whole(os.fspath(path)) as file:
                 file.write(json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
@@ -202,7 +202,7 @@ class DurationCache:
 
 
 def _durations(path: Path, key: Mapping[str, Any]) -> Known | None:
-    """The entries of a file; None where anything is not as :meth:`DurationCache.add` writes it."""
+    """Return the entries of a file, or None if it differs in any way from the output of :meth:`DurationCache.add`."""
     with path.open("rb") as file:
         text = read_at_most(file, _MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
@@ -245,17 +245,17 @@ def _written_at(path: Path) -> float:
         return 0.0
 
 
-#: The smallest and the largest size that is run; beyond, bytes are taken to cost what they cost between half of the
-#: largest and the largest.
+#: The smallest and the largest size that is run. Durations of larger sizes continue the line through the durations at
+#: half of the largest size and at the largest size.
 LEAST, MOST = 16, 16 << 20
-#: Sizes of the grid in each doubling.
+#: Grid sizes per doubling.
 STEPS = 4
 
 
 def around(size_bytes: int) -> tuple[int, int]:
-    """The sizes of the grid that a duration is interpolated between: twice the size itself where that is one of them.
+    """Return the two grid sizes between which to interpolate; both are ``size_bytes`` if it is a grid size.
 
-    Below the grid its first one; above it the two that it is continued from.
+    Below the grid, both are its first size; above it, the two sizes to extrapolate from.
     """
     if size_bytes <= LEAST:
         return LEAST, LEAST
@@ -267,7 +267,7 @@ def around(size_bytes: int) -> tuple[int, int]:
 
 
 def duration_ps(size_bytes: int, at: Callable[[int], int]) -> int:
-    """Interpolate linearly; ``at`` gives the duration of a size of the grid. Never shorter than the lower one's."""
+    """Interpolate linearly; ``at`` returns the duration at a grid size. Never below the lower grid size's."""
     low, high = around(size_bytes)
     first = at(low)
     if low == high:

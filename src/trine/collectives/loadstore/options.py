@@ -1,4 +1,4 @@
-"""How a collective is run at the load-store level: program, workgroups, GPU model. Checked on construction."""
+"""Options of a collective at the load-store level: program, workgroups, GPU model. Checked on construction."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
 
 
-#: What a kernel does besides moving data.
+#: Values of ``bookkeeping``, a kernel's work besides moving data.
 BOOKKEEPING = ("library", "none")
 
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadStoreOptions(OneLine):
-    """None leaves a number as the GPU model, the plan or trine has it.
+    """Options of a load-store run. None keeps the default of the GPU model, the plan or trine.
 
     algorithm: one of :func:`trine.collectives.kernels.build.known_kernels`, the path of an MSCCL++ plan or MSCCL XML,
-        or ``auto``: of all_reduce the faster of one-shot and two-shot at each size, of others what is usual
-        (:func:`trine.collectives.kernels.build.automatic`).
-    protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, of a plan its own.
-    workgroups, wavefronts: of a kernel [32, of nvls as NCCL has it 16 channels], of a workgroup
-        [:func:`usual_wavefronts`, of a plan as it says].
-    unroll, max_outstanding, arbitration: in place of the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
-    bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals as a library's do;
-        ``none``: they only move data and signal; None: ``library`` where the cluster says which one it has. Plans say
-        what they do themselves.
-    initiator: who posts puts to NICs, in place of the GPU model's: ``gpu``, or ``proxy``: a thread of the CPU; of a
-        plan ``proxy``, as MSCCL++'s port channels have it.
-    gpu_model: the inside of the GPUs, a model or the name or file of one; None: that of the cluster's GPUs.
-    fold: ``auto`` or ``off``. verify: run both ways and compare everything.
-    matrix: of all_to_all_v, bytes from each rank (row) to each; None: the same for all. moe: of moe_dispatch and
-        moe_combine, tokens and experts; their kernels say workgroups and wavefronts.
+        or ``auto``: for all_reduce the faster of one-shot and two-shot at each size, for other collectives the choice
+        of :func:`trine.collectives.kernels.build.automatic`.
+    protocol: ``simple``, ``ll``, ``ll128``; ``auto``: ``simple``, or the plan's protocol.
+    workgroups, wavefronts: per kernel [32; nvls: 16 channels, like NCCL] and per workgroup
+        [:func:`usual_wavefronts`; plans: the plan's].
+    unroll, max_outstanding, arbitration: override the GPU model's (:func:`trine.gpu.model.options.ModelOptions`).
+    bookkeeping: ``library``: kernels read flags and channels, compute addresses and count signals like a library's;
+        ``none``: they only move data and signal; None: ``library`` if the cluster names a library. Plans define
+        their own bookkeeping.
+    initiator: who posts puts to NICs: ``gpu``, or ``proxy``, a CPU thread; None: the GPU model's, and ``proxy`` for
+        plans, like MSCCL++'s port channels.
+    gpu_model: the GPU model, or its name or file; None: the model of the cluster's GPUs.
+    fold: ``auto`` or ``off``. verify: run folded and unfolded, and compare everything.
+    matrix: for all_to_all_v, bytes from each rank (row) to each; None: the same for all. moe: for moe_dispatch and
+        moe_combine, tokens and experts; their kernels define workgroups and wavefronts.
 
     Raises
     ------
-    InputError: a protocol or number that cannot be, or one that a plan says itself.
+    InputError: an invalid protocol or number, or an option that the plan defines itself.
     """
 
     algorithm: str = AUTO
@@ -93,20 +93,19 @@ class LoadStoreOptions(OneLine):
         return is_plan(self.algorithm)
 
     def keeps_books(self, cluster: Cluster) -> bool:
-        """Whether kernels on this cluster do what a library's do besides moving data."""
+        """Return whether kernels on this cluster include a library's bookkeeping."""
         return cluster.library is not None if self.bookkeeping is None else self.bookkeeping == "library"
 
     @property
     def wire_protocol(self) -> str:
-        """The protocol of a built program."""
+        """Protocol of a built program."""
         return SIMPLE if self.protocol == AUTO else self.protocol
 
 
 def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int]) -> GpuModel:
-    """The inside of the GPUs of ``group`` (device indices), with what the options change.
+    """Return the model of the GPUs of ``group`` (device indices), with the options applied.
 
-    Raises PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: a number that cannot
-    be.
+    Raises PlanError or SpecError for mixed or unknown GPUs, and InputError for an invalid number.
     """
     from trine.gpu.model.options import ModelOptions
 
@@ -119,9 +118,9 @@ def model_for(options: LoadStoreOptions, cluster: Cluster, group: Sequence[int])
 
 
 def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[int], *, is_plan: bool) -> GpuModel:
-    """The inside of the GPUs as it is given, or theirs; of a plan, with puts by a proxy.
+    """Return the ``given`` GPU model, or the model of the group's GPUs. For plans, a proxy posts the puts.
 
-    Raises PlanError, SpecError: GPUs of several kinds, or of which nothing is known. InputError: no such model.
+    Raises PlanError or SpecError for mixed or unknown GPUs, and InputError for an unknown model.
     """
     from trine.gpu.model import GpuModel
     from trine.gpu.model.files import gpu_model_of, load_gpu_model
@@ -135,12 +134,12 @@ def plain_model(given: str | GpuModel | None, cluster: Cluster, group: Sequence[
 
 
 def usual_wavefronts(model: GpuModel) -> int:
-    """Of a workgroup where nobody says: whose requests in flight are as many as a compute unit has room for."""
+    """Return the default wavefronts per workgroup: enough to fill a compute unit with requests in flight."""
     return max(1, min(model.max_outstanding // model.unroll, model.wavefronts_per_cu))
 
 
 def refuse_wide(wavefronts: int | None, model: GpuModel) -> None:
-    """Raise InputError for a workgroup of more wavefronts than a compute unit of ``model`` has room for."""
+    """Raise InputError if a workgroup has more wavefronts than fit on a compute unit of ``model``."""
     if wavefronts is not None and wavefronts > model.wavefronts_per_cu:
         holds = f"one of GPU {model.name!r} holds no more than {model.wavefronts_per_cu}"
         raise InputError(f"a workgroup is on one CU, and {holds}, got {wavefronts}", field="wavefronts")

@@ -1,4 +1,4 @@
-"""Which GPU programs a collective may run as, and the program of each size."""
+"""GPU programs that a collective may run as, and the program for each size."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 ONESHOT = "oneshot"
 
-#: What ``auto`` is between nodes of unequal numbers of ranks: it puts, and needs no grid.
+#: ``auto`` between nodes of unequal numbers of ranks: algorithms that put, and need no grid.
 _UNEVEN = {
     "all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put", "all_to_all_v": "put",
     "broadcast": "ring", "reduce": "ring", "gather": "put", "scatter": "put",
 }  # fmt: skip
-#: What ``auto`` is in a node where the fastest of several is taken.
+#: Candidates of ``auto`` within a node; trine uses the fastest.
 _FASTEST = {"broadcast": ("ring", "put"), "reduce": ("ring", "get")}
 
 
 class Programs:
-    """The programs of one collective of ``num_ranks``.
+    """Programs of one collective on ``num_ranks`` ranks.
 
-    domains: of each rank, the number of those that it reaches without NICs; None: all alike. line_bytes: of the GPU
-    model. usual_wavefronts: of a workgroup where the options do not say. bookkeeping: whether kernels do what a
-    library's do besides moving data.
+    domains: for each rank, the number of the domain that it reaches without NICs; None: all the same. line_bytes: of
+    the GPU model. usual_wavefronts: per workgroup if the options do not set it. bookkeeping: whether kernels do a
+    library's other work besides moving data.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Programs:
             kernel_name(op, self.names(1)[0])
 
     def names(self, size_bytes: int) -> tuple[str, ...]:
-        """What may run at this size: several of which the fastest is taken, the one that is never hopeless first."""
+        """Return the candidates for this size; trine uses the fastest. The first one is never hopeless."""
         if self.plan is not None:
             return (Path(self.options.algorithm).name,)
         if self.options.algorithm != AUTO:
@@ -89,13 +89,13 @@ class Programs:
 
     @property
     def is_low_latency(self) -> bool:
-        """Whether a dispatch or combine is for few tokens."""
+        """Whether a dispatch or combine uses the low-latency kernels, which suit few tokens."""
         chosen = self.options.algorithm
         few = self.moe is not None and is_low_latency(self.moe)
         return few if chosen == AUTO else chosen == "low-latency"
 
     def model(self, model: GpuModel) -> GpuModel:
-        """The GPU as the programs have it: the normal kernels of a dispatch or combine run on some of its CUs."""
+        """Return the GPU model for the programs: a dispatch or combine's normal kernels run on only some CUs."""
         moe = self.moe
         if moe is None:
             return model
@@ -111,12 +111,12 @@ class Programs:
 
     @property
     def protocol(self) -> str:
-        """As answers show it; of a plan as its file says it."""
+        """Protocol as the output shows it; for a plan, the one in its file."""
         return self.options.wire_protocol if self.plan is None else self.plan.protocol.lower()
 
     @property
     def workgroups(self) -> int:
-        """Of each rank; of a plan the most that one has; of a dispatch or combine its SMs."""
+        """Workgroups of each rank: a plan's largest number, or the SMs of a dispatch or combine."""
         if self.moe is not None:
             return low_latency_sms(self.moe) if self.is_low_latency else self.moe.sms or NORMAL_SMS
         if self.plan is not None:
@@ -126,15 +126,15 @@ class Programs:
 
     @property
     def wavefronts(self) -> int | None:
-        """Of a workgroup; None: the plan says it."""
+        """Wavefronts of a workgroup; None: the plan sets them."""
         if self.plan is not None:
             return self.options.wavefronts
         return self.usual_wavefronts if self.options.wavefronts is None else self.options.wavefronts
 
     def program(self, name: str, size_bytes: int) -> GpuProgram:
-        """One of :meth:`names` for this size.
+        """Build the program ``name``, one of :meth:`names`, for this size.
 
-        Raises InputError: what builders and plans refuse, and ``unroll`` where it makes no difference.
+        Raises InputError for invalid options or plans, and for an ``unroll`` without effect.
         """
         program = self._made(name, size_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
@@ -142,21 +142,21 @@ class Programs:
         return program
 
     def smallest_bytes(self, name: str, size_bytes: int) -> int:
-        """A size, at most the given one, of which every workgroup has one cache line for each peer and chunk."""
+        """Return a size, at most ``size_bytes``, that gives every workgroup one cache line per peer and chunk."""
         if self.plan is not None:
             return min(size_bytes, self.plan_bytes())
         parts = 1 if name.startswith(ONESHOT) else self.num_ranks
         return min(size_bytes, parts * self.workgroups * self._kernel_options(size_bytes).step_bytes)
 
     def plan_bytes(self) -> int:
-        """The smallest size that the plan takes; 0 without a plan."""
+        """Return the smallest size that the plan supports; 0 without a plan."""
         if self.plan is None:
             return 0
         unit = max(1, self.plan.chunks_of_size * self.plan.alignment)
         return max(1, -(-self.plan.min_bytes // unit)) * unit
 
     def oneshot_lower_bound_ps(self, size_bytes: int, cluster: Cluster, group: Sequence[int]) -> int:
-        """One-shot sends the whole payload to every other rank: what these bytes alone take on the way out of a GPU."""
+        """Return a lower bound of one-shot's time: a GPU sends the whole payload to every other rank."""
         out = [i for i, link in enumerate(cluster.links) if link.source == group[0] and link.link_class == SCALE_UP]
         rate = sum(cluster.seen_by_messages(link)[0] for link in out)
         options = self._kernel_options(size_bytes)
@@ -198,13 +198,13 @@ class Programs:
         )
 
     def _matrix(self, size_bytes: int) -> Sequence[Sequence[int]] | None:
-        """Of all_to_all_v; the same to all where nobody said."""
+        """Return the matrix of all_to_all_v, by default with equal blocks."""
         if self.op != "all_to_all_v" or self.options.matrix is not None:
             return self.options.matrix
         return ((-(-size_bytes // self.num_ranks),) * self.num_ranks,) * self.num_ranks
 
     def _check_exchange(self) -> None:
-        """What says how much goes where fits the collective; kernels that say their SMs are not told others."""
+        """Check that matrix and tokens suit the collective, and that no option overrides a kernel's own numbers."""
         options = self.options
         if options.matrix is not None and self.op != "all_to_all_v":
             raise InputError(f"a matrix of bytes belongs to all_to_all_v, not to {self.op}", field="matrix")

@@ -20,7 +20,7 @@ from trine.evidence import Evidence
 from trine.gpu.model import GpuModel
 from trine.results import text
 from trine.results.gpu.result import GpuResult
-from trine.results.gpu.summary import in_vendor_words
+from trine.results.gpu.summary import use_vendor_terms
 from trine.results.report import Report, Row, Table, Timeline
 from trine.units import format_bytes, format_time
 
@@ -98,11 +98,11 @@ class LoadStoreCollectiveResult(_GroupReport):
         """Return one line a size; of one size also what decides."""
         decides = text.wrapped("bottleneck", self.result.bottleneck.sentence) if len(self.rows) == 1 else []
         lines = [self._table(self.notes), *decides, "next: --details; --perfetto FILE; trine help inside-the-gpu"]
-        return in_vendor_words("\n".join(lines), self.model.name)
+        return use_vendor_terms("\n".join(lines), self.model.name)
 
     def details(self) -> str:
         """Return one size in full, several as a table."""
-        table = in_vendor_words(self.table(), self.model.name)
+        table = use_vendor_terms(self.table(), self.model.name)
         return table if len(self.rows) > 1 else f"{table}\n\n{self.result.details()}"
 
     def document(self) -> Row:
@@ -269,7 +269,7 @@ class FidelityResult(_GroupReport):
 
     def details(self) -> str:
         """Return both times of each size, and their parts."""
-        return in_vendor_words(self.table(), self.model.name)
+        return use_vendor_terms(self.table(), self.model.name)
 
     def document(self) -> Row:
         """Return the answer's keys, as docs/reference/loadstore-json.md documents them."""

@@ -1,4 +1,4 @@
-"""One collective on one group, run load by load and store by store at each size."""
+"""Load-store simulation of one collective on one group, at each size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trine.graph.taskgraph import Progress
 from trine.results.gpu.bottleneck import Bottleneck
 from trine.results.gpu.result import GpuResult
 
-#: Without a band: nobody has compared programs of this level with enough machines to know one.
+#: No likely range: too few machines have been compared with programs of this level.
 EVIDENCE = "modelled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Callbacks:
-    """progress: as of :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run."""
+    """progress: see :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run."""
 
     progress: Progress | None = None
     on_compile: Callable[[], None] | None = None
@@ -36,11 +36,11 @@ class Callbacks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadStoreRow:
-    """The answer for one size. ``time``: low and high are the time itself; channels are workgroups.
+    """Result for one size. ``time``: low and high equal the time; channels are workgroups.
 
-    finished: False where the run was stopped: ``time`` is when. tried: (algorithm, ps) of all that were run to their
-    end, None for the time of one that was left out because its bytes alone take longer. simulated: GPUs. notes: of the
-    program. result: everything; None where only the last size's was kept.
+    finished: False if the run was stopped; ``time`` is then the time of the stop. tried: (algorithm, ps) of each
+    algorithm that ran to its end, and (algorithm, None) if it was skipped because its bytes alone take longer.
+    simulated: number of GPUs. notes: from the program. result: full result; None if only the last size's was kept.
     """
 
     time: CollectiveTime
@@ -53,9 +53,9 @@ class LoadStoreRow:
 
 
 class LoadStoreRuns:
-    """The collectives ``op`` of one group; ``group``: ranks are positions in ``cluster.gpus``, None: all.
+    """Runs of the collective ``op`` on one group. ``group``: ranks (positions in ``cluster.gpus``); None: all GPUs.
 
-    Raises InputError, SpecError, PlanError: an op, algorithm, plan or option that does not exist or does not fit.
+    Raises InputError, SpecError, PlanError: an unknown or unsuitable op, algorithm, plan or option.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LoadStoreRuns:
         self.group = tuple(cluster.gpus[rank] for rank in self.ranks)
         self.model = model_for(self.options, cluster, self.group)
         refuse_wide(self.options.wavefronts, self.model)
-        # Options that change the model change requests in flight, not the kernel that makes them.
+        # Options that change the model change the requests in flight, but not the kernel that issues them.
         plain = plain_model(self.options.gpu_model, cluster, self.group, is_plan=self.options.is_plan)
         bookkeeping = self.options.keeps_books(cluster)
         domains = GpuFabric(cluster, self.group, self.model).domains
@@ -85,7 +85,7 @@ class LoadStoreRuns:
         self.model = self.programs.model(self.model)
 
     def row(self, size_bytes: int) -> LoadStoreRow:
-        """The fastest of what may run at this size."""
+        """Return the fastest algorithm's result for this size."""
         if size_bytes < 1:
             raise InputError(f"the load-store level moves at least 1 byte, got {size_bytes}", field="size")
         best: LoadStoreRow | None = None
@@ -117,7 +117,7 @@ class LoadStoreRuns:
         what: str = "",
         verify: bool = False,
     ) -> GpuRun:
-        """Run a program on the group; ``what``: how that differs from what was asked."""
+        """Run a program on the group; ``what``: difference from the requested run, for on_stage."""
         if self.callbacks.on_stage is not None:
             self.callbacks.on_stage(f"{program.name} of {format_size(program.payload_bytes)}{what}")
         return run_gpus(
@@ -134,7 +134,7 @@ class LoadStoreRuns:
         )
 
     def is_hopeless(self, name: str, size_bytes: int, best_ps: int) -> bool:
-        """Whether the bytes of a program alone take as long as another one takes."""
+        """Return whether the bytes of a program alone take at least ``best_ps``."""
         lower_bound_ps = self.programs.oneshot_lower_bound_ps
         return name == ONESHOT and lower_bound_ps(size_bytes, self.cluster, self.group) >= best_ps
 
@@ -155,7 +155,7 @@ class LoadStoreRuns:
             wall_s=time.perf_counter() - began,
             notes=notes,
         )
-        if self.op in MOE:  # what is sent follows from tokens and experts
+        if self.op in MOE:  # tokens and experts determine the bytes sent
             size_bytes = done.program.payload_bytes
         answer = self._time(name, size_bytes, done, factor, result.bottleneck)
         return LoadStoreRow(
@@ -168,7 +168,7 @@ class LoadStoreRuns:
         )
 
     def _verified(self, program: GpuProgram, unfolded: list[InputError] | None) -> GpuRun:
-        """Both ways where that was asked for. With ``unfolded``, one that does not fold runs as it is, and says why."""
+        """Run both ways if ``verify``. With ``unfolded``, a program that cannot fold runs once and adds its reason."""
         try:
             return self.run(program, verify=self.options.verify)
         except InputError as problem:
@@ -195,14 +195,14 @@ class LoadStoreRuns:
         )
 
 
-#: Of each pair of GPUs, of each of its paths: ports, and name, lane, rate and latency of each link
+#: For each path of each pair of GPUs: ports, and name, lane, rate and latency of each link
 PathTable = tuple[tuple[object, ...], ...]
 
 
 def all_paths(cluster: Cluster, options: LoadStoreOptions) -> PathTable:
-    """The paths between any two GPUs of ``cluster``.
+    """Return the paths between any two GPUs of ``cluster``.
 
-    Raises InputError: two that only NICs or hosts join. SpecError: two that nothing joins.
+    Raises InputError: two GPUs are joined only by NICs or hosts. SpecError: two GPUs are not connected.
     """
     gpus = list(cluster.gpus)
     fabric = GpuFabric(cluster, gpus, model_for(options, cluster, gpus))

@@ -1,11 +1,11 @@
-"""Does a plan do what it says? Runs it on symbols, in several orders, and says what the proof rests on.
+"""Proof that an execution plan computes its collective: symbolic runs in several orders.
 
-The run follows what is in each cell, and whether every read is behind the write it needs. Order is followed with vector
-clocks, as data race detectors do (Flanagan and Freund, "FastTrack", PLDI 2009): each thread block and each port is an
-actor with a count of its data operations; a signal carries what its sender knows. The threads of a block work on their
-own: what one operation has written is there for others only after the block has met (``nop``, ``barrier``), and a
-signal publishes what was before such a meeting. Two operations of one block that touch the same range, element by
-element, need none. Packets are followed operation by operation, not flag by flag.
+A run tracks the value of each cell, and checks that each read comes after the write it needs. It tracks order with
+vector clocks, like data race detectors (Flanagan and Freund, "FastTrack", PLDI 2009). Each thread block and each port
+is an actor that counts its data operations, and a signal carries its sender's clock. Threads of a block are
+independent: other threads see an operation's writes only after the block synchronises (``nop``, ``barrier``), and a
+signal publishes only earlier writes. Two operations of a block on the same range, element by element, need no
+synchronisation. Packets are tracked per operation, not per flag.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_ROUNDS = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanProof:
-    """That every rank holds the right data when all have ended, and that nothing was read too early.
+    """Proof that all ranks end with the right data and that nothing is read too early.
 
-    ``num_runs`` orders were run, over ``num_operations`` operations and ``num_cells`` cells. ``open_ends``: ranks that
-    can end before another rank has written their result; whatever runs next on them may read old data. ``notes``: what
-    else the plan rests on. A plan is ``complete`` if no rank has an open end.
+    It covers ``num_runs`` orders of ``num_operations`` operations on ``num_cells`` cells. ``open_ends``: ranks that can
+    end before another rank has written their result, so that the next kernel may read old data. ``notes``: further
+    assumptions. A plan is ``complete`` if no rank has an open end.
     """
 
     plan: str
@@ -50,18 +50,18 @@ class PlanProof:
 
 
 def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
-    """Prove that every rank gets the right data, whatever the order in which thread blocks run.
+    """Prove that every rank gets the right data in any order of thread blocks.
 
     Parameters
     ----------
-    orders: how many random but reproducible orders are run besides the first; they matter only where several thread
-        blocks release one semaphore, or use one connection.
+    orders: number of random but reproducible orders to run besides the first; they matter only if several thread
+        blocks release one semaphore or use one connection.
 
     Raises
     ------
-    DeadlockError: thread blocks wait for ever; says who for what.
-    InputError: a signal without wait, a race, a read of what nobody wrote, or a rank with other data at the end; says
-        which, and who is involved. Also where a proof is not possible: custom collectives, or a plan too large.
+    DeadlockError: thread blocks wait forever; the message names them and their waits.
+    InputError: a signal without a wait, a race, a read of unwritten data, or a rank with wrong data at the end; the
+        message names the participants. Also for plans that cannot be proven: custom collectives, too large plans.
     """
     layout, notes = proof_layout(plan)
     found, open_ends = dict.fromkeys((*plan.notes, *notes)), dict[int, str]()
@@ -87,7 +87,7 @@ def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
 
 
 def _relaxed_ends(strict: dict[int, str], open_ends: dict[int, str]) -> list[str]:
-    """A note where only relaxed signals tell some rank that its result is there."""
+    """Return a note if some rank learns only from relaxed signals that its result has arrived."""
     first = next(((rank, place) for rank, place in strict.items() if rank not in open_ends), None)
     return (
         [] if first is None else [f"only relaxed signals tell rank {first[0]} at its end that {first[1]} has written"]
@@ -95,7 +95,7 @@ def _relaxed_ends(strict: dict[int, str], open_ends: dict[int, str]) -> list[str
 
 
 def proof_layout(plan: KernelPlan) -> tuple[ChunkLayout, list[str]]:
-    """A grid fine enough for every part of every range, with pipelines of a few rounds, and of more than one turn."""
+    """Return a layout that resolves every part of every range, with few rounds per pipeline but some scratch reuse."""
     parts, loops = parts_grid(plan), pipelines(plan)
     if plan.chunks_of_size == 0:
         raise InputError("its buffers have no chunks", file=plan.file)
@@ -128,7 +128,7 @@ _RELAXED = "relaxed signals or packets alone order some data, and they do not pu
 
 @dataclass(frozen=True, slots=True)
 class CellAccess:
-    """One read or write: by whom, its number among theirs, and the whole range that it is a part of."""
+    """One read or write: its actor, its number at that actor, and the whole range of the operation."""
 
     actor: int
     event: int
@@ -137,7 +137,7 @@ class CellAccess:
 
 
 class SymbolicRun:
-    """Follows values and clocks through one run of a plan."""
+    """Values and clocks in one run of a plan."""
 
     def __init__(
         self, plan: KernelPlan, layout: ChunkLayout, relaxed_counts: bool, order: random.Random | None
@@ -164,7 +164,7 @@ class SymbolicRun:
             self._enter(rank)
 
     def _enter(self, rank: int) -> None:
-        """The input of a rank is there when it enters: an event of an actor of its own, which its blocks know of."""
+        """Write the rank's input when it enters: an event of a separate actor that precedes all of its blocks."""
         actor, cells = self.entries + rank, input_range(self.plan, self.machine.memory, rank)
         self.places[actor, 1] = f"rank {rank} has entered and"
         for block in self.machine.blocks:
@@ -175,7 +175,7 @@ class SymbolicRun:
             self.writes[cell] = CellAccess(actor, 1, cells.start, len(cells))
 
     def _number_ports(self) -> dict[tuple[int, int], int]:
-        """(rank, connection) -> actor, of the ports."""
+        """Return the actor of each port: (rank, connection) -> actor."""
         ports = [
             (gpu.rank, number)
             for gpu in self.plan.gpus
@@ -194,7 +194,7 @@ class SymbolicRun:
         self._check_ends(wanted)
 
     def _root(self, wanted: list[PlanGoal]) -> int:
-        """Of a broadcast: the rank whose data rank 0 ends with."""
+        """Return the root of a broadcast: the rank whose data rank 0 ends with."""
         value = self.values[wanted[0].cells[0]]
         return 0 if value is None else max(0, (value[1].bit_length() - 1) // 16)
 
@@ -209,7 +209,7 @@ class SymbolicRun:
             if connection is None and step.op.action != RELEASE:  # another block depends on the end of this operation
                 clock[block.actor] = self.now[block.actor]
             return clock
-        # What went through a port before leaves before the signal does.
+        # A port sends earlier data before the signal.
         np.maximum(self.port_knows[port], self.knows[block.actor], out=self.port_knows[port])
         self.port_knows[port][port] = self.now[port]
         return self.port_knows[port].copy()
@@ -231,7 +231,7 @@ class SymbolicRun:
                 self.notes.append(note)
 
     def _hear(self, block: RunningBlock, token: Clock) -> None:
-        """What one thread of the block has learnt; the others do when they meet."""
+        """Record a clock that one thread of the block received; the others get it when the block synchronises."""
         heard = self.heard[block.actor]
         self.heard[block.actor] = token if heard is None else np.maximum(heard, token)
 
@@ -277,7 +277,7 @@ class SymbolicRun:
             self._touch(block, step, move, access, everything, results)
         clock = self.knows[block.actor].copy()
         clock[block.actor] = self.now[block.actor]
-        if self.plan.format == "msccl":  # a step of MSCCL is done when its threads have met
+        if self.plan.format == "msccl":  # an MSCCL step ends with a block synchronisation
             self.sync(block)
         return results[0], clock
 
@@ -290,7 +290,7 @@ class SymbolicRun:
         parts: tuple[range, range],
         results: list[list[Value]],
     ) -> None:
-        """One event of one actor: read these sources, then write these targets."""
+        """Perform one event of one actor: read these sources, then write these targets."""
         op, (actor, view) = step.op, by
         self.now[actor] += 1
         self.places[actor, self.now[actor]] = block.name()
@@ -304,7 +304,7 @@ class SymbolicRun:
                 self._publish(move.targets[index], actor, view)
 
     def _view(self, block: RunningBlock, step: PlanStep, move: DataMove) -> Clock:
-        """What the threads know: since they met, and from the packets and messages that this operation waits for."""
+        """Return the threads' clock: from their last synchronisation and this operation's packets and messages."""
         view = self.knows[block.actor]
         if self.relaxed_counts:
             for operand, owned in zip(step.op.sources, move.sources, strict=True):
@@ -326,7 +326,7 @@ class SymbolicRun:
                 self.packet_clocks[cell] = clock
 
     def _sources(self, block: RunningBlock, step: PlanStep, move: DataMove) -> list[list[Value]]:
-        """The values of each source, a multicast one added up."""
+        """Return the values of each source; multicast sources are summed."""
         received = iter(move.received)
         result = []
         for operand, owned in zip(step.op.sources, move.sources, strict=True):
@@ -406,7 +406,7 @@ class SymbolicRun:
                 )
 
     def _check_ends(self, wanted: list[PlanGoal]) -> None:
-        """Whether each rank itself knows at its end that its result is there."""
+        """Record the ranks that can end before they know that their result has arrived."""
         for goal in wanted:
             view = self._end_view(goal.rank)
             for cell in goal.cells:

@@ -1,14 +1,14 @@
-"""From a plan to its transfers and what each of them waits for, so that the engine can time it like any schedule.
+"""Conversion of an MSCCL++ plan to transfers and their dependencies, which the engine times like any schedule.
 
-What costs what (docs/formats/mscclpp.md has the reasons):
+Costs of operations (docs/formats/mscclpp.md has the reasons):
 
-- A put is one transfer. The thread block goes on at once; a signal behind it rides with the data and waits for all that
-  the block has put; a bare signal is a transfer without bytes.
-- A remote read is a request without bytes to the owner, then the data; the thread block waits for it.
-- Packets (LL) carry their flags: twice the bytes. Who polls waits for the transfer that wrote the packet.
+- A put is one transfer, and the thread block continues at once. A signal after a put travels with the data and waits
+  for all puts of the block; a signal without data is a transfer of 0 bytes.
+- A remote read is a 0-byte request to the owner, then the data; the thread block waits for the data.
+- Packets (LL) contain flags, so their size doubles. A polling block waits for the transfer that wrote the packet.
 - Work inside a GPU (copies, sums, barriers) takes no time here.
-- An operation that reads from one peer and writes to another does both at once. Its transfers are cut into pieces: what
-  is written follows what is read by one HEAD of the bytes.
+- An operation that reads from one peer and writes to another does both at once. Its transfers are cut into pieces: the
+  write follows the read by 1 / HEAD of the bytes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from trine.collectives.mscclpp.plan import FIFO, MEMORY, PORT, SWITCH, KernelOp,
 from trine.collectives.schedule import ExpandedSchedule
 from trine.graph.assembler import csr
 
-#: 1 / HEAD of the bytes of a fused operation pass before what depends on them can follow
+#: The first 1 / HEAD of the bytes of a fused operation must arrive before the next hop can start.
 HEAD = 16
 #: bytes on the wire of an MSCCL protocol, as a fraction of the data: LL 4 of 8 bytes are flags, LL128 8 of 128
 WIRE = {"Simple": (1, 1), "LL": (2, 1), "LL128": (16, 15)}
 
 WHOLE, EMPTY, FIRST, REST, MIDDLE, LAST = range(6)
-#: the pieces of a transfer that others follow, or that follows others
+#: Pieces of the first hop of a fused operation, and of a later hop.
 START, FOLLOW = (FIRST, REST), (FIRST, MIDDLE, LAST)
 Ids = frozenset[int]
 NONE: Ids = frozenset()
@@ -40,18 +40,18 @@ NONE: Ids = frozenset()
 
 @dataclass(slots=True)
 class HopStage:
-    """Transfers of one hop of an operation; ``head``: those that must have ended before the next hop may follow."""
+    """Transfers of one hop of an operation; ``head``: those that must end before the next hop can start."""
 
     head: set[int] = field(default_factory=set)
     all: set[int] = field(default_factory=set)
 
 
 def plan_schedule(plan: KernelPlan, size_bytes: int) -> ExpandedSchedule:
-    """The transfers of a plan for a message of ``size_bytes``, as nccl-tests counts it.
+    """Return the transfers of a plan for a message of ``size_bytes``, as nccl-tests counts it.
 
-    Positions ``num_ranks`` and above are switches that add up and multicast: one for each of :func:`plan_switches`.
+    Positions ``num_ranks`` and above are switches that reduce and multicast, one for each of :func:`plan_switches`.
 
-    Raises InputError: the plan does not allow this size, or (DeadlockError) cannot run.
+    Raises InputError if the plan does not allow this size, and DeadlockError if the plan deadlocks.
     """
     layout = message_layout(plan, size_bytes)
     rounds = tuple(layout.iterations(loop) for loop in pipelines(plan))
@@ -60,13 +60,13 @@ def plan_schedule(plan: KernelPlan, size_bytes: int) -> ExpandedSchedule:
 
 
 def plan_switches(plan: KernelPlan) -> tuple[tuple[int, ...], ...]:
-    """The ranks that each switch serves, one entry an switch: groups of the same ranks share a switch."""
+    """Return the ranks of each switch; groups with the same ranks share a switch."""
     return tuple(dict.fromkeys(group.ranks for group in plan.groups))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlanStructure:
-    """Everything about the transfers of a plan but their bytes."""
+    """Transfers of a plan without their sizes in bytes."""
 
     plan: KernelPlan
     sizes_of: tuple[tuple[PlanStep, KernelOperand | None, int], ...]
@@ -95,12 +95,12 @@ class PlanStructure:
 
 @lru_cache(maxsize=16)
 def _structure(plan: KernelPlan, timing: ChunkLayout | None) -> PlanStructure:
-    """``rounds`` and ``timing`` matter to plans with pipelines only."""
+    """Return the transfers of a plan; ``timing`` matters only for plans with pipelines."""
     return TransferRecorder(plan, timing).record()
 
 
 class TransferRecorder:
-    """Follows through one run what each thread block has to wait for, in transfers."""
+    """Observer of one run of a plan that records the transfers and those each thread block waits for."""
 
     def __init__(self, plan: KernelPlan, timing: ChunkLayout | None) -> None:
         self.plan = plan
@@ -148,7 +148,7 @@ class TransferRecorder:
         return PlanStructure(plan=self.plan, sizes_of=tuple(self.sizes_of), schedule=schedule)
 
     def _completion(self) -> list[list[int]]:
-        """Of each rank: what its thread blocks wait for, what they have sent, and what nobody else waits for."""
+        """Return each rank's last transfers: those its blocks wait for or have sent, and arrivals not yet awaited."""
         last: list[set[int]] = [set() for _ in range(self.plan.num_ranks)]
         for block in self.machine.blocks:
             last[block.gpu.rank] |= self.waits[block.actor] | self.under_way[block.actor]
@@ -173,14 +173,14 @@ class TransferRecorder:
         operand: KernelOperand | None,
         piece: int,
     ) -> int:
-        """Add one transfer from ends[0] to ends[1]; its starter must have entered, where nothing before shows it."""
+        """Add a transfer from ends[0] to ends[1]; it waits for its starter's entry unless a predecessor implies it."""
         ids, starter, number = frozenset(before), block.gpu.rank, len(self.rows)
         shown = any(self.starter[i] == starter for i in ids)
         depth = 1 + max((self.rows[i][2] for i in ids), default=-1)
         chunk = operand.index if operand is not None else -1
         first = False
         if operand is not None and operand.buffer == FIFO and operand.connection is not None:
-            first = (starter, operand.connection) not in self.last_of_fifo  # a rendezvous: the receiver must be there
+            first = (starter, operand.connection) not in self.last_of_fifo  # rendezvous: the receiver must have entered
         row = (
             *ends,
             depth,
@@ -204,7 +204,7 @@ class TransferRecorder:
         operand: KernelOperand,
         pieces: tuple[int, ...],
     ) -> HopStage:
-        """One hop of a fused operation, in pieces; LAST waits for all of the hop before, the others for its head."""
+        """Add one hop of a fused operation in pieces; LAST waits for all of the previous hop, others for its head."""
         stage = HopStage()
         for piece in pieces:
             before = behind.all if piece == LAST else behind.head
@@ -215,21 +215,21 @@ class TransferRecorder:
         return stage
 
     def _merge(self, ids: Ids, new: Iterable[int]) -> Ids:
-        """``ids`` and ``new``, without what the new ones have waited for themselves."""
+        """Return the union of ``ids`` and ``new``, without the direct predecessors of ``new``."""
         added = frozenset(new)
         return ids.difference(*(self.before[number] for number in added)) | added
 
-    # -- what the machine tells ----------------------------------------------------------------------------------
+    # -- callbacks from the machine ------------------------------------------------------------------------------
 
     def release(self, block: RunningBlock, step: PlanStep, connection: int | None) -> object:
-        """What the receiver has to wait for, and from whom: later tokens of the same origin imply the earlier ones."""
+        """Return the receiver's token: origin and transfers to wait for. It implies earlier tokens of the origin."""
         origin = (block.actor, connection)
         if connection is None:
             return origin, self._fence(block.actor)
         return origin, frozenset(self._signal(block, step, connection))
 
     def _signal(self, block: RunningBlock, step: PlanStep, connection: int) -> set[int]:
-        """A signal behind data rides with it; another is a transfer without bytes, behind the one before it."""
+        """Send a signal with preceding data, or as a 0-byte transfer after the previous signal."""
         actor, end, key = block.actor, block.gpu.connections[connection], (block.gpu.rank, connection)
         before = {self.last_signal[key]} if key in self.last_signal else set()
         if end.kind == PORT and key in self.unsignalled:
@@ -242,7 +242,7 @@ class TransferRecorder:
         return {number}
 
     def _fence(self, actor: int) -> Ids:
-        """Wait for everything that the block has stored, as a fence before a release does."""
+        """Make the block wait for all its stores, like a fence before a release."""
         self.waits[actor], self.under_way[actor] = self._all_of(actor), NONE
         return self.waits[actor]
 
@@ -262,7 +262,7 @@ class TransferRecorder:
             self.sent_to[actor].clear()
 
     def sync(self, block: RunningBlock) -> None:
-        """Costs no time."""
+        """Do nothing: a thread-block sync takes no time."""
 
     def barrier(self, blocks: list[RunningBlock]) -> None:
         together = NONE
@@ -292,7 +292,7 @@ class TransferRecorder:
         return frozenset(sent)
 
     def _take_arrived(self, actor: int, op: KernelOp, move: DataMove) -> None:
-        """Packets that have been polled, and messages that have been received."""
+        """Make the block wait for the packets it polled and the messages it received."""
         for operand, owned in zip(op.sources, move.sources, strict=True):
             if operand.polls and operand.buffer != FIFO:
                 for ids in {self.packets[cell] for cells in owned for cell in cells}:
@@ -304,7 +304,7 @@ class TransferRecorder:
                 self.reduces |= message
 
     def _reads(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> HopStage | None:
-        """Remote sources, all at once; None where there are none."""
+        """Read all remote sources at once; return None if the operation has no remote sources."""
         result, rank = None, block.gpu.rank
         for operand in step.op.sources:
             if operand.via not in (MEMORY, SWITCH) or operand.buffer == FIFO:
@@ -325,7 +325,7 @@ class TransferRecorder:
     def _load_reduce(
         self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, fused: bool
     ) -> HopStage:
-        """The switch asks all members, adds up what comes and passes the sum on."""
+        """Load through a switch that requests the data of all members, sums it and returns the sum."""
         rank, members, switch = block.gpu.rank, *self._group(operand)
         request = self._transfer(block, step, (rank, switch), behind.all, None, EMPTY)
         gathered = HopStage()
@@ -344,7 +344,7 @@ class TransferRecorder:
         return ranks, self.reducing_switches[ranks]
 
     def _writes(self, block: RunningBlock, step: PlanStep, behind: HopStage, fused: bool) -> set[int]:
-        """Remote targets; which of them go on without the thread block, and what they wait for."""
+        """Write to remote targets and return the transfers; the thread block does not wait for them."""
         op, rank, sent = step.op, block.gpu.rank, set()
         pieces = FOLLOW if fused else (WHOLE,)
         for number, operand in enumerate(op.targets):
@@ -374,7 +374,7 @@ class TransferRecorder:
         return down
 
     def _send(self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage) -> int:
-        """Sends of one connection go one after the other."""
+        """Send one message; sends on the same connection are sequential."""
         assert operand.connection is not None
         key = (block.gpu.rank, operand.connection)
         before = behind.all | ({self.last_of_fifo[key]} if key in self.last_of_fifo else set())
@@ -385,7 +385,7 @@ class TransferRecorder:
     def _through_port(
         self, block: RunningBlock, step: PlanStep, operand: KernelOperand, behind: HopStage, connection: int
     ) -> set[int]:
-        """A port works off its puts in order, without the thread block."""
+        """Put data through a port, which handles its puts in order while the thread block continues."""
         key = (block.gpu.rank, connection)
         before = behind.all | self.on_port.get(key, NONE)
         moved = self._transfer(block, step, (block.gpu.rank, operand.rank), before, operand, WHOLE)

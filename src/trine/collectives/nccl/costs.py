@@ -1,12 +1,12 @@
-"""How long one collective takes with a given algorithm and protocol: time = launch + steps + bytes + what they delay.
+"""Time of one collective with a given algorithm and protocol: launch + base + steps + bytes + delay.
 
-Times in microseconds and bytes/us, as floats; :mod:`predict` rounds to picoseconds. Every cost grows with the size.
-Formulas and their evidence: docs/background/collectives.md.
+Times are microseconds and rates bytes/us, as floats; :mod:`predict` rounds to picoseconds. Every cost grows with the
+size. Formulas and their evidence: docs/background/collectives.md.
 
-:func:`channels_between`: how many channels (a thread block, and so an SM, each) NCCL gives a group of ranks between
-nodes. NCCL looks for rings that each leave a node over a NIC of their own, as fast as the first entry of a table of
-rates that the NIC carries, and then takes each ring several times: github.com/NVIDIA/nccl, snapshot of 2026-06-11,
-src/graph/search.cc (the tables of rates, ``ncclTopoDupChannels``) and src/graph/connect.cc (``ncclTopoPostset``).
+:func:`channels_between` gives NCCL's number of channels (one thread block, and so one SM, each) between nodes. NCCL
+searches for rings that each leave a node over a separate NIC, at the highest rate of a table that the NIC carries.
+It then duplicates each ring: github.com/NVIDIA/nccl, snapshot of 2026-06-11, src/graph/search.cc (the tables of
+rates, ``ncclTopoDupChannels``) and src/graph/connect.cc (``ncclTopoPostset``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from trine.collectives.nccl.parameters import LL, LL128, P2P, SIMPLE, Library, Medium
 from trine.collectives.nccl.topology import AMPERE, BLACKWELL, HOPPER, VOLTA, CommTopology, Tier, architecture
 
-#: In-network reduction on the fabric: microseconds of a whole collective (NCCL's CollNet base, tuning.cc: 31).
+#: Base time of a collective with in-network reduction on the fabric, us (NCCL's CollNet base, tuning.cc: 31).
 COLLNET_US = 31.0
-#: Part of a NIC's rate that CollNet reaches (assumed).
+#: Fraction of a NIC's rate that CollNet reaches (assumed).
 COLLNET_EFFICIENCY = 0.8
-#: NICs of a domain that the channels of NVLS use at most; racks of 72 GPUs have more.
+#: Maximum NICs of a domain that NVLS channels use; racks of 72 GPUs have more.
 NVLS_PATHS = 16
 #: The generation of a GPU, by the beginning of its name.
 GENERATIONS = (
@@ -31,13 +31,13 @@ GENERATIONS = (
     ("gb300", "blackwell"), ("mi250", "cdna2"), ("mi300", "cdna3"), ("mi325", "cdna3"), ("mi350", "cdna4"),
     ("mi355", "cdna4"),
 )  # fmt: skip
-#: Size at which half of the cost of further channels is due (the step that measured LL curves show at 8 to 32 KiB).
+#: Size with half of the cost of additional channels (measured LL curves show a step at 8 to 32 KiB).
 SPREAD_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """``steps_us``: of latency; ``bytes_us``: of bandwidth; ``delay_us``: of both on each other; why, in words."""
+    """Cost parts: ``steps_us`` latency, ``bytes_us`` bandwidth, ``delay_us`` pipeline fill; ``limit``: slowest link."""
 
     launch_us: float
     base_us: float
@@ -54,7 +54,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostContext:
-    """What a cost depends on besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
+    """Inputs of a cost besides the size. ``min_channels``, ``max_channels``: limits that the user sets."""
 
     topology: CommTopology
     library: Library
@@ -72,20 +72,20 @@ class CostContext:
 
     @property
     def channels(self) -> int:
-        """How many channels the group uses."""
+        """Number of channels that the group uses."""
         return self._limited(self._usual_channels(self.outer if self.topology.between else self.inner))
 
     def channels_to_usual(self, medium: Medium) -> float:
-        """Channels over ``medium`` with the limits that the user sets, for each without."""
+        """Return the ratio of channels over ``medium`` with the user's limits to channels without them."""
         usual = self._usual_channels(medium)
         return self._limited(usual) / usual
 
     def part_of_rate(self, medium: Medium) -> float:
-        """The part of a medium's rate that limited channels reach; more than usual reach no more."""
+        """Return the fraction of a medium's rate that the limited channels reach, at most 1."""
         return min(1.0, self.channels_to_usual(medium))
 
     def _usual_channels(self, medium: Medium) -> int:
-        """Without limits; of groups that leave a domain over few NICs NCCL's own number, if that is less."""
+        """Return the channels without limits; at most NCCL's own number for a group that spans domains."""
         between = channels_between(self.topology) if self.library.name == "nccl" and medium is self.outer else None
         return medium.channels if between is None else min(medium.channels, between)
 
@@ -100,33 +100,33 @@ class CostContext:
 
 
 def launch_class(topology: CommTopology) -> str:
-    """Whose launches a machine's resemble: those of cards without scale-up links, else of the GPU's generation."""
+    """Return the class of a machine's launch cost: ``pcie`` without scale-up links, otherwise the GPU's generation."""
     if topology.inside is not None and not topology.inside.medium.startswith(("nvlink", "xgmi")):
         return "pcie"
     return next((name for start, name in GENERATIONS if topology.gpu.startswith(start)), "default")
 
 
 def step_us(tier: Tier | None, medium: Medium, protocol: str) -> float:
-    """One hop: the software's part and the hardware's."""
+    """Return the latency of one hop: software plus hardware."""
     return 0.0 if tier is None else medium.step_us[protocol] + tier.latency_ps / 1e6
 
 
 def _rate(tier: Tier | None, rate: float, efficiency: float, share: float = 1.0) -> float:
-    """bytes/us, infinite where there is no such tier."""
+    """Return bytes/us; infinite without the tier."""
     return math.inf if tier is None else rate * efficiency * share / 1e6
 
 
 def _best(tier: Tier | None, rate: float, share: float) -> float:
-    """Return the bytes/us that ``share`` of a tier's links carry; infinite where there is no such tier.
+    """Return the bytes/us that ``share`` of a tier's links carry; infinite without the tier.
 
-    Fitted efficiencies of rings exceed 1 on some media, since they go with ``extra_steps``: without those bytes a link
-    would carry more than its rate.
+    Fitted ring efficiencies exceed 1 on some media because they are fitted together with ``extra_steps``. Without
+    those bytes a link would carry more than its rate.
     """
     return _rate(tier, rate, 1.0, share)
 
 
 def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
-    """bytes/us of all rings, and the name of the link that bounds them."""
+    """Return the bytes/us of all rings, and the name of the link that bounds them."""
     topology, inner, outer = context.topology, context.inner, context.outer
     inside = topology.inside
     through = inside.ring_bytes_per_s if inside and topology.between is None else topology.path_bytes_per_s
@@ -142,7 +142,7 @@ def ring_rate(context: CostContext, protocol: str) -> tuple[float, str]:
 
 
 def best_ring_rate(context: CostContext) -> float:
-    """Return the bytes/us that all rings can carry at most."""
+    """Return the maximum bytes/us of all rings together."""
     inside, between = context.topology.inside, context.topology.between
     share_in, share_out = context.part_of_rate(context.inner), context.part_of_rate(context.outer)
     if between is None:
@@ -153,12 +153,12 @@ def best_ring_rate(context: CostContext) -> float:
 
 
 def _delays(steps_us: float, bytes_us: float, ramp: float) -> float:
-    """Grows with the bytes and levels off: a pipeline fills once."""
+    """Return the pipeline fill time; it grows with the bytes and levels off because a pipeline fills once."""
     return 2.0 * ramp * steps_us * bytes_us / (steps_us + bytes_us) if bytes_us else 0.0
 
 
 def _base_us(context: CostContext, protocol: str, size: float) -> float:
-    """What a protocol costs once; LL takes more channels, which start later, from about 16 KiB on, each by as much."""
+    """Return a protocol's fixed cost; LL adds channels from about 16 KiB, each starting a fixed time after the last."""
     media = [context.inner] if context.topology.inside else []
     media += [context.outer] if context.topology.between else []
     base_us = max(medium.base_us[protocol] for medium in media)
@@ -177,7 +177,7 @@ def _cost(
     context: CostContext, op: str, base_us: float, steps_us: float, bytes_us: float, ramp: float, num_steps: int,
     limit: str,
 ) -> Cost:  # fmt: skip
-    """A cost whose bytes are delayed by set-up and steps."""
+    """Return a cost with the bytes delayed by set-up and steps."""
     steps_us = max(steps_us, _way_us(context.topology, op))
     return Cost(
         launch_us=context.launch_us,
@@ -191,7 +191,7 @@ def _cost(
 
 
 def ring_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
-    """Rounds of a ring: 2(N-1) for all_reduce, N-1 else; broadcast and reduce are pipelined chains."""
+    """Return the cost of a ring: 2(N-1) rounds for all_reduce, otherwise N-1; broadcast and reduce pipeline a chain."""
     topology = context.topology
     n, domains = topology.num_ranks, topology.num_domains
     turns = 2 if op in ("all_reduce", "barrier") else 1
@@ -209,19 +209,19 @@ def ring_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
 
 
 def _tree_load(domains: int) -> int:
-    """How often the whole buffer leaves the busiest domain in a pair of complementary trees."""
+    """Return the number of times the whole buffer leaves the busiest domain in a pair of complementary trees."""
     return 1 if domains <= 2 else 2
 
 
 def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
-    """Double binary tree between domains, a chain inside each (Sanders, Speck, Traff 2009; NCCL 2.4)."""
+    """Return the cost of double binary trees between domains, chains inside (Sanders, Speck, Traff 2009; NCCL 2.4)."""
     topology, inner, outer = context.topology, context.inner, context.outer
     depth = math.ceil(math.log2(topology.num_domains)) if topology.between else 0
     inner_us = step_us(topology.inside, inner, protocol)
     outer_us = step_us(topology.between, outer, protocol)
     hops = topology.max_per_domain - 1
     steps_us = 2 * (hops * inner_us + depth * outer_us)
-    halves = 2 if topology.max_per_domain > 2 else 1  # up and down leave by one link
+    halves = 2 if topology.max_per_domain > 2 else 1  # up and down traffic leaves over one link
     share = context.library.tree_efficiency / halves
     part_in, part_out = context.part_of_rate(inner), context.part_of_rate(outer)
     a = _rate(topology.inside, topology.path_bytes_per_s, inner.efficiency[protocol] * share, part_in)
@@ -237,7 +237,7 @@ def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
 
 
 def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
-    """Switches add and multicast: each GPU sends S + S/n through its own links; trees between domains."""
+    """Return the cost of NVLS: switches reduce and multicast, each GPU sends S + S/n; trees between domains."""
     topology, inner, outer = context.topology, context.inner, context.outer
     assert topology.inside is not None
     n = topology.min_per_domain
@@ -261,7 +261,7 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
 
 
 def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
-    """The fabric's switches add: each domain sends its reduced buffer once and gets the result once (SHARP)."""
+    """Return the cost of SHARP: fabric switches reduce; each domain sends its reduced buffer, gets the result once."""
     topology, inner = context.topology, context.inner
     assert topology.between is not None
     n = topology.min_per_domain
@@ -277,7 +277,7 @@ def collnet_cost(context: CostContext, op: str, size: float, protocol: str) -> C
 
 
 def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
-    """Parallel aggregated trees, one rank a domain: ceil(log2 N) steps (NCCL 2.23)."""
+    """Return the cost of parallel aggregated trees with one rank per domain: ceil(log2 N) steps (NCCL 2.23)."""
     topology = context.topology
     depth = math.ceil(math.log2(topology.num_ranks))
     steps_us = depth * step_us(topology.between, context.outer, SIMPLE)
@@ -288,11 +288,11 @@ def pat_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
 
 
 def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:
-    """Messages from each rank straight to its peers: all_to_all; gather, scatter at the root; send_recv to the next."""
+    """Return the cost of direct messages: all_to_all, gather and scatter at the root, send_recv to the next rank."""
     topology, inner, outer = context.topology, context.inner, context.outer
     n, most, least = topology.num_ranks, topology.max_per_domain, topology.min_per_domain
     one = op == "send_recv"
-    peers_in, peers_out = (1, 1) if one else (most - 1, n - least)  # of the rank that has most to do
+    peers_in, peers_out = (1, 1) if one else (most - 1, n - least)  # of the busiest rank
     part = size if one else size / n
     steps_us = inside_us = between_us = 0.0
     limit = ""
@@ -308,18 +308,18 @@ def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Co
         between_us = part * peers_out / (rate / 1e6)
         steps_us = (0.0 if one else steps_us) + peers_out * outer.p2p_step_us + topology.between.latency_ps / 1e6
         limit = topology.between.limit if between_us >= inside_us else limit
-    if not one:  # the part that stays is copied beside the others, by the same kernel
+    if not one:  # the same kernel also copies the rank's own part
         inside_us += part / ((inner if topology.inside else outer).copy_GBps * 1e3)
     base_us = max(inner.p2p_base_us if topology.inside else 0.0, outer.p2p_base_us if topology.between else 0.0)
     bytes_us = max(inside_us, between_us)
-    if not one:  # what is inside and what goes out may share links
+    if not one:  # traffic inside and between domains may share links
         pair = topology.pair_bytes_per_s if op == "all_to_all" else topology.root_pair_bytes_per_s
         bytes_us = max(bytes_us, part / (pair / 1e6))
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, P2P), 1 if one else n - 1, limit)
 
 
 def _way_us(topology: CommTopology, op: str) -> float:
-    """The hardware's latency from a rank to the one furthest from it that its data must reach."""
+    """Return the hardware latency from a rank to the furthest rank that its data must reach."""
     tiers = [tier for tier in (topology.inside, topology.between) if tier is not None]
     if op == "send_recv":
         return max(tier.shift_latency_ps for tier in tiers) / 1e6
@@ -327,7 +327,7 @@ def _way_us(topology: CommTopology, op: str) -> float:
 
 
 def _message_rate(tier: Tier, op: str) -> float:
-    """bytes/s of the rank that has most to do."""
+    """Return the bytes/s of the busiest rank."""
     if op == "send_recv":
         return tier.shift_bytes_per_s
     return tier.gpu_bytes_per_s if op == "all_to_all" else tier.root_bytes_per_s
@@ -353,13 +353,13 @@ _PROTOCOLS = {
     "pat": (SIMPLE,),
     "direct": (SIMPLE,),
 }
-#: Algorithms in which the switches of a domain add.
+#: Algorithms with reduction in a domain's switches.
 IN_NETWORK = ("nvls", "nvlstree")
 RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "barrier")
 DIRECT_OPS = ("all_to_all", "gather", "scatter", "send_recv")
 
 
-#: Algorithms that a library has for an op, on one group or another.
+#: Algorithms that a library has for an op on any group.
 LIBRARY_ALGORITHMS = {
     "all_reduce": ("ring", "tree", "nvls", "nvlstree", "collnet"),
     "barrier": ("ring", "tree", "nvls", "nvlstree", "collnet"),
@@ -372,13 +372,13 @@ LIBRARY_ALGORITHMS = {
 
 
 def ll128_allowed(topology: CommTopology) -> bool:
-    """LL128 needs GPUs of one kind whose links write 128 bytes at once: a node's are all joined by NVLink or xGMI."""
+    """Return True for GPUs of one model joined by NVLink or xGMI in a node: LL128 needs 128-byte atomic writes."""
     inside = topology.inside
     return topology.same_gpus and inside is not None and inside.medium.startswith(("nvlink", "xgmi"))
 
 
 def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, str]]:
-    """The (algorithm, protocol) pairs that the library has for ``op`` on this group."""
+    """Return the (algorithm, protocol) pairs that the library has for ``op`` on this group."""
     nvls = topology.multicast and topology.min_per_domain > 1
     there = {
         "ring": True,
@@ -394,7 +394,7 @@ def runnable(topology: CommTopology, library: str, op: str) -> list[tuple[str, s
     return [(name, protocol) for name in names for protocol in _PROTOCOLS[name] if protocol in allowed]
 
 
-#: GB/s of a ring over a NIC before Hopper, of Hopper and of Blackwell, as far as NICs of today tell them apart.
+#: GB/s of a ring over a NIC before Hopper, on Hopper and on Blackwell, at the resolution that today's NICs need.
 _BEFORE = (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0)
 _RING_RATES = {
     VOLTA: _BEFORE,
@@ -402,19 +402,19 @@ _RING_RATES = {
     HOPPER: (48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0),
     BLACKWELL: (96.0, 86.0, 80.0, 48.0, 45.1, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0),
 }
-#: Rings slower than this are not taken twice.
+#: Rings slower than this are not duplicated.
 _TWICE_FROM_GBPS = 25.0
-#: On Hopper and later, so many rings or fewer are taken twice although each is slower than the second number.
+#: On Hopper and later, up to this number of rings are duplicated even if each is slower than the second number.
 _FEW_RINGS, _FAST_GBPS = 4, 50.0
-#: On Hopper and later, rings faster than this are taken twice more while there are fewer than so many channels.
+#: On Hopper and later, rings faster than this are duplicated again below this number of channels.
 _VERY_FAST_GBPS, _MANY_CHANNELS = 45.0, 16
 
 
 def channels_between(topology: CommTopology) -> int | None:
-    """Channels of a group whose ranks are in several domains; None where it is in one.
+    """Return the channels of a group that spans several domains, or None for a group in one domain.
 
-    A ring goes over each NIC that the ranks of a domain have: eight H100 with eight NICs of 400 Gb/s get 16 channels,
-    two of them 8 (NCCL's log in github.com/NVIDIA/nccl/issues/1189), one of them 4.
+    One ring uses each NIC of the ranks of a domain: eight H100 with eight 400 Gb/s NICs get 16 channels, two of them
+    8 (NCCL's log in github.com/NVIDIA/nccl/issues/1189), one of them 4.
     """
     between = topology.between
     if between is None:

@@ -1,4 +1,4 @@
-"""Rings through the GPUs of a domain, as a library's graph search finds them, and what they carry together."""
+"""Ring search through the GPUs of a domain, like a library's graph search, and the rings' total bandwidth."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trine.cluster.data import SPLIT
 from trine.cluster.parts import HOST, SCALE_UP, Link
 from trine.errors import SpecError
 
-#: Steps of the search for one ring; NCCL limits its own search likewise.
+#: Maximum number of steps in the search for rings; NCCL limits its search too.
 BUDGET = 20_000
-#: What GPUs reach through a CPU's root complex, whatever the PCIe generation: 24 GB/s with four A100 on PCIe 4.0
+#: Bandwidth of GPUs through a CPU's root complex, for any PCIe generation: 24 GB/s with four A100 on PCIe 4.0
 #: (vidur, a100_pairwise_nvlink), 26 GB/s with four RTX PRO 6000 on PCIe 5.0 (aiconfigurator, nccl 2.29.2).
 ROOT_COMPLEX_BYTES_PER_S = 26.5e9
-#: Exchanges of all with all are looked at pair by pair up to so many pairs.
+#: An all-to-all exchange with more pairs than this is sampled.
 MAX_PAIRS = 4096
-#: More links a pair than this are counted in larger units, so that the search stays short.
+#: Maximum number of links counted per pair, so that the search stays short.
 MAX_LANES = 32
-#: GPUs whose driver allows no peer access: every message is written to host memory and read again. The part of a link
-#: that is left is assumed.
+#: GPUs without peer access in the driver: every message is written to host memory and read again. STAGED_PART, the
+#: remaining fraction of a link's bandwidth, is assumed.
 NO_PEER_ACCESS = ("rtx4090", "rtx5090")
 STAGED_PART = 0.5
 
@@ -35,13 +35,12 @@ Devices = Sequence[int] | npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RingRates:
-    """bytes/s per direction of all rings together: closed ones, and paths through all GPUs.
+    """Bandwidths of a domain, in bytes/s per direction.
 
-    ``fan_out``: out of one GPU while all exchange with all. ``shift``: from each GPU to the next one, straight.
-    ``root``: between one GPU and all others while only that one sends or receives.
-
-    ``link``: the one that bounds them. ``latency_ps``: of a hop from one GPU to the next, on average;
-    ``shift_latency_ps``: of the longest of them; ``far_latency_ps``: of the longest way between two GPUs.
+    ``ring``, ``path``: total over all closed rings, over all open paths through the GPUs. ``fan_out``: out of one GPU
+    during an all-to-all exchange. ``shift``: from each GPU directly to the next. ``root``: between one GPU and all
+    others while only that GPU sends or receives. ``link``: the bottleneck. ``latency_ps``: average of a hop from one
+    GPU to the next; ``shift_latency_ps``: the longest hop; ``far_latency_ps``: the longest way between two GPUs.
     """
 
     ring: float
@@ -57,7 +56,7 @@ class RingRates:
 
 
 def ring_rates(cluster: Cluster, domain: Sequence[int]) -> RingRates:
-    """Find rings through ``domain`` (device indices of GPUs, at least two)."""
+    """Return the rates of rings through ``domain`` (device indices of GPUs, at least two)."""
     direct = _direct_lanes(cluster, domain)
     if direct is None:
         return _routed(cluster, domain)
@@ -65,7 +64,7 @@ def ring_rates(cluster: Cluster, domain: Sequence[int]) -> RingRates:
 
 
 def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
-    """Rings over GPU-to-GPU links; None where the GPUs hang on switches or reach each other over PCIe."""
+    """Return rings over GPU-to-GPU links; None if the GPUs are connected through switches or PCIe."""
     place = {gpu: i for i, gpu in enumerate(domain)}
     size = len(place)
     rates, peaks = ([[0] * size for _ in range(size)] for _ in range(2))
@@ -82,12 +81,12 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
     if not width or any(not any(rates[i][j] for j in range(size)) for i in members):
         return None
     links = [widths[i][j] for i in members for j in members if i != j]
-    # A library counts lanes, and each ring carries as much: a slow lane slows all of them.
+    # A library counts lanes and gives all rings the same rate, so one slow lane slows all rings.
     lane = min(rates[i][j] * width // widths[i][j] for i in members for j in members if widths[i][j])
     slowest = min(used, key=lambda link: link.bytes_per_s)
     pairs = PairTable(cluster, domain, rates)
     shift, root = pairs.together([(i, (i + 1) % size) for i in range(size)]), pairs.star()
-    if min(links) == max(links):  # every pair joined alike: rings and paths that share no link are known to exist
+    if min(links) == max(links):  # all pairs joined equally: link-disjoint rings and paths exist
         count = size - 1
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
         found, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
@@ -113,15 +112,15 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
 
 
 class Use(NamedTuple):
-    """bytes/s of each of some messages that are on their way at once, and the latency of each."""
+    """Rate in bytes/s of each concurrent message, and the latency of each in ps."""
 
     rate: float
     latencies_ps: list[int]
 
 
 class PairTable:
-    """How the GPUs of a domain reach each other: over the link between the two, else over the cluster's route as far as
-    that stays on such links, else through one other GPU, as libraries do where GPUs do not forward, else through hosts.
+    """Ways between the GPUs of a domain: the direct link; else the cluster's route, if it uses only such links; else
+    one other GPU, as libraries do if GPUs do not forward; else hosts.
     """
 
     def __init__(self, cluster: Cluster, domain: Sequence[int], rates: Lanes) -> None:
@@ -138,7 +137,7 @@ class PairTable:
                     self.latency_ps[pair] = max(self.latency_ps.get(pair, 0), link.latency_ps)
 
     def together(self, pairs: Iterable[tuple[int, int]]) -> Use:
-        """What each of ``pairs`` gets while all send as much."""
+        """Return the rate of each of ``pairs`` while all pairs send the same amount."""
         load: dict[tuple[int, int], float] = {}
         other: dict[int, float] = {}
         latencies = []
@@ -157,19 +156,19 @@ class PairTable:
         return Use(min(rates), latencies)
 
     def star(self) -> Use:
-        """bytes/s between the first GPU and all others together, whichever way is slower."""
+        """Return the total rate between the first GPU and all others, in the slower direction."""
         others = range(1, len(self.domain))
         out, back = self.together((0, i) for i in others), self.together((i, 0) for i in others)
         return Use(min(out.rate, back.rate) * len(others), [*out.latencies_ps, *back.latencies_ps])
 
     def exchange(self) -> Use:
-        """What each pair gets while all exchange with all; of many GPUs by some shifts alone."""
+        """Return the rate of each pair in an all-to-all exchange; for many GPUs, from a sample of shifts."""
         return _over_shifts(len(self.domain), self.together)
 
     def way(
         self, here: int, there: int
     ) -> tuple[int, list[tuple[tuple[int, int], float]], list[tuple[int, float]], bool]:
-        """Latency, parts on hops between GPUs of the domain, parts on other links, and whether hosts take part."""
+        """Return the latency, the fractions on hops of the domain and on other links, and whether hosts are used."""
         if self.rates[here][there]:
             return self.latency_ps[here, there], [((here, there), 1.0)], [], False
         try:
@@ -184,23 +183,23 @@ class PairTable:
             legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((here, middle), (middle, there))]
             latency_ps = max(self.latency_ps[here, m] + self.latency_ps[m, there] for m in middles)
             return latency_ps, legs, [], False
-        if not paths:  # no link says how: through hosts that nobody describes
+        if not paths:  # no described link: the way leads through undescribed hosts
             return 0, [], [], True
         crossed = [(link, part) for route, part in paths for link in route]
         return max(self.cluster.route_latency_ps(route) for route, _ in paths), [], crossed, True
 
 
 def _through(cluster: Cluster, link: int) -> float:
-    """bytes/s of a link, of one into a host those of its root complex."""
+    """Return a link's bytes/s; a link into a host has at most the root complex's rate."""
     one = cluster.links[link]
     is_host = cluster.devices[one.target].kind == HOST
     return min(one.bytes_per_s, ROOT_COMPLEX_BYTES_PER_S) if is_host else one.bytes_per_s
 
 
 def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]) -> Use:
-    """What each pair of ``size`` ranks gets while all exchange with all.
+    """Return the rate of each pair of ``size`` ranks in an all-to-all exchange.
 
-    Up to MAX_PAIRS pairs all at once; else the mean over shifts by some distances, one after the other.
+    Up to MAX_PAIRS pairs run together; else the rate is the mean over sequential shifts by sampled distances.
     """
     if size * (size - 1) <= MAX_PAIRS:
         return together([(i, j) for i in range(size) for j in range(size) if i != j])
@@ -212,7 +211,7 @@ def _over_shifts(size: int, together: Callable[[Iterable[tuple[int, int]]], Use]
 
 
 def _count_rings(lanes: Lanes) -> int:
-    """Closed rings through all GPUs that share no lane; each is used both ways, as NCCL does."""
+    """Return the number of closed rings through all GPUs that share no lane; each runs both ways, as in NCCL."""
     size = len(lanes)
     most = min(sum(row) for row in lanes)
     budget = [BUDGET]
@@ -234,7 +233,7 @@ def _count_rings(lanes: Lanes) -> int:
 
 
 def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
-    """All rings from GPU 0 by depth first, the widest hops first, while the budget lasts."""
+    """Yield rings from GPU 0, depth first and widest hops first, until the budget is used up."""
     trail = [0]
     choices = [_hops(lanes, 0, size)]
     while choices:
@@ -254,7 +253,7 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
 
 
 def _hops(lanes: Lanes, here: int, size: int) -> list[int]:
-    """Where a ring may go from ``here``: over a direct lane, the widest first, else through one other GPU."""
+    """Return the next GPUs of a ring from ``here``: over direct lanes, widest first, then through one other GPU."""
     direct = sorted((to for to in range(size) if lanes[here][to]), key=lambda to: (-lanes[here][to], to))
     through = [to for to in range(size) if to != here and not lanes[here][to] and _via(lanes, here, to) is not None]
     return direct + through
@@ -265,7 +264,7 @@ def _reach(lanes: Lanes, here: int, there: int) -> bool:
 
 
 def _via(lanes: Lanes, here: int, there: int) -> int | None:
-    """A GPU that has lanes left from ``here`` and to ``there``."""
+    """Return a GPU with free lanes from ``here`` and to ``there``, or None."""
     for middle in range(len(lanes)):
         if lanes[here][middle] and lanes[middle][there]:
             return middle
@@ -273,9 +272,9 @@ def _via(lanes: Lanes, here: int, there: int) -> int | None:
 
 
 def _lay(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
-    """Use up a lane each way between neighbours of a ring; the pairs of GPUs, None where lanes do not suffice.
+    """Use up a lane each way between neighbours of a ring; return the pairs of GPUs, or None if lanes run out.
 
-    A ring that goes through GPUs between two others may need a lane twice, which the search does not see.
+    A ring with detours through other GPUs may need a lane twice; the search does not check that.
     """
     used: list[tuple[int, int]] = []
     for here, there in zip(order, [*order[1:], order[0]], strict=True):
@@ -288,7 +287,7 @@ def _lay(lanes: Lanes, order: list[int]) -> list[tuple[int, int]] | None:
 
 
 def _take(lanes: Lanes, here: int, there: int) -> list[tuple[int, int]]:
-    """Use up a lane each way between two GPUs, direct or through another one; returns the pairs of GPUs, if any."""
+    """Use up a lane each way between two GPUs, direct or through a third; return the pairs of GPUs, if any."""
     if lanes[here][there]:
         hops = [(here, there)]
     else:
@@ -307,7 +306,7 @@ def _give(lanes: Lanes, hops: list[tuple[int, int]]) -> None:
 
 
 def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
-    """One ring in order over the routes of the cluster; each link's rate is shared by the hops that cross it."""
+    """Return one ring in domain order over the cluster's routes; hops that cross a link share its rate."""
     gpus = np.asarray(domain, np.int64)
     size = len(gpus)
     staged = STAGED_PART if any(cluster.devices[gpu].gpu in NO_PEER_ACCESS for gpu in domain) else 1.0
@@ -340,28 +339,28 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
 
 
 class Load(NamedTuple):
-    """``links``: int64[links that are crossed], first those crossed first. ``times``: float64[...], how often."""
+    """Crossed links. ``links``: int64[n], in order of first crossing. ``times``: float64[n], crossings of each."""
 
     links: npt.NDArray[np.int64]
     times: npt.NDArray[np.float64]
 
     def worst(self, cluster: Cluster) -> tuple[int, float]:
-        """The link that leaves a crossing least, the lowest of several, and these bytes/s."""
+        """Return the link with the lowest rate per crossing (lowest index on ties), and that rate in bytes/s."""
         rates = cluster.link_bytes_per_s[self.links] / self.times
         least = rates.min()
         return int(self.links[rates == least].min()), float(least)
 
     def at_peak(self, cluster: Cluster) -> float:
-        """What each crossing gets at most: of the data sheet's peaks, where they are known."""
+        """Return the peak bytes/s per crossing, from data-sheet peaks if known."""
         table = cluster.link_table
         peaks = np.array([max(each.bytes_per_s, each.peak_bytes_per_s or 0) for each in table.numbers], np.float64)
         return float((peaks[table.number[self.links]] / self.times).min())
 
 
 def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, list[int]]:
-    """How often each link is crossed if each source sends to its target once, and the latency of each message in ps.
+    """Return the crossings of each link if each source sends to its target once, and each message's latency in ps.
 
-    A message that is spread over several routes crosses each of them in part, and its latency is that of the longest.
+    A message spread over several routes crosses each route in part; the longest route sets its latency.
     """
     if cluster.routing == SPLIT:
         return _parts_of_crossings(cluster, sources, targets)
@@ -373,7 +372,7 @@ def crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Loa
 
 
 def _parts_of_crossings(cluster: Cluster, sources: Devices, targets: Devices) -> tuple[Load, list[int]]:
-    """Where messages are spread over several routes."""
+    """Return crossings and latencies for messages that are spread over several routes."""
     load: dict[int, float] = {}
     latencies = []
     for source, target in zip(map(int, sources), map(int, targets), strict=True):

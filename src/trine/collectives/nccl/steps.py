@@ -1,10 +1,9 @@
-"""What a library's software adds to each step of a simulated schedule, so that alone it takes what the library takes.
+"""Software costs per message, chosen so that an uncontended collective takes the library's predicted time.
 
-Where a collective is simulated message by message (its algorithm was asked for, or the network serves messages in
-turn), the links know nothing of launches, protocols and synchronisation; spread over the rounds of the schedule, these
-are added to the latency of its messages. Where the library would be faster than the schedule on bare links (in-network
-reduction, several rings), nothing is taken off. Else a library's collectives are flows with limits
-(:class:`FlowCosts`).
+A collective is simulated message by message if the user requests its algorithm or the network serves messages in turn.
+Its software costs (launches, protocols, synchronisation) are spread over the rounds of its schedule, as extra message
+latency. Latency is never reduced, even if the library is faster than the schedule on bare links (in-network reduction,
+several rings). All other collectives are flows with limits (:class:`FlowCosts`).
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from trine.errors import InputError
 from trine.graph.taskgraph import TaskGraph
 from trine.units import PS_PER_US
 
-#: Groups whose schedules use all links of a domain or all NICs of a node by exchanging with everybody.
-#: Larger groups are judged by the closed form of their schedule instead of by simulating it alone.
+#: Largest group whose schedule is timed by simulating it alone; such schedules use all links of a domain or all NICs
+#: of a node, because every rank exchanges with all others. Larger groups use the closed form of their schedule.
 MAX_SIMULATED = 64
-#: Groups of so many ranks may be given a schedule of fewer steps, where the usual one takes so much longer than the
-#: library does.
+#: Groups of at least ``FEW_STEPS_FROM`` ranks may get a schedule with fewer steps, if the usual one takes more than
+#: ``MUCH_SLOWER`` times the library's time.
 FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
-#: Collectives that a library's formula knows by another name.
+#: Collectives with a different name in the library's formulas.
 SAME = {"shift": "send_recv"}
 _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-#: The algorithm to simulate (None: the default; a plan: a library's flows), and ps of software before each message.
+#: The algorithm to simulate (None: the default; a plan: a library's flows), and software ps before each message.
 Answer: TypeAlias = tuple[str | FlowPlan | None, int]
 
 
 class StepCosts:
-    """Answers for one cluster. ``slowest_ratio``: bare schedules take up to this many times the library's time.
+    """Algorithms and software costs for one cluster.
 
-    factors: durations are those of the library times the first of these between domains, the second inside one, as far
-    as the links allow.
+    factors: multiply the library's durations, first between domains, second inside one, as far as the links allow.
+    ``slowest_ratio``: the largest ratio so far of a bare schedule's time to the library's time.
     """
 
     def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
@@ -75,19 +74,19 @@ class StepCosts:
         self._ordered: dict[tuple[tuple[int, ...], int], bool] = {}
         self._kept: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
         self._of_class: dict[tuple[object, ...], Answer] = {}
-        #: of the first group of each make: groups of one make are asked as one
+        #: one entry per class of equivalent groups, built from its first group
         self._alike: dict[tuple[object, ...], Collectives] = {}
         self._predicted: dict[tuple[object, ...], CollectiveTime] = {}
 
     @property
     def software(self) -> str:
-        """What messages cost besides the links, in words."""
+        """Description of the software cost of messages."""
         costs = f"{self.library.upper()}'s software costs{self.said_of_factor}"
         return f"schedules on one channel; {costs} (trine help background/collectives)"
 
     @property
     def said_of_factor(self) -> str:
-        """The factors on durations, in words; "" where there are none."""
+        """Description of the factors on durations; "" if both are 1."""
         between, inside = self.factors
         if between == inside:
             return "" if between == 1.0 else f", times {between:g}"
@@ -95,14 +94,14 @@ class StepCosts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user of the answers should know, in sentences."""
+        """Notes for the user, as sentences."""
         return ()
 
     def check_used(self) -> None:
-        """Raise InputError where the costs turned out not to matter."""
+        """Raise InputError if the costs had no effect."""
 
     def __call__(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> Answer:
-        """The algorithm to simulate (as given, else one that uses all links), and ps to add to each message.
+        """Return the algorithm (by default one that uses all links) and the latency to add to each message, in ps.
 
         ranks: the group, as positions in ``cluster.gpus``.
         """
@@ -117,7 +116,7 @@ class StepCosts:
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
     ) -> tuple[npt.NDArray[np.int32], list[Answer]]:
-        """(class: int32[groups], what :meth:`__call__` answers for the groups of each class).
+        """Return (class: int32[groups], the result of :meth:`__call__` for each class).
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
@@ -133,7 +132,7 @@ class StepCosts:
         return class_of, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
-        """What the library does for the groups of each class; empty for a kind that it does not have.
+        """Return the library's prediction for each class of groups; empty if the library lacks this kind.
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``.
         """
@@ -154,7 +153,7 @@ class StepCosts:
         return found
 
     def factor_of(self, asked: Collectives) -> float:
-        """The factor on durations of one group."""
+        """Return the factor on the durations of one group."""
         return self.factors[asked.topology.between is None]
 
     def _asked_of(self, group: tuple[int, ...]) -> Collectives:
@@ -164,7 +163,7 @@ class StepCosts:
         return self._asked[group]
 
     def _classes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
-        """Makes of groups, kept: the same groups are asked for with many sizes."""
+        """Return the classes of ``groups``; cached, because callers pass the same groups with many sizes."""
         key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
         if key not in self._kept:
             self._kept[key] = self._classes.named(groups)
@@ -185,7 +184,7 @@ class StepCosts:
         return name, self._software_ps(times, wanted_ps)
 
     def _as_one(self, group: tuple[int, ...], wanted_ps: int, usual: str | None) -> tuple[str, int]:
-        """One operation that takes ``wanted_ps``, its bytes where those of an all_gather by ``usual`` would be."""
+        """Return one operation that takes ``wanted_ps``, with its bytes on the route of an all_gather by ``usual``."""
         size, inner = len(group), "ring"
         if usual == "direct":
             inner = usual
@@ -196,21 +195,22 @@ class StepCosts:
         return name_of(len(group), size, inner), max(0, wanted_ps - max(self._latencies(gpus, following)))
 
     def _chain(self, size: int, group: tuple[int, ...]) -> Answer:
-        """One operation that takes as long as a chain from rank to rank over bare links; circuits are set up in turn,
-        for which there is no formula: there the messages themselves.
+        """Return one operation with the time of a chain from rank to rank over bare links.
+
+        Circuits are set up in turn, which no formula covers; they get the default schedule.
         """
         if self.cluster.circuits is not None:
             return None, 0
         return self._as_one(group, chain_ps(len(group), size, *self._hop(group)), None)
 
     def _latencies(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> list[int]:
-        """ps of latency of the links of each message between two GPUs."""
+        """Return the total link latency of each message between two GPUs, in ps."""
         ptr, links = self.cluster.routes(sources, targets)
         latencies: list[int] = row_sums(self.cluster.link_latency_ps[links], ptr).tolist()
         return latencies
 
     def _software_ps(self, times: tuple[int, int] | None, wanted_ps: int) -> int:
-        """What each message costs besides the links, so that a schedule of these :meth:`_times` takes ``wanted_ps``."""
+        """Return the software time per message at which a schedule with these :meth:`_times` takes ``wanted_ps``."""
         if times is None:
             return 0
         bare_ps, slower_ps = times
@@ -221,16 +221,16 @@ class StepCosts:
         return (wanted_ps - bare_ps) // rounds
 
     def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
-        """:meth:`_alone` of an algorithm; None where nothing is known about it."""
+        """Return :meth:`_alone` of an algorithm, or None if its time is unknown."""
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
         if schedule.num_switches or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
             return None
         return self._alone(schedule, group)
 
     def _in_fewer_steps(self, kind: str, asked: Collectives, usual: str | None) -> list[str]:
-        """Schedules with a number of steps that grows with the logarithm of the group, as a library's trees have.
+        """Return schedules whose step count grows with the logarithm of the group size, like a library's trees.
 
-        They move as many bytes as rings do, and all ranks do alike, which those of a tree do not.
+        They move the same bytes as rings, and all ranks do the same work, unlike the ranks of a tree.
         """
         num_ranks, num_domains = asked.topology.num_ranks, asked.topology.num_domains
         if num_ranks < FEW_STEPS_FROM or kind not in _SPREAD:
@@ -244,9 +244,9 @@ class StepCosts:
         return ["pat"] if kind != "all_reduce" else [f"hierarchical:1x{num_ranks}:inner=pat"]
 
     def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> tuple[int, int]:
-        """How long the schedule takes on the links with nothing else on them, and with 1 us more for each message.
+        """Return the schedule's time in ps on otherwise idle links, and its time with 1 us more per message.
 
-        Large groups by its closed form.
+        Groups above ``MAX_SIMULATED`` use the closed form.
         """
         if len(group) > MAX_SIMULATED:
             rate, latency_ps = self._hop(group)
@@ -260,7 +260,7 @@ class StepCosts:
         return bare_ps, slower_ps
 
     def _usual(self, kind: str, asked: Collectives, group: tuple[int, ...]) -> str | None:
-        """``direct`` where every pair has a link, ``hierarchical`` across domains of one size, else the default."""
+        """Return ``direct`` if every pair has a link, ``hierarchical`` across domains of one size, else None."""
         topology = asked.topology
         if kind not in _SPREAD:
             return None
@@ -275,7 +275,7 @@ class StepCosts:
         return None
 
     def _apart(self, gpus: npt.NDArray[np.int64], width: int) -> list[int]:
-        """Where those runs of ``width`` GPUs begin that are not seen at a glance to be one domain of scale-up links."""
+        """Return the starts of the runs of ``width`` GPUs that may span several scale-up domains (quick check)."""
         firsts = np.arange(0, len(gpus), width)
         island = self.cluster.scale_up_components[gpus]
         last = np.minimum(firsts + width, len(gpus)) - 1
@@ -285,7 +285,7 @@ class StepCosts:
         return left
 
     def _in_order(self, group: tuple[int, ...], width: int) -> bool:
-        """Whether each run of ``width`` ranks is one domain."""
+        """Return whether each run of ``width`` ranks is one domain."""
         if (group, width) not in self._ordered:
             gpus = np.asarray(self.cluster.gpus, np.int64)[list(group)]
             runs = [gpus[first : first + width] for first in self._apart(gpus, width)]
@@ -293,7 +293,7 @@ class StepCosts:
         return self._ordered[group, width]
 
     def _hop(self, group: tuple[int, ...]) -> tuple[int, int]:
-        """Rate of the slowest link and mean latency from each rank to the next."""
+        """Return the rate of the slowest link (bytes/s) and the mean latency (ps) from each rank to the next."""
         cluster = self.cluster
         gpus = np.array([cluster.gpus[rank] for rank in group])
         if cluster.routing == SPLIT:
@@ -305,18 +305,18 @@ class StepCosts:
 
 
 class LinkCosts(StepCosts):
-    """Where messages cost what the links cost: only collectives as one operation need to be told their time."""
+    """Costs of the links alone, without software; only a collective simulated as one operation needs a time."""
 
     def of_groups(
         self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64], algorithm: str | None
     ) -> tuple[npt.NDArray[np.int32], list[Answer]]:
-        """As of :class:`StepCosts`."""
+        """See :meth:`StepCosts.of_groups`."""
         if algorithm != ONE_OPERATION:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
         return super().of_groups(kind, size_bytes, groups, algorithm)
 
     def __call__(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> Answer:
-        """As of :class:`StepCosts`."""
+        """See :meth:`StepCosts.__call__`."""
         if algorithm != ONE_OPERATION:
             return algorithm, 0
         return super().__call__(kind, size_bytes, ranks, algorithm)
@@ -326,7 +326,7 @@ class LinkCosts(StepCosts):
 
 
 def _of_used_links(graph: TaskGraph) -> TaskGraph:
-    """The same tasks on a network of the links that they use, in the same order: a machine has millions of others."""
+    """Return the tasks on a network of only the links they use, in the same order; a machine may have millions."""
     used, route_links = np.unique(graph.route_links, return_inverse=True)
     return replace(
         graph,
@@ -338,10 +338,10 @@ def _of_used_links(graph: TaskGraph) -> TaskGraph:
 
 
 class FlowCosts(StepCosts):
-    """Answers for one cluster, as :class:`StepCosts`, whose collectives are flows on the links that the library uses.
+    """Costs for one cluster, like :class:`StepCosts`, with collectives as flows on the links that the library uses.
 
-    Collectives whose algorithm is given are simulated message by message, as there; those in which switches reduce are
-    flows as well, since ranks alone cannot send their messages.
+    Collectives with a requested algorithm are simulated message by message, as in :class:`StepCosts`. In-network
+    reductions stay flows, because ranks alone cannot send the messages of switches.
     """
 
     def __init__(self, cluster: Cluster, factors: tuple[float, float] = (1.0, 1.0)) -> None:
@@ -351,7 +351,7 @@ class FlowCosts(StepCosts):
 
     @property
     def software(self) -> str:
-        """What collectives cost, in words."""
+        """Description of the cost of collectives."""
         return (
             f"{self.library.upper()}'s algorithms and software costs{self.said_of_factor}, as in trine collective "
             "(trine help background/collectives)"
@@ -368,7 +368,7 @@ class FlowCosts(StepCosts):
         return self._planners[group].plan(kind, answer, _timing(asked, answer), self.factor_of(asked), as_one=as_one)
 
     def _asked_with(self, algorithm: str, group: tuple[int, ...]) -> Collectives:
-        """The collectives of ``group`` with a demanded algorithm. Raises InputError if the group cannot run it."""
+        """Return the collectives of ``group`` with this algorithm. Raises InputError if the group cannot run it."""
         key = algorithm, group
         if key not in self._demanded:
             self._demanded[key] = Collectives(self.cluster, group, CollectiveOptions(algorithm=algorithm))
@@ -376,7 +376,7 @@ class FlowCosts(StepCosts):
 
 
 def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:
-    """What passes before the bytes; of what an all_reduce bounds, what does there."""
+    """Return the time before the bytes; collectives contained in an all_reduce fall back to the all_reduce's."""
     timing = TimeAlone.of(answer)
     if not timing.before_ps and answer.op in CONTAINED:
         return TimeAlone.of(asked.predict("all_reduce", answer.size_bytes))
@@ -385,22 +385,22 @@ def _timing(asked: Collectives, answer: CollectiveTime) -> TimeAlone:
 
 @dataclass(frozen=True, eq=False)
 class EquivalenceClasses:
-    """Equivalence classes of groups on one cluster: groups that agree in all that a collective's time depends on.
+    """Equivalence classes of groups on one cluster: groups that agree in everything a collective's time depends on.
 
-    Two groups are equivalent if a renaming of nodes, leaf switches and pods takes one to the other, rank for rank:
-    nodes of one class (links, their numbers, NICs), the same GPU of them, the same order of the GPUs, and routes that
-    meet on as many links. The time of a class is worked out once.
+    Two groups are equivalent if renaming nodes, leaf switches and pods maps one to the other, rank by rank. Their nodes
+    then have one class (links, link numbers, NICs), each rank uses the same GPU of its node, the GPUs have the same
+    order, and the routes share equally many links. The time of a class is computed once.
     """
 
     cluster: Cluster
 
     def named(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
-        """(class: int32[groups], one group of each class, a name of each class).
+        """Return (class: int32[groups], one group of each class, a name of each class).
 
-        Groups of one size and class have the same name, whichever groups they are asked for with.
+        The name depends only on the size and the class of a group, not on the other groups of the call.
 
-        groups: int64[groups, ranks], positions in ``cluster.gpus``. Where the cluster is not known to be made of nodes,
-        or a link of the fabric is unlike the others, groups that use them are classes of their own.
+        groups: int64[groups, ranks], positions in ``cluster.gpus``. A group gets a separate class if the cluster has no
+        known node structure, or if the group uses a fabric link that differs from the others.
         """
         gpus = self._gpus[groups]
         known: dict[bytes, int] = {}
@@ -412,7 +412,7 @@ class EquivalenceClasses:
         return np.array(self.cluster.gpus, np.int64)
 
     def _rows(self, gpus: Int64) -> npt.NDArray[np.int32]:
-        """int32[groups, ...]: equal for groups of one class."""
+        """Return int32[groups, ...], with equal rows for groups of one class."""
         bulk, node_make = self.cluster.node_classes.bulk, self.cluster.node_classes.node_make
         if bulk is None or node_make is None:
             return gpus.astype(np.int32)
@@ -427,7 +427,7 @@ class EquivalenceClasses:
         return np.concatenate(columns, axis=1).astype(np.int32)
 
     def _fabric(self, bulk: BatchRoutes, gpus: Int64, outside: Bool) -> tuple[list[Int64], Bool]:
-        """(what the groups show of the fabric, bool[groups, 1]: those unlike all others). ``outside``: who uses it."""
+        """Return (fabric columns, bool[groups, 1]: groups unlike all others). ``outside``: groups using the fabric."""
         clos = bulk.clos
         if clos is None or not clos.is_even:
             return [], outside
@@ -451,7 +451,7 @@ class EquivalenceClasses:
 
     @cached_property
     def _leaves_of_hosts(self) -> Int64:
-        """int64[devices, ...]: the leaves of all NICs in the host of each GPU, by which it may send; -1: none."""
+        """int64[devices, ...]: leaf switches of all NICs in each GPU's host, any usable for sending; -1: no leaf."""
         bulk = self.cluster.node_classes.bulk
         assert bulk is not None
         assert bulk.clos is not None
@@ -469,7 +469,7 @@ class EquivalenceClasses:
 
 
 def first_places(rows: Int64) -> Int64:
-    """int64, as ``rows`` (two dimensions): for each entry where in its row the same number is found first."""
+    """Return int64, shaped like ``rows`` (2-D): for each entry, the first position of its value in that row."""
     size = int(rows.max(initial=0)) + 2
     key = np.arange(len(rows))[:, None] * size + rows + 1
     _, first, which = np.unique(key.ravel(), return_index=True, return_inverse=True)

@@ -1,7 +1,7 @@
-"""What a collective library sees of a cluster: domains of GPUs joined by fast links, and what lies between them.
+"""A collective library's view of a cluster: domains of GPUs joined by fast links, and the network between them.
 
-A *domain* is a set of GPUs that reach each other over scale-up links (NVLink, xGMI), be it a node or a rack; GPUs
-without such links form one domain a node, joined over PCIe and the hosts.
+A *domain* is a set of GPUs that reach each other over scale-up links (NVLink, xGMI), within a node or a rack. GPUs
+without such links form one domain per node, joined over PCIe and the hosts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trine.errors import InputError
 
 VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
 
-#: Compute capability by the first letters of the name (NVIDIA, CUDA GPUs); of other GPUs that of A100.
+#: Compute capability by prefix of the GPU's name (NVIDIA, CUDA GPUs). Other GPUs get the A100's.
 _CAPABILITIES = (
     ("p100", 60), ("v100", 70), ("t4", 75), ("a100", 80), ("a800", 80), ("a40", 86), ("rtx3090", 86), ("l40s", 89),
     ("rtx4090", 89), ("h100", 90), ("h200", 90), ("h20", 90), ("gh200", 90), ("h800", 90), ("b200", 100),
@@ -36,7 +36,7 @@ def _capability(gpu: str) -> int:
 
 
 def architecture(gpu: str) -> int:
-    """Return NCCL's index of the GPU's generation; Ada and unknown GPUs have the index of Ampere."""
+    """Return NCCL's index of the GPU's generation; Ada and unknown GPUs get Ampere's index."""
     return next(index for least, index in _GENERATIONS if _capability(gpu) >= least)
 
 
@@ -46,27 +46,27 @@ def oldest(gpus: Iterable[str]) -> str:
 
 
 def is_of_one(gpus: Iterable[str]) -> bool:
-    """Whether all have one compute capability: NCCL up to 2.29 takes LL128 only then (tuning.cc)."""
+    """Return whether all GPUs have one compute capability: NCCL up to 2.29 uses LL128 only then (tuning.cc)."""
     return len({_capability(gpu) for gpu in gpus}) == 1
 
 
-#: An exchange of all with all is judged by how far shifts by so many eighths of the domains get.
+#: The rate of an all-to-all exchange is estimated from shifts by these eighths of the number of domains.
 _EIGHTHS = (1, 2, 3, 4)
-#: More routes than this are not looked at for it: then only the shift by half of them.
+#: Above this number of routes, only the shift by half of the domains is examined.
 MAX_ROUTES = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tier:
-    """How GPUs reach each other at one level.
+    """Rates and latencies between GPUs at one level.
 
-    ``medium``: of the slowest link on the way. ``ring_bytes_per_s``: per direction, all rings together; inside a domain
-    through one GPU, between domains out of one domain. ``gpu_bytes_per_s``: out of one GPU to all others at once, while
-    all do. ``shift_bytes_per_s``: from each rank to the next. ``root_bytes_per_s``: between one rank and all others.
-    ``lanes``: separate paths that the traffic is spread over (rings found; NICs). ``latency_ps``: hardware, one way,
-    of a hop from one rank to the next, on average; ``shift_latency_ps``: of the longest of these;
-    ``far_latency_ps``: of the longest way between two ranks. ``limit``: the name of the link that bounds it.
-    ``headroom``: how many times the rates its links can reach at most: their data sheet's peak, 1 where nobody says.
+    ``medium``: of the slowest link on the path. ``ring_bytes_per_s``: per direction, over all rings; inside a domain
+    through one GPU, between domains out of one domain. ``gpu_bytes_per_s``: out of each GPU to all others while all
+    send at once. ``shift_bytes_per_s``: from each rank to the next. ``root_bytes_per_s``: between one rank and all
+    others. ``lanes``: number of separate paths (rings found; NICs). ``latency_ps``: mean one-way hardware latency from
+    one rank to the next. ``shift_latency_ps``: the longest of these. ``far_latency_ps``: the longest between any two
+    ranks. ``limit``: name of the bottleneck link. ``headroom``: data-sheet peak of the links divided by the rate, 1 if
+    unknown.
     """
 
     medium: str
@@ -84,14 +84,14 @@ class Tier:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommTopology:
-    """A group of ranks as a library sees it.
+    """A library's view of a group of ranks.
 
-    ``num_domains`` domains of ``min_per_domain`` to ``max_per_domain`` ranks on ``num_nodes`` hosts. ``path`` is the
-    rate of a ring that leaves each domain again instead of closing inside it. ``inside`` is None where each domain has
-    one rank, ``between`` where there is one domain. ``multicast``: GPUs of a domain hang on switches that reduce.
-    ``sharp``: so do the domains. ``pair_bytes_per_s``: what each pair of ranks gets at most while all exchange with
-    all, and ``root_pair_bytes_per_s`` while the first does with all others; ``far_latency_ps``: of the longest way
-    between two ranks of different domains; where these are known. ``same_gpus``: all have one compute capability.
+    ``num_domains`` domains of ``min_per_domain`` to ``max_per_domain`` ranks on ``num_nodes`` hosts.
+    ``path_bytes_per_s``: rate of a ring that passes through each domain instead of closing inside it. ``inside`` is
+    None for domains of one rank, ``between`` for a single domain. ``multicast``: the GPUs of a domain share switches
+    that reduce. ``sharp``: the domains do. ``pair_bytes_per_s``: upper bound per pair of ranks in an all-to-all;
+    ``root_pair_bytes_per_s``: the same if only the first rank exchanges with all others. ``far_latency_ps``: the
+    longest between ranks of different domains, 0 if unknown. ``same_gpus``: all have one compute capability.
     """
 
     num_ranks: int
@@ -113,23 +113,23 @@ class CommTopology:
 
     @property
     def by_hand(self) -> bool:
-        """Whether its links are bare numbers, of no entry in the link catalogue."""
+        """Whether its links are bare numbers rather than entries of the link catalogue."""
         return not any(tier is not None and tier.medium for tier in (self.inside, self.between))
 
     @property
     def slowest_medium(self) -> str:
-        """The kind of links between domains, or inside the only one."""
+        """Kind of the links between domains, or inside a single domain."""
         tier = self.between or self.inside
         return "" if tier is None else tier.medium
 
     @property
     def per_domain(self) -> float:
-        """Ranks of a domain, on average."""
+        """Mean number of ranks per domain."""
         return self.num_ranks / self.num_domains
 
 
 def without_names(topology: CommTopology) -> CommTopology:
-    """A topology as far as times depend on it: without the names of the links that limit them."""
+    """Return the topology without the names of the bottleneck links, which do not affect times."""
     inside, between = (
         None if tier is None else replace(tier, limit="") for tier in (topology.inside, topology.between)
     )
@@ -137,7 +137,7 @@ def without_names(topology: CommTopology) -> CommTopology:
 
 
 def slowed(topology: CommTopology, part: float) -> CommTopology:
-    """The same group with a part of the bandwidth of all links; data sheets' peaks stay."""
+    """Return the topology with the bandwidth of all links multiplied by ``part``; data-sheet peaks stay."""
 
     def of(tier: Tier | None) -> Tier | None:
         if tier is None:
@@ -157,9 +157,9 @@ def slowed(topology: CommTopology, part: float) -> CommTopology:
 
 
 def blended(better: CommTopology, worse: CommTopology, part: float) -> CommTopology | None:
-    """Return ``worse`` with rates and latencies that lie ``part`` of the way from those of ``better`` to its own.
+    """Return ``worse`` with its rates and latencies interpolated from ``better`` (part 0) to ``worse`` (part 1).
 
-    None if the two differ in kind: in media, or in which tiers they have.
+    Returns None if the two differ in their media or tiers.
     """
 
     tiers = [(better.inside, worse.inside), (better.between, worse.between)]
@@ -170,21 +170,21 @@ def blended(better: CommTopology, worse: CommTopology, part: float) -> CommTopol
 
 
 def _mixed(one: object, other: object, part: float) -> dict[str, Any]:
-    """Rates and latencies between those of two tiers or groups."""
+    """Return rates and latencies interpolated between two tiers or groups."""
     names = [name for name in other.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
     return {name: there if here == there else here + (there - here) * part for name, (here, there) in pairs.items()}
 
 
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
-    """Look at the ranks ``group`` of ``cluster`` as a library does.
+    """Return a library's view of the ranks ``group`` of ``cluster``.
 
-    Raises InputError: fewer than two ranks, a rank twice, or one that the cluster has not; a cluster with circuits.
+    Raises InputError for fewer than two ranks, duplicate or unknown ranks, and clusters with circuits.
     """
     _check_group(cluster, group)
     if cluster.circuits is not None:
         raise InputError(f"libraries know links only, and GPUs of {cluster.name!r} are joined by circuits")
-    gpus = sorted(cluster.gpus[rank] for rank in group)  # a library finds its own order, whatever the ranks' names
+    gpus = sorted(cluster.gpus[rank] for rank in group)  # a library orders GPUs itself, regardless of rank numbers
     domains = domains_of(cluster, gpus)
     inside, path = _inside(cluster, domains)
     everybody, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
@@ -224,7 +224,7 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
 
 
 def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
-    """GPUs that scale-up links join, in order; GPUs without any are joined by their node, or by host links."""
+    """Return groups of GPUs joined by scale-up links, in order; GPUs without any are grouped by node or host links."""
     gpus = list(gpus)
     islands, is_fast = cluster.scale_up_components[gpus], cluster.node_classes.has_scale_up[gpus]
     found: dict[object, list[int]] = {}
@@ -234,7 +234,7 @@ def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
 
 
 def _of_one_node(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
-    """The domain of each GPU: GPUs of one node form one domain even where only PCIe joins some of them."""
+    """Return the domain of each GPU: GPUs of one node form one domain even if only PCIe joins some of them."""
     island_of_node = np.full(int(node_of.max()) + 2, -1, np.int64)
     island_of_node[node_of] = islands
     if is_fast.all() and (island_of_node[node_of] == islands)[node_of >= 0].all():  # each node is in one island
@@ -253,7 +253,7 @@ def _of_one_node(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
 
 
 def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
-    """The slowest domain, and the rate of ring paths through it. Only one domain of each class is measured."""
+    """Return the slowest domain, and the rate of ring paths through it. One domain of each class is examined."""
     best: dict[object, tuple[Tier, float]] = {}
     several = [domain for domain in domains if len(domain) > 1]
     for domain_class, domain in zip(domain_classes(cluster, several), several, strict=True):
@@ -266,12 +266,12 @@ def _inside(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | 
 
 
 def _slowness(tier: Tier) -> tuple[float, float, int, int, str]:
-    """The slowest tier first, whatever the order of the nodes."""
+    """Return a sort key that puts the slowest tier first, independent of the order of nodes."""
     return tier.ring_bytes_per_s, tier.gpu_bytes_per_s, -tier.far_latency_ps, -tier.latency_ps, tier.medium
 
 
 def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[object]:
-    """Equal for domains of the same build: their links, both ways, between devices as they are counted inside."""
+    """Return a key per domain, equal for domains with the same links in both directions between their devices."""
     if len(domains) < 2:
         return list(range(len(domains)))
     if cluster.node_classes.node_make is not None:
@@ -301,7 +301,7 @@ def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[o
 
 
 def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]) -> list[object]:
-    """The same where classes of nodes are known: no domain is larger than one of them."""
+    """Return the same keys from known classes of nodes: no domain is larger than a node."""
     layout = cluster.device_table.layout
     assert layout is not None
     gpus = np.concatenate([np.array(domain) for domain in domains])
@@ -329,7 +329,7 @@ def _one_domain(cluster: Cluster, domain: Sequence[int]) -> tuple[Tier, float]:
 
 
 def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
-    """What leaves a domain for another one, over the NICs nearest to its GPUs: the next in a ring, and all at once."""
+    """Return the tier between domains, over the NICs nearest to the GPUs: along a ring, and all-to-all."""
     width = min(map(len, domains))
     starts = np.array([domain[:width] for domain in domains]).ravel()
     ring, latencies = _shifted(cluster, starts, width)
@@ -365,12 +365,11 @@ def _between(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
 
 
 def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[float, float, int]:
-    """bytes/s of each pair of GPUs while all exchange with all, and while the first one does with all others, at most;
-    the longest latency of a pair, 0 where nobody looked.
+    """Return upper bounds of bytes/s per pair of GPUs, all-to-all and first-to-all, and the longest latency of a pair.
 
-    Counted is what goes over the routes of the cluster, at the peak of the link that has most to do: between domains,
-    and inside those without scale-up links, whose messages cross the same links as those that leave. Infinite where
-    there are too many pairs to look at.
+    Messages follow the cluster's routes; the busiest link, at its peak rate, sets the bound. Messages between domains
+    count, and messages inside domains without scale-up links, because they cross the same links. With too many pairs
+    to examine, a bound is infinite and its latency is 0.
     """
     home = np.repeat(np.arange(len(domains)), [len(domain) for domain in domains])
     gpus, size = np.concatenate([np.asarray(domain, np.int64) for domain in domains]), len(home)
@@ -393,12 +392,12 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[floa
 
 
 def headroom_of(link: Link) -> float:
-    """How many times the rate that large transfers reach a link has at most."""
+    """Return the peak rate of a link divided by the rate that large transfers reach, at least 1."""
     return max(1.0, (link.peak_bytes_per_s or 0) / link.bytes_per_s)
 
 
 def _shifted(cluster: Cluster, starts: npt.NDArray[np.int64], by: int) -> tuple[Load, list[int]]:
-    """How many of the paths from each GPU to the one ``by`` further cross each link; the latency of each."""
+    """Return the load of each link if each GPU sends to the one ``by`` positions further, and each path's latency."""
     return crossings(cluster, starts, np.roll(starts, -by))
 
 

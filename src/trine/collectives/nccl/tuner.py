@@ -1,8 +1,8 @@
-"""NCCL's own cost model, by which it chooses an algorithm and a protocol; it differs from trine's estimate of the time.
+"""NCCL's internal cost model, used by NCCL to choose algorithm and protocol. It is not trine's estimate of the time.
 
-Constants and form: github.com/NVIDIA/nccl src/graph/tuning.cc and the search for channels in src/graph/search.cc,
-snapshot of 2026-06-11 (NCCL 2.28; the ring and tree parts are the same since 2.19). What it leaves out is left out here
-too. Times in microseconds, rates in bytes/us.
+Constants and formulas: github.com/NVIDIA/nccl src/graph/tuning.cc and the search for channels in src/graph/search.cc,
+snapshot of 2026-06-11 (NCCL 2.28; the ring and tree parts are unchanged since 2.19). The model has NCCL's omissions.
+Times are in microseconds, rates in bytes/us.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ CHANNEL_RING_LL128 = ((20, 20, 20), (20, 20, 20), (36.7, 36.7, 36.7), (40, 40, 4
 CHANNEL_TREE_LL128 = ((20, 20, 20), (20, 20, 20), (36.7, 36.7, 29), (55.6, 31.67, 20))
 CHANNEL_TREE = ((26.5, 18.5, 10), (24, 23.6, 17.8), (38.7, 41.4, 36), (70, 42.8, 24))
 NVLS_PART = (0.0, 0.0, 0.85, 0.74)
-#: Of tree all-reduce, by the binary logarithm of size / 64 bytes.
+#: Rate factor of tree all-reduce by the binary logarithm of size / 64 bytes.
 TREE_CORRECTION = {
     LL: (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     LL128: (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
     SIMPLE: (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8,
              0.9, 0.9),
 }  # fmt: skip
-#: Of the rate of trees that are no more than a chain inside a node.
+#: Rate factor of trees that are only a chain inside a node.
 CHAIN_PART = 0.85
-#: A network operation costs a ring step at least this, three times it with Simple.
+#: Minimum time of a ring step with a network operation; three times this for Simple.
 NET_OVERHEAD_US = 1.0
 
 
 def tuner_us(context: CostContext, op: str, size: float, algorithm: str, protocol: str) -> float | None:
-    """What NCCL's model says; None for what it would not consider."""
+    """Return the time in NCCL's model, or None for combinations that NCCL does not consider."""
     topology = context.topology
     if op in ("gather", "scatter", "all_to_all", "send_recv"):
         return 0.0
@@ -77,7 +77,7 @@ def tuner_us(context: CostContext, op: str, size: float, algorithm: str, protoco
 
 
 def _log2i(number: int) -> int:
-    """Rounded down, as NCCL's log2i."""
+    """Return the binary logarithm, rounded down like NCCL's log2i."""
     return number.bit_length() - 1
 
 
@@ -86,15 +86,15 @@ def _hardware(topology: CommTopology) -> str:
 
 
 def _columns(topology: CommTopology) -> tuple[int, int]:
-    """Indices of architecture and of the number of nodes (1, 2, 4 and more)."""
+    """Return the table indices of the architecture and of the number of nodes (1, 2, 4 and more)."""
     return architecture(topology.gpu), 0 if topology.num_nodes == 1 else 1 if topology.num_nodes == 2 else 2
 
 
 def _graph_rate(context: CostContext, algorithm: str) -> float:
-    """Return the bytes/us of NCCL's channels together.
+    """Return the total rate of NCCL's channels in bytes/us.
 
-    On two nodes NCCL rates trees by their links inside a node: each NIC carries half of what those do, and the search
-    for trees raises the inner rate to twice the rate of the NICs if the links have it.
+    On two nodes NCCL rates trees by their links inside a node. Each NIC carries half the data of those links, and the
+    search for trees raises the inner rate to at most twice the NICs' rate.
     """
     topology = context.topology
     inner = (
@@ -107,10 +107,10 @@ def _graph_rate(context: CostContext, algorithm: str) -> float:
 
 
 def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float:
-    """Algorithm bandwidth in bytes/us."""
+    """Return the algorithm bandwidth in bytes/us."""
     topology = context.topology
     generation, nodes = _columns(topology)
-    channels = context.channels / (2 if topology.between else 1)  # NCCL rates them before it takes each twice
+    channels = context.channels / (2 if topology.between else 1)  # NCCL rates them before it duplicates each
     bus = _graph_rate(context, algorithm)
     n = topology.num_ranks
     if algorithm == "ring":
@@ -149,9 +149,9 @@ def _rate(context: CostContext, op: str, algorithm: str, protocol: str) -> float
 def _rings_are_equal(topology: CommTopology) -> bool:
     """Return whether all channels go through the GPUs in the same order (NCCL's sameChannels).
 
-    NCCL prefers that, and cannot have it where rings leave a node over NICs of their own (nccl#1453: H100, rings that
-    differ) or share direct links between more than two GPUs (nccl#713: four V100, samechannels="0"). One NIC a node:
-    nccl-tests of broadcast print 9.3 and 22.4 us for LL and Simple, one hop (eunomia-bpf/nccl-eBPF, logs).
+    NCCL prefers equal rings. They are impossible if each ring leaves a node over a separate NIC (nccl#1453: H100, rings
+    that differ) or if rings share direct links of more than two GPUs (nccl#713: four V100, samechannels="0"). With one
+    NIC per node, nccl-tests broadcast shows 9.3 and 22.4 us for LL and Simple: one hop (eunomia-bpf/nccl-eBPF, logs).
     """
     if topology.between is not None:
         return topology.between.lanes == 1
@@ -161,11 +161,11 @@ def _rings_are_equal(topology: CommTopology) -> bool:
 def _latency(topology: CommTopology, op: str, algorithm: str, protocol: str) -> float:
     key = (algorithm, protocol)
     inner_us = HOP_US[_hardware(topology)][key] if topology.inside else 0.0
-    alone = topology.max_per_domain == 1  # then nothing hides the network's latency, and NCCL counts that of trees
+    alone = topology.max_per_domain == 1  # nothing hides the network's latency, and NCCL uses the trees' latency
     outer_us = HOP_US[NET]["tree" if alone and algorithm == "ring" else algorithm, protocol]
     if (
         protocol == SIMPLE and topology.between and not topology.by_hand
-    ):  # a network that nobody names says nothing of itself
+    ):  # links given as bare numbers tell NCCL no latency
         outer_us += topology.between.latency_ps / 1e6
     base_us = BASE_US.get(key, 0.0)
     domains, n = topology.num_domains, topology.num_ranks

@@ -1,8 +1,8 @@
-"""Collectives in which every sender sends straight to the receiver, all at once: the network shares the links.
+"""Direct collectives: every sender sends straight to the receiver, all at once, and the network shares the links.
 
-Messages to different ranks are on channels of their own. Also the barrier by dissemination, in which rank p tells
-p + 2**k in round k what it has heard (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988).
-And messages to the next rank, the last to the first: nccl-tests' send_recv, and one step of ring attention (``shift``).
+Messages to different ranks use separate channels. The barrier uses dissemination: rank p tells rank p + 2**k in round k
+all it has heard (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988). Messages to the next
+rank, the last to the first, model nccl-tests' send_recv and one step of ring attention (``shift``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Matrix = npt.NDArray[np.int64] | tuple[tuple[int, ...], ...]
 
 
 def _others(position: int, num_ranks: int) -> npt.NDArray[np.int64]:
-    """The other ranks, first the next one."""
+    """Return the other ranks, starting with the next one."""
     return (position + np.arange(1, num_ranks)) % num_ranks
 
 
 @dataclass(frozen=True)
 class DirectSends:
-    """The sends of kinds without a root. A reduce-scatter sends part q to rank q, an all-gather one's own to all."""
+    """Sends of rootless collectives. A reduce-scatter sends part q to rank q; an all-gather sends its part to all."""
 
     kind: str
 
@@ -44,7 +44,7 @@ class DirectSends:
 
 
 def one_shot_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Everybody sends the whole buffer to everybody."""
+    """Return sends of the whole buffer from every rank to every other rank."""
     sends = SendList()
     sends.each(0, _others(position, num_ranks), 0, reduce=True, channel=np.arange(num_ranks - 1))
     return sends.build()
@@ -52,7 +52,7 @@ def one_shot_sends(position: int, num_ranks: int, num_chunks: int, root: int) ->
 
 @dataclass(frozen=True)
 class BlockSends:
-    """The sends of all_to_all_v: ``present`` has a bit for each pair of ranks, whether it has bytes to send."""
+    """Sends of all_to_all_v; ``present`` has a bit per pair of ranks, set if the pair has bytes to send."""
 
     present: bytes
 
@@ -70,7 +70,7 @@ class BlockSends:
 
 
 def gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """All but the root send their chunk to the root."""
+    """Return a send of each non-root rank's chunk to the root."""
     sends = SendList()
     if position != root:
         sends.each(0, root, position)
@@ -78,7 +78,7 @@ def gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> S
 
 
 def scatter_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """The root sends chunk p to rank p."""
+    """Return sends of chunk p from the root to rank p."""
     sends = SendList()
     if position == root:
         peers = _others(root, num_ranks)
@@ -87,7 +87,7 @@ def scatter_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> 
 
 
 def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """The root sends its buffer to everybody."""
+    """Return sends of the root's buffer to every rank."""
     sends = SendList()
     if position == root:
         sends.each(0, _others(root, num_ranks), 0, channel=np.arange(num_ranks - 1))
@@ -95,7 +95,7 @@ def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -
 
 
 def dissemination_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Round k: to the rank 2**k further on."""
+    """Return one send per round: in round k to the rank 2**k further on."""
     rounds = np.arange(log2_ceil(num_ranks))
     sends = SendList()
     sends.each(rounds, (position + (1 << rounds)) % num_ranks, 0, reduce=True)
@@ -107,38 +107,38 @@ def _symmetric(kind: str, num_ranks: int, size_bytes: int) -> Schedule:
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Two shots, a reduce-scatter and an all-gather: every rank ends with the sum. ``size_bytes``: the buffer."""
+    """Return a two-shot all-reduce, a reduce-scatter and an all-gather. ``size_bytes``: the buffer."""
     return _symmetric("all_reduce", num_ranks, size_bytes)
 
 
 def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    """Return a schedule after which rank p has part p of the sum. ``size_bytes``: the input of a rank."""
     return _symmetric("reduce_scatter", num_ranks, size_bytes)
 
 
 def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    """Return a schedule after which every rank has all parts. ``size_bytes``: the output of a rank."""
     return _symmetric("all_gather", num_ranks, size_bytes)
 
 
 def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank sends its buffer to all and adds up what it gets, kept in scratch. ``size_bytes``: the buffer."""
+    """Return a one-shot all-reduce: ranks send their buffers to all and sum in scratch. ``size_bytes``: the buffer."""
     return cut("all_reduce", "one-shot", num_ranks, size_bytes, 1, one_shot_sends, staged=True, symmetry=(num_ranks,))
 
 
 def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank d ends with block d of every rank. ``size_bytes``: what one rank sends, its own block included."""
+    """Return a schedule that sends block d of every rank to rank d. ``size_bytes``: all blocks of one rank."""
     sends_of = DirectSends("all_to_all")
     one = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, sends_of, symmetry=(num_ranks,))
     return replace(one, num_chunks=num_ranks * num_ranks)
 
 
 def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Matrix | None = None) -> Schedule:
-    """Rank d ends with what ``matrix[s][d]`` says from every rank s; nothing is sent where that is 0.
+    """Return a schedule that sends ``matrix[s][d]`` bytes from rank s to rank d, with no message for 0.
 
-    ``size_bytes``: the most that a rank has to send, its own block included. Without a matrix all blocks are equal.
+    ``size_bytes``: the largest total of a rank's blocks, including the block it keeps. The default is equal blocks.
 
-    Raises InputError: the matrix is not square, has a negative entry, or another largest row sum than ``size_bytes``.
+    Raises InputError if the matrix is not square, has a negative entry, or its largest row sum is not ``size_bytes``.
     """
     if matrix is None:
         block = -(-size_bytes // num_ranks)
@@ -160,7 +160,7 @@ def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Mat
 
 
 def _is_cyclic(present: npt.NDArray[np.bool_]) -> bool:
-    """Whether every rank has bytes for the ranks at the same distances behind it, itself left out."""
+    """Return whether every rank has bytes for the ranks at the same distances, apart from itself."""
     ranks = np.arange(len(present))
     by_distance = present[ranks[:, None], (ranks[:, None] + ranks) % len(present)]
     return bool((by_distance[:, 1:] == by_distance[:1, 1:]).all())
@@ -181,36 +181,36 @@ def _checked(matrix: Matrix, num_ranks: int, size_bytes: int) -> npt.NDArray[np.
 
 
 def gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """The root ends with the chunks of all. ``size_bytes``: the output of the root."""
+    """Return a schedule after which the root has all chunks. ``size_bytes``: the output of the root."""
     return cut("gather", "direct", num_ranks, size_bytes, num_ranks, gather_sends, root=root)
 
 
 def scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank p ends with chunk p of the root. ``size_bytes``: the input of the root."""
+    """Return a schedule after which rank p has the root's chunk p. ``size_bytes``: the input of the root."""
     return cut("scatter", "direct", num_ranks, size_bytes, num_ranks, scatter_sends, root=root)
 
 
 def broadcast(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank ends with the root's buffer. ``size_bytes``: the buffer."""
+    """Return a schedule after which every rank has the root's buffer. ``size_bytes``: the buffer."""
     return cut("broadcast", "direct", num_ranks, size_bytes, 1, broadcast_sends, root=root)
 
 
 def send_recv(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """The rank that is not the root ends with the root's buffer. Two ranks. ``size_bytes``: the message."""
+    """Return a send of the root's buffer to the second rank. ``size_bytes``: the message."""
     if num_ranks != 2:
         raise InputError(f"send_recv has 2 ranks, not {num_ranks}")
     return cut("send_recv", "direct", 2, size_bytes, 1, broadcast_sends, root=root)
 
 
 def barrier(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """No rank ends before all have entered. ``size_bytes``: of each of its messages, usually 0."""
+    """Return a barrier: no rank ends before all have entered. ``size_bytes``: of each message, usually 0."""
     return cut(
         "barrier", "dissemination", num_ranks, size_bytes, 1, dissemination_sends, staged=True, symmetry=(num_ranks,)
     )
 
 
 def next_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """One send, of one's own buffer; none where there is nobody else."""
+    """Return one send of the rank's buffer to the next rank, or no sends for a single rank."""
     sends = SendList()
     if num_ranks > 1:
         sends.each(0, (position + 1) % num_ranks, position)
@@ -218,7 +218,7 @@ def next_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sen
 
 
 def to_the_next(num_ranks: int, size_bytes: int) -> Schedule:
-    """Rank p ends with the buffer of rank p - 1. ``size_bytes``: of each message. At least two ranks."""
+    """Return a send of every rank's buffer to the next rank. ``size_bytes``: of each message. At least two ranks."""
     return Schedule(
         kind="send_recv", algorithm="direct", num_ranks=num_ranks, num_chunks=num_ranks, chunk_bytes=size_bytes,
         size_bytes=size_bytes, sends_of=next_sends, shift_symmetric=True,
@@ -226,5 +226,5 @@ def to_the_next(num_ranks: int, size_bytes: int) -> Schedule:
 
 
 def shift(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank p ends with the buffer of rank p - 1 besides its own. ``size_bytes``: one buffer."""
+    """Return a schedule after which rank p also has the buffer of rank p - 1. ``size_bytes``: one buffer."""
     return replace(to_the_next(num_ranks, size_bytes), kind="shift")

@@ -1,9 +1,9 @@
-"""Fp32Rows times of operators by shape, as presets/operators has them: NeuSight's in float32, DeepBench's,
-the bundled traces'.
+"""Measured operator times by shape from presets/operators: NeuSight's in float32, DeepBench's, and times from the
+bundled traces.
 
-A file is .npz: ``gpus`` (names of presets), and for each table ``NAME.shapes`` (columns x rows) and ``NAME.times``
-(GPUs x rows), numbers of 16 bits as two planes of bytes. A time t is 1 + round(2000 ln(t / 1 us)), 0 where there is no
-measurement. benchmarks/pack_operators_fp32.py writes them.
+Each .npz file has ``gpus`` (preset names), and for each table ``NAME.shapes`` (columns x rows) and ``NAME.times``
+(GPUs x rows), as 16-bit numbers in two byte planes. A time t is stored as 1 + round(2000 ln(t / 1 us)), and a missing
+measurement as 0. benchmarks/pack_operators_fp32.py writes the files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _FOLDER = PRESETS / "operators"
 NEUSIGHT = _FOLDER / "neusight" / "operators.npz"
 DEEPBENCH = _FOLDER / "deepbench" / "operators.npz"
 TRACES = _FOLDER / "triosim" / "operators.npz"
-#: Elementwise operators of NeuSight, by their number in its table; those that end in ``u`` or are one word take one
-#: tensor, the others two.
+#: NeuSight's elementwise operators by their number in its table. Operators in BINARY take two tensors, the others
+#: one; a final ``u`` marks the one-tensor form.
 ELEMENTWISE = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu", "relu", "tanh")
-#: Of these, those that read two tensors.
+#: Elementwise operators that read two tensors.
 BINARY = ("add", "div", "mul", "pow")
 FOLDS = 5
 STEPS = 2000.0
@@ -34,7 +34,7 @@ STEPS = 2000.0
 
 @dataclass(frozen=True, slots=True)
 class Fp32Rows:
-    """One table: ``shapes`` (rows x columns) and, by GPU, microseconds (NaN where there is none)."""
+    """One table: ``shapes`` (rows x columns) and times in microseconds by GPU (NaN if not measured)."""
 
     name: str
     shapes: Int64
@@ -42,13 +42,13 @@ class Fp32Rows:
 
 
 def decoded(code: np.ndarray) -> Float64:
-    """Microseconds; NaN where there is none."""
+    """Return microseconds; NaN if not measured."""
     found: Float64 = np.where(code > 0, np.exp((code.astype(np.float64) - 1) / STEPS), np.nan)
     return found
 
 
 def whole(of_bytes: np.ndarray) -> Int64:
-    """Return the numbers whose bytes these are: (bytes of a number, rows, columns), the lowest byte first."""
+    """Return the numbers from their byte planes: (bytes of a number, rows, columns), lowest byte first."""
     found = np.zeros(of_bytes.shape[1:], np.int64)
     for place, plane in enumerate(of_bytes):
         found += plane.astype(np.int64) << (8 * place)
@@ -57,7 +57,7 @@ def whole(of_bytes: np.ndarray) -> Int64:
 
 @cache
 def measured(path: Path, table: str) -> Fp32Rows:
-    """One table of a file. Raises SpecError for a file that is none."""
+    """Return one table of a file. Raises SpecError for an invalid file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             gpus = [str(name) for name in file["gpus"]]
@@ -69,19 +69,19 @@ def measured(path: Path, table: str) -> Fp32Rows:
 
 
 def shape_text(table: str, shape: tuple[int, ...]) -> str:
-    """The text whose SHA-256 says in which fold a shape is: ``bmm 13x27x15x29``, ``add 13021x984``."""
+    """Return the text whose SHA-256 determines the fold of a shape: ``bmm 13x27x15x29``, ``add 13021x984``."""
     if table == "elementwise":
         table, shape = ELEMENTWISE[shape[0]], shape[1:]
     return f"{table} {'x'.join(map(str, shape))}"
 
 
 def fold_of(text: str) -> int:
-    """SHA-256 of the text in UTF-8, as a number, modulo 5."""
+    """Return the SHA-256 of the UTF-8 text, as a number, modulo 5."""
     return int.from_bytes(sha256(text.encode()).digest(), "big") % FOLDS
 
 
 @cache
 def folds(path: Path, table: str) -> Int64:
-    """The fold of each shape of a table."""
+    """Return the fold of each shape of a table."""
     shapes = measured(path, table).shapes.tolist()
     return np.array([fold_of(shape_text(table, tuple(shape))) for shape in shapes], np.int64)

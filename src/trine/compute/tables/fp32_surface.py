@@ -1,16 +1,16 @@
-"""Times of one kind of operators in float32 on one GPU over shape: a roofline, and what measurements add to it.
+"""Times of float32 operators of one kind on one GPU over shape: a roofline with a correction from measurements.
 
-    time = launch + max(FLOPs / rate, bytes / bandwidth) x exp(what the measurements around the shape say)
+    time = launch + max(FLOPs / rate, bytes / bandwidth) x exp(correction from measurements near the shape)
 
-``rate`` is what the fastest measurements reach. NeuSight's clock starts before the launch, so that 0.03 to 0.1 ms of
-every time are the host's. Of products and convolutions it is taken to be the time of the smallest products, whose
-kernel itself takes next to nothing; of operators that move memory it is where the line of elementwise operators' time
-over bytes begins. :meth:`Fp32Surface.kernel_us` is without it.
+``rate`` is the rate of the fastest measurements. NeuSight's clock starts before the launch, so 0.03 to 0.1 ms of every
+time belong to the host. For GEMMs and convolutions this launch time is the time of the smallest GEMMs, with a
+negligible kernel time. For memory-bound operators it is the intercept of a line through the elementwise operators'
+times over bytes. :meth:`Fp32Surface.kernel_us` excludes it.
 
-:func:`asked` says what a shape asks of a GPU: FLOPs, bytes, and the variables in which its time is smooth. Time is a
-staircase in tiles and waves, so that sizes alone do not tell it: their logarithms stand beside the waves of 128 x 128
-tiles over the compute units, and the FLOPs a byte. Of a 3 x 3 convolution, the part of the 4 x 4 tiles of Winograd's
-algorithm that lies outside of the image matters too.
+:func:`asked` returns a shape's FLOPs, bytes, and variables that make its time smooth. Time is a staircase in
+tiles and waves, so sizes alone are not enough. The variables are the logarithms of the sizes, of the waves of
+128 x 128 tiles over the compute units, and of the FLOPs per byte. For 3 x 3 convolutions, the fraction of Winograd's
+4 x 4 tiles outside the image matters too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trine.compute.tables.fp32_rows import BINARY, ELEMENTWISE, NEUSIGHT, folds,
 from trine.compute.tables.kriging import Nearby
 
 _TILE = 128
-#: Operators that are not bound by memory on every GPU.
+#: 1.0 for operators that are compute-bound on some GPUs.
 _SLOW = np.array([float(name in ("pow", "powu")) for name in ELEMENTWISE])
 _STREAMS = np.array([3.0 if name in BINARY else 2.0 for name in ELEMENTWISE])
 #: Passes over memory of operators on rows: read once, written once.
@@ -34,7 +34,7 @@ _ROWS = 2.0
 
 
 class Asked(NamedTuple):
-    """Of each shape: FLOPs of products (a multiply-add is two), bytes to and from memory, variables (shapes x d)."""
+    """Demand of each shape: GEMM FLOPs (a multiply-add is two), bytes to and from memory, variables (shapes x d)."""
 
     flops: Float64
     bytes: Float64
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
 
 
 def asked(table: str, shapes: Int64, compute_units: int) -> Asked:
-    """What ``shapes`` (n x columns, as the table has them) ask of a GPU with so many compute units."""
+    """Return the demand of ``shapes`` (n x columns, as in the table) on a GPU with ``compute_units`` compute units."""
     columns = shapes.astype(np.float64).T
     if table == "bmm":
         return _products(*columns, compute_units=compute_units)
@@ -59,7 +59,7 @@ def asked(table: str, shapes: Int64, compute_units: int) -> Asked:
 
 
 def _products(batch: Float64, m: Float64, n: Float64, k: Float64, *, compute_units: int) -> Asked:
-    """``batch`` products of m x k and k x n matrices."""
+    """Return the demand of ``batch`` products of m x k and k x n matrices."""
     flops, num_bytes = 2 * batch * m * n * k, 4 * batch * (m * k + k * n + m * n)
     sizes = [np.log(size) for size in (batch, m, n, k)]
     return Asked(
@@ -68,7 +68,7 @@ def _products(batch: Float64, m: Float64, n: Float64, k: Float64, *, compute_uni
 
 
 def _convolutions(columns: Float64, compute_units: int) -> Asked:
-    """Batch, channels, channels of the output, size of the filter, of the image, stride, padding: all square."""
+    """Return the demand of square convolutions: batch, channels, output channels, filter, image, stride, padding."""
     batch, channels, out, filters, size, stride, padding = columns
     across = np.floor((size + 2 * padding - filters) / stride) + 1
     positions = batch * across**2
@@ -81,7 +81,7 @@ def _convolutions(columns: Float64, compute_units: int) -> Asked:
 
 
 def _filling(batch: Float64, m: Float64, n: Float64, compute_units: int) -> list[Float64]:
-    """Logarithm of the waves of tiles; below a fifth of a wave there is one tile for each of a few units."""
+    """Return the weighted log of the waves of tiles; below a fifth of a wave, only a few units have one tile each."""
     waves = batch * np.ceil(m / _TILE) * np.ceil(n / _TILE) / compute_units
     return [0.5 * np.log(np.maximum(waves, 0.2))]
 
@@ -91,30 +91,30 @@ def _ratio(flops: Float64, num_bytes: Float64) -> Float64:
     return found
 
 
-#: Part of the bandwidth of a data sheet that large operators reach; of measured rates, which one counts as the highest.
+#: Fraction of data-sheet bandwidth that large operators reach; quantiles of the highest rate and the shortest time.
 _BANDWIDTH, _FASTEST, _SHORTEST = 0.8, 0.98, 0.002
 #: Weight of the logarithm of the roofline among the variables.
 _BASE = 0.5
-#: The table whose shortest time is the launch, by table; others are launched as elementwise operators.
+#: Table -> table with the launch as its shortest time; other tables use the elementwise operators' launch.
 _LAUNCH = {"bmm": "bmm", "linear": "linear", "conv": "linear"}
-#: What every kernel takes, microseconds: as ``Shares.fixed_us`` of compute/roofline.py.
+#: Fixed time of every kernel in microseconds, as ``Shares.fixed_us`` of compute/roofline.py.
 KERNEL_US = 3.0
 
 
 class Fp32Surface:
-    """Made by :func:`surface`. Times are microseconds."""
+    """Time over shape for one GPU and table, created by :func:`surface`. Times are microseconds."""
 
     def __init__(self, gpu: GpuSpec, table: str, shapes: Int64, times_us: Float64, launch_us: float) -> None:
         self.gpu, self.table, self.launch_us = gpu, table, launch_us
         flops = asked(table, shapes, gpu.num_compute_units).flops
-        # FLOPs a microsecond; of operators that only move memory any number
+        # FLOPs per microsecond; arbitrary for memory-bound operators
         self._rate = max(1.0, float(np.quantile(flops / times_us, _FASTEST)))
         variables, base = self._of(shapes)
         self._known = {tuple(shape): us for shape, us in zip(shapes.tolist(), times_us.tolist(), strict=True)}
         self._nearby = Nearby(variables, np.log(times_us) - base)
 
     def us(self, shapes: Int64) -> tuple[Float64, Float64]:
-        """Times of ``shapes`` (n x columns) in microseconds, launch included, and how far each is from a measurement.
+        """Return the times of ``shapes`` (n x columns) in us, launch included, and their distances to a measurement.
 
         A measured shape has its measured time.
         """
@@ -128,14 +128,14 @@ class Fp32Surface:
         return found, distance
 
     def kernel_us(self, shapes: Int64) -> tuple[Float64, Float64]:
-        """The same without the launch: ``KERNEL_US`` and at least the roofline of the data sheet's bandwidth."""
+        """Return the same without the launch: at least the data-sheet roofline, plus ``KERNEL_US``."""
         found, distance = self.us(shapes)
         ask = asked(self.table, shapes, self.gpu.num_compute_units)
         least = np.maximum(ask.flops / self._rate, ask.bytes * 1e6 / self.gpu.memory_bytes_per_s)
         return np.maximum(found - self.launch_us, least) + KERNEL_US, distance
 
     def _of(self, shapes: Int64) -> tuple[Float64, Float64]:
-        """Variables, and the logarithm of the roofline."""
+        """Return the variables, and the logarithm of the roofline."""
         ask = asked(self.table, shapes, self.gpu.num_compute_units)
         bytes_per_us = self.gpu.memory_bytes_per_s * _BANDWIDTH / 1e6
         base = np.log(self.launch_us + np.maximum(ask.flops / self._rate, ask.bytes / bytes_per_us))
@@ -144,7 +144,7 @@ class Fp32Surface:
 
 @cache
 def surface(gpu: str, table: str, *, without: int | None = None) -> Fp32Surface:
-    """The surface of a GPU that has this table. ``without``: of the shapes in other folds only."""
+    """Return the surface of a GPU with this table. ``without``: the fold to leave out."""
     rows = measured(NEUSIGHT, table)
     times = rows.times_us[gpu]
     chosen = np.isfinite(times)
@@ -155,7 +155,7 @@ def surface(gpu: str, table: str, *, without: int | None = None) -> Fp32Surface:
 
 @cache
 def _launch_us(gpu: str, table: str) -> float:
-    """Microseconds of every time of this table that are not the kernel's."""
+    """Return the launch time in microseconds that every time of this table includes."""
     like = _LAUNCH.get(table, "elementwise")
     rows = measured(NEUSIGHT, like)
     times = rows.times_us[gpu]

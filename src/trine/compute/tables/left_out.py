@@ -1,9 +1,9 @@
-"""What the tables say where they were not measured: shapes left out in five folds, and whole GPUs left out.
+"""Cross-validation of the tables: five-fold over shapes, and over whole held-out GPUs.
 
 Each function returns predicted and measured microseconds. The fold of a shape is the SHA-256 hash of its text, as a
-number, modulo 5: ``m,n,k`` of a product, ``batch,length,heads,kv_heads,head_size,window`` of attention, in decimal
-digits, and ``shape_text`` of fp32_rows.py. It is the same on every GPU, and all rows of a shape are left out together,
-over all frameworks and kernels. ``every``: of each fold one shape in so many is asked.
+number, modulo 5. The text is ``m,n,k`` of a GEMM, ``batch,length,heads,kv_heads,head_size,window`` of attention, in
+decimal digits, or ``shape_text`` of fp32_rows.py. The fold of a shape is the same on every GPU and for all its
+rows, across frameworks and kernels. ``every``: predict only every n-th shape of each fold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trine.compute.tables.machine import Machine, sustained_ratio
 from trine.compute.tables.operators import load_attention
 
 Times = tuple[Float64, Float64]
-#: GPU left out -> whose tables predict it; the last word says what stands between the two.
+#: (held-out GPU, GPU whose tables predict it, relation of the two).
 GPUS_LEFT_OUT = (
     ("h200", "h100-sxm", "same generation"), ("h100-sxm", "h200", "same generation"),
     ("gb300", "b300", "same generation"), ("b300", "gb300", "same generation"),
@@ -35,7 +35,7 @@ _LARGE = (1024, 1024, 512)
 
 
 def _by_folds(fold: Int64, every: int, predict: Callable[[int, Int64], Float64]) -> tuple[Int64, Float64]:
-    """Return rows, fold after fold, and what ``predict`` says of those of each fold without it."""
+    """Return the rows, fold after fold, and the prediction of each fold's rows from the other folds."""
     rows = [np.flatnonzero(fold == number)[::every] for number in range(FOLDS)]
     return np.concatenate(rows), np.concatenate([predict(number, mine) for number, mine in enumerate(rows)])
 
@@ -44,11 +44,11 @@ def _folds_of(shapes: Int64) -> Int64:
     return np.array([fold_of(",".join(map(str, row))) for row in shapes.tolist()])
 
 
-# -- products and attention --------------------------------------------------------------------------------------------
+# -- GEMMs and attention -----------------------------------------------------------------------------------------------
 
 
 def gemm_shapes_left_out(gpu: str, dtype: str, *, every: int = 1) -> Times:
-    """Five folds over the measured products of one GPU and dtype."""
+    """Return the five-fold prediction of the measured GEMMs of one GPU and dtype."""
     table = _gemm(gpu, dtype)
     at, shapes = _products(table)
     fold = _folds_of(shapes)
@@ -63,7 +63,7 @@ def gemm_shapes_left_out(gpu: str, dtype: str, *, every: int = 1) -> Times:
 
 
 def attention_shapes_left_out(gpu: str, *, every: int = 1) -> Times:
-    """Five folds over the measured forward attention of one GPU."""
+    """Return the five-fold prediction of the measured forward attention of one GPU."""
     table = load_attention(gpu, Machine.of(load_gpu(gpu), "bfloat16"))
     assert table is not None
     fold = _folds_of(table.shapes[:, [4, 5, 2, 3, 0, 1]])
@@ -74,7 +74,7 @@ def attention_shapes_left_out(gpu: str, *, every: int = 1) -> Times:
 
 
 def gemm_gpu_left_out(gpu: str, source: str, what: str, *, dtype: str = "bfloat16", every: int = 1) -> Times:
-    """All of a GPU's large products predicted from another's; with ``what`` 'one rate', knowing its sustained rate."""
+    """Predict a GPU's large GEMMs from another GPU's table; with ``what`` 'one rate', its sustained rate is known."""
     own, other = _gemm(gpu, dtype), _gemm(source, dtype)
     at, shapes = _products(own)
     large = (shapes >= np.array(_LARGE)).all(axis=1)
@@ -86,7 +86,7 @@ def gemm_gpu_left_out(gpu: str, source: str, what: str, *, dtype: str = "bfloat1
 
 
 def _rate(own: GemmTable, other: GemmTable) -> float:
-    """Share of the peak in one large product, 8192 cubed, over that of the source: what one measurement tells."""
+    """Return the fraction of peak in one 8192-cubed GEMM relative to the source GPU: one measurement of each."""
     shape = (8192, 8192, 8192)
     peaks = own.measured(*shape), other.measured(*shape)
     return (peaks[1] or 1.0) / (peaks[0] or 1.0) * other.flop_per_s / own.flop_per_s
@@ -99,7 +99,7 @@ def _gemm(gpu: str, dtype: str) -> GemmTable:
 
 
 def _products(table: GemmTable) -> tuple[Int64, Int64]:
-    """Places in the table of the products that were measured, and their shapes."""
+    """Return the table indices of the measured GEMMs, and their shapes."""
     at = np.argwhere(~np.isnan(table.times))
     return at, np.stack([axis[at[:, i]] for i, axis in enumerate(table.axes)], axis=1)
 
@@ -109,14 +109,14 @@ def _products(table: GemmTable) -> tuple[Int64, Int64]:
 
 @cache
 def asked_rows(table: str, every: int) -> Int64:
-    """Rows of a table that are predicted, in ascending order."""
+    """Return the rows of a table to predict, in ascending order."""
     fold = folds(NEUSIGHT, table)
     return np.sort(np.concatenate([np.flatnonzero(fold == number)[::every] for number in range(FOLDS)]))
 
 
 @cache
 def left_out_us(gpu: str, table: str, every: int = 1) -> Times:
-    """Five folds over :func:`asked_rows`, launch included; NaN where nothing was measured."""
+    """Return the five-fold prediction of :func:`asked_rows`, launch included; unmeasured times are NaN."""
     rows = measured(NEUSIGHT, table)
     chosen, predicted = _by_folds(
         folds(NEUSIGHT, table), every, lambda number, mine: surface(gpu, table, without=number).us(rows.shapes[mine])[0]
@@ -125,7 +125,7 @@ def left_out_us(gpu: str, table: str, every: int = 1) -> Times:
 
 
 def from_another_us(gpu: str, source: str, table: str, every: int = 1) -> Times:
-    """Times of ``gpu`` without its table, the source's kernels by the ratio of data sheets; and the measured ones."""
+    """Predict ``gpu`` without its table: the source's kernel times scaled by the data-sheet ratio."""
     rows, chosen = measured(NEUSIGHT, table), asked_rows(table, every)
     chosen = chosen[np.isfinite(rows.times_us[gpu][chosen])]
     known, shapes = surface(source, table), rows.shapes[chosen]
@@ -139,7 +139,7 @@ def from_another_us(gpu: str, source: str, table: str, every: int = 1) -> Times:
 
 
 def bench_left_out_us(gpu: str, dtype: str, direction: int) -> Times:
-    """DeepBench's convolutions, each fifth of the rows (by number modulo 5) from the others."""
+    """Predict DeepBench's convolutions, each fifth of the rows (by number modulo 5) from the others."""
     layers, actual = bench_rows(gpu, dtype, direction)
     predicted = np.zeros(len(layers))
     for number in range(FOLDS if len(layers) >= FOLDS else 0):

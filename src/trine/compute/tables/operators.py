@@ -1,15 +1,14 @@
-"""Times of a GPU's operators from measurements: its own, else those of its nearest sibling, by the data sheets' ratios.
+"""Operator times from measurements of the GPU itself, or of its nearest sibling scaled by data-sheet ratios.
 
-Every answer says what it rests on: ``measured`` (this shape, on this GPU), ``interpolated`` (between shapes measured on
-it), ``transferred`` (a sibling's measurements) or ``assumed`` (a GPU of which nobody's measurements are near). None
-where no table has the operator: the caller's roofline is the last resort.
+Each time carries its evidence: ``measured`` (this shape, on this GPU), ``interpolated`` (between shapes measured on
+it), ``transferred`` (a sibling's measurements) or ``assumed`` (no measured GPU is close to this one). If no table
+covers an operator, the result is None and the caller falls back to its roofline.
 
-*Attention* has measurements of the forward pass over whole sequences under a causal mask, with and without a sliding
-window; between them a closed form and kriging, as :mod:`trine.compute.tables.gemm`. Operators that only *move memory*
-have measured shares of the memory bandwidth over the bytes moved. These curves are medians of an octave of bytes
-(memory.npz). On a GPU without a curve, the nearest one's is read at the bytes that its memory moves in the same time. A
-share above the one of the largest sizes means that the cache held what was read: in a step it mostly does not, and that
-share is a cap.
+*Attention* was measured for the forward pass over whole sequences under a causal mask, with and without a sliding
+window. Other shapes use a closed form and kriging, as in :mod:`trine.compute.tables.gemm`. *Memory-bound* operators use
+measured curves: achieved share of the memory bandwidth over the bytes moved, one median per octave (memory.npz). A GPU
+without a curve uses the nearest GPU's, read at the size that GPU's memory moves in the same time. Shares above the
+largest size's come from cache hits, which are rare inside a step, so the largest size's share is a cap.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from trine.compute.tables.machine import (
 )
 from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
 
-#: Over how much of each coordinate residuals correlate: head size / 64, window (told apart), log2 of heads, of heads a
-#: key head, of the batch, of the length.
+#: Correlation length of the residuals along each coordinate: head size / 64, window (none, long or short), log2 of
+#: heads, of heads per key head, of the batch, of the length.
 _ATTENTION_LENGTHS = np.array([2.0, 0.025, 6.0, 20.0, 6.0, 4.0])
 _ATTENTION_NUGGET, _ATTENTION_NEIGHBOURS = 0.005, 32
 _ATTENTION_LAUNCH_US, _ATTENTION_SHARE, _ATTENTION_MEMORY_SHARE = 3.0, 0.6, 0.85
 
 
 def attention_us(shapes: Float64, machine: Machine) -> Float64:
-    """Microseconds of (rows, 6) shapes: head size, window (0: none), heads, heads of keys, batch, length."""
+    """Return closed-form microseconds of (rows, 6) shapes: size, window (0: none), heads, KV heads, batch, length."""
     size, window, heads, kv_heads, batch, length = shapes.T
     seen = np.where(window > 0, np.minimum(window, length), length)
     pairs = length * seen - seen * (seen - 1) / 2
@@ -65,7 +64,7 @@ def _attention_coordinates(shapes: Float64) -> Float64:
 
 
 class AttentionTable:
-    """Measured attention of one GPU in 16 bits."""
+    """Measured 16-bit attention times of one GPU."""
 
     def __init__(self, shapes: Int64, times: Float64, machine: Machine) -> None:
         """shapes: (rows, 6) as :func:`attention_us`; times: natural logarithm of microseconds."""
@@ -75,16 +74,16 @@ class AttentionTable:
         self._residuals = times - np.log(attention_us(shapes.astype(float), machine))
 
     def without(self, hidden: Bool) -> AttentionTable:
-        """The table less some of its rows."""
+        """Return the table without the rows marked in ``hidden``."""
         return AttentionTable(self.shapes[~hidden], self.times[~hidden], self._machine)
 
     def measured(self, shape: tuple[int, ...]) -> float | None:
-        """Microseconds that this very shape took, None if it was not measured."""
+        """Return the measured time of exactly this shape in microseconds, or None."""
         rows = np.flatnonzero((self.shapes == np.array(shape)).all(axis=1))
         return math.exp(float(self.times[rows[0]])) if len(rows) else None
 
     def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
-        """Microseconds of (rows, 6) shapes; on ``target`` as its closed form says."""
+        """Return microseconds of (rows, 6) shapes, on this GPU or scaled to ``target`` by the closed form."""
 
         def answer(part: slice) -> Float64:
             queries = _attention_coordinates(shapes[part])
@@ -100,7 +99,7 @@ class AttentionTable:
 
 @lru_cache(maxsize=32)
 def load_attention(gpu: str, machine: Machine) -> AttentionTable | None:
-    """The measured attention of ``gpu``; None where it has none."""
+    """Return the measured attention of ``gpu``, or None."""
     arrays = read_arrays(gpu)
     if "attention" not in arrays:
         return None
@@ -108,9 +107,9 @@ def load_attention(gpu: str, machine: Machine) -> AttentionTable | None:
 
 
 ELEMENTWISE = "elementwise"
-#: Family of operators (trine.compute.kinds) -> curve. All others move memory as elementwise operators do.
+#: Operator family (trine.compute.kinds) -> curve. All other families use the elementwise curve.
 _MEMORY_CURVES = {"layer_norm": "norm", "group_norm": "norm", "softmax": "softmax", "loss": "softmax"}
-#: Generation -> GPUs whose curves are used, nearest first. An A100 PCIe has no others than NeuSight's.
+#: Generation -> GPUs whose curves are used, nearest first. The only curves of the A100 PCIe are NeuSight's.
 _MEMORY_SOURCES = {
     "ampere": ("a100-80gb", "a100-pcie-40gb"), "hopper": ("h100-sxm", "a100-pcie-40gb"),
     "blackwell": ("h100-sxm", "a100-pcie-40gb"), "volta": ("v100-pcie",), "pascal": ("p100-pcie",), "turing": ("t4",),
@@ -120,43 +119,43 @@ _MEMORY_SOURCES = {
 _DEFAULT = ("a100-80gb", "a100-pcie-40gb")
 #: SimuMax, b200_bf16_ceperm.json: share of 8 TB/s that memory-bound operators reach inside steps on B200.
 _MEMORY_IN_STEP = {"blackwell": 0.666}
-#: Nothing is faster than this, microseconds: the shortest kernel in the measurements.
+#: Lower bound of every time, microseconds: the shortest kernel in the measurements.
 FLOOR_US = 2.0
-#: No curve counts for more: beyond it the cache had the data (HBM reaches about 0.92 of its peak in copies).
+#: Upper bound of every share. Higher shares come from the cache; HBM reaches about 0.92 of its peak in copies.
 _MEMORY_CAP = 0.92
 
 
 def curve_of(family: str) -> str:
-    """Name of the curve for a family of operators."""
+    """Return the name of the curve for an operator family."""
     return _MEMORY_CURVES.get(family, ELEMENTWISE)
 
 
 def memory_sources(gpu: str, curve: str) -> tuple[str, ...]:
-    """GPUs that have the curve, nearest to ``gpu`` first."""
+    """Return the GPUs that have the curve, nearest to ``gpu`` first."""
     wanted = (gpu, *_MEMORY_SOURCES.get(generation_of(gpu), ()), *_DEFAULT)
     return tuple(name for name in wanted if f"{name}/{curve}" in read_arrays("memory"))
 
 
 class MemoryTable:
-    """Shares of the bandwidth of one GPU."""
+    """Achieved shares of one GPU's memory bandwidth."""
 
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
         self._curves: dict[str, tuple[str, Float64, Float64, float]] = {}
 
     def source(self, family: str) -> str:
-        """The GPU whose curve is used for a family of operators."""
+        """Return the GPU whose curve is used for an operator family."""
         return self._curve(curve_of(family))[0]
 
     def time_us(self, num_bytes: float, family: str) -> float:
-        """Microseconds to move ``num_bytes``."""
+        """Return the microseconds to move ``num_bytes``."""
         if num_bytes <= 0:
             return 0.0
         curve = curve_of(family)
         _, octaves, shares, bandwidth = self._curve(curve)
         rate = float(self._gpu.memory_bytes_per_s)
         first = 2.0 ** float(octaves[0]) * 1e6 * rate / bandwidth
-        if num_bytes < first and curve != ELEMENTWISE:  # below the curve: as elementwise operators go on
+        if num_bytes < first and curve != ELEMENTWISE:  # below the curve: follow the elementwise one
             grown = self.time_us(num_bytes, ELEMENTWISE) / self.time_us(first, ELEMENTWISE)
             return max(FLOOR_US, grown * self.time_us(first, family))
         alike = math.log2(max(num_bytes, first) * bandwidth / rate / 1e6)
@@ -181,18 +180,18 @@ def _read_curve(gpu: str, name: str) -> tuple[str, Float64, Float64, float]:
     return gpu, rows[:, 0], rows[:, 1], float(load_gpu(gpu).memory_bytes_per_s)
 
 
-#: Queries that one block of a kernel handles.
+#: Queries per thread block of an attention kernel.
 _BLOCK = 128
-#: Blocks a compute unit from which on attention fills a GPU.
+#: Blocks per compute unit at which attention fills a GPU.
 _FULL = 64.0
-#: Tokens of a sequence that takes no time but what a prompt does; share of the bandwidth that a pass over tokens
-#: reaches; microseconds that a kernel takes to start.
+#: Tokens of a sequence so short that only the fixed time per prompt counts; share of the bandwidth that a pass over
+#: tokens reaches; kernel start-up time in microseconds.
 _SHORT, _PASS_SHARE, _START_US = 16.0, 0.85, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class TableTime:
-    """us: microseconds. evidence: one of trine.evidence's words. source: the GPU whose measurements it rests on."""
+    """An operator's time in microseconds, its evidence (trine.evidence), and the GPU whose measurements it uses."""
 
     us: float
     evidence: str
@@ -212,19 +211,19 @@ class AttentionShape:
     window: int = 0
 
     def flops(self, *, backward: bool) -> float:
-        """FLOPs of unmasked scores; backward 2.5 x those forward (scores again, four gradients)."""
+        """Return the FLOPs of unmasked scores; backward 2.5 x forward (recomputed scores, four gradients)."""
         pairs = self.length**2 / 2 if self.causal else self.length**2
         return (10.0 if backward else 4.0) * self.batch * self.heads * self.size * pairs
 
     @property
     def unmasked(self) -> float:
-        """Blocks of scores over those under a causal mask; 1 with one."""
+        """Ratio of the score blocks to those of a causal mask; 1 if the mask is causal."""
         blocks = math.ceil(self.length / _BLOCK)
         return 1.0 if self.causal else 2 * blocks / (blocks + 1)
 
     @property
     def row(self) -> tuple[int, ...]:
-        """As tables have it."""
+        """The shape as a row of the tables."""
         return self.size, self.window, self.heads, self.kv_heads, self.batch, self.length
 
 
@@ -233,7 +232,7 @@ _Table = TypeVar("_Table", GemmTable, AttentionTable)
 
 @dataclass(frozen=True)
 class _Found(Generic[_Table]):
-    """A table, the machine that it is asked for, and whose it is."""
+    """A table, the machine to predict for, the GPU that was measured, and the evidence."""
 
     table: _Table
     machine: Machine
@@ -242,7 +241,7 @@ class _Found(Generic[_Table]):
 
 
 class OperatorTables:
-    """Times of operators on one GPU, alone and inside a step. Never raises: None where nothing is known."""
+    """Times of operators on one GPU, alone and inside a step. Methods return None instead of raising."""
 
     def __init__(self, gpu: GpuSpec) -> None:
         self.gpu = gpu
@@ -253,7 +252,7 @@ class OperatorTables:
     # Products ---------------------------------------------------------------------------------------------------
 
     def gemm(self, m: int, n: int, k: int, dtype: str = "bfloat16") -> TableTime | None:
-        """(m, k) x (k, n) alone, in bfloat16 or float16, float8 or float4."""
+        """Return the time of (m, k) x (k, n) alone, in bfloat16 or float16, float8 or float4."""
         if not runs(self.gpu, dtype):
             return None
         found = self._product_table("bfloat16" if dtype == "float16" else dtype)
@@ -266,10 +265,10 @@ class OperatorTables:
         return TableTime(self._alone_us(found, m, n, k), found.evidence, found.source)
 
     def gemm_in_step(self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1) -> TableTime | None:
-        """One of the three products of a linear layer inside a step; of ``groups`` experts, all of them.
+        """Return the time of a linear layer's GEMM inside a step; with ``groups`` experts, the time of all of them.
 
-        product: 0 the result (m tokens, n outputs), 1 the gradient of the input (m tokens, n inputs), 2 that of the
-        weight (m outputs, n inputs, k tokens), added to one in float32; where it is not added, it is asked as 1.
+        product: 0 the output (m tokens, n outputs); 1 the input gradient (m tokens, n inputs); 2 the weight gradient
+        (m outputs, n inputs, k tokens), accumulated in float32. Pass 1 for a weight gradient that is not accumulated.
         """
         alone = self.gemm(m, n, k, dtype)
         if alone is None:
@@ -284,7 +283,7 @@ class OperatorTables:
         return TableTime(us, INTERPOLATED if alone.evidence == MEASURED else alone.evidence, alone.source)
 
     def product_source(self) -> str | None:
-        """Whose products in 16 bits are used; None where nobody's are."""
+        """Return the GPU whose 16-bit GEMMs are used, or None."""
         found = self._product_table("bfloat16")
         return None if found is None else found.source
 
@@ -301,7 +300,7 @@ class OperatorTables:
         return self._products[dtype]
 
     def _find(self, load, dtype: str, *about: str):  # type: ignore[no-untyped-def]
-        """The GPU's own table, else its nearest sibling's with the machine that the data sheets make of it."""
+        """Return the GPU's own table, else its nearest sibling's with a machine scaled by the data sheets."""
         if peak_of(self.gpu, dtype) <= 0:
             return None
         for name in (self.gpu.name, *siblings_of(self.gpu.name)):
@@ -325,10 +324,10 @@ class OperatorTables:
 
     @cached_property
     def _same_chip(self) -> float:
-        """What takes back the power limit between two cards of one chip that runs at its top clock.
+        """Correction for the power limit between two cards of one chip, if the chip runs at its top clock.
 
-        Of A100 as a module and as a card inside steps only the card was measured, alone only the module: a module is
-        taken to reach the share of the peak inside a step that the card was seen to reach.
+        The A100 PCIe card was measured only inside steps, the A100 module only alone. The module is assumed to reach
+        the same share of its peak inside a step as the card.
         """
         measured = self._in_step.gpu
         if measured == self.gpu.name or generation_of(self.gpu.name) in POWER_LIMITED:
@@ -338,13 +337,13 @@ class OperatorTables:
         return sustained_ratio(load_gpu(measured), self.gpu, "bfloat16")
 
     def products_us(self, shapes: Float64) -> Float64:
-        """Microseconds of products alone in bfloat16, (rows, 3) of m, n, k."""
+        """Return microseconds of bfloat16 GEMMs alone; ``shapes``: (rows, 3) of m, n, k."""
         found = self._product_table("bfloat16")
         assert found is not None
         return found.table.estimate_us(shapes, found.machine)
 
     def attentions_us(self, shapes: Float64) -> Float64:
-        """Microseconds of attention alone, (rows, 6) as :mod:`trine.compute.tables.operators`."""
+        """Return microseconds of attention alone; ``shapes``: (rows, 6) as for :func:`attention_us`."""
         found = self._attention_table
         assert found is not None
         return found.table.estimate_us(shapes, found.machine)
@@ -356,7 +355,7 @@ class OperatorTables:
         return self._find(load_attention, "bfloat16")  # type: ignore[no-any-return]
 
     def attention(self, shape: AttentionShape) -> TableTime | None:
-        """Forward attention alone, by the kernel that was measured; without a mask as so many more blocks take."""
+        """Return forward attention's time alone, by the measured kernel; without a mask, scaled by the extra blocks."""
         found = self._attention_table
         if found is None:
             return None
@@ -372,11 +371,11 @@ class OperatorTables:
         return self._known[row]
 
     def attention_kernels_us(self, shapes: Float64) -> Float64:
-        """Microseconds of the kernel alone, (rows, 6): without what the measured call does besides.
+        """Return microseconds of the attention kernel alone for (rows, 6) shapes, less the rest of the measured call.
 
-        That call is of an inference server. It has a fixed part for each prompt, which sequences of 16 tokens show, and
-        turns queries and keys and writes them to a cache: one more pass over the three (which training has as operators
-        of its own). No kernel is faster than its memory and :func:`most_of_peak` allow.
+        The measured call comes from an inference server. Besides the kernel it has a fixed time per prompt, which
+        sequences of 16 tokens reveal, and it rotates queries and keys and writes the cache: one more pass over queries,
+        keys and values, which training runs as separate operators. The kernel is never faster than its memory traffic.
         """
         size, _, heads, kv_heads, batch, length = shapes.T
         short = shapes.copy()
@@ -387,13 +386,13 @@ class OperatorTables:
         return np.asarray(np.maximum(self.attentions_us(shapes) - self.attentions_us(short) - turned, least))
 
     def attention_in_step(self, shape: AttentionShape, *, backward: bool, kernel: str = "") -> TableTime | None:
-        """Attention inside a step, by a generation of kernels (:mod:`trine.compute.tables.operators`)."""
+        """Return attention's time inside a step with ``kernel`` (names: :func:`kernel_share`)."""
         alone = self.attention(shape)
         if alone is None:
             return None
         blocks = shape.batch * shape.heads * math.ceil(shape.length / _BLOCK) / self.gpu.num_compute_units
         generation = generation_of(self.gpu.name)
-        if generation == "hopper":  # neither of the two measured ran Hopper's kernels: the ratio of a full GPU alone
+        if generation == "hopper":  # neither GPU measured in steps ran Hopper's kernels: use a full GPU's ratio only
             slower, ratio = 1.0, self._in_step.attention(_FULL)[1]
         else:
             slower, ratio = self._in_step.attention(blocks)
@@ -406,7 +405,7 @@ class OperatorTables:
     # Memory -----------------------------------------------------------------------------------------------------
 
     def memory(self, num_bytes: float, family: str) -> TableTime:
-        """Operators of a family (trine.compute.kinds) that move memory alone."""
+        """Return the time of a memory-bound operator of a family (trine.compute.kinds)."""
         source = self.memory_table.source(family)
         if is_foreign(self.gpu.name):
             evidence = ASSUMED
@@ -415,44 +414,45 @@ class OperatorTables:
         return TableTime(self.memory_table.time_us(num_bytes, family), evidence, source)
 
 
-# Generations of attention kernels: how fast each is, compared with the one that stands in the tables.
+# Speed of each generation of attention kernels relative to the kernel in the tables.
 #
-# The tables' kernel is TensorRT-LLM's on Hopper (FlashAttention-3's methods), and inside steps on A100 PCIe and B200
-# Transformer Engine's choice: FlashAttention-2, cuDNN. Shares:
+# The tables measure TensorRT-LLM's kernel on Hopper (FlashAttention-3's methods). Inside steps, Transformer Engine
+# picked FlashAttention-2 on A100 PCIe and cuDNN on B200. Shares:
 #
 # - FlashAttention-2 on H100 reaches 35 % of the peak at best (Shah et al., FlashAttention-3, arXiv:2407.08608,
 #   abstract), the tables' kernel 54 % (causal, 16 384 tokens, head size 128): 0.65. FlashAttention-3 is 1.5 to 2.0 x
-#   as fast as it forward and 1.5 to 1.75 x backward (ibid.): the middles, 1.75 and 1.62, give 1.13 forward; backward
-#   FlashAttention-3 stands for the ratio measured on B200, so FlashAttention-2 has 1.13 / 1.62 = 0.70.
+#   as fast as FlashAttention-2 forward and 1.5 to 1.75 x backward (ibid.). The middles are 1.75 and 1.62, which gives
+#   1.13 forward. Backward, the ratio measured on B200 counts as FlashAttention-3's, so FlashAttention-2 has
+#   1.13 / 1.62 = 0.70.
 # - FlashAttention is half as fast as FlashAttention-2, Triton's 1.3 to 1.5 x slower forward and 2 x backward (Dao,
 #   arXiv:2307.08691, section 4.1).
 # - FlashAttention-2 reaches at most 73 % of an A100's peak forward and 63 % backward (ibid., section 1).
-# - cuDNN's on Hopper is about FlashAttention-3's (arXiv:2407.08608, figures 5 and 6).
+# - cuDNN on Hopper is about as fast as FlashAttention-3 (arXiv:2407.08608, figures 5 and 6).
 _Shares = dict[str, tuple[float, float]]
 
-#: Kernel -> shares forward and backward. Where a GPU has no such kernel, its forerunner's.
+#: Kernel -> shares forward and backward. A GPU without a kernel runs its predecessor.
 _HOPPER: _Shares = {
     "flash-1": (0.325, 0.35), "triton": (0.46, 0.35), "flash-2": (0.65, 0.7), "flash-3": (1.13, 1.13),
     "cudnn": (1.13, 1.13),
 }  # fmt: skip
-#: Against FlashAttention-2, which A100 PCIe ran inside steps; the later ones need Hopper.
+#: Relative to FlashAttention-2, which A100 PCIe ran inside steps. Later kernels need Hopper.
 _OLDER: _Shares = {"flash-1": (0.5, 0.5), "triton": (0.71, 0.5)}
-#: Against cuDNN's, which B200 ran inside steps. FlashAttention-2 runs there as on Hopper, without its new instructions.
+#: Relative to cuDNN, which B200 ran inside steps. FlashAttention-2 runs there as on Hopper, without new instructions.
 _BLACKWELL: _Shares = {
     "flash-1": (0.29, 0.31), "triton": (0.41, 0.31), "flash-2": (0.57, 0.62), "flash-3": (1.0, 1.0),
 }  # fmt: skip
-#: Most of the peak that FlashAttention-2 reaches on GPUs whose warps compute tiles by themselves.
+#: Highest share of the peak that FlashAttention-2 reaches (forward, backward) on GPUs older than Hopper.
 _MOST_OLDER = (0.73, 0.63)
 
 
 def kernel_share(generation: str, kernel: str, *, backward: bool) -> float:
-    """Speed of a kernel over that of the one in the tables; 1 where none is named, or the GPU has no other."""
+    """Return a kernel's speed relative to the tables' kernel; 1 for no name and for kernels the GPU lacks."""
     of = {"hopper": _HOPPER, "blackwell": _BLACKWELL}.get(generation, _OLDER)
     return of.get(kernel, (1.0, 1.0))[backward]
 
 
 def most_of_peak(generation: str, kernel: str, *, backward: bool) -> float:
-    """The largest share of a GPU's peak that the kernel was seen to reach; 1 where nobody says."""
+    """Return the highest published share of the GPU's peak for the kernel, or 1 if no source gives one."""
     if generation in ("hopper", "blackwell"):
         return 1.0
     return _MOST_OLDER[backward] * kernel_share(generation, kernel, backward=backward)

@@ -1,8 +1,8 @@
-"""Operators whose tensors are known, as questions to the tables of a GPU: which product, attention or bytes they are.
+"""Table look-ups for operators with known tensors: as a matrix product, an attention or memory traffic.
 
-Operators may say more of themselves (software profiles do): ``attention_kernel``, the generation of a fused attention;
-``passes``, how many times its own bytes an operator moves where it is not fused (:mod:`trine.compute.cost` counts
-them); ``kernels``, how many launches it is.
+Operators may have further attributes (software profiles set them): ``attention_kernel``, the generation of a fused
+attention; ``passes``, the number of times an unfused operator moves its bytes (:mod:`trine.compute.cost` counts them);
+``kernels``, its number of launches.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: Elements of 16 bits that a row of a batched product must be a multiple of, and the GPUs on which that was measured.
+#: Row alignment of 16-bit batched products, in elements, and the GPU generations with measurements of it.
 _ALIGNED, _MISALIGNED_ON = 8, ("ampere",)
-#: FLOP/s of a compute unit that products of 16 bits reach where rows are no multiple of 8 elements: of an odd number
-#: (the three products of a linear layer), and of an even one. Measured on an H100 (tests/data/h100/unaligned.csv); of
-#: A100 it makes the quarter that nanoGPT gains with a vocabulary of 50,304 in place of 50,257 (A. Karpathy, 2023).
+#: FLOP/s per compute unit of 16-bit products whose rows are not a multiple of 8 elements, for the three products of a
+#: linear layer: odd and even row lengths. Measured on an H100 (tests/data/h100/unaligned.csv). On A100 they reproduce
+#: the 25 % that nanoGPT gains with a vocabulary of 50,304 instead of 50,257 (A. Karpathy, 2023).
 _ODD_ROWS, _EVEN_ROWS = (0.70e12, 1.04e12, 1.12e12), (2.0e12,) * 3
-#: Launches of one operator; more are no number of launches.
+#: Maximum number of launches of an operator; larger attribute values are ignored.
 _MOST_KERNELS = 1e9
 
 
 class SizedTimes:
-    """Times inside a step of operators on one GPU.
+    """Times of operators in a step on one GPU.
 
-    fused: gradients of float32 are added up in the product that makes them, and not in an operator of its own.
-    ``slow_rows``: length of rows that are no multiple of 8 -> the largest slowdown of a product with them so far.
+    fused: products accumulate their float32 gradients themselves, without a separate operator.
+    ``slow_rows``: row length that is not a multiple of 8 -> largest slowdown of a product with it so far.
     """
 
     def __init__(self, gpu: GpuSpec, *, fused: bool = True) -> None:
@@ -56,7 +56,7 @@ class SizedTimes:
         }  # fmt: skip
 
     def time(self, sizes: Resized) -> TableTime | None:
-        """How long an operator takes; None where no table has its kind or dtype."""
+        """Return the time of an operator, or None if no table covers its kind or dtype."""
         family = family_of(kind_of(sizes.operator))
         ask = self._by_family.get(family)
         if ask is not None:
@@ -64,7 +64,7 @@ class SizedTimes:
         return self._single(sizes) if family == "conv" else self._moving(sizes, family)
 
     def _single(self, sizes: Resized) -> TableTime | None:
-        """A product of float32 or a convolution, by the tables that have those."""
+        """Return the time of a float32 product or a convolution from the float32 tables."""
         tensors = [t for t in (*sizes.outputs, *sizes.inputs) if "float" in t.dtype or "half" in t.dtype.lower()]
         dtype = dtype_name(tensors[0]) if tensors else "float32"
         is_conv = family_of(kind_of(sizes.operator)) == "conv"
@@ -73,7 +73,7 @@ class SizedTimes:
         return None if found is None else TableTime(found.us, found.evidence, "float32 tables")
 
     def _moving(self, sizes: Resized, family: str) -> TableTime:
-        """An operator that moves memory: its bytes as often as it says, and no less than its launches take."""
+        """Return the time of a memory-bound operator: its bytes times its passes, and at least its launches' time."""
         work = work_of(sizes)
         if not work.bytes and not work.flops:
             return TableTime(0.0, ASSUMED, "data sheet")
@@ -84,7 +84,7 @@ class SizedTimes:
         return TableTime(max(found.us, floor), found.evidence, found.source)
 
     def _product(self, sizes: Resized) -> TableTime | None:
-        """A product, or the gradients of one that its operator computes."""
+        """Return the time of a product, or of the gradients of one."""
         source = sizes.forward or sizes
         both = factors(source) if source.outputs and source.outputs[0].shape else None
         if both is None or not both[1].shape or (is_gradient(sizes) and sizes.forward is None):
@@ -135,9 +135,9 @@ class SizedTimes:
         return TableTime(us, found.evidence if generation_of(self._gpu.name) == "hopper" else ASSUMED, found.source)
 
     def _is_misaligned(self, is_batched: bool, inner: int, outer: int, dtype: str) -> bool:
-        """Whether a product of two activations in 16 bits has rows that tensor cores cannot load.
+        """Return whether a 16-bit product of two activations has rows that tensor cores cannot load.
 
-        cuBLAS then took kernels without tensor cores on A100 (pytorch/pytorch#146817, #106469). Other GPUs were not
+        On A100 cuBLAS then uses kernels without tensor cores (pytorch/pytorch#146817, #106469). Other GPUs are not
         measured.
         """
         aligned = inner % _ALIGNED == 0 and outer % _ALIGNED == 0
@@ -145,18 +145,18 @@ class SizedTimes:
         return is_batched and is_half and not aligned and generation_of(self._gpu.name) in _MISALIGNED_ON
 
     def _without_tensor_cores(self, sizes: Resized) -> TableTime | None:
-        """As long as in float32, by NeuSight's bmm on A100. Tested on BigScience's head size of 108."""
+        """Return the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size of 108."""
         found = operator_time(self._gpu, sizes, work_of(sizes), "float32")
         return None if found is None else TableTime(found.us, found.evidence, "float32 tables")
 
     def _at_least_moved(self, found: TableTime | None, sizes: Resized) -> TableTime | None:
-        """A batched product asked as one of all rows: each batch has a second factor of its own to read."""
+        """Return ``found``, or the memory time if longer: each batch reads a second factor, which ``found`` omits."""
         if found is None:
             return None
         return max(found, self._moving(sizes, "other"), key=lambda time: time.us)
 
     def _attention(self, sizes: Resized) -> TableTime | None:
-        """Fused attention on queries (batch, heads, length, size); keys of another length in proportion."""
+        """Return the time of fused attention on queries (batch, heads, length, size), scaled by query / key length."""
         source = sizes.forward or sizes
         parts = [t for t in source.inputs if len(t.shape) == 4][:3]
         if len(parts) < 3 or (is_gradient(sizes) and sizes.forward is None) or dtype_name(parts[0]) == "float32":
@@ -176,23 +176,23 @@ class SizedTimes:
 
 
 def _is_unfused(sizes: Resized) -> bool:
-    """Whether the kernels of an operator, or of that whose gradient it is, are elementwise ones and plain reductions.
+    """Return whether an operator, or its forward operator, runs as elementwise kernels and plain reductions.
 
-    That is what ``passes`` beyond its own bytes say. Curves of norms and softmax are of kernels that do all in one.
+    More than one of ``passes`` indicates this. The norm and softmax curves come from fused kernels.
     """
     forward = () if sizes.forward is None else (sizes.forward.operator,)
     return any(passes_of(operator) > 1 for operator in (sizes.operator, *forward))
 
 
 def number_of(value: object) -> float:
-    """A positive number that an attribute gives; 1 where it gives none."""
+    """Return the attribute's value as a positive number, or 1 if it is not one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_KERNELS:
         return 1.0
     return float(value)
 
 
 def _sum(parts: list[TableTime | None]) -> TableTime | None:
-    """Times one after another, as sure as the least sure; None where one is not known."""
+    """Return the sum of the times, with the weakest evidence, or None if any time is unknown."""
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
@@ -200,15 +200,14 @@ def _sum(parts: list[TableTime | None]) -> TableTime | None:
     return TableTime(sum(part.us for part in known), least.evidence, least.source)
 
 
-# How much more than its data an operator of PyTorch moves, beside what its tensors say.
+# Memory traffic of PyTorch operators beyond their tensors.
 #
-# Counted on the algorithm: batch norm in training reads x for the statistics and again to normalise, and backward x
-# and dy twice each; it gives a block to each channel, so that few channels leave units idle (1.2 blocks a unit fill
-# the H100, as the bundled trace of ResNet-50 has it: with 64 channels it moves less than half as much a second as
-# with 256). Max pooling writes an index of 8 bytes an output, and backward walks over the windows of each input,
-# which takes as long as to move the gradient that it writes 8 times: measured, in the bundled traces of VGG-13 (7.8
-# times) and ResNet-50 (8.9).
-#: Passes over a tensor of the data's size, over those that its tensors count: forward, backward.
+# Counted from the algorithm: batch norm in training reads x for the statistics and again to normalise; backward reads
+# x and dy twice each. It uses one block per channel, so that few channels leave compute units idle. 1.2 blocks per unit
+# fill the H100: in the bundled ResNet-50 trace, 64 channels move less than half the bytes per second of 256. Max
+# pooling writes an 8-byte index per output. Its backward walks over the windows of each input, which takes as long as
+# moving the gradient it writes 8 times: measured in the bundled traces of VGG-13 (7.8 times) and ResNet-50 (8.9).
+#: Passes over a tensor of the data's size, relative to the passes that its tensors count: forward, backward.
 _BATCH_NORM = (3 / 2, 5 / 3)
 _BLOCKS_A_UNIT = 1.2
 _INDEX_BYTES = 8
@@ -216,7 +215,7 @@ _POOL_BACKWARD = 8
 
 
 def traffic(sizes: Resized, family: str, num_bytes: int, compute_units: int) -> float:
-    """What to multiply ``num_bytes``, the bytes that an operator's tensors have, by; 1 for most."""
+    """Return the ratio of the bytes an operator moves to ``num_bytes``, the size of its tensors; usually 1."""
     if family == "batch_norm" and sizes.inputs:
         shape = sizes.inputs[0].shape
         channels = shape[1] if len(shape) > 1 else 1
@@ -233,10 +232,10 @@ _ON_ROWS = ("layer_norm", "softmax")
 
 
 def operator_time(gpu: GpuSpec, sizes: Resized, amount: Work, precision: str) -> KernelTime | None:
-    """Time of an operator on ``gpu`` by its tables; None where they do not have its kind.
+    """Return the time of an operator from the tables of ``gpu``, or None if they lack its kind.
 
-    amount: its work. precision: of its arithmetic, as the data sheets name it; products have tables in float32 only,
-    convolutions in TF32, float16 and bfloat16 too. What only moves memory takes the time of its bytes in any precision.
+    amount: its work. precision: of its arithmetic, named as in data sheets. Products have tables in float32 only,
+    convolutions also in TF32, float16 and bfloat16. Memory-bound operators take their bytes' time in any precision.
     """
     family = family_of(kind_of(sizes.operator))
     if family == "conv":
@@ -252,9 +251,9 @@ def operator_time(gpu: GpuSpec, sizes: Resized, amount: Work, precision: str) ->
 
 
 def convolution_of(sizes: Resized) -> Convolution | None:
-    """The convolution that an operator is, or is the gradient of; None for others than two-dimensional ones.
+    """Return the convolution of an operator or its forward operator, or None if it is not two-dimensional.
 
-    Stride and padding are its attributes, else the smallest that make the output's size.
+    Stride and padding are guessed from the sizes of input, filter and output.
     """
     found = conv_tensors(sizes)
     source = (sizes.forward or sizes).operator
@@ -274,7 +273,7 @@ def convolution_of(sizes: Resized) -> Convolution | None:
 
 
 def _guess(size: int, taps: int, across: int) -> tuple[int, int]:
-    """Stride and padding with which ``taps`` over ``size`` make ``across``."""
+    """Return stride and padding that give ``across`` outputs from ``taps`` filter taps over ``size`` inputs."""
     stride = max(1, round(size / across))
     padding = max(0, -(-((across - 1) * stride + taps - size) // 2))
     return stride, padding
@@ -306,7 +305,7 @@ def _products(gpu: GpuSpec, sizes: Resized) -> KernelTime | None:
 
 
 def _product_of(x: Tensor, weight: Tensor, y: Tensor) -> tuple[int, int, int, int]:
-    """Batch, m, n, k: a weight of two dimensions serves all rows at once."""
+    """Return batch, m, n, k. A two-dimensional weight counts as one product of all rows."""
     n, k = (y.shape[-1] if y.shape else 1), x.shape[-1]
     if len(weight.shape) <= 2:
         return 1, elements(y) // max(1, n), n, k

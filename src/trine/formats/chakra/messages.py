@@ -1,6 +1,6 @@
-"""One trace file: length-prefixed messages, first the metadata, then the nodes; types of attributes are checked.
+"""Reader of one Chakra trace: length-prefixed messages, first the metadata, then the nodes. Attributes are typed.
 
-Process groups come from PyTorch's metadata node in a trace, or from a file beside the traces as ASTRA-sim takes it.
+Process groups come from PyTorch's metadata node in a trace, or from a separate file in ASTRA-sim's format.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from trine.errors import TraceError, nearest
 from trine.formats.chakra.schema import NODE_TYPES, classes
 from trine.workload.files import read_bytes, read_json, short
 
-#: Most nodes of one file, and most bytes of one message.
+#: Maximum nodes of one file, and maximum bytes of one message.
 MAX_NODES = 20_000_000
 MAX_MESSAGE_BYTES = 64 * 2**20
-#: Most nodes that are kept by their bytes.
+#: Maximum nodes cached by their bytes.
 MAX_KNOWN = 1_000_000
 _INTEGERS = frozenset(
     f"{sign}{width}_val" for sign in ("int", "uint", "sint", "fixed", "sfixed") for width in (32, 64)
@@ -28,7 +28,7 @@ _LISTS = frozenset(f"{sign}{width}_list" for sign in ("int", "uint", "sint", "fi
 
 
 class RawNode(NamedTuple):
-    """A node as the file has it; ``deps`` are data and control dependencies, each once, in order."""
+    """A node as stored in the file; ``deps``: data and control dependencies in order, without duplicates."""
 
     id: int
     name: str
@@ -65,7 +65,7 @@ class Attributes(Mapping[str, Any]):
         raise TraceError(f"{self._owner}: attribute {name[:60]!r} {why}", file=self._file)
 
     def integer(self, name: str, default: int | None = None, most: int = 2**53) -> int:
-        """A whole number from 0 to ``most``, of any integer type."""
+        """Return a whole number from 0 to ``most``, of any integer type."""
         if name not in self._found:
             if default is None:
                 self.fail(name, "is missing")
@@ -78,22 +78,22 @@ class Attributes(Mapping[str, Any]):
         return int(value)
 
     def text(self, name: str, default: str = "") -> str:
-        """A text."""
+        """Return a text, or ``default`` if missing."""
         kind, value = self._found.get(name, ("string_val", default))
         if kind != "string_val":
             self.fail(name, f"must be a text, is {kind}")
         return str(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; empty where there is none."""
+        """Return a list of texts; empty if missing."""
         return self._list(name, ("string_list",), "texts")
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """A list of whole numbers; empty where there is none."""
+        """Return a list of whole numbers; empty if missing."""
         return self._list(name, _LISTS, "whole numbers")
 
     def flags(self, name: str) -> tuple[bool, ...]:
-        """A list of truth values; empty where there is none."""
+        """Return a list of booleans; empty if missing."""
         return self._list(name, ("bool_list",), "truth values")
 
     def _list(self, name: str, kinds: Collection[str], words: str) -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ class Attributes(Mapping[str, Any]):
 
 
 class TraceFile(NamedTuple):
-    """A file's own attributes and its nodes, in the order of the file."""
+    """Attributes of a file, and its nodes in the order of the file."""
 
     path: Path
     attributes: Attributes
@@ -114,9 +114,9 @@ class TraceFile(NamedTuple):
 
 
 def read_file(path: Path, content: bytes | None = None, known: dict[bytes, RawNode] | None = None) -> TraceFile:
-    """Read one trace, plain or gzip (``content``: what :func:`read_bytes` gave for it).
+    """Read one trace, plain or gzip (``content``: the result of :func:`read_bytes` for it, if already read).
 
-    ``known`` keeps nodes by their bytes from file to file: most nodes of ranks that behave alike are equal.
+    ``known`` caches nodes by their bytes across files: identical ranks share most nodes.
 
     Raises TraceError: names the file and the node.
     """
@@ -199,10 +199,10 @@ def _messages(data: bytes, path: Path) -> Iterator[bytes]:
 
 #: Name of the metadata node whose input holds the groups.
 GROUPS_NODE = "## process_group:init ##"
-#: Names that mean all ranks where no group is called so.
+#: Names that mean all ranks unless a group has this name.
 WORLD = ("", "0")
 
-#: name of a group -> its ranks, in the order in which they take part
+#: name of a group -> its ranks, in group order
 Groups = Mapping[str, tuple[int, ...]]
 
 
@@ -215,9 +215,9 @@ def read_groups(path: Path, num_ranks: int) -> dict[str, tuple[int, ...]]:
 
 
 def node_groups(node: RawNode, num_ranks: int, path: Path) -> dict[str, tuple[int, ...]]:
-    """The groups that a metadata node defines; empty for a node about something else.
+    """Return the groups that a metadata node defines; empty for any other node.
 
-    PyTorch's list stands in its inputs behind two characters (``['`` or ``[[``) and before two. No ranks: all of them.
+    PyTorch's list follows two characters (``['`` or ``[[``) and precedes two. A group without ranks holds all ranks.
     """
     if node.name != GROUPS_NODE or not node.values:
         return {}
@@ -230,7 +230,7 @@ def node_groups(node: RawNode, num_ranks: int, path: Path) -> dict[str, tuple[in
 
 
 def group_text(groups: Groups) -> str:
-    """The inverse of :func:`node_groups`: the inputs of the metadata node."""
+    """Return the inputs of the metadata node: the inverse of :func:`node_groups`."""
     rows = [
         {"pg_name": name, "pg_desc": name, "ranks": list(ranks), "group_size": len(ranks)}
         for name, ranks in groups.items()
@@ -239,7 +239,7 @@ def group_text(groups: Groups) -> str:
 
 
 def resolve(name: str, groups: Groups, num_ranks: int, node: RawNode, path: Path) -> tuple[int, ...]:
-    """The ranks of the group of this name. Raises TraceError where it is not known."""
+    """Return the ranks of the group ``name``. Raises TraceError if it is unknown."""
     if name in groups:
         return groups[name]
     if name in WORLD:
@@ -249,7 +249,7 @@ def resolve(name: str, groups: Groups, num_ranks: int, node: RawNode, path: Path
 
 
 def merged(first: Groups, second: Groups, path: Path) -> dict[str, tuple[int, ...]]:
-    """All groups of both. Raises TraceError where they say different things of one name."""
+    """Return all groups of both. Raises TraceError if one name has different ranks in the two."""
     for name, ranks in second.items():
         if first.get(name, ranks) != ranks:
             raise TraceError(

@@ -1,6 +1,6 @@
-"""A job as Chakra traces, one file a rank: programs are encoded once, and what differs from rank to rank filled in.
+"""Writer of a job as Chakra traces, one file per rank. Each program is encoded once, then filled in for each rank.
 
-What readers of such traces cannot take is an error or a note before anything is written.
+Features that the traces' readers do not support are reported as errors or notes before any file is written.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from trine.outputs import OutputFolder
 from trine.units import format_bytes
 
 TARGETS = ("astra-sim", "chakra")
-#: Collectives that ASTRA-sim simulates; a broadcast it replays, at others it stops (Workload::issue_coll_comm).
+#: Collectives that ASTRA-sim simulates; it replays a broadcast, and stops at others (Workload::issue_coll_comm).
 _SIMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 def check_target(job: Job, prefix: str, target: str) -> tuple[str, ...]:
-    """Sentences about what the target does otherwise than trine.
+    """Return sentences about differences between the target and trine.
 
-    Raises PlanError: the first thing that it cannot express, and what to do about it.
+    Raises PlanError for the first feature that the target cannot express, with the remedy.
     """
     steps = [step for program in job.programs for step in program.steps]
     _check_schema(steps)
@@ -106,19 +106,19 @@ def _sized(axis: str, sizes: dict[str, int]) -> list[str]:
     return [name for name in axis.split("+") if sizes[name] > 1]
 
 
-#: Version of the schema that traces name.
+#: Schema version written to the traces.
 VERSION = "0.0.4"
-#: More bytes than this are refused unless asked for.
+#: Default limit on the total size of the traces.
 MAX_BYTES = 64 * 2**30
-#: About what filling a hole adds.
+#: Approximate bytes added by filling a hole.
 _HOLE_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChakraFiles:
-    """What was written: ``<prefix>.<rank>.et``, and the file of process groups where the job has any.
+    """Written files: ``<prefix>.<rank>.et``, and the file of process groups if the job has any.
 
-    ``notes``: what the simulator that the traces are for does otherwise than trine, one sentence each.
+    ``notes``: differences between the target simulator and trine, one sentence each.
     """
 
     prefix: str
@@ -137,15 +137,15 @@ def write_chakra(
     Parameters
     ----------
     prefix: path up to ``.<rank>.et``; its folder must exist.
-    target: ``astra-sim`` refuses what ASTRA-sim stops at, and gives process groups in ``<prefix>.groups.json`` only
-        (its ``--comm-group-configuration``); ``chakra`` writes all that the schema can hold, with a metadata node for
-        the groups besides.
-    max_bytes: refuse to write more.
+    target: ``astra-sim`` rejects nodes at which ASTRA-sim stops, and writes process groups to ``<prefix>.groups.json``
+        only (its ``--comm-group-configuration``); ``chakra`` writes everything that the schema can hold, and also adds
+        a metadata node for the groups.
+    max_bytes: limit on the total size.
 
     Raises
     ------
-    InputError: an unknown target, a prefix that cannot be written to, or traces of ranks that the job does not have.
-    PlanError: something that the target cannot express, or more than ``max_bytes``.
+    InputError: for an unknown target, an unwritable prefix, or existing traces of ranks that the job does not have.
+    PlanError: for a feature that the target cannot express, or more than ``max_bytes``.
     """
     text = os.fspath(prefix)
     if target not in TARGETS:
@@ -177,7 +177,7 @@ def write_chakra(
 
 
 def _check_place(prefix: str, num_ranks: int) -> None:
-    """Refuse a folder that is not there, and other traces of that name, which would be taken for ours."""
+    """Raise InputError for a missing folder, and for leftover traces that readers would attribute to this job."""
     if not Path(prefix).name or not Path(prefix).parent.is_dir():
         raise InputError("must be a path up to .<rank>.et, in a folder that exists", file=prefix)
     for beyond in (Path(f"{prefix}.{num_ranks}.et"), Path(f"{prefix}.{num_ranks}.et.gz"), Path(f"{prefix}.0.et.gz")):
@@ -190,7 +190,7 @@ def _check_place(prefix: str, num_ranks: int) -> None:
 
 
 def _write_groups(folder: OutputFolder, place: Path, groups: dict[str, list[int]]) -> Path | None:
-    """One group a line, or no file (and none of an earlier job) where there is no group."""
+    """Write one group per line; without groups, write no file and delete an earlier job's file."""
     if not groups:
         place.unlink(missing_ok=True)
         return None
@@ -201,7 +201,7 @@ def _write_groups(folder: OutputFolder, place: Path, groups: dict[str, list[int]
 
 
 class _JobWriter:
-    """Templates of all programs, and how to fill them for a rank."""
+    """Templates of all programs, which it fills in for each rank."""
 
     def __init__(self, job: Job, *, has_metadata: bool) -> None:
         self._job, self._grid = job, RankGrid(job.axes)
@@ -235,7 +235,7 @@ class _JobWriter:
             first += len(members)
 
     def expected_bytes(self) -> int:
-        """About how many bytes all files have."""
+        """Return the approximate total size of all files."""
         per_program = [
             len(self._head)
             + sum(len(part) if isinstance(part, bytes) else len(part.head) + _HOLE_BYTES for part in template.parts)
@@ -245,12 +245,12 @@ class _JobWriter:
         return int(sum(size * count for size, count in zip(per_program, counts.tolist(), strict=True)))
 
     def num_nodes(self, rank: int) -> int:
-        """How many nodes the file of a rank has."""
+        """Return the number of nodes in the file of a rank."""
         own = self._templates[self._job.program_of[rank]].num_nodes
         return own + (1 if self._has_metadata and self._members else 0)
 
     def groups(self) -> dict[str, list[int]]:
-        """All process groups by name."""
+        """Return all process groups by name."""
         return {
             str(first + index): group
             for first, members in self._members.values()
@@ -258,7 +258,7 @@ class _JobWriter:
         }
 
     def file(self, rank: int) -> Iterator[bytes]:
-        """The file of one rank, part by part."""
+        """Yield the file of one rank, part by part."""
         yield self._head
         if self._has_metadata and self._members:
             own = {str(self._group_of[axis][rank]): tuple(self._grid.group(rank, axis)) for axis in self._members}
@@ -278,7 +278,7 @@ class _JobWriter:
                 yield template.framed(part.head + self._message(rank, part.step, ends))
 
     def _message(self, rank: int, step: Send | Recv, ends: dict[tuple[Peer, bool], tuple[int, bytes]]) -> bytes:
-        """Both ends of a message, and for a receive its bytes; ``ends`` keeps what was encoded for this rank."""
+        """Encode both ends of a message, and a receive's bytes; ``ends`` caches the encoded ends for this rank."""
         key = step.peer, isinstance(step, Send)
         if key not in ends:
             other = self._grid.resolve(rank, step.peer)

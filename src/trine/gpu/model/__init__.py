@@ -1,7 +1,7 @@
-"""The inside of a GPU as the load-store level sees it: sizes, latencies and rates, and where each stands in a file.
+"""GPU model of the load-store level: sizes, latencies and rates inside a GPU, and their names in files.
 
-What each number does: docs/design/gpu-model.md. Times are picoseconds, rates bytes/s. ``files`` (presets, reading and
-writing), ``options`` (numbers replaced), ``check`` (whether they go together), ``derived`` (what follows on paper).
+Meaning of each number: docs/design/gpu-model.md. Times are picoseconds, rates bytes/s. Submodules: ``files`` (presets,
+reading and writing), ``options`` (overrides), ``check`` (consistency), ``derived`` (closed-form estimates).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from trine.units import format_bandwidth, format_bytes, format_clock, format_tim
 MESH, CROSSBAR = "mesh", "crossbar"
 FIFO, FAIR = "fifo", "fair"
 INTERLEAVED, HASHED = "interleaved", "hashed"
-#: Who posts dmas that cross NICs.
+#: Initiator of dmas that cross NICs.
 BY_GPU, BY_PROXY = "gpu", "proxy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noc:
-    """What joins CUs, memory channels and I/O ports inside the GPU.
+    """On-chip network between CUs, memory channels and I/O ports.
 
     ``mesh``: ``rows`` x ``cols`` routers, XY routing (first along the row), one link each way between neighbours.
-    CUs are dealt out evenly over all routers in order; channels to the routers of the top and bottom row, ports to
-    those of the left and right column (both alternately in order). ``crossbar``: one hop; each CU, channel and port
-    has a link in and a link out.
-    ``bytes_per_s``: of each link; ``hop_ps``: latency of a router and the wire behind it, or of the crossbar.
+    CUs are spread evenly over all routers in order. Channels attach to the routers of the top and bottom row, ports to
+    the left and right column (both alternately in order). ``crossbar``: one hop; each CU, channel and port has a link
+    in and a link out.
+    ``bytes_per_s``: of each link; ``hop_ps``: latency of a router and its outgoing wire, or of the crossbar.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Noc:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemorySystem:
-    """``num_channels`` channels of ``bytes_per_s`` each; an access takes ``latency_ps`` beside its serialisation.
+    """``num_channels`` channels of ``bytes_per_s`` each; an access takes ``latency_ps`` plus its serialisation.
 
     Addresses change channel every ``interleave_bytes``.
     """
@@ -54,11 +54,11 @@ class MemorySystem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class L2:
-    """One slice at each memory channel: ``capacity_bytes`` in all, ``ways`` lines a set, least recently used replaced.
+    """L2 cache, one slice per memory channel: ``capacity_bytes`` in total, ``ways`` lines per set, LRU replacement.
 
-    A hit takes ``latency_ps`` beside its serialisation at ``bytes_per_s`` (of a slice); a miss takes that and the
-    memory access. Stores write back and allocate; lines written back cost their memory channel bandwidth only.
-    ``far_ps``: what semaphores, flagged lines and stores take longer whose line is at home in the half far from the CU.
+    A hit takes ``latency_ps`` plus its serialisation at ``bytes_per_s`` (per slice); a miss adds the memory access.
+    Stores write back and allocate; a write-back only uses bandwidth of its memory channel.
+    ``far_ps``: extra time of semaphores, flagged lines and stores if the line's home is in the half far from the CU.
     """
 
     capacity_bytes: int
@@ -70,9 +70,10 @@ class L2:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
-    """I/O ports to the fabric. ``latency_ps``: each passage, out or in. ``interleave_bytes``: how often consecutive
-    addresses change port. ``choice``: ``interleaved`` (address / interleave_bytes modulo ports) or ``hashed``.
-    ``arbitration``: of requests that wait for a port out of the GPU, ``fifo``, or ``fair``: control and data in turns.
+    """I/O ports to the fabric. ``latency_ps``: each passage, out or in. ``interleave_bytes``: consecutive bytes per
+    port. ``choice``: ``interleaved`` (address / interleave_bytes modulo ports) or ``hashed``.
+    ``arbitration``: order of requests waiting for a port out of the GPU: ``fifo``, or ``fair`` (control and data take
+    turns).
     """
 
     count: int
@@ -84,9 +85,9 @@ class Ports:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Monitor:
-    """Wavefronts that wait for a semaphore sleep until its line is written (SyncMon; docs/design/replay.md).
+    """Monitor that lets waiting wavefronts sleep until a semaphore's line is written (SyncMon; docs/design/replay.md).
 
-    capacity: wavefronts of a GPU that may sleep at a time, others poll. wakeup_ps: from the write to the next request.
+    capacity: sleeping wavefronts of a GPU at a time; the others poll. wakeup_ps: from the write to the next request.
     """
 
     capacity: int
@@ -95,11 +96,11 @@ class Monitor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nic:
-    """How puts come to a NIC. ``initiator``: ``gpu``: a thread of the GPU writes the descriptor and rings the doorbell;
-    ``proxy``: it tells a thread of the CPU, which does.
+    """Submission of puts to a NIC. ``initiator``: with ``gpu``, a GPU thread writes the descriptor and rings the
+    doorbell; with ``proxy``, a CPU thread does so on the GPU's request.
 
-    latency_ps, proxy_ps: of either, from the dma operation to the first packet at the GPU's first link. interval_ps,
-    proxy_interval_ps: of either, between two dmas of one GPU.
+    latency_ps, proxy_ps: from the dma operation to the first packet at the GPU's first link, for either initiator.
+    interval_ps, proxy_interval_ps: between two dmas of one GPU, for either initiator.
     """
 
     latency_ps: int
@@ -118,23 +119,21 @@ class Nic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuModel(OneLine):
-    """One GPU.
+    """Model of one GPU.
 
-    cycle_ps: of the CUs' clock. num_cus; workgroups_per_cu, wavefronts_per_cu: room of each. line_bytes: a wavefront
-    request. header_bytes: beside the data of each message; a message without data has only that. unroll: requests of a
-    wavefront in flight, where the program does not say. max_outstanding: requests of a CU in flight. issue_cycles:
-    between requests that a CU issues. reduce_bytes_per_cycle: of a CU. posted_stores: a store frees its slot
-    when it has left through the port (or been accepted by the memory channel of its own GPU); False: when it is
-    acknowledged. launch_ps: from when a kernel may start to its first workgroup; dispatch_ps: between workgroups that
-    the GPU starts; barrier_ps: of the wavefronts of a workgroup; fence_ps: of a fence, beside
-    what it waits for; poll_ps: None: a wait for a semaphore is answered by
-    the memory when it is released; else the wavefront reads it again that long after each answer that was not enough.
-    poll_turn_ps: of each such read beside, one after the other in a CU: the instructions of the loop around it.
-    issue_seed: None: wavefronts of a CU that are ready issue in turns; else a seed: which one does is drawn.
-    monitor: needs poll_ps, for those that find it full. packet_bytes, packet_header_bytes: of NICs and copy engines;
-    dma_ps: from the request to the first packet. nic: of dmas that cross NICs; None: as copy engines.
-    evidence: of each field or group of fields, ``measured``, ``modelled`` or ``assumed``; sources: in words; notes:
-    what the model leaves out.
+    cycle_ps: clock cycle of the CUs. num_cus: number of CUs; workgroups_per_cu, wavefronts_per_cu: capacity of each CU.
+    line_bytes: a wavefront request. header_bytes: added to the data of each message; a message without data has only
+    the header. unroll: requests of a wavefront in flight, unless the program sets them. max_outstanding: requests of a
+    CU in flight. issue_cycles: between requests of a CU. reduce_bytes_per_cycle: per CU. posted_stores: a store frees
+    its slot when it leaves through the port (or the local memory channel accepts it); False: when it is acknowledged.
+    launch_ps: from a kernel's release to its first workgroup. dispatch_ps: between workgroups that the GPU starts.
+    barrier_ps: of the wavefronts of a workgroup. fence_ps: of a fence, besides its wait. poll_ps: delay from an
+    unsuccessful read of a semaphore to the next read; None: the memory answers a wait when the semaphore is released.
+    poll_turn_ps: loop instructions around each repeated read, serialised within a CU. issue_seed: seed of a random
+    issue order among a CU's ready wavefronts; None: round robin. monitor: needs poll_ps for wavefronts that find it
+    full. packet_bytes, packet_header_bytes: of NICs and copy engines. dma_ps: from the request to the first packet.
+    nic: for dmas that cross NICs; None: as copy engines. evidence: ``measured``, ``modelled`` or ``assumed`` per field
+    or group of fields. sources: text per field or group. notes: effects that the model leaves out.
     """
 
     name: str
@@ -171,8 +170,8 @@ class GpuModel(OneLine):
 
 
 class ModelField(NamedTuple):
-    """``path``: in files, errors, evidence and sources; ``attribute``: of :class:`GpuModel`; ``unit``: time, bytes,
-    rate, clock, or empty for plain values."""
+    """Field of the model. ``path``: name in files, errors, evidence and sources; ``attribute``: of :class:`GpuModel`;
+    ``unit``: time, bytes, rate, clock, or empty for plain values."""
 
     path: str
     attribute: str
@@ -230,18 +229,18 @@ FIELDS = (
     ModelField("nic.proxy_interval", "nic.proxy_interval_ps", "time", "between dmas that a proxy thread posts"),
 )
 PATHS = tuple(entry.path for entry in FIELDS)
-#: What a GPU may lack; ``none`` in a file.
+#: Optional parts of a GPU; ``none`` in a file.
 OPTIONAL = ("l2", "monitor", "nic")
 #: ``memory`` stands for all of ``memory.channels``, ``memory.bandwidth``, ...
 GROUPS = tuple(dict.fromkeys(path.split(".")[0] for path in PATHS if "." in path))
 
-#: What fields that most models do not have are then; it is not shown.
+#: Default values of fields that most models do not use; defaults are not shown.
 _RARE = {"noc.rows": 0, "noc.cols": 0, "l2.far": 0, "cus.issue_seed": None, "kernels.poll_turn": 0}
 _FORMATS = {"time": format_time, "bytes": format_bytes, "rate": format_bandwidth, "clock": format_clock}
 
 
 def values(model: GpuModel) -> Iterator[tuple[ModelField, int | str | bool | None]]:
-    """The fields that this model has, in order, with their values."""
+    """Yield the fields of this model, in order, with their values."""
     for entry in FIELDS:
         group = entry.path.partition(".")[0]
         if group in OPTIONAL and getattr(model, group) is None:
@@ -252,7 +251,7 @@ def values(model: GpuModel) -> Iterator[tuple[ModelField, int | str | bool | Non
 
 
 def shown(field: ModelField, value: int | str | bool | None) -> str:
-    """A value for people, with its unit."""
+    """Return a value as text with its unit."""
     if value is None:
         return "none"
     if isinstance(value, bool):

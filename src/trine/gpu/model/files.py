@@ -1,4 +1,4 @@
-"""GPU models by name (presets/gpu_models/*.yaml) or from a file, which may stand on another; and as a file."""
+"""Reading and writing of GPU models: presets (presets/gpu_models/*.yaml), or files, optionally with a base."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @cache
 def known_gpu_models() -> tuple[str, ...]:
-    """Names of the GPU models that come with trine, sorted; they are names of GPUs (``trine.cluster.known_gpus``)."""
+    """Return the sorted names of trine's GPU models; they are GPU names (``trine.cluster.known_gpus``)."""
     return preset_names(_FOLDER)
 
 
 def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
-    """Return the inside of a GPU by its name (also what drivers call it), or read a file (docs/formats/gpu-model.md).
+    """Return a GPU model by the GPU's name (or driver name), or from a file (docs/formats/gpu-model.md).
 
     Anything with a path separator or one of the suffixes .yaml, .yml and .json is a file.
 
-    Raises SpecError: unknown name (names the nearest), a file that cannot be read, or numbers that do not go together.
+    Raises SpecError for an unknown name (with the nearest one), an unreadable file, or inconsistent numbers.
     """
     name = os.fspath(name_or_path)
     if not isinstance(name_or_path, str) or _is_path(name):
@@ -69,9 +69,9 @@ def load_gpu_model(name_or_path: str | os.PathLike[str]) -> GpuModel:
 
 
 def gpu_model_of(cluster: Cluster, group: Sequence[int]) -> GpuModel:
-    """The model of the GPUs of a group (device indices), which must be of one kind.
+    """Return the model of a group's GPUs (device indices), which must be of one kind.
 
-    Raises PlanError: GPUs of several kinds, or without a name. SpecError: trine knows nothing of their inside.
+    Raises PlanError for mixed or unnamed GPUs, and SpecError if trine has no model of them.
     """
     names = {cluster.devices[device].gpu for device in group}
     if len(names) != 1 or None in names:
@@ -90,7 +90,7 @@ def _is_path(name: str) -> bool:
 
 
 def _preset_name(name: str) -> str | None:
-    """The preset of this name, or of the GPU that has it among its names."""
+    """Return the preset of this name or GPU alias, or None."""
     plain = " ".join(name.lower().split())
     if plain in known_gpu_models():
         return plain
@@ -102,7 +102,7 @@ def _preset_name(name: str) -> str | None:
 
 
 def _nearest(name: str) -> str:
-    """As ``nearest``, also of what else GPUs are called; what ``name`` contains comes first ("nvidia h100 nvl")."""
+    """Suggest a name like ``nearest``, aliases included; names inside ``name`` come first ("nvidia h100 nvl")."""
     plain, models = name.lower(), known_gpu_models()
     names = (*models, *(alias.lower() for model in models for alias in load_gpu(model).aliases))
     inside = sorted((known for known in names if known in plain), key=len, reverse=True)
@@ -121,7 +121,7 @@ def _read(path: Path) -> GpuModel:
     data, origins = layered(path, _base)
     spec = check(file_schema(), data, path)
     model = to_model(spec, spec.name or path.stem, {}, {})
-    said = {field.path for field, _ in values(model)}  # a field that takes away what its base has needs no source
+    said = {field.path for field, _ in values(model)}  # a field that removes a base's field needs no source
     evidence = {key: word for key, (word, _) in origins.items() if key in said}
     sources = {key: text for key, (_, text) in origins.items() if key in said}
     return check_model(replace(model, evidence=evidence, sources=sources), path)
@@ -139,17 +139,17 @@ def _base(base: object, path: Path) -> Path:
     return _FOLDER / f"{name}.yaml"
 
 
-#: Of each field: evidence and source.
+#: Evidence and source of each field.
 Origins = dict[str, tuple[str, str]]
 FindBase = Callable[[object, Path], Path]
 
 
 def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
-    """What a file says, on top of what its base says; and where each number comes from.
+    """Return a file's data merged over its base, and the origin of each number.
 
-    ``find_base``: the file that the word after ``base:`` means, in a file.
+    ``find_base``: resolves the value of ``base:`` in a file to the base's path.
 
-    Raises SpecError: a file that cannot be read, bases without end, or notes on fields that a file does not set.
+    Raises SpecError for an unreadable file, a cycle of bases, or notes on fields that a file does not set.
     """
     data: dict[str, Any] | None = None
     origins: Origins = {}
@@ -169,7 +169,7 @@ def layered(path: Path, find_base: FindBase) -> tuple[object, Origins]:
 
 
 def _merged(under: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """``own`` over ``under``; groups field by field. Rows and columns go with a mesh that is one no more."""
+    """Merge ``own`` over ``under``, groups field by field. A crossbar over a mesh drops the mesh's rows and columns."""
     data = {**under, **own, "sources": {}, "evidence": {}, "name": own.get("name")}
     for group in GROUPS:
         below, above = under.get(group), own.get(group)
@@ -183,7 +183,7 @@ def _merged(under: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(data: Mapping[str, Any]) -> set[str]:
-    """The paths of the fields that a file sets."""
+    """Return the paths of the fields that a file sets."""
     found = {path for path in PATHS if "." not in path and path in data}
     for group in GROUPS:
         if isinstance(data.get(group), Mapping):
@@ -192,7 +192,7 @@ def _fields(data: Mapping[str, Any]) -> set[str]:
 
 
 def _origins(own: Mapping[str, Any], path: Path) -> Origins:
-    """Evidence and source of each field that this file sets: its own entry, else that of its group, else assumed."""
+    """Return evidence and source of each field this file sets: the field's entry, else its group's, else assumed."""
     fields = _fields(own)
     notes = {}
     for key in ("evidence", "sources"):
@@ -231,7 +231,7 @@ def _check_words(evidence: Mapping[str, str], path: Path) -> None:
 
 
 def to_dict(model: GpuModel) -> dict[str, Any]:
-    """The model as a file holds it (docs/formats/gpu-model.md), without a base."""
+    """Return the model as file content (docs/formats/gpu-model.md), without a base."""
     data: dict[str, Any] = {"name": model.name}
     if model.notes:
         data["notes"] = model.notes
@@ -268,10 +268,10 @@ _UNITS: dict[str, Any] = {
     "rate": Bandwidth,
     "clock": Annotated[int, BeforeValidator(lambda value: parse_cycle(value))],
 }
-#: Fields that are no plain counts or quantities.
+#: Types of fields that are not plain counts or quantities.
 _KINDS: dict[str, Any] = {
     **{path: Literal[words] for path, words in WORDS.items()},
-    "noc.rows": _Count | None,  # of a mesh only
+    "noc.rows": _Count | None,  # only for a mesh
     "noc.cols": _Count | None,
     "cus.posted_stores": bool,
     "cus.issue_seed": Annotated[int, Field(ge=0, le=MAX_COUNT)] | None,
@@ -288,7 +288,7 @@ _DEFAULTS = {
 
 
 class GpuModelFile(Spec):
-    """A whole file, after what it inherits from its ``base`` has been filled in, but for its fields."""
+    """Top-level entries of a file merged with its base, without the model's fields."""
 
     name: str | None = None
     base: str | None = None
@@ -299,7 +299,7 @@ class GpuModelFile(Spec):
 
 @cache
 def file_schema() -> type[GpuModelFile]:
-    """:class:`GpuModelFile` with all fields, in their groups."""
+    """Return :class:`GpuModelFile` with all fields, in their groups."""
     groups: dict[str, dict[str, Any]] = {}
     for field in FIELDS:
         group, _, name = field.path.rpartition(".")
@@ -307,7 +307,7 @@ def file_schema() -> type[GpuModelFile]:
     entries = groups.pop("")
     for group, fields in groups.items():
         section: Any = make_spec(f"{group.title()}Spec", Spec, fields)
-        if group in OPTIONAL:  # ``none`` in a file takes away what its base has
+        if group in OPTIONAL:  # ``none`` in a file removes the base's group
             absent = BeforeValidator(lambda value: None if value == "none" else value)
             entries[group] = (Annotated[section | None, absent], None)
         else:
@@ -320,7 +320,7 @@ def _kind(field: ModelField) -> Any:
 
 
 def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: dict[str, str]) -> GpuModel:
-    """The model that a file describes; ``evidence`` and ``sources`` by path, worked out by the caller."""
+    """Return the model that a file describes; the caller computes ``evidence`` and ``sources`` by path."""
     groups: dict[str, dict[str, Any]] = {
         "": {},
         "noc": {},

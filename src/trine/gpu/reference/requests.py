@@ -1,7 +1,7 @@
-"""The plain-Python twin: the life of a request, from its CU through GPU and fabric to a memory, and its answer back.
+"""Reference engine in plain Python: a request's path from its CU to a memory, and the path of its answer.
 
-In this order: the request; the servers on its path; how a message goes from one to the next; the memory (channels, L2,
-semaphores) that it reaches; the monitor table, on whose lines wavefronts sleep (docs/design/replay.md).
+Order of the module: the request; the servers on its path; the trip from server to server; the memory at its end
+(channels, L2, semaphores); the monitor table of lines that sleeping wavefronts watch (docs/design/replay.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trine.gpu.reference.events import MESSAGES, Action, Agenda, FairServer, Key
 from trine.gpu.system import GpuSystem
 from trine.units import transfer_ps
 
-#: Messages are told apart by the number of their request among those of its wavefront slot, modulo this.
+#: Request numbers count up per wavefront slot, modulo this; they identify messages.
 NUMBERS = 1 << 14
 
 
@@ -29,10 +29,10 @@ NUMBERS = 1 << 14
 class Request:
     """One cache line, or one operation on a semaphore.
 
-    kind: LOAD, STORE, ACQUIRE or RELEASE. rank: that asks, as it is simulated; peer: whose memory is meant; gpu,
-    target: the simulated GPUs of both, -1: replayed. wave_slot: of the wavefront in its GPU; number: of the request
-    there. semaphore: of an ACQUIRE, RELEASE or flagged line, else -1; amount: what it takes or adds. adds: a STORE that
-    adds its line to what is there.
+    kind: LOAD, STORE, ACQUIRE or RELEASE. rank: the simulated rank that sends the request. peer: the rank that owns the
+    memory. gpu, target: the simulated GPUs of rank and peer, -1 if replayed. wave_slot: the wavefront's slot in its
+    GPU; number: the request's number in that slot. semaphore: for an ACQUIRE, RELEASE or flagged line, else -1; amount:
+    the count it takes or adds. adds: whether a STORE adds its line to the memory's contents.
     """
 
     kind: int
@@ -60,17 +60,17 @@ class Request:
         return self.kind == LOAD and self.semaphore >= 0
 
     def go_back(self, messages: Messages) -> None:
-        """The answer leaves the memory now; to a replayed peer, up to its first lane."""
+        """Send the answer from the memory now; an answer to a replayed peer ends at its first lane."""
         MessageTrip(messages, self, is_answer=True).go(0, messages.agenda.now, None)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class OwnRequest(Request):
-    """A request of a wavefront that is simulated, and what the wavefront is told of it.
+    """Request of a simulated wavefront, with callbacks to that wavefront.
 
-    ordinal: its number among the requests of its slot to other GPUs. denied_at: releases that its memory had seen when
-    it refused, -1: not refused, or woken since. is_armed: a monitor watches for it; is_woken: that has seen a write;
-    is_back: its answer had come when neither had happened, so it sleeps.
+    ordinal: its number among the slot's requests to other GPUs. denied_at: number of releases at its memory when the
+    memory denied the request, -1 if not denied or woken since. is_armed: whether a monitor watches for it. is_woken:
+    whether that monitor saw a write. is_back: whether the answer came before any write, so that the wavefront sleeps.
     """
 
     issued_ps: int
@@ -81,7 +81,7 @@ class OwnRequest(Request):
     is_back: bool = False
 
     def set_out(self, messages: Messages) -> None:
-        """The CU issues it now."""
+        """Issue the request from the CU now."""
         then = messages.memories[self.target].reached if self.target >= 0 else messages.crossed
         MessageTrip(messages, self, is_answer=False).go(0, messages.agenda.now, partial(then, self))
 
@@ -90,19 +90,19 @@ class OwnRequest(Request):
 
     @abstractmethod
     def answered(self) -> None:
-        """The answer is back at the CU."""
+        """Handle the answer's arrival at the CU."""
 
     @abstractmethod
     def posted(self) -> None:
-        """The store or release has left its GPU, or its own memory has it."""
+        """Handle that the store or release has left its GPU, or reached the GPU's own memory."""
 
     @abstractmethod
     def woken(self) -> None:
-        """A monitor has seen a write, and the answer that sent the request to sleep is back."""
+        """Handle a write that the monitor saw after the answer put the wavefront to sleep."""
 
 
 class RequestCounters:
-    """Of one GPU; as in GpuRecords."""
+    """Request counters of one GPU, with the names of GpuRecords."""
 
     def __init__(self) -> None:
         self.loads = self.stores = self.acquires = self.releases = self.polls = self.load_latency_ps = 0
@@ -121,7 +121,7 @@ class RequestCounters:
 
 
 class PathStop(NamedTuple):
-    """A server on a path, and ``after_ps`` to the next; ``home``: the rank whose server it is, -1: nobody's."""
+    """Server on a path, ``after_ps`` before the next. ``home``: the rank that owns the server, -1 if shared."""
 
     server: Server
     bytes_per_s: int
@@ -130,7 +130,7 @@ class PathStop(NamedTuple):
 
 
 class PathEnd(NamedTuple):
-    """Where a message begins or ends: CU, channel or port ``number`` of a GPU (-1: replayed), which is ``rank``."""
+    """Start or end of a message: the CU, channel or port ``number`` of ``rank``'s GPU (gpu -1: replayed)."""
 
     gpu: int
     rank: int
@@ -139,10 +139,10 @@ class PathEnd(NamedTuple):
 
 
 class MessagePath(NamedTuple):
-    """The stops of a message, in order.
+    """Stops of a message, in order.
 
-    first_lane: which of them is the first lane; port: the first behind the lanes, into the other GPU (as many as there
-    are: what is there is not simulated). Both -1 inside a GPU.
+    first_lane: index of the first lane. port: index of the first stop after the lanes, inside the other GPU; equal to
+    the number of stops if that GPU is not simulated. Both are -1 for messages inside a GPU.
     """
 
     stops: tuple[PathStop, ...]
@@ -151,7 +151,7 @@ class MessagePath(NamedTuple):
 
 
 class Interconnect:
-    """All servers of the machine, and which of them a message passes."""
+    """All servers of the machine, and the path of each message through them."""
 
     def __init__(self, system: GpuSystem, agenda: Agenda) -> None:
         self.system, self.agenda = system, agenda
@@ -164,7 +164,7 @@ class Interconnect:
         self._uncached = [(b.base, b.base + b.size_bytes) for b in system.program.buffers if b.uncached]
 
     def key(self, request: Request, home: int) -> Key:
-        """Where the message is in the order of one instant, at a server of the GPU ``home``."""
+        """Return the message's sort key among events of the same instant, at a server of the GPU ``home``."""
         away = self.away(request.rank, request.peer, home)
         return (MESSAGES, away, request.wave_slot, request.number, request.rank)
 
@@ -177,11 +177,11 @@ class Interconnect:
         return address // self.model.memory.interleave_bytes % self.model.memory.num_channels
 
     def is_cached(self, address: int) -> bool:
-        """Whether the address is one of the L2, if there is one."""
+        """Return whether the L2 caches the address; False on a GPU without an L2."""
         return self.model.l2 is not None and not any(first <= address < end for first, end in self._uncached)
 
     def path(self, request: Request, *, is_answer: bool) -> MessagePath:
-        """From the CU to the memory, or back."""
+        """Return the request's path from the CU to the memory, or the answer's path back."""
         cu = PathEnd(request.gpu, request.rank, CU, request.cu)
         memory = PathEnd(request.target, request.peer, CHANNEL, self.channel(request.address))
         source, target = (memory, cu) if is_answer else (cu, memory)
@@ -190,7 +190,7 @@ class Interconnect:
         number, path = self.fabric_path(source.rank, target.rank, request.address)
         key = source, target, number
         if key not in self._known:
-            hops = path.hops if target.gpu >= 0 else path.hops[:1]  # nothing is simulated behind
+            hops = path.hops if target.gpu >= 0 else path.hops[:1]  # a replayed peer ends at the first lane
             out = self.within(source, source._replace(kind=PORT, number=path.port_out))
             into = self.within(target._replace(kind=PORT, number=path.port_in), target)
             stops = (*out, *(self.lane(hop) for hop in hops), *into)
@@ -198,14 +198,14 @@ class Interconnect:
         return self._known[key]
 
     def fabric_path(self, source: int, target: int, address: int) -> tuple[int, FabricPath]:
-        """The path between two ranks that a line takes, and its number."""
+        """Return the number and the path that the line at ``address`` takes between two ranks."""
         paths = self.system.fabric.paths(source, target)
         ports = self.model.ports
         number = path_of_address(address, ports.interleave_bytes, ports.choice, len(paths))
         return number, paths[number]
 
     def lane(self, hop: LaneHop) -> PathStop:
-        """A lane of a link, as the link that stands for it has it."""
+        """Return a link's lane as a stop; folded links share the server of their representative."""
         server = self.server_of_lane(hop.link, hop.lane)
         return PathStop(server, hop.bytes_per_s, hop.after_ps, int(self.system.link_home[hop.link]))
 
@@ -216,13 +216,13 @@ class Interconnect:
         return self.lanes[image, lane]
 
     def _is_fair(self, link: int) -> bool:
-        """Links out of GPUs are, where the model says so."""
+        """Return whether the link arbitrates fairly: links out of GPUs do if the model's arbitration is fair."""
         fabric = self.system.fabric
         is_out = int(fabric.cluster.link_table.source[link]) in fabric.group
         return self.model.ports.arbitration == FAIR and is_out
 
     def within(self, source: PathEnd, target: PathEnd) -> tuple[PathStop, ...]:
-        """Between two ends of one GPU; a host has nothing inside."""
+        """Return the stops between two ends in one GPU; empty for a host or a replayed GPU."""
         if source.gpu < 0 or self.system.is_host(source.gpu):
             return ()
         servers = self.inside[source.gpu]
@@ -232,14 +232,14 @@ class Interconnect:
         )
 
 
-# From one server to the next
+# Trips from server to server
 
 
 class Messages:
-    """Sends requests to memories and answers back.
+    """Transport of requests to memories, and of answers back.
 
-    memories: of each GPU. crossed: told of each request that has left for a replayed peer; request_came, answer_came:
-    of each that comes out of the port of another GPU. All are set before the run.
+    memories: one for each GPU. crossed: called for each request that has left for a replayed peer. request_came,
+    answer_came: called for each message that leaves the port of another GPU. All are set before the run.
     """
 
     def __init__(self, interconnect: Interconnect) -> None:
@@ -250,18 +250,18 @@ class Messages:
         self.answer_came: Callable[[Request], None]
 
     def enter(self, request: Request, at_port: bool) -> None:
-        """A request of a replayed peer: now at the port of the GPU, or at the first lane to it."""
+        """Start a replayed peer's request now, at the port of the target GPU or at the first lane to it."""
         trip = MessageTrip(self, request, is_answer=False)
         then = partial(self.memories[request.target].reached, request)
         trip.go(trip.path.port if at_port else 0, self.agenda.now, then)
 
     def answer(self, request: Request) -> None:
-        """It leaves the memory now, if there is to be one."""
+        """Send the answer from the memory now, if the request has an answer."""
         if request.is_answered:
             request.go_back(self)
 
     def answer_from_outside(self, request: OwnRequest, time_ps: int) -> None:
-        """The answer of a replayed peer will be at the port of the GPU."""
+        """Schedule a replayed peer's answer to reach the port of the GPU at ``time_ps``."""
         trip = MessageTrip(self, request, is_answer=True)
         trip.go(trip.path.port, time_ps, request.answered)
 
@@ -270,9 +270,9 @@ class Messages:
 
 
 class MessageTrip:
-    """A request on its way to the memory, or its answer on its way back: one event for each server, and the end.
+    """Trip of a request to the memory, or of its answer back: one event for each server and one for the end.
 
-    home: the rank of the end. posts_at: the stop at which a store or release has left its GPU when it has been served.
+    home: the rank at the end. posts_at: the stop that a store or release passes to leave its GPU.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class MessageTrip:
             self.posts_at, self.posted = self.path.first_lane, request.posted
 
     def go(self, i: int, time_ps: int, then: Action | None) -> None:
-        """Be at stop ``i`` at ``time_ps``; ``then`` happens at the end (None: it vanishes there)."""
+        """Reach stop ``i`` at ``time_ps``; run ``then`` at the end of the path (None: drop the message there)."""
         stops = self.path.stops
         if i < len(stops):
             self.messages.at(time_ps, self.request, stops[i].home, partial(self._visit, i, then))
@@ -296,7 +296,7 @@ class MessageTrip:
             self.at_end(time_ps, then)
 
     def at_end(self, time_ps: int, then: Action | None) -> None:
-        """It will be at the end of its path."""
+        """Schedule ``then`` at the end of the path, at ``time_ps``."""
         if then is not None:
             self.messages.at(time_ps, self.request, self.home, partial(self._end, then))
 
@@ -333,14 +333,14 @@ class GpuMemory:
         self.interconnect = messages.interconnect
         self.monitors = MonitorTable(self.interconnect.system, gpu, counters)
         self.values = self.interconnect.system.program.semaphores[gpu].tolist()
-        #: who waits for each semaphore, in order of arrival
+        #: requests that wait for each semaphore, in order of arrival
         self.waiting: dict[int, deque[Request]] = {}
         self.tags = CacheTags(self.interconnect)
-        #: how often a semaphore has been released
+        #: number of releases, over all semaphores
         self.num_releases = 0
 
     def reached(self, request: Request) -> None:
-        """It is at its channel, or at the slice of the L2 there; what the memory of a host takes is in links to it."""
+        """Serve a request at its channel or L2 slice; a host's memory time is included in the links to it."""
         if self.interconnect.system.is_host(self.gpu):
             has_it = partial(self._has_it, request)
             if request.semaphore < 0:
@@ -366,9 +366,9 @@ class GpuMemory:
         self._serve(layout.first_slice + channel, request, l2.latency_ps + self._far_ps(request), done)
 
     def _far_ps(self, request: Request) -> int:
-        """What others wrote, or are to see, is read and written in the half of the L2 in which the line is at home.
+        """Return the extra latency of the far L2 half; for requests from other GPUs the links' latency includes it.
 
-        Copies of lines that are only read are in the CU's half. Of requests of others it is in the latency of links.
+        Writes and flag reads go to the half in which the line is at home; plain loads use a copy in the CU's half.
         """
         is_own = isinstance(request, OwnRequest) and request.peer == request.rank
         if not is_own or (request.kind == LOAD and not request.is_flagged_load):
@@ -394,7 +394,7 @@ class GpuMemory:
         )
 
     def _has_it(self, request: Request) -> None:
-        """What the request is for happens."""
+        """Carry out the request in the memory."""
         if request.kind in (STORE, RELEASE):
             if isinstance(request, OwnRequest) and request.peer == request.rank:
                 request.posted()
@@ -406,7 +406,7 @@ class GpuMemory:
         elif request.semaphore < 0:
             self.messages.answer(request)
         elif self.model.poll_ps is not None:
-            # The semaphore is read once; who did not find enough will ask again
+            # The semaphore is read once; a wavefront that finds too low a value polls again
             request.was_enough = self._takes(request)
             if isinstance(request, OwnRequest):
                 request.denied_at = -1 if request.was_enough else self.num_releases
@@ -435,7 +435,7 @@ class GpuMemory:
 
 
 class CacheTags:
-    """Which lines are in the L2: sets of lines, the least recently used first, and whether each is dirty."""
+    """Tags of the L2: sets of lines, least recently used first, and whether each line is dirty."""
 
     def __init__(self, interconnect: Interconnect) -> None:
         model = interconnect.model
@@ -447,7 +447,7 @@ class CacheTags:
         self.hits = self.misses = 0
 
     def touch(self, channel: int, address: int, is_store: bool) -> tuple[bool, bool]:
-        """Whether the line is there, and whether a dirty one makes room for it."""
+        """Access a line; return whether it hits, and whether it evicts a dirty line."""
         number = address // self.line_bytes
         lines = self.sets.setdefault((channel, number // self.num_channels % self.num_sets), OrderedDict())
         is_hit = number in lines
@@ -462,7 +462,7 @@ class CacheTags:
 
 
 class MonitorTable:
-    """Who sleeps on which line of one GPU."""
+    """Lines of one GPU's memory that sleeping wavefronts watch."""
 
     def __init__(self, system: GpuSystem, gpu: int, counters: RequestCounters) -> None:
         monitor = system.model.monitor
@@ -475,7 +475,7 @@ class MonitorTable:
         self.num_armed = 0
 
     def was_read(self, request: OwnRequest) -> None:
-        """An acquire or flagged load has just found enough or not: at this instant its line is watched."""
+        """Handle the result of an acquire or flagged load; a denied acquire's line is watched from now on."""
         self.counters.spurious_wakeups += request.is_woken and not request.was_enough
         request.is_woken = request.is_back = False
         if request.was_enough or not self.is_there or request.kind != ACQUIRE:
@@ -506,7 +506,7 @@ class MonitorTable:
 
 
 def _lines_of_semaphores(system: GpuSystem, gpu: int) -> dict[int, int]:
-    """The line of each semaphore that kernels of ``gpu`` acquire, -1: they do it at several."""
+    """Return the line of each semaphore that kernels of ``gpu`` acquire; -1 if they use several lines."""
     program, found = system.program, dict[int, set[int]]()
     for kernel in (program.kernel_rank == gpu).nonzero()[0].tolist():
         groups = program.kernel_ptr[kernel], program.kernel_ptr[kernel + 1]

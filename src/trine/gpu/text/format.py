@@ -1,6 +1,6 @@
-"""Prints a GPU program as text: kernels of several ranks, and workgroups, that follow one rule are printed once.
+"""Printer of GPU programs as text: kernels of several ranks, and workgroups, that follow one rule are printed once.
 
-Numbers are tried as ``base + slope * ((rank + shift) % ranks) + rise * wg``; ranks of operands as relative ones.
+Numbers are fitted to ``base + slope * ((rank + shift) % ranks) + rise * wg``, ranks of operands to distances.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trine.gpu.text.parse import RESERVED, aligned
 
 @dataclass(frozen=True, slots=True)
 class NumberRules:
-    """Of m columns of numbers, int64[m] each. ``shift`` -1: of the rank as it is; ``first``: one of the numbers."""
+    """Rules of m columns of numbers, int64[m] each. ``shift`` -1: the plain rank; ``first``: one of the numbers."""
 
     first: Int64
     base: Int64
@@ -33,7 +33,7 @@ class NumberRules:
 
 
 def fit(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> NumberRules | None:
-    """The rules of ``values`` int64[ranks, workgroups, m]; None where one of the m has none."""
+    """Return the rules of ``values`` int64[ranks, workgroups, m], or None if any of the m columns follows no rule."""
     rise = values[0, 1] - values[0, 0] if len(wg) > 1 else np.zeros(values.shape[2], np.int64)
     level = values - rise * wg[None, :, None]
     if (level != level[:, :1]).any():
@@ -65,7 +65,7 @@ def _by_rank(values: Int64, ranks: Int64, num_ranks: int) -> tuple[int, int, int
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """Of m columns of ranks, int64[m] each: (rank + distance + rise * wg) % ranks, or ``rank`` where that is not -1."""
+    """Rules of m columns of ranks, int64[m] each: (rank + distance + rise * wg) % ranks, or ``rank`` if not -1."""
 
     distance: Int64
     rise: Int64
@@ -73,10 +73,10 @@ class PeerRules:
 
 
 def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRules | None:
-    """The rules of ranks ``values`` int64[ranks, workgroups, m]; None where one of the m has none.
+    """Return the rules of ranks ``values`` int64[ranks, workgroups, m], or None if any column follows no rule.
 
-    One kernel alone names other ranks by number, several by distance where that is the same. From one workgroup to the
-    next the distance changes by one at most: of two workgroups anything else would be a rule too.
+    A single kernel names other ranks by number; several kernels name them by distance if it is the same. The distance
+    changes by at most one from a workgroup to the next: with two workgroups, any change would fit a rule.
     """
     fixed = (values == values[:1, :1]).all(axis=(0, 1))
     distance = (values - ranks[:, None, None]) % num_ranks
@@ -84,7 +84,7 @@ def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRul
     rise = (relative[1] - relative[0]) % num_ranks if len(wg) > 1 else np.zeros(values.shape[2], np.int64)
     base = (relative[0] - rise * wg[0]) % num_ranks
     moving = (distance == (base + rise * wg[None, :, None]) % num_ranks).all(axis=(0, 1))
-    moving &= ((rise <= 1) | (rise == num_ranks - 1)) & (values < num_ranks).all(axis=(0, 1))  # hosts are behind them
+    moving &= ((rise <= 1) | (rise == num_ranks - 1)) & (values < num_ranks).all(axis=(0, 1))  # hosts come last
     own = moving & (base == 0) & (rise == 0)
     absolute = fixed & ~own if len(ranks) == 1 else fixed & ~moving
     if not (absolute | moving).all():
@@ -93,7 +93,7 @@ def fit_peers(values: Int64, ranks: Int64, wg: Int64, num_ranks: int) -> PeerRul
 
 
 def size_text(size: int) -> str:
-    """A number of bytes with the largest unit that keeps it whole: ``64 KiB``, ``100 B``."""
+    """Return a number of bytes in the largest unit that keeps it whole: ``64 KiB``, ``100 B``."""
     for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size and size % factor == 0:
             return f"{size // factor} {unit}"
@@ -119,7 +119,7 @@ def value_text(rules: NumberRules, i: int) -> str:
 
 
 def terms(name: str, offset: int, rules: NumberRules, i: int, plain: bool = False) -> str:
-    """``name + offset + slope * rank + rise * wg`` without what is 0; sizes have units unless ``plain``."""
+    """Return ``name + offset + slope * rank + rise * wg`` without zero terms; sizes have units unless ``plain``."""
     slope, shift, rise = int(rules.slope[i]), int(rules.shift[i]), int(rules.rise[i])
     rank = "rank" if shift < 0 else f"((rank + {shift}) % ranks)"
     parts = [(1, name)] if name else []
@@ -168,7 +168,7 @@ def _initial_values(semaphores: npt.NDArray[np.int32]) -> Iterator[str]:
 
 
 def _runs(values: npt.NDArray[np.int32]) -> Iterator[str]:
-    """Runs of equal numbers other than 0, as ``0..7 = 1``."""
+    """Yield runs of equal nonzero numbers, as ``0..7 = 1``."""
     ends = np.flatnonzero(np.diff(values)) + 1
     for first, end in zip([0, *ends.tolist()], [*ends.tolist(), len(values)], strict=True):
         if values[first]:
@@ -176,7 +176,7 @@ def _runs(values: npt.NDArray[np.int32]) -> Iterator[str]:
 
 
 def _semaphore_layout(program: GpuProgram) -> tuple[int, int]:
-    """Base and step of the addresses that most semaphores without lines or data have: what needs no ``at``."""
+    """Return base and step of the addresses of most semaphores without lines or data; these need no ``at``."""
     end = max((buffer.base + buffer.size_bytes for buffer in program.buffers), default=0)
     default = aligned(end), program.line_bytes
     kind = np.repeat(program.op_kind, np.diff(program.operand_ptr))
@@ -200,12 +200,12 @@ MAX_PRINTED = 100_000
 
 
 def format_program(program: GpuProgram, *, max_lines: int = MAX_PRINTED) -> str:
-    """The text form of a well-formed program; :func:`trine.gpu.text.parse_program` makes the same program of it.
+    """Return the text form of a well-formed program; :func:`trine.gpu.text.parse_program` restores the program.
 
-    Loops are not found again: each operation is a line, except that workgroups, and kernels of consecutive ranks, are
-    one where addresses, peers and semaphores follow one rule.
+    Loops are not recovered: each operation is a line. Workgroups, and kernels of consecutive ranks, are printed once
+    if their addresses, peers and semaphores follow one rule.
 
-    Raises InputError: the text would have more than ``max_lines`` lines.
+    Raises InputError for a text of more than ``max_lines`` lines.
     """
     lines: list[str] = []
     for line in _TextPrinter(program).lines():
@@ -226,7 +226,7 @@ class _KernelRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _OperandRules:
-    """What the operands of a run of workgroups are."""
+    """Rules of the operands of a run of workgroups."""
 
     address: NumberRules
     semaphore: NumberRules
@@ -255,7 +255,7 @@ class _TextPrinter:
             at = end
 
     def _end_of_kernels(self, first: int) -> int:
-        """The end of the kernels from ``first`` on whose ranks follow each other and which have the same operations."""
+        """Return the end of the run of kernels from ``first`` on with consecutive ranks and the same operations."""
         program, end = self._program, first + 1
         names, waves = program.kernel_names, program.kernel_wavefronts
         while end < program.num_kernels:
@@ -271,13 +271,13 @@ class _TextPrinter:
         return end
 
     def _groups(self, kernel: int) -> Int64:
-        """Where the workgroups of a kernel begin, from its first operation."""
+        """Return the start of each workgroup of a kernel, counted from the kernel's first operation."""
         first, end = self._program.kernel_ptr[kernel : kernel + 2].tolist()
         offsets: Int64 = self._program.workgroup_ptr[first : end + 1] - self._program.workgroup_ptr[first]
         return offsets
 
     def _same(self, one: slice, other: slice) -> bool:
-        """Whether two ranges of operations are the same but for whom and what they reach."""
+        """Return whether two ranges of operations are the same except for peers, addresses and semaphores."""
         program = self._program
         if one.stop - one.start != other.stop - other.start:
             return False
@@ -299,7 +299,7 @@ class _TextPrinter:
         return ["", f"{title} wavefronts {program.kernel_wavefronts[kernels.first]}"]
 
     def _together(self, kernels: _KernelRun) -> list[str] | None:
-        """The text of kernels that are one; None where they follow no rule."""
+        """Return the text of kernels printed once, or None if they follow no common rule."""
         text = self._title(kernels)
         for block in self._blocks(kernels):
             if block is None:
@@ -315,11 +315,11 @@ class _TextPrinter:
             yield from block
 
     def _blocks(self, kernels: _KernelRun) -> Iterator[list[str] | None]:
-        """The text of the kernels' workgroups; None, and then no more, where one workgroup follows no rule."""
+        """Yield the text of the kernels' workgroups; yield None and stop if a workgroup follows no rule."""
         count = int(self._program.kernel_ptr[kernels.first + 1] - self._program.kernel_ptr[kernels.first])
         at = 0
         while at < count:
-            # The end of the workgroups of a kernel from ``at`` on that have the same operations
+            # Find the end of the workgroups from ``at`` on with the same operations
             group = int(self._program.kernel_ptr[kernels.first])
             end = at + 1
             while end < count and self._same(self._group(group + at), self._group(group + end)):
@@ -335,7 +335,7 @@ class _TextPrinter:
             at = end
 
     def _one_by_one(self, kernels: _KernelRun, first: int, end: int) -> Iterator[list[str] | None]:
-        """As :meth:`_blocks`, of workgroups that follow no common rule; equal ones are still one."""
+        """Yield as :meth:`_blocks`, for workgroups without a common rule; equal ones are still printed once."""
         texts = (self._workgroups(kernels, group, group + 1) for group in range(first, end))
         for text, equal in itertools.groupby(texts):
             yield None if text is None else [f"workgroups {sum(1 for _ in equal)}", *text]
@@ -360,7 +360,7 @@ class _TextPrinter:
         return [f"  {self._operation(op, rule, operands.start)}" for op in range(ops.start, ops.stop)]
 
     def _rule(self, index: Int64, ranks: Int64, wg: Int64) -> _OperandRules | None:
-        """The rule of operands ``index`` int64[ranks, workgroups, m]."""
+        """Return the rules of operands ``index`` int64[ranks, workgroups, m], or None if they follow no rule."""
         program, num_ranks = self._program, self._program.num_gpus
         peers = fit_peers(program.operand_rank[index].astype(np.int64), ranks, wg, num_ranks)
         address = None if peers is None else fit(program.operand_address[index], ranks, wg, num_ranks)
@@ -405,7 +405,7 @@ class _TextPrinter:
     def _list(
         self, at: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
     ) -> str:
-        """Operands, of which multimem ones have a row for each member."""
+        """Return operands as text; a multimem operand has a row for each member."""
         rows: list[list[int]] = []
         for i in at:
             if roles[i] in isa.MEMBER_ROLES:

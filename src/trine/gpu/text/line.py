@@ -1,7 +1,7 @@
-"""One line of a text program: its tokens, the expressions in it, and errors that name file and line.
+"""One line of a text program: its tokens, its expressions, and errors that name file and line.
 
-Expressions are of whole numbers, with ``+ - * // %``, parentheses and units of sizes; names are buffers and counters of
-loops. An expression is evaluated for all ranks, workgroups and turns of loops at once: names are arrays that broadcast.
+Expressions have whole numbers, ``+ - * // %``, parentheses and size units; names are buffers and loop counters. They
+are evaluated for all ranks, workgroups and loop iterations at once: names are arrays that broadcast.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trine.units import parse_bytes
 MAX_LINE = 2**18
 MAX_LINES = 500_000
 
-#: kinds of tokens; a NAME is quoted
+#: Kinds of tokens; a NAME is quoted.
 NUMBER, WORD, NAME, MARK, END = "number", "word", "name", "mark", "end"
 
 _TOKEN = re.compile(
@@ -39,14 +39,14 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 class Lexeme(NamedTuple):
-    """``text`` of a NAME is without its quotes."""
+    """A token; the ``text`` of a NAME is without its quotes."""
 
     kind: str
     text: str
 
 
 class SourceLine:
-    """Tokens of one line, and how far they have been read. Every ``take`` raises SpecError naming file and line."""
+    """Tokens of one line, and the read position. Methods raise SpecError, naming file and line."""
 
     def __init__(self, text: str, file: str, number: int) -> None:
         self.place = f"{file or 'program'}:{number}"
@@ -76,7 +76,7 @@ class SourceLine:
         return re.sub(r"\\(.)", character, text[1:-1], flags=re.DOTALL)
 
     def fail(self, message: str) -> SpecError:
-        """An error at this line."""
+        """Return an error at this line."""
         return SpecError(message, file=self.place)
 
     @property
@@ -84,7 +84,7 @@ class SourceLine:
         return not self._tokens
 
     def peek(self, ahead: int = 0) -> Lexeme:
-        """The next token, or one behind it; an END token where there is none."""
+        """Return the next token, or the one ``ahead`` tokens later; an END token past the end of the line."""
         at = self._next + ahead
         return self._tokens[at] if at < len(self._tokens) else Lexeme(END, "")
 
@@ -94,7 +94,7 @@ class SourceLine:
         return token
 
     def accept(self, *texts: str) -> bool:
-        """Take the next token if it is one of these words or marks."""
+        """Take the next token if it is one of these words or marks, and return whether it is."""
         token = self.peek()
         if token.kind in (WORD, MARK) and token.text in texts:
             self._next += 1
@@ -102,12 +102,12 @@ class SourceLine:
         return False
 
     def expect(self, text: str, what: str) -> None:
-        """Take this word or mark, or fail saying ``what`` should stand here."""
+        """Take this word or mark; otherwise raise SpecError that ``what`` is expected."""
         if not self.accept(text):
             raise self.unexpected(what, (text,))
 
     def unexpected(self, what: str, known: Iterable[str] = ()) -> SpecError:
-        """An error: ``what`` should be where the next token is."""
+        """Return an error: ``what`` is expected in place of the next token."""
         token = self.peek()
         if token.kind == END:
             return self.fail(f"the line ends where {what} should be")
@@ -115,19 +115,19 @@ class SourceLine:
         return self.fail(f"{show(token.text)} where {what} should be{hint if 'did you' in hint else ''}")
 
     def name(self, what: str) -> str:
-        """A name, in quotes or a word."""
+        """Take a name: quoted, or a word."""
         if self.peek().kind not in (NAME, WORD):
             raise self.unexpected(what)
         return self.take().text
 
     def done(self, known: Iterable[str] = ()) -> None:
-        """Fail unless the line is over."""
+        """Raise SpecError unless the line is at its end."""
         if self.peek().kind != END:
             raise self.unexpected("the end of the line", known)
 
 
 def lines_of(text: str, file: str) -> Iterator[SourceLine]:
-    """The lines of a text that are not empty."""
+    """Yield the non-empty lines of a text. Raises SpecError above MAX_LINES."""
     parts = text.split("\n")
     if len(parts) > MAX_LINES:
         raise SpecError(f"has more than {MAX_LINES} lines", file=file or "program")
@@ -138,14 +138,14 @@ def lines_of(text: str, file: str) -> Iterator[SourceLine]:
 
 
 def quoted(name: str) -> str:
-    """A name as the text form writes it: as it is where it is a plain word, else in quotes."""
+    """Return a name in the text form: unchanged if it is a plain word, else in quotes."""
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
         return name
     return in_quotes(name)
 
 
 def in_quotes(text: str) -> str:
-    """Text in single quotes, with escapes."""
+    """Return the text in single quotes, with escapes."""
     back = {character: f"\\{letter}" for letter, character in _ESCAPES.items() if character != '"'}
     return "'" + "".join(back.get(character, character) for character in text) + "'"
 
@@ -153,7 +153,7 @@ def in_quotes(text: str) -> str:
 Value: TypeAlias = "int | Int64"
 
 MAX_VALUE = 2**61
-#: Parentheses inside each other, and terms of a sum: values are worked out by recursion.
+#: Limits on nested parentheses and on terms of a sum, because evaluation is recursive.
 MAX_DEPTH, MAX_TERMS = 8, 32
 MAX_DIGITS = 40
 _UNITS = tuple(f"{prefix}B" for prefix in ("", "k", "K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"))
@@ -172,7 +172,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class BinaryExpression:
-    """Two values joined by ``mark``, any of the operators."""
+    """Two values joined by the operator ``mark``."""
 
     mark: str
     left: Expression
@@ -183,9 +183,9 @@ Expression: TypeAlias = "Number | Name | BinaryExpression"
 
 
 def read_value(line: SourceLine, what: str, depth: int = 0) -> Expression:
-    """Products joined by plus and minus.
+    """Read products joined by plus and minus.
 
-    Raises SpecError: what stands there is no value; says that ``what`` should be there.
+    Raises SpecError, naming the expected ``what``, if no value follows.
     """
     left = _product(line, what, depth)
     for _ in range(MAX_TERMS):
@@ -207,7 +207,7 @@ def _product(line: SourceLine, what: str, depth: int) -> Expression:
 
 
 def read_factor(line: SourceLine, what: str, depth: int = 0) -> Expression:
-    """A number, a name, or a value in parentheses."""
+    """Read a number, a name, or a value in parentheses."""
     if depth > MAX_DEPTH:
         raise line.fail(f"more than {MAX_DEPTH} parentheses inside each other")
     if line.accept("("):
@@ -241,16 +241,16 @@ def _number(line: SourceLine) -> Number:
 
 
 def has_unit(value: Expression) -> bool:
-    """Whether any number in ``value`` has a unit of bytes."""
+    """Return whether any number in ``value`` has a unit of bytes."""
     if isinstance(value, BinaryExpression):
         return has_unit(value.left) or has_unit(value.right)
     return isinstance(value, Number) and value.is_bytes
 
 
 def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) -> Value:
-    """``value`` for all ranks, workgroups and turns that the arrays in ``names`` stand for.
+    """Evaluate ``value`` for all ranks, workgroups and loop iterations of the arrays in ``names``.
 
-    Raises SpecError: an unknown name, a division by zero, or numbers beyond 2^61.
+    Raises SpecError for an unknown name, a division by zero, or numbers beyond 2^61.
     """
     if isinstance(value, Number):
         return _bounded(value.value, line)
@@ -270,7 +270,7 @@ def work_out(value: Expression, names: Mapping[str, Value], line: SourceLine) ->
 
 
 def constant(value: Expression, names: Mapping[str, Value], line: SourceLine, what: str, low: int, high: int) -> int:
-    """A value that is one number from ``low`` to ``high``; ``names`` has only what is known here."""
+    """Return a single number from ``low`` to ``high``; ``names``: values known here. Raises SpecError for others."""
     number = work_out(value, names, line)
     if not isinstance(number, int):
         raise line.fail(f"{what} must be the same everywhere")

@@ -1,7 +1,7 @@
-"""Hop, decentralised training that tolerates slow workers: who talks to whom, and who waits for what.
+"""Hop, decentralised training that tolerates slow workers: the communication graph and the waiting rules.
 
-Luo, Lin, Zhuo and Qian, Hop: Heterogeneity-aware Decentralized Training, ASPLOS 2019. docs/background/hop.md says what
-each option means exactly.
+Luo, Lin, Zhuo and Qian, Hop: Heterogeneity-aware Decentralized Training, ASPLOS 2019. docs/background/hop.md defines
+each option exactly.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from trine.arguments import named_arguments, option
 from trine.errors import PlanError, nearest
 from trine.shown import OneLine
 
-#: When an update is sent: at the start of an iteration, beside the gradients, or at its end.
+#: When a worker sends an update: at the start of an iteration, alongside its gradients, or at its end.
 ORDERS = ("parallel", "serial")
 GRAPHS = ("ring", "ring-based", "double-ring", "full")
 MAX_ITERATIONS = 1_000_000
-#: Workers of a full graph: more edges than this gives would be more tasks than a run may have.
+#: Maximum number of workers of a full graph; its edges would otherwise need more tasks than a run may have.
 MAX_FULL = 2048
-#: Least values of a protocol's numbers.
+#: Minimum values of a protocol's numbers.
 _LOWEST = {"iterations": 1, "backup": 0, "staleness": 0, "max_gap": 0, "max_skip": 0, "skip_behind": 2}
 
 
 @dataclass(frozen=True)
 class WorkerGraph:
-    """Who sends updates to whom: ``out[i]`` are the out-neighbours of worker i, ascending, without i itself.
+    """Directed graph of updates: ``out[i]`` are the out-neighbours of worker i, ascending, without i itself.
 
-    Raises PlanError for fewer than two workers, an edge to oneself or to nobody, a repeated edge, or a worker whose
-    updates never reach another one.
+    Raises PlanError for fewer than two workers, a self-loop, an edge to an unknown worker, a repeated edge, or a worker
+    whose updates never reach another worker.
     """
 
     name: str
@@ -82,13 +82,13 @@ def _reached(edges: tuple[tuple[int, ...], ...]) -> set[int]:
 
 
 def worker_graph(name: str, num_workers: int) -> WorkerGraph:
-    """A named graph; edges go both ways.
+    """Return a named graph; edges go both ways.
 
-    ``ring``: each worker and its two neighbours. ``ring-based``: also the worker farthest away on the ring (TrioSim,
+    ``ring``: each worker and its two neighbours. ``ring-based``: also the farthest worker on the ring (TrioSim,
     ISCA'25, figure 16; an even number of workers). ``double-ring``: two ring-based graphs of half the workers, joined
-    node to node. ``full``: everyone.
+    node to node. ``full``: all pairs of workers.
 
-    Raises PlanError for another name, or a number of workers that the graph cannot have.
+    Raises PlanError for an unknown name, or an unsupported number of workers.
     """
     if name not in GRAPHS:
         raise PlanError(f"unknown graph {name!r}{nearest(name, GRAPHS)}")
@@ -119,7 +119,7 @@ def _ring_based(n: int) -> list[tuple[int, int]]:
 
 
 def graph_of(name: str, num_workers: int, pairs: Iterable[tuple[int, int]]) -> WorkerGraph:
-    """The graph in which the workers of each pair send to each other; pairs may repeat. PlanError as WorkerGraph."""
+    """Return the graph with edges both ways for each pair; pairs may repeat. Raises PlanError like WorkerGraph."""
     out: list[set[int]] = [set() for _ in range(num_workers)]
     for a, b in pairs:
         if not (0 <= a < num_workers and 0 <= b < num_workers):
@@ -132,18 +132,18 @@ def graph_of(name: str, num_workers: int, pairs: Iterable[tuple[int, int]]) -> W
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopProtocol(OneLine):
-    """When a worker goes on.
+    """Rules for when a worker may proceed.
 
-    iterations: of each worker; skipped ones count.
-    backup: so many of a worker's in-neighbours may be late in each iteration (backup workers).
-    staleness: an update may be so many iterations old (bounded staleness); 0: that of the iteration itself.
-    max_gap: token queues: no worker is more iterations than this ahead of one of its out-neighbours; None: no queues.
-    max_skip: a worker that lags leaves out at most so many iterations at once; 0: it does not skip.
-    skip_behind: it does so when all its out-neighbours are at least so many iterations ahead.
-    order: ``parallel`` sends the parameters at the start of an iteration, beside the gradients; ``serial`` at its end.
-    drop_late: an update whose turn comes when its receiver cannot use it any more is not sent.
+    iterations: number per worker, including skipped iterations.
+    backup: number of a worker's in-neighbours that may be late in each iteration (backup workers).
+    staleness: maximum age of an update in iterations (bounded staleness); 0: updates of the same iteration only.
+    max_gap: token queues: maximum lead of a worker over any out-neighbour, in iterations; None: no queues.
+    max_skip: maximum number of iterations that a lagging worker skips at once; 0: it never skips.
+    skip_behind: a worker skips if all its out-neighbours are at least N iterations ahead.
+    order: ``parallel`` sends the parameters when an iteration starts, alongside the gradients; ``serial`` at its end.
+    drop_late: drop an update if its receiver can no longer use it when its turn to be sent comes.
 
-    Raises PlanError for numbers that cannot be, or that cannot matter.
+    Raises PlanError for numbers that are out of range or have no effect.
     """
 
     iterations: int = option(50, "Run N iterations of each worker.")
@@ -177,7 +177,7 @@ class HopProtocol(OneLine):
             raise PlanError("skip_behind needs max_skip")
 
     def check(self, graph: WorkerGraph) -> None:
-        """Raise PlanError where the graph has too few neighbours, or bounds the gap more tightly than an option."""
+        """Raise PlanError if the graph has too few neighbours, or bounds the gap more tightly than an option."""
         fewest = min(range(graph.num_workers), key=lambda worker: len(graph.into[worker]))
         if self.backup >= len(graph.into[fewest]):
             raise PlanError(

@@ -1,9 +1,9 @@
-"""What decides the time of a load-store run: a resource, a limit, a latency or a wait; one sentence with its numbers.
+"""Bottleneck of a load-store run: a resource, limit, latency or wait, in one sentence with its numbers.
 
-The rules, first that holds: most of the run lies before the first workgroup or after the last; a resource is busy for
-at least BUSY of the time between these; else what wavefronts spend most of their time in, and where that is memory,
-whether a limit on requests in flight is reached (FULL of the places of wavefronts that wait) or the latency of a
-request decides.
+The first rule that holds decides. Most of the run lies before the first workgroup or after the last. A resource is busy
+for at least BUSY of the time between these. Otherwise the longest state of the wavefronts is the bottleneck. If that
+state is memory, the bottleneck is the limit on requests in flight (at FULL of the slots of waiting wavefronts) or the
+latency of a request.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from trine.results.gpu import run
 from trine.results.gpu.resources import KIND_NAMES, KindUse, ResourceUses
 from trine.units import format_time
 
-#: A resource decides if it is busy for this part of the time in which kernels run; places do if so many are taken.
+#: A resource is the bottleneck if it is busy for BUSY of the kernel time; request slots are if FULL of them are in use.
 BUSY, FULL = 0.7, 0.8
-#: The busiest resource is a hot spot if it is busy so many times as long as the mean of its kind.
+#: The busiest resource is a hot spot if its busy time exceeds this multiple of the mean of its kind.
 HOT = 2.0
 _WAITS = {"semaphore": "acquire", "barrier": "barrier", "compute": "reduce"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bottleneck:
-    """What decides. ``what``: ``nothing ran``, ``outside of kernels``, ``resource``, ``issue``, ``limit``, ``latency``,
-    ``semaphore``, ``barrier`` or ``compute``.
+    """Bottleneck of a run. ``what``: ``nothing ran``, ``outside of kernels``, ``resource``, ``issue``, ``limit``,
+    ``latency``, ``semaphore``, ``barrier`` or ``compute``.
 
-    name: of the resource, else "". share: of the time in which kernels run (of the whole run: ``outside of kernels``)
-    in which the resource is busy, or of wavefront time that goes into it. hot_spot: it is far busier than others of its
-    kind.
+    name: name of the resource, else "". share: busy share of the kernel time (for ``outside of kernels``, share of the
+    whole run), or the share of wavefront time spent in the wait. hot_spot: whether the resource is far busier than the
+    rest of its kind.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Bottleneck:
 
 
 def find_bottleneck(result: ResourceUses) -> Bottleneck:
-    """Return what decides the time of a run."""
+    """Return the bottleneck of a run."""
     start, end = result.window_ps
     duration = end - start
     if duration <= 0:
@@ -59,7 +59,7 @@ def find_bottleneck(result: ResourceUses) -> Bottleneck:
 
 
 def issue_share(result: ResourceUses, duration_ps: int) -> float:
-    """Return the part of the time for which CUs with work issue requests, on their mean, of the busiest GPU."""
+    """Return the share of time that occupied CUs spend on issuing requests: mean over CUs, on the busiest GPU."""
     each_ps = result.model.issue_cycles * result.model.cycle_ps
     return max(
         (gpu.requests * each_ps / (gpu.occupied_cus * duration_ps) for gpu in result.gpus if gpu.occupied_cus),
@@ -119,7 +119,7 @@ def _stall(result: ResourceUses, busiest: KindUse, duration_ps: int) -> Bottlene
 
 
 def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
-    """Return a limit on requests in flight if most of it is used, else the latency of a request."""
+    """Return the limit on requests in flight as bottleneck if most slots are in use, else the latency of a request."""
     loads = sum(gpu.loads for gpu in result.gpus)
     waiting = f"wavefronts wait for memory {_percent(share)} of the time; {quiet}"
     if not loads:
@@ -136,7 +136,7 @@ def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
 
 
 def _limit(result: ResourceUses, room: float) -> str:
-    """Name the limit on requests in flight that is reached."""
+    """Return the name of the limit on requests in flight that the run reaches."""
     most = result.model.max_outstanding
     if room >= most:
         return f" (max-outstanding {most})"
@@ -144,13 +144,13 @@ def _limit(result: ResourceUses, room: float) -> str:
 
 
 def _wires(result: ResourceUses) -> str:
-    """Return the part of a load's latency that links take."""
+    """Return the part of a load's latency that links cause, as text."""
     wires = load_wires_ps(result)
     return f", {format_time(wires)} of it link latency" if wires else ""
 
 
 def load_wires_ps(result: ResourceUses) -> float:
-    """Return the latency of links, there and back, of the mean line that is loaded; loads of the own GPU have none."""
+    """Return the mean round-trip link latency of loaded lines, in ps; loads from the same GPU count as 0."""
     program, ops = result.program, result.shown.op
     own = program.kernel_rank[result.shown.workgroup_kernel[result.shown.op_row]].astype(np.int64)
     operand, ptr = members(program.operand_ptr, ops)
@@ -158,7 +158,7 @@ def load_wires_ps(result: ResourceUses) -> float:
     role = program.operand_role[operand]
     loads = np.isin(role, (READ, READ_FLAGGED, READ_SUM)) & np.isin(program.op_kind[ops[row]], DATA_OPS)
     operand, row, is_sum = operand[loads], row[loads], role[loads] == READ_SUM
-    # what a switch adds up comes from all members, as far away as another one
+    # a switch reduces data from all members, so its latency is like a load from a remote member
     operand += is_sum & (program.operand_rank[operand] == own[row])
     lines = program.op_amount[ops[row]]
     key = own[row] * program.num_ranks + program.operand_rank[operand]
@@ -180,7 +180,7 @@ def _round_trip_ps(result: ResourceUses, rank: int, peer: int) -> int:
 
 
 def _longest(result: ResourceUses, what: str) -> str:
-    """Name the operations in which most of such a wait is."""
+    """Return the operations that cause most of a wait, as text."""
     kind = _WAITS.get(what)
     use = next((use for use in result.operations if use.kind == kind), None)
     if use is None:

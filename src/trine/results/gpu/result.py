@@ -42,7 +42,7 @@ class GpuResult(ResourceUses, Report):
 
     def details(self) -> str:
         """Return everything as text."""
-        return summary.in_vendor_words(summary.details(self, self.bottleneck), self.model.name)
+        return summary.use_vendor_terms(summary.details(self, self.bottleneck), self.model.name)
 
     def document(self) -> Row:
         """Return the result as plain data, as docs/reference/loadstore-json.md describes it."""

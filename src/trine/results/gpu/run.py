@@ -1,6 +1,6 @@
-"""What ran inside GPUs: the program with its records, and what CUs, wavefronts, requests and operations did.
+"""Result of a simulation inside GPUs: the program, its records, and the use of CUs, requests and operations.
 
-Utilisation is busy time / time of the run. *Occupied* is a CU while it has a workgroup.
+Utilisation is busy time / time of the run. A CU is *occupied* while it has a workgroup.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuUse:
-    """What one simulated GPU did.
+    """Activity of one simulated GPU.
 
-    rank: that it was simulated as; stands_for: so many ranks. start_ps, end_ps: of its first and last workgroup, -1:
-    none ran. state_ps: wavefront time in each of STATE_NAMES. occupied_cus: that had a workgroup; occupied_ps: summed
-    over them. load_latency_ps: sum over the loads, from issue to answer. wakeups: of wavefronts by a monitor;
-    spurious_wakeups: of these those that found too little; monitor_full: acquires that found no room in its table. The
-    others are counts of requests.
+    rank: the rank it was simulated as. stands_for: number of ranks it represents. start_ps, end_ps: start of its first
+    and end of its last workgroup; -1 if no workgroup ran. state_ps: wavefront time in each of STATE_NAMES.
+    occupied_cus: number of CUs that had a workgroup. occupied_ps: their occupied time, summed. load_latency_ps: latency
+    from issue to answer, summed over loads. wakeups: wavefronts woken by a monitor; spurious_wakeups: those whose value
+    was still too low. monitor_full: acquires that found the monitor's table full. The rest are counts of requests.
     """
 
     rank: int
@@ -67,7 +67,7 @@ class GpuUse:
 
     @property
     def flag_reads(self) -> int:
-        """Acquires and loads of lines that carry their flag, each repetition one (docs/design/replay.md, counted)."""
+        """Acquires plus loads of lines with a flag inside; every retry counts (docs/design/replay.md, counted)."""
         return self.acquires + self.flagged_loads
 
     @property
@@ -85,7 +85,7 @@ class GpuUse:
 
     @property
     def mean_loads_under_way(self) -> float | None:
-        """Little's law, from the first workgroup to the last: rate of loads x mean latency. None where nothing ran."""
+        """Mean loads in flight while workgroups ran (Little's law: load rate x mean latency). None if none ran."""
         duration = self.end_ps - self.start_ps
         return self.load_latency_ps / duration if duration > 0 else None
 
@@ -99,7 +99,7 @@ class GpuUse:
 class OperationUse:
     """Operations of one kind and label. amount: lines, bytes (dma), cycles (compute), counts (semaphores).
 
-    time_ps: sum of their durations, from when the first wavefront takes one up to when the last is through with it.
+    time_ps: sum of their durations, each from the first wavefront that starts it to the last that finishes it.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class OperationUse:
 
 
 class HowFolded(Protocol):
-    """How ranks were folded: so many GPUs were simulated, each for so many ranks; or why that was not done."""
+    """Folding of ranks: the number of simulated GPUs and the ranks each represents, or why it was not done."""
 
     @property
     def classes(self) -> int: ...
@@ -123,16 +123,16 @@ class HowFolded(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class KernelRun:
-    """What ran inside GPUs, and what each of them did.
+    """Result of simulating a program inside GPUs.
 
-    program: of all ranks, whichever were simulated. group: the device of each rank in the cluster. bus_factor: busbw /
-    algbw of the collective as nccl-tests counts it, None where the program is none. fold: None where that is not known.
-    finished: False of a run that was stopped. wall_s: of the simulation, None: not taken. notes: what the user should
-    know, beside those of the program.
+    program: covers all ranks, also those not simulated. group: the device of each rank in the cluster. bus_factor:
+    busbw / algbw as in nccl-tests, None if the program is not a collective. fold: None if unknown. finished: False if
+    the run was stopped. wall_s: wall-clock time of the simulation, None if not measured. notes: messages for the user,
+    in addition to the program's.
 
     Raises
     ------
-    InputError: records of another program, cluster or model.
+    InputError: The records belong to another program, cluster or model.
     """
 
     program: GpuProgram
@@ -158,7 +158,7 @@ class KernelRun:
 
     @property
     def time_ps(self) -> int:
-        """From the start of the run to its end, or to where it was stopped."""
+        """Time from the start of the run to its end, or to the moment it was stopped."""
         return self.records.end_ps
 
     @property
@@ -167,50 +167,50 @@ class KernelRun:
 
     @property
     def algbw_bytes_per_s(self) -> float | None:
-        """Payload / time; None where the program says no payload, and of a run that was stopped."""
+        """Payload / time; None if the program has no payload or the run was stopped."""
         if not self.program.payload_bytes or not self.time_ps or not self.finished:
             return None
         return self.program.payload_bytes * PS_PER_S / self.time_ps
 
     @property
     def busbw_bytes_per_s(self) -> float | None:
-        """algbw times the factor of nccl-tests; None without either."""
+        """algbw times the bus factor of nccl-tests; None if either is missing."""
         algbw = self.algbw_bytes_per_s
         return None if algbw is None or self.bus_factor is None else algbw * self.bus_factor
 
-    # What follows
+    # Derived results
 
     @cached_property
     def shown(self) -> Shown:
-        """Which parts of the program the records are of."""
+        """The parts of the program that the records cover."""
         return shown(self.program, self.records)
 
     @cached_property
     def window_ps(self) -> tuple[int, int]:
-        """From the start of the first workgroup to the end of the last, (0, 0) where none ran."""
+        """Start of the first workgroup and end of the last; (0, 0) if no workgroup ran."""
         return kernel_window(self)
 
     @cached_property
     def gpus(self) -> tuple[GpuUse, ...]:
-        """What each simulated GPU did."""
+        """Activity of each simulated GPU."""
         return gpu_uses(self)
 
     @cached_property
     def operations(self) -> tuple[OperationUse, ...]:
-        """Operations by kind and label, those that took most time first."""
+        """Operations by kind and label, longest total time first."""
         return operation_uses(self)
 
     def rank(self, rank: int) -> GpuUse:
-        """What the GPU of a rank did; of a folded run that of the rank that stands for it, which does the same.
+        """Return the activity of a rank's GPU; in a folded run, of the identical rank that represents it.
 
-        Raises InputError for a rank that the program does not have, or that was replayed.
+        Raises InputError if the program has no such rank or the rank was replayed.
         """
         return self.gpus[self.gpu_of(rank)]
 
     def gpu_of(self, rank: int) -> int:
-        """Return the number of the simulated GPU that stands for a rank.
+        """Return the number of the simulated GPU that represents a rank.
 
-        Raises InputError for no such rank, and for a replayed one, which has no inside.
+        Raises InputError if there is no such rank, or if it was replayed: only its messages were modelled.
         """
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.program.num_gpus:
             raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.program.num_gpus - 1}", field="rank")
@@ -223,19 +223,19 @@ class KernelRun:
 
     @property
     def num_replayed(self) -> int:
-        """Ranks of which only what they send to the others exists (docs/design/replay.md)."""
+        """Number of replayed ranks: only their messages to other ranks are modelled (docs/design/replay.md)."""
         return 0 if has_multimem(self.program) else self._num_left_out
 
     @property
     def left_out(self) -> str:
-        """Say how many peers are not shown: they were replayed, or simulated too; "" where all are shown."""
+        """Number of peers not shown, as text, and whether they were replayed or simulated; "" if all are shown."""
         count = self._num_left_out
         what = "replayed" if self.num_replayed else "simulated too"
         return f"{count:,} {'peer' if count == 1 else 'peers'} {what}" if count else ""
 
     @property
     def simulated_gpus(self) -> str:
-        """Say of how many GPUs how many were simulated."""
+        """Numbers of simulated GPUs and of all GPUs, as text."""
         ranks, shown = self.program.num_gpus, len(self.gpus)
         gpus = f"{ranks:,} {'GPU' if ranks == 1 else 'GPUs'}"
         if self._num_left_out > self.num_replayed:
@@ -248,7 +248,7 @@ class KernelRun:
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Where the numbers of the GPU model and of the cluster come from."""
+        """Evidence and sources of the GPU model's and the cluster's numbers."""
         model, cluster = self.model, self.cluster
         rows = [
             Evidence(f"GPU {model.name}: {name}", _evidence_of(model, name), model.sources.get(name, ""))
@@ -263,7 +263,7 @@ class KernelRun:
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """What the run leaves out."""
+        """Effects that the run does not model."""
         missing = [_NO_L2 if self.model.l2 is None else _NOT_MODELLED, self._of_hosts]
         if np.any(self.program.op_kind == DMA) or self.records.packets.any():
             missing.append(_DMA)
@@ -278,10 +278,10 @@ def _evidence_of(model: GpuModel, name: str) -> str:
 
 
 class Shown(NamedTuple):
-    """Of the simulated GPUs, in the order of the records.
+    """Workgroups and operations of the simulated GPUs, in the order of the records.
 
-    workgroup, op: int64, their numbers in the program of all ranks; workgroup_kernel: the kernel of each;
-    workgroup_gpu: the simulated GPU of each; op_row: the row in ``workgroup`` of each operation.
+    workgroup, op: int64, numbers in the program of all ranks. workgroup_kernel, workgroup_gpu: kernel and simulated GPU
+    of each workgroup. op_row: the row in ``workgroup`` of each operation.
     """
 
     workgroup: Int64
@@ -292,11 +292,11 @@ class Shown(NamedTuple):
 
 
 def shown(program: GpuProgram, records: GpuRecords) -> Shown:
-    """Find what was simulated: the kernels whose rank was, in the program's order.
+    """Find the workgroups and operations of simulated ranks, in the program's order.
 
     Raises
     ------
-    InputError: the records are not those of this program.
+    InputError: The records belong to another program.
     """
     number = np.full(program.num_ranks, -1, np.int64)
     number[records.ranks] = np.arange(len(records.ranks))
@@ -315,9 +315,9 @@ def shown(program: GpuProgram, records: GpuRecords) -> Shown:
 
 
 def peers(program: GpuProgram, ops: Int64, own: Int64) -> Int64:
-    """Return the rank that each operation reaches, the first that is not its own: int64[ops]; its own: none other.
+    """Return the first remote rank that each operation reaches, or the rank that runs it: int64[ops].
 
-    own: int64[ops], the rank that runs each.
+    own: int64[ops], the rank that runs each operation.
     """
     operand, ptr = members(program.operand_ptr, ops)
     row = row_of(ptr)
@@ -329,12 +329,12 @@ def peers(program: GpuProgram, ops: Int64, own: Int64) -> Int64:
 
 
 def ends(start_ps: Int64, end_ps: Int64, now_ps: int) -> Int64:
-    """Return when things ended: those that had begun when the run was stopped, then."""
+    """Return end times; an item still running when the run was stopped ends at ``now_ps``."""
     return np.where((start_ps >= 0) & (end_ps < 0), now_ps, end_ps)
 
 
 def kernel_window(result: KernelRun) -> tuple[int, int]:
-    """Return the start of the first workgroup and the end of the last, (0, 0) where none ran."""
+    """Return the start of the first workgroup and the end of the last; (0, 0) if no workgroup ran."""
     records = result.records
     began = records.workgroup_start_ps >= 0
     if not began.any():
@@ -362,7 +362,7 @@ def workgroups_of_cus(result: KernelRun) -> Int64:
 
 
 def gpu_uses(result: KernelRun) -> tuple[GpuUse, ...]:
-    """Return what each simulated GPU did."""
+    """Return the activity of each simulated GPU."""
     records, gpus = result.records, len(result.records.ranks)
     began = np.flatnonzero(records.workgroup_start_ps >= 0)
     gpu = result.shown.workgroup_gpu[began]
@@ -390,14 +390,14 @@ def gpu_uses(result: KernelRun) -> tuple[GpuUse, ...]:
 
 
 def state_times(result: KernelRun) -> dict[str, int]:
-    """Return the time of all wavefronts of the simulated GPUs by what they did, in ps."""
+    """Return the summed wavefront time of the simulated GPUs by state, in ps."""
     return dict(zip(STATE_NAMES, result.records.state_ps.sum(axis=(0, 1)).tolist(), strict=True))
 
 
 def parts_of(times: list[int], whole: int = MILLION) -> list[int]:
-    """Return integers proportional to ``times`` that sum to ``whole`` exactly; all 0 where all times are.
+    """Return integers proportional to ``times`` that sum to ``whole`` exactly; all 0 if all times are 0.
 
-    What rounding down leaves goes to the largest remainders, of equal ones to the first.
+    The remainder after rounding down goes to the largest fractional parts; ties go to the first.
     """
     total = sum(times)
     if not total:
@@ -415,7 +415,7 @@ def percentages(times: list[int]) -> list[str]:
 
 
 def operation_uses(result: KernelRun) -> tuple[OperationUse, ...]:
-    """Return the operations that began, by kind and label; those that took most time first."""
+    """Return the operations that began, by kind and label, longest total time first."""
     records, program, ops = result.records, result.program, result.shown.op
     began = np.flatnonzero(records.op_start_ps >= 0)
     start = records.op_start_ps[began]
@@ -442,14 +442,14 @@ def operation_uses(result: KernelRun) -> tuple[OperationUse, ...]:
 
 
 def places(result: KernelRun) -> float:
-    """Return how many requests an occupied CU can have in flight: its limit, or that of its wavefronts, if less."""
+    """Return the requests an occupied CU can have in flight: the lower of the limits of CU and wavefronts."""
     occupied_ps = sum(gpu.occupied_ps for gpu in result.gpus)
     wavefronts = sum(sum(gpu.state_ps) for gpu in result.gpus) / occupied_ps if occupied_ps else 0.0
     return min(float(result.model.max_outstanding), wavefronts * unroll(result))
 
 
 def waiting_places(result: KernelRun) -> float:
-    """Return how many requests of an occupied CU the wavefronts that issue or wait for memory can have in flight."""
+    """Return the requests that an occupied CU's issuing and memory-bound wavefronts can have in flight."""
     occupied_ps = sum(gpu.occupied_ps for gpu in result.gpus)
     times = state_times(result)
     wavefronts = (times["memory"] + times["issue"]) / occupied_ps if occupied_ps else 0.0
@@ -457,7 +457,7 @@ def waiting_places(result: KernelRun) -> float:
 
 
 def unroll(result: KernelRun) -> int:
-    """Return the most requests of one wavefront in flight that any data operation allows."""
+    """Return the largest number of in-flight requests per wavefront that any data operation allows."""
     program, ops = result.program, result.shown.op
     data = np.isin(program.op_kind[ops], DATA_OPS)
     stated = program.op_unroll[ops[data]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from trine._version import __version__
-from trine.evidence import EVIDENCE
+from trine.evidence import count_kinds
 from trine.results.gpu import run
 from trine.results.gpu.bottleneck import Bottleneck
 from trine.results.gpu.resources import KIND_NAMES, ResourceUses, Traffic, fabric_traffic, noc_traffic
@@ -25,7 +25,7 @@ _WORDS = {"CU": "SM", "wavefront": "warp", "workgroup": "block"}
 _PARTS = re.compile(r"(?<![-.\w])(CU|wavefront|workgroup)(s?)\b(?!\w| \d)")
 
 
-def in_vendor_words(text: str, gpu: str) -> str:
+def use_vendor_terms(text: str, gpu: str) -> str:
     """Return ``text`` with SM, warp and block in place of CU, wavefront and workgroup if ``gpu`` is NVIDIA's."""
     if not _NVIDIA.match(gpu):
         return text
@@ -34,9 +34,8 @@ def in_vendor_words(text: str, gpu: str) -> str:
 
 def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
     """Return what the answer shows by default."""
-    program, times, stopped = result.program, run.state_times(result), _stopped(result)
+    program, stopped = result.program, _stopped(result)
     size = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
-    waits = [*zip(times, run.percentages(list(times.values())), strict=True)] if any(times.values()) else []
     busy = [
         (KIND_NAMES[use.kind], _percent(use.busiest_ps, result.time_ps), use.busiest)
         for use in sorted(result.kinds, key=lambda use: -use.busiest_ps)
@@ -46,19 +45,26 @@ def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
         question=f"{_title(result)}{size}",
         numbers=[("time", format_time(result.time_ps), "; ".join([*_rates(result), *stopped]))],
         listings=(
-            Listing(title="where wavefronts spend their time", rows=waits),
+            state_listing(result),
             Listing(title="busiest resources", rows=busy[:5]),
         ),
         warnings=result.notes,
         warning_label="note",
         closing=(
             ("bottleneck", bottleneck.sentence),
-            ("rests on", _basis(result)),
+            ("rests on", f"{_basis(result)}; errors: trine validate loadstore"),
             ("simulated", f"{_behaviour(result)}, {result.records.num_events:,} events"),
             ("next", "--details (requests, links, messages, operations, assumptions); trine help inside-the-gpu"),
         ),
     )
-    return found.in_words(partial(in_vendor_words, gpu=result.model.name))
+    return found.translated(partial(use_vendor_terms, gpu=result.model.name))
+
+
+def state_listing(result: run.KernelRun) -> Listing:
+    """Return the share of wavefront time by state; no rows if no wavefront ran."""
+    times = run.state_times(result)
+    rows = [*zip(times, run.percentages(list(times.values())), strict=True)] if any(times.values()) else []
+    return Listing(title="where wavefronts spend their time", rows=rows)
 
 
 def details(result: ResourceUses, bottleneck: Bottleneck) -> str:
@@ -234,9 +240,7 @@ def _evidence(result: ResourceUses) -> list[str]:
 
 def _basis(result: ResourceUses) -> str:
     *of_model, of_cluster = result.evidence
-    kinds = [item.kind for item in of_model]
-    counts = [f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds]
-    numbers = f"numbers of GPU {result.model.name}: {', '.join(counts)}; " if counts else ""
+    numbers = f"numbers of GPU {result.model.name}: {count_kinds(of_model)}; " if of_model else ""
     return f"{numbers}{of_cluster.what}: {of_cluster.kind}"
 
 

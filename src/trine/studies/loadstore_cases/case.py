@@ -1,4 +1,4 @@
-"""What a case study says: a table, curves, and what of the paper comes out here."""
+"""The result of a case study: a table, curves, and a comparison with the paper."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from trine.results.report import Report, Row, Table
 from trine.results.text import first_screen, width
 
 Value = str | int | float
-#: Verdicts, from the weakest.
+#: Verdicts, weakest first.
 DIFFERS, DIRECTION, AGREES = "differs", "agrees in direction", "agrees"
 VERDICTS = (DIFFERS, DIRECTION, AGREES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What the paper states, what comes out here, and whether that holds; None: what there is to say besides.
+    """A statement of the paper, trine's result, and whether the statement holds; None marks a mere remark.
 
-    whose: a word for who states it, where that is not the paper.
-    assumed: what of the simulation the paper does not state; empty where all that was simulated is stated. volatile: it
-    differs from run to run.
+    whose: label of the source, if it is not the paper.
+    assumed: simulation parameters that the paper does not state; empty if it states all of them. volatile: whether the
+    result differs from run to run.
     """
 
     paper: str
@@ -36,7 +36,7 @@ class Finding:
 
     @property
     def verdict(self) -> str | None:
-        """``agrees`` is said only of what was simulated with stated parameters; None of what is said besides."""
+        """The verdict; ``agrees`` requires that the paper states all simulated parameters. None for remarks."""
         if self.holds is None:
             return None
         return DIFFERS if not self.holds else DIRECTION if self.assumed else AGREES
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """``y`` over ``x``. style: as matplotlib writes it, such as ``o-``; colour: index into the palette."""
+    """A curve of ``y`` over ``x``. style: matplotlib format such as ``o-``; colour: index into the palette."""
 
     label: str
     x: tuple[float, ...]
@@ -55,7 +55,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One pair of axes. sizes: x is in bytes. log: which axes are logarithmic (``""``, ``x``, ``y``, ``xy``)."""
+    """One pair of axes. sizes: x is in bytes. log: the logarithmic axes (``""``, ``x``, ``y``, ``xy``)."""
 
     title: str
     x_label: str
@@ -67,10 +67,10 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CaseStudy(Report):
-    """One case study as it came out.
+    """Result of one case study.
 
-    settings: what it rests on, in sentences. columns, rows: the table; a column whose name ends in ``bytes`` is shown
-    as sizes. volatile: columns that differ from run to run, such as wall time.
+    settings: sentences on the setup. columns, rows: the table; a column whose name ends in ``bytes`` is shown as
+    sizes. volatile: columns that differ from run to run, such as wall time.
     """
 
     SCHEMA: ClassVar[str] = "study"
@@ -86,22 +86,22 @@ class CaseStudy(Report):
 
     @property
     def verdict(self) -> str:
-        """The weakest of the findings'."""
+        """The weakest verdict of the findings."""
         found = [finding.verdict for finding in self.findings]
         return next((verdict for verdict in VERDICTS if verdict in found), AGREES)
 
     @property
     def agrees(self) -> bool:
-        """Whether all that the paper states comes out, simulated with stated parameters."""
+        """Whether trine reproduces all of the paper's statements with the paper's parameters."""
         return self.verdict == AGREES
 
     def column(self, name: str) -> list[Value]:
-        """The values of one column."""
+        """Return the values of one column."""
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
 
     def text(self, *, volatile: bool = True) -> str:
-        """The study for people; ``volatile`` False leaves out what differs from run to run."""
+        """Return the study as text; ``volatile`` False omits values that differ from run to run."""
         shown = [i for i, name in enumerate(self.columns) if volatile or name not in self.volatile]
         return self._text(shown, volatile)
 
@@ -120,7 +120,7 @@ class CaseStudy(Report):
 
     @property
     def headline(self) -> str:
-        """Its title, and the verdict."""
+        """Title and verdict."""
         return f"{self.title}: {self.verdict}"
 
     @property
@@ -128,18 +128,18 @@ class CaseStudy(Report):
         return self.settings
 
     def summary(self) -> str:
-        """Return the first lines of the study, with as many columns as the terminal has room for."""
+        """Return the first lines of the study, with the columns that fit the terminal."""
         count = len(self.columns)
         while count > 2 and max(map(len, self._table(range(count)))) > width():
             count -= 1
         return first_screen(self._text(range(count), volatile=True))
 
     def details(self) -> str:
-        """Return the study for people."""
+        """Return the whole study as text."""
         return self.text()
 
     def tables(self) -> dict[str, Table]:
-        """Return ``rows``, as the study has them, and ``findings``."""
+        """Return the tables ``rows`` and ``findings``."""
         document = self.document()
         return {name: cast(list[Row], document[name]) for name in ("rows", "findings")}
 
@@ -165,7 +165,7 @@ class CaseStudy(Report):
         }
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
-        """Return ``curves``: all panels beside each other."""
+        """Return ``curves``: all panels side by side."""
         return {"curves": partial(_draw, self.panels)}
 
 
@@ -177,7 +177,7 @@ def _said(finding: Finding) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
-    """Lines of a table with right-aligned columns."""
+    """Return the lines of a table with right-aligned columns."""
     sizes = [name.split()[-1] == "bytes" for name in columns]
     heads = [name.removesuffix(" bytes") for name in columns]
     cells = [[_cell(value, size) for value, size in zip(row, sizes, strict=True)] for row in rows]

@@ -1,4 +1,4 @@
-"""Proves a GPU program: every rank ends with the collective's result, in whatever order its wavefronts run."""
+"""Proof of a GPU program: every rank ends with the collective's result for any order of its wavefronts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OWN, ALL = "own", "all"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramProof:
-    """What has been proven, and what a caller should know.
+    """Result of a proof, with findings for the caller.
 
-    num_ops: operations run, each by each wavefront. num_cells: parts of memory that were followed. num_runs: orders.
-    open_ends: ranks that can end before something has been written into their memory, beside the result. late_reads:
-    ranks that can end while another still reads their memory. Both say by whom; one a rank.
+    num_ops: operations run, counted per wavefront. num_cells: memory cells tracked. num_runs: execution orders.
+    open_ends: ranks that can end before a write to their memory outside the result. late_reads: ranks that can end
+    while another actor still reads their memory. Both name the actor, with at most one entry per rank.
     """
 
     program: str
@@ -51,28 +51,28 @@ def check_program(
 ) -> ProgramProof:
     """Run a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
 
-    Every read must be behind the write it needs, and every write behind what still needs the old contents, by what the
-    semantics promise (docs/design/gpu-model.md) and not by luck: requests are over after ``waitcnt 0``, wavefront 0
-    alone learns from an acquire, the others at a barrier. An operation's lines have as many bytes as its smallest step.
-    The orders matter only where several wavefronts release, or acquire, one semaphore; each is checked for every timing
-    that keeps the order of the acquires.
+    Every read must happen after the write it needs, and every write after the last read of the old contents. The
+    semantics (docs/design/gpu-model.md) must guarantee this order: requests complete at ``waitcnt 0``, only wavefront 0
+    learns from an acquire, the others learn at a barrier. An operation's line size is its smallest step in bytes.
+    The orders differ only if several wavefronts release, or acquire, one semaphore. Each order is checked for every
+    timing that keeps the order of the acquires.
 
     Parameters
     ----------
-    op: the collective, or None: races, semaphores and deadlocks only. Input and result are the buffers ``input`` and
-        ``output``; in place where one is missing or both have one base.
+    op: the collective, or None to check only races, semaphores and deadlocks. Input and result are the buffers
+        ``input`` and ``output``; the collective is in place if one is missing or both have the same base.
     size_bytes: payload as nccl-tests counts it; checked against the buffers.
-    inputs: ``own``: a rank's input is there when the rank begins, which others have to be told; ``all``: all are from
-        the start, as they are where a collective follows a barrier.
-    open_ends: allow results that come after the rank's end.
-    goal: what ranks begin and end with, in place of what ``op`` means.
+    inputs: ``own``: a rank's input is ready when the rank begins, and other ranks need a signal; ``all``: all inputs
+        are ready from the start, as after a barrier.
+    open_ends: allow results that arrive after the rank's end.
+    goal: initial and final contents of the ranks, in place of the collective's.
 
     Raises
     ------
-    DeadlockError: wavefronts wait for ever; says which, and for what.
-    InputError: a race, a read of what nobody wrote, a semaphore that does not come back to its initial value, a wrong
-        result or one that is there too late; says where, and who. Also where the check is not possible: an unknown
-        collective, buffers that do not fit it, a program too large.
+    DeadlockError: wavefronts wait forever; names them and the semaphores they wait for.
+    InputError: a race, a read of unwritten memory, a semaphore that does not return to its initial value, a wrong or
+        late result; names the place and the actor. Also if the check is impossible: an unknown collective, buffers
+        of the wrong size, a program too large.
     """
     if inputs not in (OWN, ALL):
         raise InputError(f"unknown {inputs!r}{nearest(inputs, (OWN, ALL))}", field="inputs")
@@ -104,7 +104,7 @@ def check_program(
 
 
 def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_ends: bool) -> None:
-    """One run, from the inputs to the results."""
+    """Run the program once, from the inputs to the results, and check the results."""
     if goal is None:
         run.run()
         return
@@ -134,7 +134,7 @@ def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_end
 
 
 def _check_end(run: ProofRun, rank: int, place: Index) -> None:
-    """Nothing of a rank's result may come after its end."""
+    """Raise InputError if a part of a rank's result can arrive after the rank's end."""
     memory, knows = run.memory, run.ends(rank)
     late = np.flatnonzero(memory.unknown(place, knows))
     if len(late):
@@ -147,7 +147,7 @@ def _check_end(run: ProofRun, rank: int, place: Index) -> None:
 
 
 def _look_at_end(run: ProofRun, rank: int, ends: dict[int, str], late: dict[int, str]) -> None:
-    """Note the first write into, and read of, a rank's memory that may come after its end."""
+    """Record the first write and the first read of a rank's memory that may happen after its end."""
     memory, knows = run.memory, run.ends(rank)
     own = slice(rank * memory.cells.count, (rank + 1) * memory.cells.count)
     open_writes = np.flatnonzero(memory.unknown(own, knows))
@@ -163,7 +163,7 @@ def _look_at_end(run: ProofRun, rank: int, ends: dict[int, str], late: dict[int,
 
 
 def _refuse_overlaps(program: GpuProgram, ops: Sequence[DecodedOp]) -> None:
-    """Raise InputError where a line of an operation writes what another line of it, or another target, touches."""
+    """Raise InputError if an operation writes bytes that another of its lines or targets touches."""
     for number, op in enumerate(ops):
         if op.kind not in DATA_OPS and op.kind != DMA:
             continue
@@ -178,7 +178,7 @@ def _refuse_overlaps(program: GpuProgram, ops: Sequence[DecodedOp]) -> None:
 
 
 def _overlap(op: DecodedOp, target: Operand, other: Operand) -> bool:
-    """Whether two operands share bytes; a line may be read and then written in its place."""
+    """Return True if two operands share bytes; reading a line and writing it in place is allowed."""
     if op.kind != DMA and other.step == target.step != 0:
         apart = (other.address - target.address) % abs(target.step)
         if op.width <= apart <= abs(target.step) - op.width:  # columns of one matrix

@@ -1,4 +1,4 @@
-"""What a collective begins and ends with, in numbers that stand for the parts of the ranks' inputs."""
+"""Inputs and expected results of a collective, as numbers that stand for parts of the ranks' inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trine.errors import InputError, nearest
 from trine.gpu.program import Buffer, GpuProgram
 from trine.testing.proofs.memory import NOTHING, Cells, Values
 
-#: How many chunks input and output have, where a rank has one for each rank ("ranks") or one in all.
+#: Chunks of the input and the output of a rank: one per rank ("ranks") or a single one ("one").
 _CHUNKS = {
     "all_gather": ("one", "ranks"),
     "reduce_scatter": ("ranks", "one"),
@@ -25,14 +25,14 @@ _CHUNKS = {
     "scatter": ("ranks", "one"),
     "send_recv": ("one", "one"),
 }
-#: Those of which rank 0 alone has a result.
+#: Collectives with a result on rank 0 only.
 _TO_ROOT = ("reduce", "gather")
-#: With so many ranks, and no more, a wrong sum is taken apart.
+#: Largest number of ranks at which :func:`describe` decomposes a wrong sum.
 _TAKEN_APART = 12
 
 
 class GoalPiece(NamedTuple):
-    """Bytes ``start`` to ``start + size_bytes`` of a result: the sum of as many of inputs, each (rank, first byte)."""
+    """Bytes ``start`` to ``start + size_bytes`` of a result: the sum of equally long input parts (rank, first byte)."""
 
     start: int
     size_bytes: int
@@ -41,10 +41,10 @@ class GoalPiece(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofGoal:
-    """chunk_bytes: of one chunk. sources, results: (address, bytes) of each rank's input and result.
+    """Expected results. chunk_bytes: size of a chunk. sources, results: (address, bytes) of each rank's input, result.
 
-    pieces: of each rank's result, in place of what ``op`` means; nobody writes between them. constants: (address,
-    bytes) of what all ranks have from the start.
+    pieces: pieces of each rank's result, overriding the meaning of ``op``; no rank may write between them. constants:
+    (address, bytes) of data that all ranks have from the start.
     """
 
     op: str
@@ -56,7 +56,7 @@ class ProofGoal:
     constants: tuple[tuple[int, int], ...] = ()
 
     def wanted(self, rank: int, contents: list[Values], root: int) -> Values:
-        """The result of a rank; ``contents``: uint64 of each rank's input, one a cell."""
+        """Return the result of a rank. ``contents``: uint64, one per cell of each rank's input."""
         if self.pieces is not None:
             return self._of_pieces(self.pieces[rank], self.results[rank][1], contents)
         if self.op == "broadcast":
@@ -87,9 +87,9 @@ class ProofGoal:
 
 
 def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal:
-    """Where the data of a collective is, by the program's buffers ``input`` and ``output`` (one alone: in place).
+    """Return a collective's goal from the program's buffers ``input`` and ``output`` (only one of them: in place).
 
-    Raises InputError: an unknown collective; no such buffers, or of sizes that do not fit it or ``size_bytes``.
+    Raises InputError for an unknown collective, missing buffers, or sizes that do not fit it or ``size_bytes``.
     """
     if op not in _CHUNKS:
         raise InputError(f"no known result for {op!r}{nearest(op, _CHUNKS)}", field="op")
@@ -142,14 +142,14 @@ def _chunk(buffer: Buffer, count: int) -> int:
 
 
 def contents(goal: ProofGoal, cells: Cells, seed: int) -> list[Values]:
-    """A number for each cell of each rank's input."""
+    """Return a random number for each cell of each rank's input."""
     random = np.random.default_rng(seed)
     count = goal.sources[0][1] // cells.size
     return [random.integers(0, 1 << 64, count, np.uint64) for _ in range(goal.num_ranks)]
 
 
 def describe(value: int, cell_bytes: int, inputs: list[Values]) -> str:
-    """What a value is made of, in words."""
+    """Describe the input parts that a value consists of."""
     if value == NOTHING:
         return "no part of an input"
     for rank, values in enumerate(inputs):

@@ -1,7 +1,7 @@
-"""Runs a GPU program without time: wavefronts one operation at a time, in an order that semaphores and barriers allow.
+"""Untimed execution of a GPU program: wavefronts run one operation at a time, in any order that synchronisation allows.
 
-A wavefront is taken to have one request in flight (what runs so runs with more), and its reads and writes to be over
-only when a ``waitcnt 0`` of it is, or the wavefront; what it knows to be over is its clock.
+Each wavefront has one request in flight (a program that runs this way also runs with more). Its reads and writes
+complete only at a ``waitcnt 0`` or when the wavefront ends. Its clock holds the operations it knows to be complete.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from trine.testing.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index
 
 
 class ProofRun:
-    """One run. ``order``: None: each wavefront goes as far as it gets, in turn; else at random.
+    """One run of a program.
 
-    blank: reading what nobody has written is wrong.
+    order: None runs each wavefront in turn until it waits, else random order. blank: reject reads of unwritten cells.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ProofRun:
         return found
 
     def enter(self, rank: int, cells: Index, values: Values | np.uint64, to_all: bool) -> None:
-        """The input of a rank: there when it begins, which its own wavefronts know, or all (``to_all``)."""
+        """Write a rank's input before the run; its wavefronts know of it, or all wavefronts if ``to_all``."""
         actor = self.first_entry + rank
         self.memory.write(cells, values, actor, 1)
         if to_all:
@@ -74,12 +74,12 @@ class ProofRun:
     # -- order ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """ProofRun to the end.
+        """Run the program to its end.
 
         Raises
         ------
-        DeadlockError: wavefronts wait for ever; says which, and for what.
-        InputError: a race, a read of what nobody wrote, or a semaphore that does not come back to its initial value.
+        DeadlockError: wavefronts wait forever; names them and their semaphores or barriers.
+        InputError: a race, a read of an unwritten cell, or a semaphore that does not return to its initial value.
         """
         waiting = list(self.wavefronts)
         steady = self.order is not None and self.order.random() < 0.5
@@ -102,12 +102,12 @@ class ProofRun:
         self._check_left_over()
 
     def ends(self, rank: int) -> Clock:
-        """What has been over when all wavefronts of a rank are."""
+        """Return the clock at the end of a rank: operations known to be complete when all its wavefronts have ended."""
         own = [wave.knows for wave in self.wavefronts if wave.rank == rank]
         return np.max(np.stack(own), axis=0) if own else np.zeros(self.num_actors, np.int32)
 
     def _advance(self, wave: ProofWavefront) -> bool:
-        """ProofRun the next operation of a wavefront (of a flagged load: the next line), unless it must wait."""
+        """Run a wavefront's next operation (or the next lines of a flagged load); return False if it must wait."""
         op = self.ops[wave.next]
         if op.kind == isa.BARRIER:
             return self._barrier(wave)
@@ -134,7 +134,7 @@ class ProofRun:
         self.num_done += 1
 
     def _finish(self, wave: ProofWavefront) -> None:
-        """Everything that the wavefront has begun is over."""
+        """Mark all operations that the wavefront has started as complete."""
         wave.knows[wave.actor] = wave.next - wave.ops.start
         for clock in wave.heard:
             np.maximum(wave.knows, clock, out=wave.knows)
@@ -153,7 +153,7 @@ class ProofRun:
         return True
 
     def semaphore(self, rank: int, number: int) -> ProofSemaphore:
-        """A semaphore of a rank."""
+        """Return a semaphore of a rank; create it on first use."""
         key = rank, number
         if key not in self.semaphores:
             self.semaphores[key] = ProofSemaphore(int(self.program.semaphores[key]))
@@ -174,7 +174,7 @@ class ProofRun:
     # -- data ----------------------------------------------------------------------------------------------------
 
     def _flagged(self, wave: ProofWavefront, op: DecodedOp) -> bool:
-        """The next lines of an operation that waits for flags: those that the same stores have brought."""
+        """Run the next lines of an operation that waits for flags: the lines written by the same stores."""
         first = line = wave.number + wave.line * wave.of
         if line >= op.amount:
             self._step(wave)
@@ -196,7 +196,7 @@ class ProofRun:
         return True
 
     def _flags_of(self, op: DecodedOp, line: int) -> list[ReleaseToken] | None:
-        """What the flags of a line bring, or None if one is not there yet."""
+        """Return the release tokens of a line's flags; None while a flag is missing."""
         found = []
         for operand in op.flagged_reads:
             semaphore = self.semaphore(operand.rank, operand.semaphore + line)
@@ -208,7 +208,7 @@ class ProofRun:
     def _move(
         self, wave: ProofWavefront, op: DecodedOp, lines: Index, knows: Clock, tokens: Sequence[ReleaseToken]
     ) -> None:
-        """Lines of a data operation; ``tokens``: of the flags of its flagged reads."""
+        """Run lines of a data operation; ``tokens``: release tokens of its flagged reads."""
         if not len(lines):
             return
         reads = [self._cells(operand, op.width, lines) for operand in op.reads]
@@ -235,7 +235,7 @@ class ProofRun:
         epoch: int,
         op: DecodedOp,
     ) -> None:
-        """Read cells, each with what is known where they are read, and write others; within a line reads come first."""
+        """Read cells, each with the clock of its read, and write others; reads come first within a line."""
         memory = self.memory
         try:
             for cells, clock in reads:
@@ -250,7 +250,7 @@ class ProofRun:
             memory.note_read(cells, actor, epoch)
 
     def _values(self, wave: ProofWavefront, op: DecodedOp, parts: list[Values]) -> Values | np.uint64:
-        """What is written; reads without writes stay in registers, from which a store of as many lines takes them."""
+        """Return the values to write. Reads without writes stay in registers for a later store of equal size."""
         if op.kind == isa.DMA:
             return parts[0] if parts else np.uint64(NOTHING)
         if op.kind == isa.STORE:
@@ -266,13 +266,13 @@ class ProofRun:
         return values
 
     def _cells(self, operand: Operand, width: int, lines: Index) -> Index:
-        """The cells of some lines of an operand: [lines, cells a line]."""
+        """Return the cells of some lines of an operand: [lines, cells per line]."""
         size = self.memory.cells.size
         first = self.memory.cells.at(operand.rank, operand.address)
         return first + lines[:, None] * (operand.step // size) + np.arange(width // size)
 
     def _dma(self, wave: ProofWavefront, op: DecodedOp) -> None:
-        """Bytes through the copy engine, which does one after the other to each peer."""
+        """Run a copy on the copy engine, which runs copies to the same peer one after the other."""
         target = op.writes[0]
         port = self.ports[wave.rank, target.rank]
         clock = np.maximum(self.port_knows[port], wave.knows)
@@ -299,7 +299,7 @@ class ProofRun:
                 )
 
     def _deadlock(self, waiting: list[ProofWavefront]) -> DeadlockError:
-        """The error that names wavefronts, those first that the others of their workgroup wait for."""
+        """Return the error for a deadlock. It lists first the wavefronts that hold up their workgroup."""
         stuck = [wave for wave in waiting if not wave.done]
         stuck.sort(key=lambda wave: (self.ops[wave.next].kind == isa.BARRIER, wave.number, wave.actor))
         shown = [self._waits_for(wave) for wave in stuck[:8]]
@@ -325,7 +325,7 @@ class ProofRun:
 
 
 def _operands_read(op: DecodedOp, rows: list[Values]) -> list[Values]:
-    """What each operand has brought: of a multimem one, the sum of its members."""
+    """Return the values read by each operand; for a multimem operand, the sum over its members."""
     found: list[Values] = []
     for operand, values in zip(op.reads, rows, strict=True):
         if operand.role == isa.READ_MEMBER:
@@ -336,7 +336,7 @@ def _operands_read(op: DecodedOp, rows: list[Values]) -> list[Values]:
 
 
 class ProofWords:
-    """Names for actors and places.
+    """Readable names of actors and cells.
 
     actors: (rank, workgroup, wavefront, of) of wavefronts; ports: actor -> (rank, peer).
     """
@@ -352,11 +352,11 @@ class ProofWords:
         self.program, self.cells, self.actors, self.ports, self.first_entry = program, cells, actors, ports, first_entry
 
     def at(self, wave: ProofWavefront) -> str:
-        """A wavefront where it is."""
+        """Return the name of a wavefront and its current operation."""
         return self.actor(wave.actor, wave.epoch)
 
     def actor(self, actor: int, epoch: int) -> str:
-        """Who did what: operation ``epoch`` (from 1) of an actor."""
+        """Return the name of an actor and its operation ``epoch`` (from 1)."""
         if actor >= self.first_entry:
             return f"rank {actor - self.first_entry}, as it enters with its input,"
         if actor in self.ports:
@@ -367,7 +367,7 @@ class ProofWords:
         return f"rank {rank} {self.workgroup(workgroup)} wavefront {number} {self.operation(op, epoch - 1)}"
 
     def workgroup(self, workgroup: int) -> str:
-        """A workgroup by its number in its kernel."""
+        """Return the name of a workgroup: its number in its kernel."""
         kernel = int((self.program.kernel_ptr[1:] <= workgroup).sum())
         number = workgroup - int(self.program.kernel_ptr[kernel])
         rank = self.program.kernel_rank[kernel]
@@ -381,7 +381,7 @@ class ProofWords:
         return f"operation {number} ({kind}{f', {self.program.labels[label]!r}' if label >= 0 else ''})"
 
     def place(self, cell: int) -> str:
-        """A cell for people."""
+        """Return a readable name of a cell."""
         rank, address = self.cells.place(cell)
         buffer = buffer_of(self.program, address)
         where = f"address {address}" if buffer is None else f"byte {address - buffer.base} of the {buffer.name}"
@@ -402,7 +402,7 @@ class ProofWords:
     def releaser(
         self, rank: int, number: int, ops: Sequence[DecodedOp], pending: Mapping[int, int] | None = None
     ) -> str:
-        """Who releases a semaphore: at all, or of what is to come (``pending``: workgroup -> its next operation)."""
+        """Describe the releaser of a semaphore in the whole program, or from ``pending`` (workgroup -> next op) on."""
         for actor, (_, workgroup, wavefront, _) in enumerate(self.actors):
             first, last = (int(i) for i in self.program.workgroup_ptr[workgroup : workgroup + 2])
             now = first if pending is None else pending[workgroup]

@@ -1,7 +1,7 @@
-"""PyTorch's pair: profiler trace (Kineto) and execution trace, joined into operators as a person sees layers.
+"""Reader of PyTorch's profiler trace (Kineto) and execution trace, joined into operators at the level of layers.
 
 An operator is an outermost call that launched kernels: ``aten::conv2d``, a backward node of autograd, one foreach call
-of the optimizer. Its time is that of its kernels, without counting twice where kernels overlap.
+of the optimizer. Its time is the time of its kernels; overlapping kernels count once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SNIFFED = 65536
 
 
 def kind_of_file(path: Path) -> str | None:
-    """``kineto``, ``execution_trace`` or None, from the first 64 KiB (and the last, of an uncompressed file)."""
+    """Return ``kineto``, ``execution_trace`` or None, from the first 64 KiB (and the last, if uncompressed)."""
     start = head(path, _SNIFFED) if path.name.endswith(_SUFFIXES) else b""
     if b'"traceEvents"' in start:
         return KINETO
@@ -43,10 +43,10 @@ def kind_of_file(path: Path) -> str | None:
 
 
 def find_pair(path: Path) -> dict[str, Path] | None:
-    """The pair at ``path``: a folder that holds it, or one half, whose other half is looked for.
+    """Return the pair at ``path``: a folder with both halves, or one half, whose other half trine finds.
 
-    The other half lies in the same folder or, as TrioSim's tracer writes them, in ``profiler/`` and ``graph/`` beside
-    each other. Of several candidates the one whose name shares most with the first half is taken.
+    The other half is in the same folder or, as TrioSim's tracer writes them, in sibling folders ``profiler/`` and
+    ``graph/``. If there are several candidates, trine picks the name that shares most words with the first half.
     """
     if path.is_dir():
         found = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
@@ -80,7 +80,7 @@ def _candidates(folder: Path, kind: str) -> list[Path]:
 
 
 def _closest(path: Path, candidates: list[Path]) -> Path | None:
-    """The candidate that shares most words of its name with ``path``; the first by name among equals."""
+    """Return the candidate whose name shares most words with ``path``; ties go to the first by name."""
 
     def words(file: Path) -> set[str]:
         return set(file.name.removesuffix(".gz").removesuffix(".json").replace("-", "_").split("_"))
@@ -90,7 +90,7 @@ def _closest(path: Path, candidates: list[Path]) -> Path | None:
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _RENAMED = {"is_causal": "causal"}
-#: Arguments that change no operator's time.
+#: Arguments without effect on any operator's time.
 _IDLE = frozenset({
     "pin_memory", "memory_format", "device", "layout", "dtype", "non_blocking", "copy", "generator", "implicit",
 })  # fmt: skip
@@ -99,7 +99,7 @@ _NO_OPERANDS = Operands((), (), {})
 
 
 def read_pytorch(kineto_file: Path, trace_file: Path | None) -> RawTrace:
-    """Read a profiler trace and, where given, its execution trace. Raises TraceError for files that do not fit."""
+    """Read a profiler trace and its execution trace, if given. Raises TraceError for files that do not fit."""
     kineto = read_kineto(kineto_file)
     if not kineto.ops:
         raise TraceError("holds no call on the CPU: was it recorded with ProfilerActivity.CPU?", file=kineto_file)
@@ -129,7 +129,7 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
 
 
 def _accumulated(top: TopCall) -> tuple[int, int] | None:
-    """What an AccumulateGrad node took, and the gradient that it left: written in place, detached, or the same."""
+    """Return the input of an AccumulateGrad node and its resulting gradient: in place, detached, or the same."""
     incoming = next((slot for call in top.calls if call.node.name == _ACCUMULATE for slot in call.inputs if slot), None)
     if incoming is None:
         return None
@@ -153,7 +153,7 @@ def _alone(kineto: Kineto) -> RawTrace:
 
 
 def _sequence_numbers(kineto: Kineto) -> dict[int, list[int]]:
-    """Outermost call -> autograd's sequence numbers of all calls in it, in the order of their start."""
+    """Return outermost call -> autograd's sequence numbers of all calls in it, in the order of their start."""
     numbers: dict[int, list[int]] = {}
     for op, top in zip(kineto.ops, outermost(kineto.ops), strict=True):
         number = op.number("Sequence number")
@@ -183,7 +183,7 @@ def _missing(kineto: Kineto) -> tuple[str, ...]:
 
 
 def _adopt_tree(kineto: Kineto, nodes: list[CallNode], joined: Mapping[int, int]) -> None:
-    """Take parents from the execution trace, which knows them; times in whole microseconds do not."""
+    """Copy parents from the execution trace, because times in whole microseconds do not reveal them."""
     nearest: dict[int, int | None] = {}  # node -> the closest call at or above it that is joined
     for node in nodes:  # parents come before their children
         above = nearest.get(node.parent)
@@ -193,7 +193,7 @@ def _adopt_tree(kineto: Kineto, nodes: list[CallNode], joined: Mapping[int, int]
 
 
 def _call(call: TreeCall, phase: str, operator: int | None) -> RawCall:
-    """The tensor numbered 0 is the absent one. What a collective writes in place is no gradient for that."""
+    """Convert a call; tensor 0 means an absent one. A collective's in-place output does not count as a gradient."""
     inputs, outputs = (tuple(slot or None for slot in slots) for slots in (call.inputs, call.outputs))
     in_place = call.node.name.endswith("_") and not is_layout(call.node.name)
     return RawCall(call_kind(call.node.name), inputs, outputs, phase, operator, call.inner, in_place, call.values)
@@ -202,9 +202,9 @@ def _call(call: TreeCall, phase: str, operator: int | None) -> RawCall:
 def _forward_of(
     kineto: Kineto, step: TracedStep, numbers: Mapping[int, list[int]], place: Mapping[int, int]
 ) -> dict[int, int]:
-    """Outermost backward call -> index of the operator that it differentiates, by autograd's sequence numbers.
+    """Return outermost backward call -> index of the operator that it differentiates, by autograd's sequence numbers.
 
-    A number belongs to the last forward call that shows it: calls before it that need no gradient show it too.
+    A number belongs to the last forward call that shows it; earlier calls without gradients show the same number.
     """
     maker: dict[int, int] = {}
     result: dict[int, int] = {}
@@ -254,13 +254,13 @@ def _operator(
 
 
 def _attributes(values: Mapping[str, object]) -> dict[str, object]:
-    """The arguments of a call that say more about its work than shapes do."""
+    """Return the arguments of a call that describe its work beyond the shapes."""
     named = {_RENAMED.get(name, name): _plain(value) for name, value in values.items() if name not in _IDLE}
     return {name: value for name, value in named.items() if value is not None}
 
 
 def _plain(value: object) -> object:
-    """A JSON value as a frozen one; None for what no attribute may hold."""
+    """Return a JSON value as an immutable one, or None if it cannot be an attribute."""
     if isinstance(value, bool | int | str):
         return value if not isinstance(value, str) or len(value) <= 200 else None
     if isinstance(value, Decimal):
@@ -283,12 +283,11 @@ READER = TraceReader("pytorch", "a profiler (Kineto) and an execution trace, .js
 
 
 # Storages for tensors on PyTorch's ``meta`` device, which has no memory: the observer gives them all one number.
-# Without addresses, what shares memory follows from the calls: what a call writes in place keeps its storage, what a
-# call that only looks at memory returns has that of its first input, every other result is new. A tensor that no call
-# made is what autograd saved: it has the storage of the tensor of that shape which the forward call of its number took
-# or made.
+# Without addresses, trine infers shared memory from the calls. In-place outputs keep their storage. Views return the
+# storage of their first input. Every other result is new. A tensor that no call made was saved by autograd: it has the
+# storage of the tensor with its shape among the inputs and outputs of the forward call with its number.
 
-#: Calls that return their first input, seen in another way.
+#: Calls that return a view of their first input.
 _ALIASES = VIEWS | {
     "t", "transpose", "permute", "expand", "expand_as", "as_strided", "detach", "alias", "select", "slice", "narrow",
     "split", "split_with_sizes", "chunk", "unbind", "movedim", "swapaxes", "view_as", "numpy_T", "lift_fresh", "unfold",
@@ -296,14 +295,14 @@ _ALIASES = VIEWS | {
 
 
 def separate(nodes: list[CallNode]) -> None:
-    """Give the meta tensors of a trace storages of their own, in place; other tensors stay. ``nodes``: all, by id."""
+    """Give each meta tensor of a trace a separate storage, in place; other tensors stay. ``nodes``: all, by id."""
     refs = [ref for node in nodes for ref in (*node.input_tensors(), *node.output_tensors())]
     if any(ref.is_meta for ref in refs):
         _Storages(1 + max(ref.storage for ref in refs)).walk(nodes[0])
 
 
 class _Storages:
-    """What is known of each tensor id while calls begin and end."""
+    """Storage of each tensor id as calls begin and end."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -313,7 +312,7 @@ class _Storages:
         self._clock = 0
 
     def walk(self, root: CallNode) -> None:
-        """Depth first without recursion: inputs are settled when a call begins, outputs when it ends."""
+        """Walk depth first without recursion; set inputs when a call begins and outputs when it ends."""
         stack = [(root, 0, self._begin(root, -1), -1)]
         while stack:
             node, place, clock, sequence = stack.pop()
@@ -358,7 +357,7 @@ class _Storages:
 
 
 def _mapped(values: list[object], change: Callable[[TensorRef], TensorRef]) -> list[object]:
-    """The values with every meta tensor changed, lists of tensors included."""
+    """Return the values with every meta tensor changed, including tensors in lists."""
     found: list[object] = []
     for value in values:
         if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""A workload written layer by layer: forward operators first, their backward operators from rules left on the way.
+"""A workload built layer by layer: forward operators first, then backward operators from rules recorded on the way.
 
-Gradients are kept by storage. An operator in place reads and writes one storage, so its rule takes the gradient of what
-it wrote and leaves that of what it read in its place, as autograd does.
+Gradients are kept by storage. An in-place operator reads and writes one storage, so its rule takes the gradient of its
+output and puts the gradient of its input in the same place, as autograd does.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from trine.workload.native import ITEM_BYTES
 Shape = tuple[int, ...]
 Names = Sequence[Tensor]
 Attributes = Mapping[str, object]
-#: No attributes; shared, as nothing changes it.
+#: Empty attributes, shared because nothing changes them.
 NONE: Attributes = {}
 
 
 class Graph:
-    """Operators, tensors and parameters of one training step, as they are made.
+    """Operators, tensors and parameters of one training step under construction.
 
-    dtype: of weights and activations; weight_dtype: of weights, where it is another (mixed precision). accumulates:
-    whether the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and products.
-    software: the profile that says how operators are written; None: fused, with one launch each.
+    dtype: of weights and activations; weight_dtype: of weights, if different (mixed precision). accumulates: whether
+    the sum of two gradients of one tensor is an operator. product_attributes: of all convolutions and GEMMs.
+    software: the profile that sets each operator's kernels and passes; None: fused, with one launch each.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Graph:
         self.gradients: dict[int, Tensor] = {}  # weight's tensor id -> its gradient
         self._accumulates = accumulates
         self._made_by: dict[int, int] = {}  # weight's tensor id -> the last operator that adds to its gradient
-        self._flowing: dict[int, Tensor] = {}  # storage -> gradient so far
+        self._flowing: dict[int, Tensor] = {}  # storage -> partial gradient
         self._tape: list[tuple[int, Callable[[], None]]] = []
         self._layers: dict[int, str] = {}
         self._numbers: Counter[str] = Counter()
@@ -64,7 +64,7 @@ class Graph:
         storage: int | None = None,
         batch_dims: Shape = (0,),
     ) -> Tensor:
-        """A new tensor, in memory of its own unless ``storage`` names some."""
+        """Return a new tensor, in new memory unless ``storage`` is set."""
         if storage is None:
             self._num_storages += 1
             storage = self._num_storages
@@ -82,31 +82,31 @@ class Graph:
         return made
 
     def like(self, tensor: Tensor) -> Tensor:
-        """A new activation of the shape of ``tensor``."""
+        """Return a new activation with the shape of ``tensor``."""
         return self.tensor(tensor.shape, dtype=tensor.dtype, batch_dims=tensor.batch_dims)
 
     def view(self, tensor: Tensor, shape: Shape) -> Tensor:
-        """The same memory in another shape, or a part of it; the batch stays dimension 0."""
+        """Return a view of the same memory in another shape, or of a part of it; the batch stays dimension 0."""
         return self.tensor(shape, role=tensor.role, dtype=tensor.dtype, storage=tensor.storage)
 
     def weight(self, *shape: int) -> Tensor:
-        """A trained weight."""
+        """Return a new trained weight."""
         made = self.tensor(shape, role="weight", dtype=self.weight_dtype, batch_dims=())
         self.weights[made.id] = made
         return made
 
     def buffer(self, *shape: int, dtype: str = "float32") -> Tensor:
-        """A tensor that is kept and not trained."""
+        """Return a new persistent tensor that is not trained."""
         return self.tensor(shape, role="buffer", dtype=dtype, batch_dims=())
 
     # -- operators -----------------------------------------------------------------------------------------------
 
     def forward(self, name: str, inputs: Names, outputs: Names, layer: str = "", attributes: Attributes = NONE) -> int:
-        """Add a forward operator and return its id. Without ``layer`` it is named after itself and its number."""
+        """Add a forward operator and return its id. The default ``layer`` is the operator's name and a number."""
         return self._add(name, FORWARD, inputs, outputs, layer or self.next_layer(name), None, attributes)
 
     def next_layer(self, name: str) -> str:
-        """A new name for the layer of an operator: its own, and its number."""
+        """Return a new layer name for an operator: the operator's name and a number."""
         base = name.rsplit("::", 1)[-1].rstrip("_")
         self._numbers[base] += 1
         return f"{base}.{self._numbers[base]}"
@@ -149,7 +149,7 @@ class Graph:
     # -- the backward pass ---------------------------------------------------------------------------------------
 
     def on_backward(self, forward: int, rule: Callable[[], None]) -> None:
-        """Leave the rule that adds the backward operators of operator ``forward``."""
+        """Record the rule that adds the backward operators of operator ``forward``."""
         self._tape.append((forward, rule))
 
     def gives_back(
@@ -171,12 +171,12 @@ class Graph:
         return out
 
     def gradient(self, tensor: Tensor) -> Tensor:
-        """The gradient of ``tensor``, which is complete; afterwards there is none, so that another can be given."""
+        """Remove and return the complete gradient of ``tensor``, so that another one can be added later."""
         found = self._flowing.pop(tensor.storage)
         return found if found.shape == tensor.shape else self.view(found, tensor.shape)
 
     def give(self, tensor: Tensor, gradient: Tensor, forward: int) -> None:
-        """Add ``gradient``, made by the backward pass of operator ``forward``, to that of ``tensor``."""
+        """Add ``gradient``, made by the backward pass of operator ``forward``, to the gradient of ``tensor``."""
         known = self._flowing.get(tensor.storage)
         if known is not None and self._accumulates:
             gradient = gradient if gradient.shape == known.shape else self.view(gradient, known.shape)
@@ -186,7 +186,7 @@ class Graph:
         self._flowing[tensor.storage] = gradient
 
     def weight_gradient(self, weight: Tensor) -> Tensor:
-        """The tensor that holds the gradient of ``weight``; one for all operators that use the weight."""
+        """Return the tensor for the gradient of ``weight``, shared by all operators that use the weight."""
         found = self.gradients.get(weight.id)
         if found is None:
             dtype = "float32" if self.writes.gradient_dtype == "float32" else weight.dtype
@@ -195,7 +195,7 @@ class Graph:
         return found
 
     def made(self, operator: int, *weights: Tensor) -> None:
-        """Say that ``operator`` adds to the gradients of ``weights``."""
+        """Record that ``operator`` adds to the gradients of ``weights``."""
         self._made_by.update({weight.id: operator for weight in weights})
 
     def run_backward(self) -> None:
@@ -204,7 +204,7 @@ class Graph:
             rule()
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """All weights, in the order of registration."""
+        """Return all weights, in the order of registration."""
         return tuple(
             Parameter(
                 weight=weight.id,
@@ -216,10 +216,9 @@ class Graph:
         )
 
 
-# How a software profile writes operators: the attributes that it gives each, by the family of the operator's name.
-# ``kernels``: launches of the operator. ``passes``: how many times its own bytes it moves. ``attention_kernel``: the
-# generation of a fused attention. Nothing is said where a number is 1, so that ``software="none"`` writes what it
-# always wrote.
+# A software profile gives each operator attributes, by the family of the operator's name. ``kernels``: launches of the
+# operator. ``passes``: how many times the operator moves its bytes. ``attention_kernel``: the generation of a fused
+# attention. Attributes equal to 1 are omitted, so the output of ``software="none"`` does not change.
 
 _BY_KIND = {
     "layer_norm": "norm", "group_norm": "norm", "batch_norm": "norm", "linear": "linear", "matmul": "product",
@@ -227,14 +226,14 @@ _BY_KIND = {
     "index": "router", "copy": "copy", "conv": "conv", "adaptive_pool": "pool", "avg_pool": "pool", "max_pool": "pool",
     "reduction": "other",
 }  # fmt: skip
-#: Begins the names of operators that normalise heads of queries and keys and rotate them.
+#: Prefix of the names of operators that normalise and rotate the heads of queries and keys.
 HEAD_NORMS = "qk_norm"
 _BY_WORD = {"rotary": "rotary", "dropout": "dropout", "add": "residual"}
 
 
 @lru_cache(maxsize=4096)
 def family_of_operator(name: str) -> tuple[str, bool]:
-    """Family of a profile that an operator of this name is of, and whether it is of the backward pass."""
+    """Return the profile's family for an operator name, and whether the operator is part of the backward pass."""
     kind = kind_of_name(name)
     family = _BY_KIND.get(family_of(kind))
     if family is None:
@@ -245,8 +244,8 @@ def family_of_operator(name: str) -> tuple[str, bool]:
 
 
 class WrittenStyle:
-    """The style of one profile. operators: what its file says. as_recorded: operators are those that eager PyTorch
-    records, each of which moves its own bytes."""
+    """Operator style of one software profile. operators: the style in its file. as_recorded: operators are eager
+    PyTorch's, each of which moves its bytes once."""
 
     def __init__(self, operators: OperatorStyle, as_recorded: bool = False) -> None:
         self.operators = operators
@@ -254,14 +253,14 @@ class WrittenStyle:
         self._known: dict[tuple[str, bool, bool, bool], dict[str, object]] = {}
 
     def attributes(self, name: str, is_half: bool, family: str | None = None) -> dict[str, object]:
-        """What an operator is given; ``is_half``: it computes one of the two gradients of its forward operator."""
+        """Return an operator's attributes; ``is_half``: it computes one of its forward operator's two gradients."""
         found, backward = family_of_operator(name)
         family = family or found
         key = family, backward, is_half, name.startswith(HEAD_NORMS)
         if key not in self._known:
             self._known[key] = self._attributes(family, backward, is_half)
             if key[-1]:
-                # Add the launches and passes of norms of heads to those of the rotation that follows them
+                # Add the launches and passes of head norms to the rotation that follows them
                 for field, of_family in (("kernels", self.operators.kernels), ("passes", self.operators.passes)):
                     rotary = of_family.get("rotary", [1.0, 1.0])[backward]
                     norms = of_family.get("head_norm", [0.0, 0.0])[backward]

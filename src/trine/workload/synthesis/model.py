@@ -1,4 +1,4 @@
-"""Workloads written from a model's published shapes, where nobody has recorded a trace. docs/guides/models.md."""
+"""Workloads synthesised from a model's published shapes, without a recorded trace. docs/guides/models.md."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from trine.workload.synthesis.transformer import transformer
 if TYPE_CHECKING:
     from trine.compute import Calibration
 
-#: A name that begins so is a model where a trace is expected: ``model:llama-3-8b,sequence=4096``.
+#: This prefix marks a model in place of a trace file: ``model:llama-3-8b,sequence=4096``.
 PREFIX = "model:"
 DEFAULT_GPU = "h100-sxm"
-#: The software of a model on one GPU where nobody says another: what replicas of it run, too.
+#: Default software profile of a model on one GPU; data-parallel replicas use it, too.
 USUAL = "pytorch-eager"
 DTYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
     "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
 }  # fmt: skip
-#: Of convolutional networks: what :func:`trine.workload.synthesis.convnet.convnet` calls precisions.
+#: dtypes of convolutional networks, and their precisions in :func:`trine.workload.synthesis.convnet.convnet`.
 CONV_DTYPES = {
     "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
 }  # fmt: skip
@@ -52,13 +52,13 @@ _CHOICES = {
     "dropout": ("yes", "no"),
 }  # fmt: skip
 _WHOLE = ("sequence", "target", "batch", "layers", "image")
-# What a first GPU of the future could hold, with room: larger is taken for a mistake.
+# Upper limits, well beyond any GPU's memory: a larger value is probably a mistake.
 _MAX = {"sequence": 2**24, "target": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synthesis:
-    """What is asked of a model: the arguments of :func:`synthesize`; None leaves it to the model."""
+    """Arguments of :func:`synthesize`; None selects the model's default."""
 
     gpu: str = DEFAULT_GPU
     sequence: int | None = None
@@ -108,37 +108,37 @@ def synthesize(
     positions: str | None = None,
     dropout: str | None = None,
 ) -> Workload:
-    """Write one training step of a model on one GPU from its shapes, as a trace of it would be read.
+    """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
     Parameters
     ----------
-    model: the name of a model that comes with trine (``trine trace models`` lists them), a model file, or what
-        :func:`load_model` returns.
+    model: the name of a bundled model (``trine trace models`` lists them), a model file, or the result of
+        :func:`load_model`.
     gpu: the GPU that times are predicted for; any name that :func:`trine.load_gpu` knows.
-    sequence: tokens of a sample; the model's own if not given. Transformers only.
-    target: tokens that the decoder of an encoder-decoder reads of a sample; the model's share of ``sequence`` if not
-        given.
-    batch: samples; 1 for a transformer, 128 images for a convolutional network.
-    dtype: of transformers ``bf16`` (their default), ``fp16`` or ``fp32``. Of convolutional networks ``fp32`` (nothing
-        in TF32), ``tf32`` (convolutions and products) or ``amp`` (float16 with float32 weights and a scaled loss); if
-        not given, float32 with convolutions in TF32, as PyTorch does.
-    layers: so many of a transformer's layers in place of all (of an encoder-decoder, of each): a smaller model of the
-        same shapes.
-    image: pixels of an image's side, in place of 224. Convolutional networks only.
-    times: ``tables`` (public measurements of operators; the default of transformers and of convolutional networks with
-        a dtype), ``roofline`` (the data sheet; the default where ``shares`` are given) or ``fitted`` (laws fitted on
-        recorded traces; the default of convolutional networks without a dtype).
-    shares: shares of the data sheet's peaks in place of the roofline's defaults, see :class:`trine.compute.Shares`.
-    calibration: traces that ``fitted`` fits on, in place of the bundled ones.
-    software: the profile of the training software that writes the operators (:func:`trine.software.load_software`), or
-        ``none``. Where it is not given, the usual one of a single GPU; :func:`trine.simulate` takes that of the layout.
-    tied: ``yes`` or ``no``: whether embedding and head share one table, in place of the model's own.
-    biases: of a transformer's linears: ``none``, ``qkv`` or ``all`` (norms too), in place of the model's own.
-    positions: ``rotary`` or ``learned`` (a table with a row for each token), in place of the model's own.
-    dropout: ``yes`` or ``no``, in place of the software profile's.
+    sequence: tokens per sample; default: the model's sequence length. Transformers only.
+    target: tokens per sample that the decoder of an encoder-decoder reads; default: the model's fraction of
+        ``sequence``.
+    batch: samples per step; default: 1 for a transformer, 128 images for a convolutional network.
+    dtype: for transformers ``bf16`` (default), ``fp16`` or ``fp32``. For convolutional networks ``fp32`` (no TF32),
+        ``tf32`` (convolutions and matrix products) or ``amp`` (float16 with float32 weights and a scaled loss);
+        default: float32 with convolutions in TF32, as in PyTorch.
+    layers: number of transformer layers to keep (in each stack of an encoder-decoder): a smaller model with the same
+        shapes.
+    image: side of an image in pixels; default: 224. Convolutional networks only.
+    times: ``tables`` (public measurements of operators; the default for transformers and for convolutional networks
+        with a dtype), ``roofline`` (the data sheet; the default with ``shares``) or ``fitted`` (laws fitted on recorded
+        traces; the default for convolutional networks without a dtype).
+    shares: fractions of the data sheet's peaks for the roofline, see :class:`trine.compute.Shares`.
+    calibration: traces for the fit of ``fitted`` times; default: the bundled traces.
+    software: profile of the training software that writes the operators (:func:`trine.software.load_software`), or
+        ``none``. Default: the single-GPU profile; :func:`trine.simulate` uses the layout's profile.
+    tied: ``yes`` or ``no``: whether embedding and head share one table; default: as in the model.
+    biases: biases of a transformer's linear layers, ``none``, ``qkv`` or ``all`` (norms too); default: as in the model.
+    positions: ``rotary`` or ``learned`` (a table with a row for each token); default: as in the model.
+    dropout: ``yes`` or ``no``; default: as in the software profile.
 
-    Times are predictions, and ``Workload.assumptions`` says what they rest on. Raises InputError, naming the field, for
-    an unknown model, GPU or value, and for an option that the model has no use for.
+    Times are predictions; ``Workload.assumptions`` lists their basis. Raises InputError with the field's name for an
+    unknown model, GPU or value, and for an option that does not apply to the model.
     """
     asked = Synthesis(
         gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
@@ -150,10 +150,10 @@ def synthesize(
 
 
 def from_text(text: str, gpu: str | None = None, software: Software | str | None = None) -> Workload:
-    """The workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
+    """Return the workload of ``model:NAME[,option=value...]``, with options of :func:`synthesize`.
 
-    gpu, software: where the text names none (software: None for the usual one of a GPU). Raises InputError as
-    :func:`synthesize` does, and for other options.
+    gpu, software: defaults for a text without them (software None: the single-GPU profile). Raises InputError like
+    :func:`synthesize`, and for unknown options.
     """
     name, *options = text.removeprefix(PREFIX).split(",")
     known = [f.name for f in fields(Synthesis) if f.name != "shares"]
@@ -173,22 +173,22 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
 
 
 def profile_of(software: Software | str | os.PathLike[str]) -> Software | None:
-    """A profile by its name or file; None for ``none``. Raises SpecError for another name, or a file with a fault."""
+    """Return a profile by name or file; None for ``none``. Raises SpecError for unknown names and invalid files."""
     if isinstance(software, Software):
         return software
     return None if software == NO_SOFTWARE else load_software(software)
 
 
 def usual_profile() -> Software | None:
-    """The profile of a single GPU."""
+    """Return the default profile of a single GPU."""
     return load_software(USUAL)
 
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """A model, what was asked of it, and the software that writes it.
+    """Model, synthesis options and software profile from which a workload is written.
 
-    is_said: somebody chose that; has_gpu: and the GPU.
+    is_said: whether the user chose the software; has_gpu: whether the user chose the GPU.
     """
 
     spec: ModelSpec
@@ -200,7 +200,7 @@ class ModelRecipe:
     operators: tuple[Operator, ...] = ()
 
     def write(self) -> Workload:
-        """The workload, which carries the recipe."""
+        """Return the workload, with this recipe attached."""
         workload = _timed(*_untimed(self.spec, self.asked, self.software), self.asked, self.calibration)
         name = NO_SOFTWARE if self.software is None else self.software.name
         taken = f"assumed GPU {self.asked.gpu}: set another with --gpu, gpu= or the cluster"
@@ -212,13 +212,13 @@ class ModelRecipe:
         )
 
     def on(self, workload: Workload, gpu: str) -> Workload | None:
-        """Return ``workload`` with its times on another GPU; None if its operators are not those written here."""
+        """Return ``workload`` with its times on another GPU; None if this recipe did not write its operators."""
         if workload.operators is not self.operators:
             return None
         return replace(self, asked=replace(self.asked, gpu=gpu), has_gpu=True).write()
 
     def again(self, workload: Workload, software: Software | None) -> Workload:
-        """The same model by other software; ``workload`` as it is where its operators are not those written here."""
+        """Write the model for other software; return ``workload`` if this recipe did not write its operators."""
         return workload if workload.operators is not self.operators else replace(self, software=software).write()
 
 
@@ -230,12 +230,12 @@ def _whole(key: str, value: str) -> int:
 
 
 def written(spec: ModelSpec, asked: Synthesis | None = None, software: Software | None = None) -> Workload:
-    """The operators of a model as ``software`` has them, without times: enough for what does not depend on time."""
+    """Return a model's operators under ``software`` without times, for callers that need only shapes."""
     return _untimed(spec, asked or Synthesis(), software)[1]
 
 
 def _untimed(spec: ModelSpec, asked: Synthesis, software: Software | None) -> tuple[ModelSpec, Workload]:
-    """The operators, without times."""
+    """Return the model variant and its operators, without times."""
     spec, software = _variant(spec, asked), _with_dropout(asked, software)
     if isinstance(spec, ConvNet):
         return spec, _convnet_workload(spec, asked, software)
@@ -243,7 +243,7 @@ def _untimed(spec: ModelSpec, asked: Synthesis, software: Software | None) -> tu
 
 
 def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
-    """Return the model with the embeddings, biases and positions that were asked for."""
+    """Return the model with the requested embeddings, biases and positions."""
     names = [name for name in ("tied", "biases", "positions") if getattr(asked, name) is not None]
     if not names:
         return spec
@@ -262,7 +262,7 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
 
 
 def _with_dropout(asked: Synthesis, software: Software | None) -> Software | None:
-    """Return the profile with the dropout that was asked for."""
+    """Return the profile with the requested dropout."""
     if asked.dropout is None:
         return software
     if software is None:

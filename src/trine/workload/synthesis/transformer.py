@@ -1,22 +1,22 @@
 """A training step of a decoder-only transformer, operator by operator.
 
-Layers are named ``embedding``, ``layers.17.attention.qkv``, ..., ``final_norm``, ``head``, ``loss``. Those of a
-mixture-of-experts layer are ``layers.3.moe.router``, ``.softmax``, ``.topk``, ``.dispatch`` (copies each token to its
-``top_k`` experts), ``.experts.up``, ``.experts.act``, ``.experts.down``, ``.combine``. All of them carry the attributes
-``num_experts`` and ``top_k``; operators of the experts themselves, forward and backward, carry ``expert: True`` and
-their weights have the experts as dimension 0; dispatch and combine carry ``moe: "dispatch"`` and ``"combine"``. A pass
-for expert parallelism replaces the latter two by its all-to-alls and divides dimension 0 of the former. Tokens of
-experts are (B, S top_k, features): perfectly balanced, with no capacity factor.
+Layers are named ``embedding``, ``layers.17.attention.qkv``, ..., ``final_norm``, ``head``, ``loss``. A
+mixture-of-experts layer has ``layers.3.moe.router``, ``.softmax``, ``.topk``, ``.dispatch`` (copies each token to its
+``top_k`` experts), ``.experts.up``, ``.experts.act``, ``.experts.down``, ``.combine``. All of them have the attributes
+``num_experts`` and ``top_k``. Forward and backward operators of the experts have ``expert: True``, and dimension 0 of
+their weights is the expert; dispatch and combine have ``moe: "dispatch"`` and ``"combine"``. Expert parallelism
+replaces dispatch and combine by its all-to-alls, and divides dimension 0 of the expert weights. The experts' tokens
+are (B, S top_k, features): perfectly balanced, with no capacity factor.
 
 A matrix product has two backward operators, ``*_backward_input`` and ``*_backward_weight`` (attribute ``gradient_of``:
-``input`` or ``weight``), in this order: schedules that delay the gradient of the weight (zero-bubble) can tell them
-apart, and a collective on the gradient of the input can start before the second. Backward operators read exactly what
-autograd would have saved.
+``input`` or ``weight``), in this order. Schedules that delay the weight gradient (zero-bubble) can separate them, and a
+collective on the input gradient can start before the weight gradient. Backward operators read exactly the tensors that
+autograd would save.
 
-:func:`fixed_costs` adds what software does in a step besides the model's operators, as operators of the optimizer
-phase. Attributes: ``cost`` (its name in the profile), ``when`` (``step`` or ``micro-batch``), ``cpu_us``, ``kernels``,
-``by_weight`` (kernels go with the number of a rank's weights), ``whole`` (of all of a stage's parameters, also where
-replicas share them), ``all_reduces`` and ``axis``.
+:func:`fixed_costs` adds the software's other work in a step, as operators of the optimizer phase. Attributes: ``cost``
+(its name in the profile), ``when`` (``step`` or ``micro-batch``), ``cpu_us``, ``kernels``, ``by_weight`` (kernels scale
+with the number of a rank's weights), ``whole`` (covers all of a stage's parameters, even if replicas share them),
+``all_reduces`` and ``axis``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trine.workload.synthesis.unfused import add_dropped, dropped, unfused_cross
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:
-    """Rows of ``table`` (rows, features) for ``tokens`` (B, S) -> (B, S, features)."""
+    """Look up rows of ``table`` (rows, features) for ``tokens`` (B, S) -> (B, S, features)."""
     out = graph.tensor((*tokens.shape, table.shape[1]))
     op = graph.forward("aten::embedding", (table, tokens), (out,), layer)
 
@@ -45,7 +45,7 @@ def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor
 
 
 def add_positions(graph: Graph, x: Tensor, table: Tensor, layer: str) -> Tensor:
-    """x (B, S, features) plus the first S rows of a table of learned positions."""
+    """Add the first S rows of a table of learned positions to x (B, S, features)."""
     rows = graph.tensor(x.shape[1:], role="weight", storage=table.storage, batch_dims=())
     out = graph.like(x)
     op = graph.forward("aten::add", (x, rows), (out,), layer)
@@ -64,7 +64,7 @@ def add_positions(graph: Graph, x: Tensor, table: Tensor, layer: str) -> Tensor:
 def linear(
     graph: Graph, x: Tensor, weight: Tensor, bias: Tensor | None, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
-    """x (B, S, in) times weight (out, in), plus bias (out,) -> (B, S, out)."""
+    """Multiply x (B, S, in) by weight (out, in), and add bias (out,) -> (B, S, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[0]))
     used = (weight,) if bias is None else (weight, bias)
     op = graph.forward("aten::linear", (x, *used), (out,), layer, attributes)
@@ -72,7 +72,7 @@ def linear(
 
 
 def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attributes: Attributes) -> Tensor:
-    """x (B, T, in) times weight (in, out), or, of grouped experts, weight (experts, in, out): -> (B, T, out)."""
+    """Multiply x (B, T, in) by weight (in, out), or (experts, in, out) for grouped experts -> (B, T, out)."""
     out = graph.tensor((*x.shape[:-1], weight.shape[-1]))
     op = graph.forward(f"aten::{name}", (x, weight), (out,), layer, attributes)
     return _product_gradients(graph, op, x, out, name, (weight,), attributes)
@@ -81,7 +81,7 @@ def product(graph: Graph, x: Tensor, weight: Tensor, name: str, layer: str, attr
 def _product_gradients(
     graph: Graph, op: int, x: Tensor, out: Tensor, name: str, used: tuple[Tensor, ...], attributes: Attributes
 ) -> Tensor:
-    """Return ``out`` of a product, whose gradients two operators make: that of x, then those of weight and bias."""
+    """Return ``out`` of a product with two backward operators: first for x, then for weight and bias."""
 
     def backward() -> None:
         dy, dx = graph.gradient(out), graph.like(x)
@@ -98,7 +98,7 @@ def _product_gradients(
 def projected(
     graph: Graph, x: Tensor, features: int, biased: bool, layer: str, attributes: Attributes = NONE
 ) -> Tensor:
-    """x (B, S, in) times a new weight, plus a new bias where ``biased`` -> (B, S, features)."""
+    """Multiply x (B, S, in) by a new weight, and add a new bias if ``biased`` -> (B, S, features)."""
     weight = graph.weight(features, x.shape[-1])
     return linear(graph, x, weight, graph.weight(features) if biased else None, layer, attributes)
 
@@ -114,14 +114,14 @@ def norm(graph: Graph, x: Tensor, kind: str, layer: str) -> Tensor:
 
 
 def elementwise(graph: Graph, x: Tensor, features: int, name: str, layer: str, attributes: Attributes = NONE) -> Tensor:
-    """An operator on each element of x, with ``features`` results, whose gradient needs x."""
+    """Apply an elementwise operator to x, with ``features`` results; its gradient needs x."""
     out = graph.tensor((*x.shape[:-1], features))
     op = graph.forward(name, (x,), (out,), layer, attributes)
     return graph.gives_back(op, x, out, f"{name.rsplit('::', 1)[-1]}_backward", (x,), (), attributes)
 
 
 def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()) -> Tensor:
-    """Rotate queries and keys by their position, after the norms of each head where the model has them."""
+    """Rotate queries and keys by their position, after the norms of each head if the model has them."""
     out = graph.like(qkv)
     name = "qk_norm_rotary" if norms else "apply_rotary"
     op = graph.forward(name, (qkv, *norms), (out,), layer)
@@ -129,7 +129,7 @@ def rotary(graph: Graph, qkv: Tensor, layer: str, norms: tuple[Tensor, ...] = ()
 
 
 def attention(graph: Graph, qkv: Tensor, heads: int, kv_heads: int, size: int, layer: str) -> Tensor:
-    """Causal attention of queries, keys and values that lie side by side in qkv (B, S, (heads + 2 kv_heads) size)."""
+    """Apply causal attention to adjacent queries, keys and values in qkv (B, S, (heads + 2 kv_heads) size)."""
     batch, length = qkv.shape[:2]
     parts = [graph.view(qkv, (batch, n, length, size)) for n in (heads, kv_heads, kv_heads)]
     return attend(graph, (qkv,), parts, layer, causal=True)
@@ -139,11 +139,11 @@ def attend(
     graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None,
     *, causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Attention of tokens to all tokens, or those before them: q, k, v (B, heads, S or T, size) -> (B, S, heads size).
+    """Apply full or causal attention: q, k, v (B, heads, S or T, size) -> (B, S, heads size).
 
-    sources: the tensor or the two tensors that queries, and keys and values, are parts of. bias: (1, heads, S, T),
-    added to the scores; a causal mask lies in it, so that no product is left out. Of the scores, logarithmic sums are
-    kept; or all, as a profile says.
+    sources: one tensor with queries, keys and values, or two: queries, and keys with values. bias: (1, heads, S, T),
+    added to the scores; it contains any causal mask, so no product is skipped. The backward pass keeps the logarithmic
+    sums of the scores, or all scores if the profile sets unfused attention.
     """
     if graph.writes.attention == "unfused":
         return unfused_parts(graph, sources, parts, layer, bias)
@@ -170,14 +170,14 @@ def attend(
 
 
 def residual(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
-    """x + branch. Its backward pass has no operator: both get the same gradient; with dropout, see add_dropped."""
+    """Return x + branch. Both get the same gradient, without a backward operator; for dropout, see add_dropped."""
     if graph.writes.dropout:
         return add_dropped(graph, x, branch, layer)
     return add(graph, x, branch, layer)
 
 
 def add(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
-    """x + branch, without dropout."""
+    """Return x + branch, without dropout."""
     out = graph.like(x)
     op = graph.forward("aten::add", (x, branch), (out,), layer)
 
@@ -191,9 +191,9 @@ def add(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
 
 
 def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> None:
-    """The loss of each token, in one operator that keeps the logits; the last layer.
+    """Compute the loss of each token, in one operator that keeps the logits; the last layer.
 
-    ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then adds up one float32 a token.
+    ``vocab_parallel``: tensor parallelism may divide the vocabulary, and then sums one float32 per token.
     """
     if graph.writes.loss == "unfused":
         unfused_cross_entropy(graph, logits, targets, layer)
@@ -210,9 +210,9 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
 
 
 def adam(graph: Graph, *, master: bool) -> None:
-    """Adam in one fused operator; ``master``: on float32 copies of the weights, which are then copied back.
+    """Run Adam in one fused operator; ``master``: on float32 copies of the weights, which are then copied back.
 
-    What the software does besides in a step comes before it and after it.
+    The software's fixed costs come before and after it.
     """
     fixed_costs(graph, before=True)
     weights = list(graph.weights.values())
@@ -231,9 +231,9 @@ def adam(graph: Graph, *, master: bool) -> None:
 def transformer(
     spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None
 ) -> Graph:
-    """Forward, backward and Adam step of ``layers`` layers of ``spec`` on ``batch`` samples of ``sequence`` tokens.
+    """Build one step (forward, backward, Adam) of ``layers`` layers on ``batch`` samples of ``sequence`` tokens.
 
-    software: the profile that says how operators are written.
+    software: the profile, which sets the form of the operators.
     """
     graph = Graph(dtype, accumulates=True, software=software)
     tokens = graph.tensor((batch, sequence), role="input", dtype="int64")
@@ -306,7 +306,7 @@ def _moe_block(graph: Graph, spec: Transformer, experts: Experts, x: Tensor, nam
 
 
 def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes) -> tuple[Tensor, Tensor]:
-    """Shares and numbers of each token's experts, (B, S, k)."""
+    """Return the shares and numbers of each token's experts, (B, S, k)."""
     shares = graph.tensor((*chances.shape[:-1], k))
     chosen = graph.tensor(shares.shape, dtype="int64")
     op = graph.forward("aten::topk", (chances,), (shares, chosen), layer, shape)
@@ -314,7 +314,7 @@ def _top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes)
 
 
 def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:
-    """Tokens (B, S, features), each copied to its experts: (B, S k, features), in the order of the experts."""
+    """Copy tokens (B, S, features) to their experts: (B, S k, features), in the order of the experts."""
     batch, length, features = x.shape
     kept = {"moe": "dispatch", **shape}
     out = graph.tensor((batch, length * chosen.shape[-1], features))
@@ -323,7 +323,7 @@ def _dispatch(graph: Graph, x: Tensor, chosen: Tensor, layer: str, shape: Attrib
 
 
 def _combine(graph: Graph, x: Tensor, shares: Tensor, chosen: Tensor, layer: str, shape: Attributes) -> Tensor:
-    """Results of a token's experts (B, S k, features), added up by their shares: (B, S, features)."""
+    """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features)."""
     kept = {"moe": "combine", **shape}
     out = graph.tensor((*shares.shape[:-1], x.shape[-1]))
     op = graph.forward("aten::index_add", (x, shares, chosen), (out,), layer, kept)
@@ -343,7 +343,7 @@ MICRO_BATCH = "micro-batch"
 
 
 def fixed_costs(graph: Graph, *, before: bool) -> None:
-    """Add the costs of the graph's software: those on gradients ``before`` the optimizer, on parameters after it."""
+    """Add the costs of the graph's software: gradient costs ``before`` the optimizer, parameter costs after it."""
     software = graph.software
     if software is None:
         return
@@ -360,9 +360,9 @@ def _accumulates_apart(graph: Graph) -> bool:
 
 
 def _accumulation(graph: Graph, software: Software) -> None:
-    """Gradients of a micro-batch are read, and added to float32 sums: 10 bytes a parameter of a two-byte dtype.
+    """Add a micro-batch's gradients to float32 sums: 10 bytes of traffic per parameter of a two-byte dtype.
 
-    The weights stand for the gradients of their dtype, of which no more is known than their bytes.
+    The weights stand in for the gradients, which have the same dtype and size and are not separate tensors here.
     """
     weights, sums = _trained(graph)
     launches = software.operators.kernels.get("accumulation", [1.0, 1.0])[1] * len(weights)

@@ -1,8 +1,8 @@
-"""The files of a capture: checked for what trine cannot read, compressed, and put in place in one go.
+"""The files of a capture: check that trine can read them, compress them, and move them into place atomically.
 
-The execution trace observer writes each call's tensors while the call runs: some 70 us a call, ten times a small
-operator's own launch (PyTorch 2.13). Beside the profiler it would be timed with it, so each records a step of its own,
-and both steps must have done the same work, call by call.
+The execution trace observer writes each call's tensors during the call. This takes about 70 us per call, ten times a
+small operator's launch (PyTorch 2.13), and the profiler would time it. So each records a separate step, and both steps
+must do the same work, call by call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trine.errors import InputError, TraceError
 from trine.outputs import open_output
 from trine.workload.tracing.meta import CAPTURE_FILES
 
-#: What an event's name starts with, and what that means. Names as PyTorch 2.1 to 2.13 and CUPTI/roctracer write them.
+#: Prefixes of unsupported events, and their error messages. Names of PyTorch 2.1 to 2.13 and CUPTI/roctracer.
 _UNSUPPORTED = (
     (("Torch-Compiled Region", "CompiledFunction", "CompiledFxGraph"), "runs torch.compile code, whose fused kernels "
      "are not separate operators: capture the eager model"),
@@ -29,12 +29,12 @@ _UNSUPPORTED = (
      "DistributedDataParallel or FSDP; trine adds the communication"),
 )  # fmt: skip
 
-#: Kineto's fields for the machine's name and for the path that the file had.
+#: Kineto's fields for the machine's name and the file's original path.
 _PRIVATE = re.compile(rb'"(host_name|traceName)"\s*:\s*"(?:[^"\\]|\\.)*"')
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse a ``path`` that is taken: only a former capture is ever replaced, and only with ``overwrite``."""
+    """Raise InputError if ``path`` exists, unless it holds only an earlier capture and ``overwrite`` is set."""
     if not path.name or path.name == "..":
         raise InputError("must end in the name of the directory to make", file=path)
     if not os.path.lexists(path):
@@ -50,11 +50,11 @@ def check_target(path: Path, *, overwrite: bool) -> None:
 
 
 def check_kineto(kineto: Mapping[str, Any], device: str) -> None:
-    """Refuse a traced step that trine could only misread.
+    """Reject a traced step that trine would misread.
 
-    ``kineto`` is the document that the profiler wrote, ``device`` what the user asked for (``cuda`` or ``cpu``).
-    Raises InputError: no operator at all, no GPU kernel on ``cuda``, several GPUs, compiled code, CUDA graphs,
-    collectives.
+    ``kineto`` is the profiler's document, ``device`` the user's choice (``cuda`` or ``cpu``).
+    Raises InputError for a step without operators, no GPU kernel on ``cuda``, several GPUs, compiled code, CUDA graphs,
+    or collectives.
     """
     events = [event for event in kineto.get("traceEvents", ()) if isinstance(event, dict)]
     if not any(event.get("cat") == "cpu_op" for event in events):
@@ -73,13 +73,13 @@ def check_kineto(kineto: Mapping[str, Any], device: str) -> None:
 
 
 def check_devices(execution_trace: Mapping[str, Any], device: str) -> None:
-    """Refuse tensors on a GPU in a capture that was asked for the CPU: kernel times would be missing."""
+    """Raise InputError for GPU tensors in a capture with ``device`` ``cpu``, since kernel times would be missing."""
     if device == "cpu" and any(_on_gpu(node) for node in execution_trace.get("nodes", ())):
         raise InputError("the traced step used a GPU, not device='cpu': use device='cuda'")
 
 
 def _on_gpu(node: Mapping[str, Any]) -> bool:
-    """Whether a node of the execution trace touches a GPU tensor, noted as [id, storage, ..., ``"cuda:0"``]."""
+    """Return whether an execution trace's node has a GPU tensor, written as [id, storage, ..., ``"cuda:0"``]."""
     for side in ("inputs", "outputs"):
         block = node.get(side, ())
         values = block.get("values", ()) if isinstance(block, dict) else block  # a plain list up to PyTorch 2.2
@@ -89,12 +89,12 @@ def _on_gpu(node: Mapping[str, Any]) -> bool:
 
 
 def without_private(kineto: bytes) -> bytes:
-    """Return the text of Kineto's file without the machine's name and paths, each other byte as it was."""
+    """Return the text of Kineto's file without the machine's name and paths, otherwise unchanged."""
     return _PRIVATE.sub(rb'"\1": ""', kineto)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that the profiler has just written; TraceError where it is not a JSON object."""
+    """Read a file that the profiler has just written. Raises TraceError if it is not a JSON object."""
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -105,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_gzip(content: bytes, path: Path) -> None:
-    """Write ``content`` compressed; the same content gives the same bytes (no name, no time in the header)."""
+    """Write ``content`` compressed; equal content gives equal bytes (no name or time in the header)."""
     with (
         open_output(path) as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as out,
@@ -114,7 +114,7 @@ def write_gzip(content: bytes, path: Path) -> None:
 
 
 def put_in_place(made: Path, path: Path) -> None:
-    """Rename the finished directory ``made`` to ``path`` beside it; a former capture there is removed afterwards."""
+    """Rename the finished directory ``made`` to its sibling ``path``, then remove an earlier capture from there."""
     if not path.exists():
         made.rename(path)
         return
@@ -133,10 +133,10 @@ _STEP_MARK = "ProfilerStep#"  # set by the profiler itself
 
 
 def check_same_work(kineto: Mapping[str, Any], execution_trace: Mapping[str, Any]) -> None:
-    """Refuse two steps whose threads made different calls: the readers join the two files by the order of calls.
+    """Reject two steps whose threads made different calls, since readers join the two files by the order of calls.
 
-    Each thread of the profiler's step needs one of the observer's with the same sequence of names. The observer may
-    have seen more threads (a data loader's). Raises InputError with the first call that differs.
+    Each thread of the profiler's step needs a thread of the observer's step with the same sequence of names. The
+    observer may have more threads (a data loader's). Raises InputError with the first call that differs.
     """
     observed = _observed_threads(execution_trace)
     for names in _profiled_threads(kineto):
@@ -153,7 +153,7 @@ def check_same_work(kineto: Mapping[str, Any], execution_trace: Mapping[str, Any
 
 
 def _profiled_threads(kineto: Mapping[str, Any]) -> list[list[str]]:
-    """Names of the calls of each thread in the order of their start, the longest thread first."""
+    """Return each thread's call names by start time, the thread with the most calls first."""
     threads: dict[str, list[tuple[float, float, int, str]]] = {}
     for index, event in enumerate(kineto["traceEvents"]):
         if event.get("cat") in _CALLS and event.get("ph") == "X" and not event["name"].startswith(_STEP_MARK):
@@ -164,7 +164,7 @@ def _profiled_threads(kineto: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _observed_threads(execution_trace: Mapping[str, Any]) -> list[list[str]]:
-    """The same of the execution trace, whose node ids count up from call to call; roots of threads are no calls."""
+    """Return each thread's call names in the execution trace, by node id; thread roots are not calls."""
     threads: dict[int, list[tuple[int, str]]] = {}
     for node in execution_trace["nodes"]:
         values = node
@@ -176,6 +176,6 @@ def _observed_threads(execution_trace: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _common_start(first: list[str], second: list[str]) -> int:
-    """How many names the two sequences share from their start on."""
+    """Return the length of the common prefix of two sequences."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

@@ -1,9 +1,9 @@
-"""Builds kernels that compute and communicate at once, and their counterparts: two kernels, one after the other.
+"""Builds fused kernels, which compute and communicate at once, and their unfused form of two sequential kernels.
 
 After Eidola's workload (arXiv 2606.12638) and the fused operators of Punniyamurthy, Hamidouche and Beckmann,
 "Optimizing Distributed ML Communication with Fused Computation-Collective Operations" (SC 2024).
 
-The communicating half writes flags behind the tiles, waits for those of all peers, and sums.
+The communicating half writes flags after the tiles, waits for the flags of all peers, and sums.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trine.gpu.system import KernelTasks, kernel_tasks
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FusedProgram:
-    """A program and the order of its kernels. after: int32[kernels], the kernel that must end before each, -1: none."""
+    """A program and its kernel order. after: int32[kernels], the kernel that must end before each, -1: none."""
 
     program: GpuProgram
     after: Int32
@@ -35,24 +35,24 @@ class FusedProgram:
 
 
 def known_fused() -> tuple[str, ...]:
-    """Names of the fused kernels."""
+    """Return the names of the fused kernels."""
     return tuple(FUSED)
 
 
 def build_fused(name: str, num_ranks: int, **choices: Any) -> FusedProgram:
-    """Build a fused kernel of all ranks, or (``fused=False``) its two kernels a rank.
+    """Build a fused kernel for all ranks, or (``fused=False``) two kernels per rank.
 
-    What they do: docs/background/fused-kernels.md. name: one of :func:`known_fused`. choices: fields of
+    Described in docs/background/fused-kernels.md. name: one of :func:`known_fused`. choices: fields of
     :class:`trine.collectives.kernels.fused.options.FusedOptions`; ``rows`` and ``cols`` are needed.
 
-    Raises InputError: an unknown name, numbers out of range or that do not go together, options that make no
-    difference, a program with more than 2^25 operands.
+    Raises InputError: an unknown name, numbers out of range or inconsistent, options without effect, a program with
+    more than 2^25 operands.
     """
     return build(FusedOptions(name=name, num_ranks=num_ranks, **choices))
 
 
 def build(options: FusedOptions) -> FusedProgram:
-    """As :func:`build_fused`."""
+    """Build the program for ``options``, see :func:`build_fused`."""
     grid = make_grid(options)
     refuse_large(options, grid)
     name = options.name if options.fused else options.kind.compute
@@ -66,7 +66,7 @@ def build(options: FusedOptions) -> FusedProgram:
         program = _two_kernels(plan)
         count = program.num_kernels // 2
         after = np.append(np.full(count, -1), np.arange(count)).astype(np.int32)
-    # as nccl-tests counts it: the result of a rank, in whole lines
+    # counted as in nccl-tests: the result of a rank, in whole lines
     payload = grid.chunks * grid.chunk_lines * options.line_bytes
     return FusedProgram(
         program=replace(program, payload_bytes=payload, notes=(_note(options, grid),)), after=after, options=options
@@ -74,7 +74,7 @@ def build(options: FusedOptions) -> FusedProgram:
 
 
 def fused_tasks(built: FusedProgram) -> KernelTasks:
-    """A task for each kernel, for :func:`trine.gpu.run.run_gpus`, in the order in which they wait for each other."""
+    """Return one task per kernel for :func:`trine.gpu.run.run_gpus`, with the dependencies between kernels."""
     tasks, waits = kernel_tasks(built.program), built.after >= 0
     graph = replace(
         tasks.graph,
@@ -87,7 +87,7 @@ def fused_tasks(built: FusedProgram) -> KernelTasks:
 
 
 def _two_kernels(plan: FusedPlan) -> GpuProgram:
-    """The result into the own memory; then the collective of it."""
+    """Build a kernel that writes the result to local memory, then the collective on it."""
     options, grid = plan.options, plan.grid
     chunk_bytes = grid.chunk_lines * options.line_bytes
     result = plan.builder.buffer("result", grid.chunks * chunk_bytes)
@@ -109,11 +109,11 @@ def _note(options: FusedOptions, grid: TileGrid) -> str:
 
 
 def collective_kernel(options: FusedOptions, grid: TileGrid) -> GpuProgram:
-    """The collective that the result goes through: it moves the same lines as the fused kernel does.
+    """Return the collective on the result, which moves the same lines as the fused kernel.
 
-    Its flags are in uncached memory, as those of the fused kernel.
+    Its flags are in uncached memory, like the fused kernel's.
 
-    Raises InputError as :func:`trine.collectives.kernels.build.build_kernel`.
+    Raises InputError like :func:`trine.collectives.kernels.build.build_kernel`.
     """
     algorithm = f"{options.algorithm or 'put'}{'-put' if options.algorithm == TWOSHOT else ''}"
     program = build_kernel(
@@ -131,18 +131,18 @@ def collective_kernel(options: FusedOptions, grid: TileGrid) -> GpuProgram:
 
 
 def _flags_uncached(program: GpuProgram) -> GpuProgram:
-    """With every buffer uncached that has semaphores which are released or acquired."""
+    """Return the program with all buffers uncached that hold released or acquired semaphores."""
     is_flag = np.isin(program.op_kind, (ACQUIRE, RELEASE)).repeat(np.diff(program.operand_ptr))
-    # buffers come in the order of their bases
+    # buffers are sorted by base address
     which = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
     has_flags = set(which.tolist())
     return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
 
 
 def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: str) -> GpuProgram:
-    """The kernels of ``first``, then those of ``second``, in one memory.
+    """Return the kernels of ``first``, then of ``second``, in one memory.
 
-    same: buffers of ``second`` that are buffers of ``first``, by name; its others come behind. Semaphores likewise.
+    same: buffers of ``second`` -> buffers of ``first``, by name. Its other buffers and its semaphores come last.
     """
     shared = {buffer.name: buffer.base for buffer in first.buffers}
     builder = ProgramBuilder.like(first)
@@ -165,13 +165,13 @@ def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: st
     return replace(join_programs(parts, first.num_ranks, name), buffers=tuple(builder.buffers))
 
 
-#: Orders behind RECEIVE: the sums; the signals behind them.
+#: Offsets after RECEIVE in the order: the sums; the signals after the sums.
 _SUMS, _DONE = 1 << 20, 1 << 50
 _PER_TILE = 1 << 25
 
 
 class Flags(NamedTuple):
-    """``each`` flags of every crew: one for each peer, or one in all; ``spacing`` bytes apart from ``base`` on."""
+    """``each`` flags per crew: one per peer, or one in total; they start at ``base``, ``spacing`` bytes apart."""
 
     first: int
     each: int
@@ -179,13 +179,13 @@ class Flags(NamedTuple):
     spacing: int
 
     def operands(self, role: int, distance: Int64 | int, crew: Int64, peer: Int64) -> OperandBlock:
-        """At rank + ``distance``, of a crew, for the peer at distance -``peer``."""
+        """Return operands for a crew's flags at rank + ``distance``, for the peer at distance -``peer``."""
         number = self.first + crew * self.each + ((peer - 1) if self.each > 1 else np.zeros_like(peer))
         return OperandBlock(role, distance, self.base + number * self.spacing, semaphore=number)
 
 
 def exchange(plan: FusedPlan) -> None:
-    """Compute all tiles, put each where it belongs, and wait until those of all peers are there and added up."""
+    """Compute all tiles, put each at its destination, wait for the tiles of all peers, and sum them if needed."""
     twoshot = plan.options.algorithm == TWOSHOT
     ready, done = _flags(plan, 2 if twoshot else 1)
     adds_up = plan.options.kind.op != ALL_TO_ALL
@@ -195,7 +195,7 @@ def exchange(plan: FusedPlan) -> None:
     crew = np.arange(plan.grid.crews, dtype=np.int64)
     group = plan.grid.workgroup(crew, np.zeros_like(crew))
     if adds_up:
-        # What this workgroup has put into its own memory must be there for all its wavefronts, too.
+        # All wavefronts of this workgroup must see its writes to local memory, too.
         plan.builder.add_block(WAITCNT, group, np.full_like(group, RECEIVE - 1), 0, (), "wait")
     _wait(plan, ready, group, RECEIVE, "wait")
     if not adds_up:
@@ -212,18 +212,18 @@ def exchange(plan: FusedPlan) -> None:
 
 
 def _buffers(plan: FusedPlan, adds_up: bool) -> tuple[TileTarget, TileTarget]:
-    """Slots for partial results, if they are to be added up, and the output: both in the own memory."""
+    """Allocate slots for partial results, if they are summed, and the output: both in local memory."""
     options, grid, builder = plan.options, plan.grid, plan.builder
     slot, chunk_bytes = grid.tile_lines * options.line_bytes, grid.chunk_lines * options.line_bytes
     partials = builder.buffer("partials", options.num_ranks * grid.chunk_tiles * slot) if adds_up else 0
-    # A reduce-scatter's output is one chunk; those of an all-reduce in two steps and an all-to-all have one a rank.
+    # A reduce-scatter's output is one chunk; a two-step all-reduce and an all-to-all have one chunk per rank.
     many = grid.chunks if options.algorithm or not adds_up else 1
     output = builder.buffer("output", many * chunk_bytes)
     return TileTarget(partials, 0, slot_bytes=slot), TileTarget(output, 0, 0, chunk_bytes if many > 1 else 0)
 
 
 def _target(plan: FusedPlan, slots: TileTarget, output: TileTarget, adds_up: bool) -> TileTarget:
-    """Where workgroups put their tiles: into slots, numbered by distance, or into the outputs of their ranks."""
+    """Return the destination of the tiles: slots, numbered by distance, or the outputs of their ranks."""
     if not adds_up:
         return output._replace(distance=plan.tiles.chunk)
     if plan.grid.chunks > 1:
@@ -241,18 +241,18 @@ def _flags(plan: FusedPlan, phases: int) -> tuple[Flags, Flags]:
 
 
 def _rotated(plan: FusedPlan, crew: Int64) -> Int64:
-    """int64[n, peers]: distances of all peers; each crew begins with another, so that not all go to one at once."""
+    """Return distances of all peers, int64[n, peers]; crews start with different peers to spread their traffic."""
     peers = plan.options.num_ranks - 1
     return 1 + (np.arange(peers, dtype=np.int64) + crew[:, None]) % peers
 
 
 def _everyone(plan: FusedPlan, crew: Int64) -> Int64:
-    """As _rotated, and the own rank behind them."""
+    """Return distances as _rotated does, followed by 0 for the rank itself."""
     return np.append(_rotated(plan, crew), np.zeros((len(crew), 1), np.int64), axis=1)
 
 
 def _signal_tiles(plan: FusedPlan, ready: Flags) -> None:
-    """Behind a crew's last tile for a rank: one flag to it (or, where all need all tiles, to all peers)."""
+    """Signal a rank after a crew's last tile for it: one flag (to all peers if all need all tiles)."""
     last = plan.tiles.number + plan.grid.crews >= plan.grid.chunk_tiles
     tiles = plan.tiles.where(last & ((plan.tiles.chunk > 0) | (plan.grid.chunks == 1)))
     order = plan.order(tiles.turn, plan.steps + 1, 0)
@@ -263,7 +263,7 @@ def _signal_tiles(plan: FusedPlan, ready: Flags) -> None:
 
 
 def _wait(plan: FusedPlan, flags: Flags, group: Int64, order: int, label: str) -> None:
-    """One acquire for each peer, one after the other, or one for all."""
+    """Add one acquire per peer, in sequence, or one for all peers."""
     crew = np.arange(plan.grid.crews, dtype=np.int64)
     if flags.each == 1:
         amount = plan.options.num_ranks - 1
@@ -278,7 +278,7 @@ def _wait(plan: FusedPlan, flags: Flags, group: Int64, order: int, label: str) -
 
 
 def _add_up(plan: FusedPlan, slots: TileTarget, output: TileTarget, to_all: bool) -> None:
-    """Add up the partial results of all ranks, into the own output, or into those of all."""
+    """Sum the partial results of all ranks into the local output, or into all outputs if ``to_all``."""
     grid, line, pitch = plan.grid, plan.options.line_bytes, plan.result_pitch
     own = plan.tiles.where(plan.tiles.chunk == 0)
     order = RECEIVE + _SUMS + own.number // grid.crews * _PER_TILE

@@ -1,4 +1,4 @@
-"""What a fused kernel is asked to be: which computation, its sizes, tiles and ranks. Checked on construction."""
+"""Options of a fused kernel: its computation, sizes, tiles and ranks. Checked on construction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trine.arguments import check_whole, option
 from trine.collectives.kernels.options import JOINT, SINGLE, WAITS
 from trine.errors import InputError, nearest
 
-#: What a workgroup computes: tiles of A x, tiles of A B, or sums of rows of a table.
+#: Computation of a workgroup: tiles of A x, tiles of A B, or sums of table rows.
 GEMV, GEMM, EMBEDDING = "gemv", "gemm", "embedding"
 ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL = "all_reduce", "reduce_scatter", "all_to_all"
 
 
 class FusedKind(NamedTuple):
-    """compute: GEMV, GEMM or EMBEDDING. op: the collective that its result goes through."""
+    """compute: GEMV, GEMM or EMBEDDING. op: the collective applied to its result."""
 
     compute: str
     op: str
@@ -29,14 +29,14 @@ FUSED: dict[str, FusedKind] = {
     "embedding-alltoall": FusedKind(EMBEDDING, ALL_TO_ALL),
 }
 
-#: An all-reduce in one step (partial results to all ranks, each adds up everything) or in two (to the rank that adds
-#: that part up, and its sums to all).
+#: An all-reduce in one step (each rank gets all partial results and sums them), or in two (each part goes to one rank,
+#: which sums it and sends the sums to all).
 ONESHOT, TWOSHOT = "oneshot", "twoshot"
 ALGORITHMS = (ONESHOT, TWOSHOT)
-#: What tile= gives, for each computation.
+#: Meaning of tile=, for each computation.
 TILE_WORDS = {GEMV: "rows, cols", GEMM: "rows, cols, inner", EMBEDDING: "rows"}
-#: Multiply-adds a cycle of a CU's matrix units by dtype_bytes. AMD CDNA 2 white paper (2021), peak FLOPS a clock and
-#: CU: 256 in FP64 and FP32, 1024 in FP16 and INT8 (the GPU in Eidola is CDNA-like).
+#: Multiply-adds per cycle of a CU's matrix units, by dtype_bytes. AMD CDNA 2 white paper (2021), peak FLOPS per clock
+#: and CU: 256 in FP64 and FP32, 1024 in FP16 and INT8 (the GPU in Eidola is CDNA-like).
 MACS_PER_CYCLE = {8: 128, 4: 128, 2: 512, 1: 512}
 INDEX_BYTES = 8
 FLAG_SPACING, TABLE_ROWS, COLLECTIVE_WORKGROUPS = 8, 1 << 20, 32
@@ -47,28 +47,27 @@ _OWN_LINES = "the collective of the unfused form has each semaphore on a separat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FusedOptions:
-    """One fused kernel, or its unfused counterpart. What is None is filled in, in its usual way.
+    """One fused kernel, or its unfused counterpart. Fields left at None get their defaults.
 
     name: one of FUSED.
-    rows, cols, inner: of each rank's own matrices. GEMV: rows x cols times a vector. GEMM: rows x inner times inner x
-        cols. Embedding: ``rows`` sums of ``inner`` rows of a table, ``cols`` wide. But for an all-reduce in one step
+    rows, cols, inner: sizes of each rank's matrices. GEMV: rows x cols times a vector. GEMM: rows x inner times inner x
+        cols. Embedding: ``rows`` sums of ``inner`` table rows, ``cols`` wide. Except for a one-step all-reduce,
         ``rows`` must be a multiple of the ranks.
-    dtype_bytes: of all elements: 1, 2, 4 or 8.
-    tile: of the result, and of what is loaded at once; GEMV (rows, cols), GEMM (rows, cols, inner), embedding (rows,).
-        What lies side by side must be whole lines.
-    workgroups: None: one for each tile; fewer take several each.
-    wavefronts: of a workgroup. line_bytes: of the GPU model. fused: False: its two kernels a rank.
-    algorithm: of all-reduces: ``oneshot`` (GEMV unless told otherwise) or ``twoshot`` (GEMM).
-    waits: ``single``: a flag for each peer, waited for one after the other (fused, unless told otherwise); ``joint``:
-        the peers' flags add up on one.
-    flag_spacing: bytes between flags (8): with less than a line several share one.
-    macs_per_cycle: multiply-adds of a CU a cycle; None: AMD CDNA 2's by dtype_bytes (MACS_PER_CYCLE).
-    table_rows, seed: of embeddings: size of the table (2^20), and of the draw of what is looked up (0).
-    collective_workgroups: of the collective of the unfused form (32).
-    only_rank: kernels of this rank alone, in a program of ``num_ranks`` ranks.
+    dtype_bytes: element size: 1, 2, 4 or 8.
+    tile: sizes of a result tile and of one load: GEMV (rows, cols), GEMM (rows, cols, inner), embedding (rows,).
+        Contiguous elements must fill whole lines.
+    workgroups: None: one per tile; with fewer, each takes several tiles.
+    wavefronts: number per workgroup. line_bytes: line size of the GPU model. fused: False: two kernels per rank.
+    algorithm: of all-reduces: ``oneshot`` (default for GEMV) or ``twoshot`` (default for GEMM).
+    waits: ``single``: one flag per peer, awaited in turn (default if fused); ``joint``: one flag counts all peers
+        (default if unfused).
+    flag_spacing: bytes between flags (8); flags closer than a line share lines.
+    macs_per_cycle: multiply-adds per cycle and CU; None: AMD CDNA 2's by dtype_bytes (MACS_PER_CYCLE).
+    table_rows, seed: for embeddings: size of the table (2^20), and random seed of the lookups (0).
+    collective_workgroups: workgroups of the unfused form's collective (32).
+    only_rank: build only this rank's kernels, in a program of ``num_ranks`` ranks.
 
-    Raises InputError: a number out of range, sizes that do not go together, an unknown name, options that make no
-    difference.
+    Raises InputError: a number out of range, inconsistent sizes, an unknown name, options without effect.
     """
 
     name: str
@@ -139,7 +138,7 @@ class FusedOptions:
                 )
 
     def _fill(self) -> None:
-        """Fill in what is None. Raises InputError as the class does."""
+        """Set the defaults of fields left at None. Raises InputError like the class."""
         if self.name not in FUSED:
             raise InputError(f"no fused kernel {self.name!r}{nearest(self.name, FUSED)}", field="name")
         if self.dtype_bytes not in MACS_PER_CYCLE:
@@ -165,7 +164,7 @@ class FusedOptions:
         object.__setattr__(self, "tile", tuple(self.tile))
 
     def _refuse_idle(self, kind: FusedKind) -> None:
-        """Raise InputError for options that make no difference."""
+        """Raise InputError for options without effect."""
         in_tables = kind.compute == EMBEDDING
         usual = {field.name: field.default for field in fields(self)}
         for field, matters, why in (
@@ -186,7 +185,7 @@ class FusedOptions:
 
     @property
     def chunks(self) -> int:
-        """Parts of the result that belong to different ranks; 1 where every rank needs all partial results."""
+        """Number of result parts owned by different ranks; 1 if every rank needs all partial results."""
         return 1 if self.algorithm == ONESHOT else self.num_ranks
 
     @property
@@ -196,16 +195,16 @@ class FusedOptions:
 
     @property
     def line_elements(self) -> int:
-        """Elements in a line."""
+        """Elements per line."""
         return self.line_bytes // self.dtype_bytes
 
     def lines(self, elements: int) -> int:
-        """Lines of ``elements`` elements side by side; a partial line costs a line."""
+        """Return the lines of ``elements`` contiguous elements; a partial line counts as a line."""
         return -(-elements // self.line_elements)
 
 
 def _usual_tile(compute: str, line_elements: int) -> tuple[int, ...]:
-    """GEMV: 64 rows, 256 columns at a time; GEMM: 128 x 128, 32 deep; 16 sums of a table; at least whole lines."""
+    """Return the default tile: GEMV 64 x 256; GEMM 128 x 128, 32 deep; embedding 16 sums; rounded up to whole lines."""
 
     def whole(elements: int) -> int:
         return -(-elements // line_elements) * line_elements

@@ -1,7 +1,7 @@
-"""What the peers of one rank send to it: flags and lines of data, from that rank's own kernels alone.
+"""Peer writes to one rank (flags and lines of data), derived from that rank's kernels alone.
 
-So that peers can be replayed that are not simulated. All ranks of these programs do the same, rotated: a rank gets over
-a distance what it sends over that distance.
+They allow the replay of peers that are not simulated. All ranks of these programs do the same, rotated: a rank receives
+over each distance the same data that it sends over that distance.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trine.gpu.program import ACQUIRE, DATA_OPS, RELEASE, WRITE, GpuProgram
 class PeerFlags(NamedTuple):
     """Flags that peers write to a rank, by semaphore, then peer.
 
-    semaphore: int32[n], of the rank. address: int64[n], bytes. peer: int32[n], who writes. workgroup: int32[n], the
-    rank's workgroup that waits for it, as the program numbers them; -1: none does. value: int64[n], what it adds.
+    semaphore: int32[n], of the rank. address: int64[n], bytes. peer: int32[n], the writer. workgroup: int32[n], the
+    rank's waiting workgroup in the program's numbering, -1: none. value: int64[n], amount added.
     """
 
     semaphore: Int32
@@ -34,9 +34,9 @@ class PeerFlags(NamedTuple):
 
 
 class PeerData(NamedTuple):
-    """Lines that peers write to a rank, by peer, workgroup and address; those that follow each other are one.
+    """Lines that peers write to a rank, by peer, workgroup and address; consecutive lines are merged.
 
-    peer: int32[n], who writes. workgroup: int32[n], the rank's workgroup that waits for the flag behind it, -1: none.
+    peer: int32[n], the writer. workgroup: int32[n], the rank's workgroup that waits for the data's flag, -1: none.
     address, size_bytes: int64[n], whole lines.
     """
 
@@ -47,9 +47,9 @@ class PeerData(NamedTuple):
 
 
 def flags_of(program: GpuProgram, rank: int) -> PeerFlags:
-    """All flags that the peers of ``rank`` write to it.
+    """Return all flags that the peers of ``rank`` write to it.
 
-    They are read from the peers' kernels where the program has any; else they follow from those of ``rank``.
+    They come from the peers' kernels if the program has any, else from the kernels of ``rank`` by rotation.
 
     Raises InputError: the program has no kernel of ``rank``.
     """
@@ -67,12 +67,12 @@ def flags_of(program: GpuProgram, rank: int) -> PeerFlags:
 
 
 def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
-    """All data that the peers of ``rank`` write to it.
+    """Return all data that the peers of ``rank`` write to it.
 
-    As :func:`flags_of`, but of a fused kernel or its unfused form: the parts of an output lie by the rank that writes
-    them.
+    Like :func:`flags_of`, but only for a fused kernel or its unfused form; the parts of their outputs are ordered by
+    writing rank.
 
-    Raises InputError: the program has no kernel of ``rank``; more than 2^25 lines of which no two follow each other.
+    Raises InputError: the program has no kernel of ``rank``; more than 2^25 non-consecutive lines.
     """
     program = built.program
     line = program.line_bytes
@@ -96,7 +96,7 @@ def peer_writes_of(built: FusedProgram, rank: int) -> PeerData:
 
 
 class _Sent(NamedTuple):
-    """Operands that write to a rank from its peers, or (mirrored) from it to its peers: int64[n]; peer: int32[n]."""
+    """Write operands from peers to a rank, or (mirrored) from the rank to its peers: int64[n]. peer: int32[n]."""
 
     operand: Int64
     op: Int64
@@ -119,7 +119,7 @@ def _sent(program: GpuProgram, rank: int, kinds: npt.NDArray[np.int8]) -> _Sent:
 
 
 def _waiting(program: GpuProgram, rank: int) -> Int32:
-    """int32[semaphores]: the workgroup of ``rank`` that acquires each, -1: none."""
+    """Return the workgroup of ``rank`` that acquires each semaphore, int32[semaphores]; -1: none."""
     waiting = np.full(program.semaphores.shape[1], -1, np.int32)
     op = np.flatnonzero((program.op_kind == ACQUIRE) & (program.op_rank == rank))
     waiting[program.operand_semaphore[program.operand_ptr[op]]] = _workgroups(program, op)
@@ -127,12 +127,12 @@ def _waiting(program: GpuProgram, rank: int) -> Int32:
 
 
 def _workgroups(program: GpuProgram, op: Int64) -> Int64:
-    """The workgroup of each operation; ``op`` may be in any order."""
+    """Return the workgroup of each operation; ``op`` may be in any order."""
     return np.searchsorted(program.workgroup_ptr, op, "right") - 1
 
 
 def _receivers(program: GpuProgram, rank: int, data: _Sent) -> Int32:
-    """int32[n]: who waits for the flag that the same workgroup sends to the same rank behind the data."""
+    """Return the workgroup that waits for each data row's flag, from the same sender to the same rank: int32[n]."""
     flags = _sent(program, rank, np.array([RELEASE], np.int8))
     sender, wanted = (_workgroups(program, sent.op) * program.num_ranks + sent.peer for sent in (flags, data))
     known, first = np.unique(sender, return_index=True)
@@ -144,7 +144,7 @@ def _receivers(program: GpuProgram, rank: int, data: _Sent) -> Int32:
 
 
 def _rotated(built: FusedProgram, address: Int64, ranks_on: Int32) -> Int64:
-    """Where the rank ``ranks_on`` ranks further writes what this one writes to ``address`` of others."""
+    """Return the address that the rank ``ranks_on`` further uses for this rank's writes to ``address``."""
     options, program = built.options, built.program
     if options.kind.op != ALL_TO_ALL and options.algorithm != TWOSHOT:
         return address
@@ -156,7 +156,7 @@ def _rotated(built: FusedProgram, address: Int64, ranks_on: Int32) -> Int64:
 
 
 def _merged(data: PeerData, bases: list[int]) -> PeerData:
-    """Sorted, and one where one follows the other, in one buffer; those begin at ``bases``."""
+    """Return the data sorted, with consecutive rows of one buffer merged; buffers begin at ``bases``."""
     order = np.lexsort((data.address, data.workgroup, data.peer))
     peer, workgroup = data.peer[order], data.workgroup[order]
     address, size_bytes = data.address[order], data.size_bytes[order]

@@ -1,6 +1,6 @@
-"""Writes the kernels of a dispatch or combine: rows of tokens, flags, and what a workgroup does with them.
+"""Builder of dispatch and combine kernels: rows of tokens, flags, and the operations of workgroups.
 
-The experts of a token are places seen from its rank.
+A token's experts are given relative to its rank.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from trine.gpu import program as isa
 from trine.gpu.builder import Operand, ProgramBuilder
 from trine.gpu.program import GpuProgram
 
-#: An expert, seen from a rank: (distance of the expert's rank, number among its experts).
+#: An expert relative to a rank: (distance of the expert's rank, expert number on that rank).
 Place = tuple[int, int]
 
 
 class Routes(NamedTuple):
-    """Of one rank: the places of each token's experts."""
+    """Places of the experts of each token of one rank."""
 
     tokens: tuple[tuple[Place, ...], ...]
 
     def by_expert(self) -> dict[Place, list[int]]:
-        """Tokens of each place, ascending."""
+        """Return the tokens of each place, ascending."""
         found: dict[Place, list[int]] = {}
         for token, places in enumerate(self.tokens):
             for place in places:
@@ -37,11 +37,11 @@ class Routes(NamedTuple):
         return found
 
     def distances(self, token: int) -> list[int]:
-        """Of the ranks that a token goes to, each once."""
+        """Return the distances of a token's destination ranks, without duplicates."""
         return list(dict.fromkeys(distance for distance, _ in self.tokens[token]))
 
     def by_rank(self) -> dict[int, list[int]]:
-        """Tokens that go to each distance, ascending."""
+        """Return the tokens sent to each distance, ascending."""
         found: dict[int, list[int]] = {}
         for token in range(len(self.tokens)):
             for distance in self.distances(token):
@@ -50,30 +50,30 @@ class Routes(NamedTuple):
 
 
 class NodeGrid(NamedTuple):
-    """Nodes of equally many ranks, one after the other; distances are places in it, modulo each size."""
+    """Grid of consecutive nodes with equally many ranks; distances are grid offsets, modulo each size."""
 
     nodes: int
     locals: int
 
     def at(self, rank: int, distance: int, sign: int = 1) -> int:
-        """The rank at a distance; ``sign`` -1: the one from which this rank is at that distance."""
+        """Return the rank at a distance; ``sign`` -1: the rank that has this rank at that distance."""
         node = (rank // self.locals + sign * (distance // self.locals)) % self.nodes
         return node * self.locals + (rank + sign * distance) % self.locals
 
     def distance(self, here: int, there: int) -> int:
-        """Of one rank from another."""
+        """Return the distance from rank ``here`` to rank ``there``."""
         node = (there // self.locals - here // self.locals) % self.nodes
         return node * self.locals + (there - here) % self.locals
 
 
 def draw_routes(moe: MoeOptions, grid: NodeGrid, top_nodes: int) -> tuple[Routes, ...]:
-    """The routes of each rank; of rank 0 alone where all are the same seen from there.
+    """Return the routes of each rank, or only of rank 0 if all ranks have the same relative routes.
 
-    Experts are drawn without replacement, by their shares (the largest of shares times exponential draws). With
-    ``top_nodes`` below the number of nodes a token first takes the nodes whose best expert is best (DeepSeek-V3's
-    routing limited to nodes takes the two best; DeepEP's tests the best).
+    Experts are drawn without replacement in proportion to their shares (the smallest of exponential draws / shares).
+    With ``top_nodes`` below the number of nodes, a token first picks the nodes with the best top expert (DeepSeek-V3's
+    node-limited routing picks by the two best, DeepEP's tests by the best).
 
-    Raises InputError: experts that do not divide over the ranks; more experts of a token than its nodes have.
+    Raises InputError if the ranks do not divide the experts, or a token needs more experts than its nodes have.
     """
     ranks = grid.nodes * grid.locals
     if moe.experts % ranks:
@@ -94,7 +94,7 @@ def _of_rank(experts: Int64, rank: int, grid: NodeGrid, each: int) -> Routes:
 
 
 def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int64:
-    """int64[tokens, top_k] of one rank."""
+    """Draw the experts of one rank's tokens: int64[tokens, top_k]."""
     draws = np.random.default_rng((moe.seed, rank)).random((moe.tokens, moe.experts))
     score = np.log(-np.log(draws)) - np.log(np.array(moe.weights()))  # the smallest are chosen
     if top_nodes < grid.nodes:
@@ -105,24 +105,24 @@ def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int6
     return chosen
 
 
-#: A warp that accesses 16 bytes a lane has so many lines of 128 bytes in one access.
+#: Lines of 128 bytes per access of a warp with 16 bytes per lane.
 LINES_PER_ACCESS = 4
 
 
 class Rows(NamedTuple):
-    """Rows of ``lines`` lines behind each other, in the same place on every rank."""
+    """Consecutive rows of ``lines`` lines, at the same address on every rank."""
 
     base: int
     lines: int
     line_bytes: int
 
     def at(self, rank: int, row: int, line: int = 0) -> tuple[int, int]:
-        """(rank, address) of a line of a row."""
+        """Return (rank, address) of a line of a row."""
         return rank, self.base + (row * self.lines + line) * self.line_bytes
 
 
 class FlagTable(NamedTuple):
-    """Semaphores, each on a line of its own."""
+    """Table of semaphores, one per line."""
 
     first: int
     base: int
@@ -133,9 +133,9 @@ class FlagTable(NamedTuple):
 
 
 class MoeBuilder(ProgramBuilder):
-    """The kernels of all ranks, or of rank 0, of which those of the others are the same seen from there.
+    """Builder of the kernels of all ranks, or only of rank 0 if the others' are the same in relative terms.
 
-    ``written``: the ranks to write. What names ranks by distance (``grid.at``) holds for both.
+    ``written``: the ranks to write. Code that names ranks by distance (``grid.at``) works in both cases.
     """
 
     def __init__(self, name: str, options: KernelOptions, top_nodes: int) -> None:
@@ -150,11 +150,11 @@ class MoeBuilder(ProgramBuilder):
         self.local_experts = self.moe.experts // options.num_ranks
 
     def routes_of(self, rank: int, distance: int = 0, sign: int = 1) -> Routes:
-        """Of the rank at a distance."""
+        """Return the routes of the rank at a distance; see :meth:`NodeGrid.at`."""
         return self.routes[self.grid.at(rank, distance, sign) if len(self.routes) > 1 else 0]
 
     def crosses(self, distance: int) -> bool:
-        """Whether NICs are on the way."""
+        """Return whether the path crosses NICs."""
         return distance >= self.grid.locals
 
     def lines_of(self, size_bytes: int) -> int:
@@ -166,10 +166,10 @@ class MoeBuilder(ProgramBuilder):
     def flags(self, name: str, count: int) -> FlagTable:
         return FlagTable(self.semaphores(count), self.buffer(name, count * self.line_bytes), self.line_bytes)
 
-    # What a workgroup does.
+    # Operations of a workgroup.
 
     def copy(self, lines: int, source: tuple[int, int], target: tuple[int, int], label: str, unroll: int) -> None:
-        """``lines`` lines that lie behind each other."""
+        """Copy ``lines`` consecutive lines."""
         step = self.line_bytes
         self.add(isa.COPY, lines, (Operand(isa.READ, *source, step), Operand(isa.WRITE, *target, step)), label, unroll)
 
@@ -182,17 +182,17 @@ class MoeBuilder(ProgramBuilder):
     def reduce(
         self, lines: int, sources: Iterable[tuple[int, int]], target: tuple[int, int], label: str, unroll: int
     ) -> None:
-        """The sum of rows."""
+        """Store the sum of rows."""
         step = self.line_bytes
         operands = (*(Operand(isa.READ, *source, step) for source in sources), Operand(isa.WRITE, *target, step))
         self.add(isa.REDUCE, lines, operands, label, unroll)
 
     def put(self, lines: int, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
-        """By the NIC, to behind it."""
+        """Put lines to another node through the NIC."""
         self.add(isa.DMA, lines * self.line_bytes, (Operand(isa.READ, *source), Operand(isa.WRITE, *target)), label)
 
     def settle(self, label: str) -> None:
-        """What all wavefronts have asked for so far is done."""
+        """Wait until all requests of all wavefronts so far are complete."""
         self.add(isa.WAITCNT, 0, (), label)
         self.add(isa.BARRIER, 0, (), label)
 
@@ -204,7 +204,7 @@ class MoeBuilder(ProgramBuilder):
         self.add(isa.RELEASE, amount, [flags.operand(isa.WRITE, *target) for target in targets], label)
 
     def notify(self, flags: FlagTable, target: tuple[int, int], distance: int, label: str) -> None:
-        """Add 1 to a flag of the rank at ``distance``, behind all that was written or put there."""
+        """Add 1 to a flag of the rank at ``distance``, after all earlier writes and puts to it."""
         if self.crosses(distance):
             self.add(isa.DMA, 0, (flags.operand(isa.WRITE, *target),), label)
         else:
@@ -212,14 +212,14 @@ class MoeBuilder(ProgramBuilder):
             self.release(flags, [target], label)
 
     def acquire(self, flags: FlagTable, rank: int, which: int, amount: int, label: str) -> None:
-        """Wavefront 0 alone waits; ``barrier`` lets the others wait for it."""
+        """Wait for a flag in wavefront 0 only; ``barrier`` makes the others wait too."""
         self.add(isa.ACQUIRE, amount, (flags.operand(isa.READ, rank, which),), label)
 
     def barrier(self, label: str) -> None:
         self.add(isa.BARRIER, 0, (), label)
 
     def meet(self, flags: FlagTable, rank: int, number: int, of: int, label: str) -> None:
-        """One of ``of`` workgroups of a rank that go on when all are here: the first counts, and lets them go."""
+        """Synchronise ``of`` workgroups of a rank: the first counts arrivals and releases the others."""
         if of == 1:
             return
         if number:
@@ -231,7 +231,7 @@ class MoeBuilder(ProgramBuilder):
         self.barrier(label)
 
     def end_workgroup(self) -> None:
-        """As of :class:`ProgramBuilder`. Raises InputError for too large a program."""
+        """End the workgroup like :class:`ProgramBuilder`. Raises InputError if the program is too large."""
         super().end_workgroup()
         if self.num_operands * (self.num_ranks // len(self.written)) > MAX_OPERANDS:
             raise InputError(
@@ -241,14 +241,14 @@ class MoeBuilder(ProgramBuilder):
             )
 
     def finished(self, payload_bytes: int, *notes: str) -> GpuProgram:
-        """The program of all ranks."""
+        """Return the program of all ranks."""
         if self.moe.draws != ROTATED:
             return self.program(payload_bytes=payload_bytes, notes=notes)
         return self.program(ranks=range(self.num_ranks), grid=self.grid, payload_bytes=payload_bytes, notes=notes)
 
 
 def moe_of(options: KernelOptions) -> MoeOptions:
-    """What is exchanged. Raises InputError where nobody said."""
+    """Return the MoE options. Raises InputError if they are missing."""
     if options.moe is None:
         raise InputError(f"{options.op} needs to know tokens and experts", field="moe")
     return options.moe

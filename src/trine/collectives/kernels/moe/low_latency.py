@@ -1,21 +1,20 @@
-"""Dispatch and combine for decoding: every token goes by itself to each of its experts, straight from the GPU.
+"""Low-latency dispatch and combine for decoding: the GPU sends each token directly to each of its experts.
 
-What DeepEP's low-latency kernels did when their published times were taken (github.com/deepseek-ai/DeepEP, commit
-de8cfca of 2025-06-05, csrc/kernels/internode_ll.cu; facts, no code). A message a token and expert: to ranks of the node
-over NVLink, to others a put by the NIC that the GPU posts (IBGDA). A counter or flag for each expert and rank follows
-them. Experts (of all ranks) are shared out to the SMs in groups of warps: these send what goes to the expert (combine)
-or its count (dispatch), all SMs meet, and they wait for what comes from there.
+The kernels follow DeepEP's at the time of its published measurements (github.com/deepseek-ai/DeepEP, commit de8cfca
+of 2025-06-05, csrc/kernels/internode_ll.cu; facts, no code). Each (token, expert) pair is one message. It goes over
+NVLink within the node, and elsewhere as an RDMA put that the GPU posts (IBGDA). A counter or flag per expert and rank
+follows the messages. Groups of warps on all SMs each serve one expert of any rank: they send results (combine) or a
+count (dispatch), pass a grid barrier, and wait for the peer's data.
 
-Dispatch: an SM a token casts it into a send buffer and sends it to all its experts; the receiver copies what came into
-rows for each of its experts. Combine: what an expert made of a token goes to a place that its owner has for it, and the
-owner adds up its weighted top_k rows, an SM a token.
+Dispatch: one SM per token casts it into a send buffer and sends it to all its experts. The receiver unpacks arrivals
+into rows per expert. Combine: each expert's result for a token goes to a reserved slot on the token's owner. The owner
+reduces the weighted top_k rows, one SM per token.
 
-Messages lie behind each other without gaps, so most begin inside a line, and a warp's access of 512 bytes takes a part
-of a line more at both ends (:func:`part_lines`). A copy's rest, below what it unrolls, goes one access after the other.
+Messages are packed without gaps, so most begin inside a line, and each 512-byte warp access touches a partial line at
+both ends (:func:`part_lines`). The tail of a copy, after its unrolled part, runs one access at a time.
 
-Beside DeepEP: what is read and written on the own GPU is whole lines; warps share the lines of a message, so that those
-of one token go one after the other; places in the rows of an expert are in the order of ranks, where DeepEP counts as
-they come.
+Differences from DeepEP: local reads and writes are whole lines. All warps share the lines of a message, so the
+messages of one token are serialised. Expert rows are ordered by source rank; DeepEP orders them by arrival.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ from trine.collectives.kernels.options import KernelOptions
 from trine.gpu.builder import Operand
 from trine.gpu.program import LOAD, READ, GpuProgram
 
-#: Warps of a block at most.
+#: Maximum warps of a block.
 MOST_WARPS = 32
-#: Of a message beside the token: the token's number, 16 bytes.
+#: Message header: the token's number, 16 bytes.
 HEADER_BYTES = 16
-#: Lines of a warp in flight: of dispatched messages, and of rows on the way to and from experts; and rows of a block
-#: in flight that adds up (assumed: each row has a branch of its own in the source).
+#: Lines in flight per warp, for dispatched messages and for rows to and from experts. Then rows in flight per block
+#: in the reduction (assumed: the source has a separate branch for each row).
 SEND_LINES, ROW_LINES, ADDED_ROWS = 8 * LINES_PER_ACCESS, 7 * LINES_PER_ACCESS, 1
-#: Bytes of a warp's access; of what a GPU's memory and NVLink write at least, else the bytes to write are named; and of
-#: NVLink's flit: a header, named bytes, an acknowledgement (P. Foley, J. Danskin, Ultra-Performance Pascal GPU and
-#: NVLink Interconnect, IEEE Micro 37(2), 2017, of NVLink 1 and from memory; NVLink 4's format is not public).
+#: Bytes of a warp's access; of a sector, the smallest write of GPU memory and NVLink without byte enables; and of an
+#: NVLink flit: a header, byte enables, an acknowledgement (P. Foley, J. Danskin, Ultra-Performance Pascal GPU and
+#: NVLink Interconnect, IEEE Micro 37(2), 2017, cited from memory, for NVLink 1; NVLink 4's format is not public).
 ACCESS_BYTES, SECTOR_BYTES, FLIT_BYTES = 512, 32, 16
-#: Bytes of an expert's number in the routing; one warp of each SM counts all of them, 8 numbers a lane at a time.
+#: Bytes of an expert's number in the routing table. One warp per SM counts all of them, 8 numbers per lane at a time.
 INDEX_BYTES = 8
 
 
 def part_lines(message_bytes: int, slot: int, line_bytes: int) -> int:
-    """Lines that take as long on a link as what the message in that slot needs beyond its own lines.
+    """Return the link overhead of an unaligned message in ``slot``, as an equivalent number of lines.
 
-    One that begins inside a line: for each access a header and its acknowledgement, a sector, and the named bytes of
-    the parts at both ends.
+    A message that begins inside a line adds to each access a header and its acknowledgement, a sector, and the byte
+    enables of the partial lines at both ends. An aligned message adds 0 lines.
     """
     if slot * message_bytes % line_bytes == 0:
         return 0
@@ -54,7 +53,7 @@ def part_lines(message_bytes: int, slot: int, line_bytes: int) -> int:
 
 
 class _LowLatency(MoeBuilder):
-    """What both have: groups of warps, one for each expert of all ranks, numbered by distance and expert."""
+    """Base of both kernels: one group of warps for each expert of all ranks, numbered by distance and expert."""
 
     def __init__(self, name: str, options: KernelOptions) -> None:
         top_nodes = moe_of(options).top_nodes
@@ -67,23 +66,23 @@ class _LowLatency(MoeBuilder):
         self.routing = self.rows("routing", 1, self.lines_of(self.moe.tokens * self.moe.top_k * INDEX_BYTES))
 
     def places(self) -> list[Place]:
-        """(distance, local expert) of all experts, in the order of their numbers."""
+        """Return (distance, local expert) of all experts, in the order of their numbers."""
         return [(d, local) for d in range(self.num_ranks) for local in range(self.local_experts)]
 
     def number(self, place: Place) -> int:
-        """Of an expert, in that order."""
+        """Return the number of an expert in the order of :meth:`places`."""
         return place[0] * self.local_experts + place[1]
 
     def tokens_from(self, rank: int, place: Place) -> list[int]:
-        """Of a rank, for the expert at a place."""
+        """Return the tokens of ``rank`` for the expert at ``place``."""
         return self.by_expert[rank if len(self.routes) > 1 else 0].get(place, [])
 
     def tokens_at(self, rank: int, place: Place) -> list[int]:
-        """Of the rank from which ``rank`` is at the distance, for the local expert of ``rank``."""
+        """Return the tokens that a local expert of ``rank`` receives from the source at the distance of ``place``."""
         return self.tokens_from(self.grid.at(rank, place[0], -1), place)
 
     def first_rows(self, rank: int) -> dict[Place, int]:
-        """Where the tokens of :meth:`tokens_at` begin among the rows of the experts of ``rank``."""
+        """Return the first row of the tokens of :meth:`tokens_at` among the rows of the experts of ``rank``."""
         found = {}
         for local in range(self.local_experts):
             row = local * self.expert_rows
@@ -93,11 +92,11 @@ class _LowLatency(MoeBuilder):
         return found
 
     def shared(self, lines: int, warps: int) -> int:
-        """Lines in flight of each warp of a group, where so many of them have ``lines`` and the others none."""
+        """Return the mean lines in flight per warp of a group in which ``warps`` warps have ``lines`` in flight."""
         return -(-lines * min(warps, self.warps) // self.warps)
 
     def look_up(self, rank: int, number: int, label: str) -> None:
-        """Two numbers that what follows waits for: an address, a count, a weight, the answer of an atomic."""
+        """Load two dependent numbers and wait for them: an address, a count, a weight or the result of an atomic."""
         line = self.routing.at(rank, 0, number % self.routing.lines)
         self.add(LOAD, 2, (Operand(READ, *line),), label, 1)
         self.settle(label)
@@ -106,13 +105,13 @@ class _LowLatency(MoeBuilder):
         self.end_kernel(rank, self.warps, self.name)
 
     def all_ranks(self, size_bytes: int) -> GpuProgram:
-        """``size_bytes``: of a message."""
+        """Return the finished program of all ranks; ``size_bytes`` is the size of a message."""
         note = f"{self.sms} SMs, {self.warps} warps an expert; {self.moe.words}"
         return self.finished(self.moe.tokens * self.moe.top_k * size_bytes, note)
 
 
 def dispatch(options: KernelOptions) -> GpuProgram:
-    """Tokens to the ranks of their experts."""
+    """Return the program that sends tokens to the ranks of their experts."""
     builder = _LowLatencyDispatch(options)
     for rank in builder.written:
         for block in range(min(builder.sms, builder.moe.tokens)):
@@ -142,10 +141,10 @@ class _LowLatencyDispatch(_LowLatency):
         self.grid_flags = self.flags("grid", 2)
 
     def send(self, rank: int, block: int) -> None:
-        """The tokens of a block: cast, and sent to all experts.
+        """Cast the tokens of a block and send them to all their experts.
 
-        Where NICs take some, other warps write to the node, and others put where there is more to cast: who casts, or
-        waits for what is written, never waits for a NIC.
+        If some tokens leave the node, separate warps write those inside it. If the block casts several tokens,
+        separate warps also issue the puts. Warps that cast or wait for writes then never wait for a NIC.
         """
         tokens = range(block, self.moe.tokens, self.sms)
         near: dict[int, list[Place]] = {}
@@ -175,7 +174,7 @@ class _LowLatencyDispatch(_LowLatency):
                 self.end_workgroup()
 
     def cast(self, rank: int, token: int) -> None:
-        """A token into its message: as many lines are read as it has, and written as the message has."""
+        """Cast a token into its message: read the token's lines, write the message's lines."""
         lines = min(self.lines, self.token_lines)
         self.copy(lines, self.x.at(rank, token), self.messages.at(rank, token), "cast", 0)
         if self.token_lines > lines:
@@ -185,7 +184,7 @@ class _LowLatencyDispatch(_LowLatency):
         self.settle("cast")
 
     def put_all(self, rank: int, token: int, places: list[Place]) -> None:
-        """By NICs."""
+        """Send a token to experts of other nodes with RDMA puts."""
         self.look_up(rank, token, "slot")
         for place in places:
             target = self.received.at(self.grid.at(rank, place[0]), self.row(rank, place, token))
@@ -193,7 +192,7 @@ class _LowLatencyDispatch(_LowLatency):
         self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
 
     def write_all(self, rank: int, token: int, places: list[Place]) -> None:
-        """To ranks of the node, each by a warp: what it unrolls, and the rest."""
+        """Write a token to ranks of the node, a warp each: the unrolled part, then the tail."""
         self.look_up(rank, token, "slot")
         whole = self.lines // SEND_LINES * SEND_LINES
         for first, lines, flying in ((0, whole, SEND_LINES), (whole, self.lines - whole, LINES_PER_ACCESS)):
@@ -208,17 +207,17 @@ class _LowLatencyDispatch(_LowLatency):
         self.release(self.issued, [(rank, self.number(place)) for place in places], "issued")
 
     def write_parts(self, rank: int, place: Place, row: int) -> None:
-        """What the parts of lines of a message take of the links to another GPU."""
+        """Charge the links to another GPU for the partial lines of a message."""
         lines = part_lines(self.message_bytes, row % self.moe.tokens, self.line_bytes)
         if place[0] and lines:
             self.store(lines, self.parts.at(self.grid.at(rank, place[0]), row), "parts")
 
     def row(self, rank: int, place: Place, token: int) -> int:
-        """Where a message lies at its receiver: behind those that the rank has for the same expert."""
+        """Return the row of a message in the receive buffer, after earlier ones from this rank to the same expert."""
         return self.number(place) * self.moe.tokens + self.tokens_from(rank, place).index(token)
 
     def receive(self, rank: int, number: int, place: Place, row: int) -> None:
-        """Send the count to the expert of that number; then copy what came for the own one from the other side."""
+        """Send the count to expert ``number``, then unpack the messages for the local expert of ``place``."""
         moe, sent, coming = self.moe, len(self.tokens_from(rank, place)), len(self.tokens_at(rank, place))
         self.load(self.routing.lines, self.routing.at(rank, 0), "count", 1)
         self.settle("count")
@@ -233,13 +232,13 @@ class _LowLatencyDispatch(_LowLatency):
             self.load(1, source, "number", 0)
             self.settle("number")
             self.copy(coming * self.lines, source, self.output.at(rank, row), "unpack", unroll)
-            if moe.scales:  # they are kept by element of the row, not by token: each goes to a line of its own
+            if moe.scales:  # stored by element of the row, not by token, so each scale goes to a separate line
                 self.store(coming * moe.scales, self.scales.at(rank, row), "scales")
         self.end_workgroup()
 
 
 def combine(options: KernelOptions) -> GpuProgram:
-    """What the experts made of them, back, and added up."""
+    """Return the program that sends the experts' results back to the tokens' owners and reduces them."""
     builder = _LowLatencyCombine(options)
     for rank in builder.written:
         first = builder.first_rows(rank)
@@ -263,7 +262,7 @@ class _LowLatencyCombine(_LowLatency):
         self.grid_flags = self.flags("grid", 2)
 
     def send(self, rank: int, number: int, place: Place, row: int) -> None:
-        """What an expert made of the tokens of the rank at the other side, and a flag behind it."""
+        """Send a local expert's results to the owner of the tokens, followed by a flag."""
         distance, lines = place[0], self.token_lines
         owner, tokens = self.grid.at(rank, distance, -1), self.tokens_at(rank, place)
         away = self.grid.distance(rank, owner)
@@ -286,7 +285,7 @@ class _LowLatencyCombine(_LowLatency):
         self.notify(self.flags_of, (owner, number), away, "flag")
 
     def receive(self, rank: int, number: int) -> None:
-        """Wait for the expert of that number; then the first group of warps of a block adds up its tokens."""
+        """Wait for the results of expert ``number``; the first group of warps of each block then reduces its tokens."""
         moe = self.moe
         self.acquire(self.flags_of, rank, number, 1, "wait")
         self.meet(self.grid_flags, rank, number, moe.experts, "grid")

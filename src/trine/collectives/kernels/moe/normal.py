@@ -1,16 +1,15 @@
-"""Dispatch and combine of many tokens in a node: channels of SMs that send and receive through queues.
+"""Dispatch and combine of many tokens in a node, with channels of SMs that send and receive through queues.
 
-What DeepEP's intranode kernels do (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/intranode.cu; facts, no code).
-Ranks first tell each other how much comes. A channel is an SM that sends and one that receives, with some warps for
-each rank; tokens are shared out to channels. A token goes once to each rank that has an expert of it, the own one too,
-into a queue in the memory of the receiver: after each chunk of tokens the sender moves the tail, which the receiver
-waits for. Dispatch: the receiver copies tokens to where they belong. Combine: warps that each have a token wait for all
-that comes of it, and add it up.
+The module follows DeepEP's intranode kernels (github.com/deepseek-ai/DeepEP, csrc/kernels/legacy/intranode.cu; facts,
+no code). Ranks first exchange token counts. A channel is one sending and one receiving SM, with some warps for each
+rank; tokens are distributed over the channels. Each token goes once to every rank with one of its experts, its own rank
+included, into a queue in the receiver's memory. After each chunk of tokens the sender moves the queue's tail, and the
+receiver waits for it. Dispatch: the receiver copies tokens to their final rows. Combine: each group of warps takes a
+token, waits for all of its results, and sums them.
 
-Beside DeepEP: the tail is a semaphore to which each chunk adds, and one more for each group of warps that adds up;
-queues never fill (they have 256 tokens, and receivers keep up); warps of a group share the lines of a token, where
-DeepEP gives each warp its own; the kernel that exchanges counts, and which the measurement holds too, is the first
-thing that this one does.
+Differences from DeepEP: each chunk adds to a tail semaphore, and to one more semaphore per reducing warp group. Queues
+never fill (they hold 256 tokens, and receivers keep up). Warps of a group share the lines of a token; in DeepEP each
+warp has its own token. The count exchange, a separate kernel that the measurement includes, starts this kernel.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
 from trine.gpu.program import GpuProgram
 
-#: Warps of an SM (768 threads), tokens of a chunk (Buffer.get_dispatch_config and
-#: get_combine_config by ranks; those in between have the next larger's).
+#: Warps of an SM (768 threads), and tokens of a chunk by number of ranks (Buffer.get_dispatch_config and
+#: get_combine_config; numbers in between use the next larger entry).
 WARPS = 24
 DISPATCH_CHUNK, COMBINE_CHUNK = {2: 24, 4: 6, 8: 6}, {2: 10, 4: 9, 8: 4}
 MOST_RANKS = 8
-#: Beside a dispatched token: its number, and number and weight of each expert; beside a combined one: the weights.
+#: Sent with a dispatched token: its number, and number and weight of each expert; with a combined token: the weights.
 NUMBER_BYTES, EXPERT_BYTES, WEIGHT_BYTES = 4, 8, 4
-#: Accesses of a warp in flight: sending a dispatched and a combined token; receiving: half a token, by the TMA.
+#: Accesses in flight per warp when sending a dispatched or combined token; receiving uses half a token, by the TMA.
 DISPATCH_UNROLL, COMBINE_UNROLL = 5 * LINES_PER_ACCESS, 4 * LINES_PER_ACCESS
 
 
 class _Normal(MoeBuilder):
-    """Channels, and who is served by which workgroup of them."""
+    """Channels, and the assignment of their workgroups to ranks."""
 
     def __init__(self, name: str, options: KernelOptions, sizes: tuple[int, int], chunks: dict[int, int]) -> None:
         if options.num_ranks > MOST_RANKS:
@@ -57,17 +56,17 @@ class _Normal(MoeBuilder):
         self.tails = self.flags("tails", self.channels * ranks)
 
     def sent(self, rank: int, distance: int, channel: int) -> list[int]:
-        """Tokens of a channel of a rank that go to a distance."""
+        """Return the tokens that a channel of ``rank`` sends to the rank at ``distance``."""
         first = channel * self.each
         tokens = self.by_rank[rank if len(self.routes) > 1 else 0].get(distance, [])
         return [token for token in tokens if first <= token < first + self.each]
 
     def came(self, rank: int, distance: int, channel: int) -> list[int]:
-        """The same of the rank from which ``rank`` is at the distance."""
+        """Return the tokens that ``rank`` receives in a channel from the sender ``distance`` before it."""
         return self.sent(self.grid.at(rank, distance, -1), distance, channel)
 
     def first_rows(self, rank: int) -> dict[tuple[int, int], int]:
-        """Where tokens begin that came, by (distance, channel)."""
+        """Return the first row of received tokens, by (distance, channel)."""
         found, row = {}, 0
         for distance in range(self.num_ranks):
             for channel in range(self.channels):
@@ -76,15 +75,15 @@ class _Normal(MoeBuilder):
         return found
 
     def row(self, channel: int, distance: int, number: int) -> int:
-        """In the queue at the receiver."""
+        """Return the row in the receiver's queue."""
         return (channel * self.num_ranks + distance) * self.each + number
 
     def chunks_of(self, count: int) -> list[range]:
-        """Of so many tokens."""
+        """Return the chunks of ``count`` tokens."""
         return [range(first, min(first + self.chunk, count)) for first in range(0, count, self.chunk)]
 
     def tell(self, rank: int, workgroups: int) -> None:
-        """Tell all others how much comes, and wait for what they say; then the others may go on."""
+        """Exchange token counts with all other ranks, then release this rank's other workgroups."""
         others = [self.grid.at(rank, distance) for distance in range(1, self.num_ranks)]
         for distance, other in enumerate(others, 1):
             self.store(1, self.counts.at(other, distance), "notify")
@@ -100,28 +99,28 @@ class _Normal(MoeBuilder):
         self.barrier("notify")
 
     def look_at_head(self, peer: int, channel: int, distance: int) -> None:
-        """Is there room in the queue: a read of the receiver's memory before each chunk."""
+        """Check for room in the queue: a read of the receiver's memory before each chunk."""
         self.load(1, self.heads.at(peer, channel * self.num_ranks + distance), "head", 0)
         self.settle("head")
 
     def move_tail(self, peer: int, channel: int, distance: int) -> None:
-        """What has been written is there."""
+        """Publish the written tokens to the receiver."""
         self.settle("tail")
         self.fence("tail")
         self.release(self.tails, [(peer, channel * self.num_ranks + distance)], "tail")
 
     def all_ranks(self, rows: int) -> GpuProgram:
-        """``rows``: tokens that come to all written ranks, copies counted, as DeepEP's bandwidth does."""
+        """Finish the program. ``rows``: tokens received by all written ranks, with copies, as in DeepEP's bandwidth."""
         note = f"{2 * self.channels} SMs; chunks of {self.chunk}; {self.moe.words}"
         return self.finished(rows // len(self.written) * self.token_bytes, note)
 
     def copies(self) -> int:
-        """Tokens that all written ranks send, one for each receiver."""
+        """Return the number of tokens sent by all written ranks, one for each receiver."""
         return sum(len(tokens) for by_rank in self.by_rank for tokens in by_rank.values())
 
 
 def dispatch(options: KernelOptions) -> GpuProgram:
-    """Tokens to the ranks of their experts."""
+    """Send tokens to the ranks of their experts."""
     moe = moe_of(options)
     more_bytes = NUMBER_BYTES + moe.top_k * (EXPERT_BYTES + WEIGHT_BYTES)
     builder = _NormalDispatch("moe_dispatch/normal", options, (moe.token_bytes, more_bytes), DISPATCH_CHUNK)
@@ -167,7 +166,7 @@ class _NormalDispatch(_Normal):
 
 
 def combine(options: KernelOptions) -> GpuProgram:
-    """What the experts of each rank made of them, back, and added up."""
+    """Send the experts' results back to the ranks of their tokens, and sum them there."""
     moe = moe_of(options)
     builder = _NormalCombine(
         "moe_combine/normal", options, (moe.combined_bytes, NUMBER_BYTES + moe.top_k * WEIGHT_BYTES), COMBINE_CHUNK
@@ -195,7 +194,7 @@ class _NormalCombine(_Normal):
         self.there = self.flags("there", self.channels * self.num_ranks * self.num_ranks)
 
     def send(self, rank: int, distance: int, channel: int, row: int) -> None:
-        """Tokens that came from the rank from which this one is at the distance, back to it."""
+        """Send tokens back to the rank that they came from, ``distance`` before this one."""
         owner = self.grid.at(rank, distance, -1)
         self.begin(rank)
         for chunk in self.chunks_of(len(self.came(rank, distance, channel))):
@@ -207,7 +206,7 @@ class _NormalCombine(_Normal):
         self.end_workgroup()
 
     def watch(self, rank: int, distance: int, channel: int) -> None:
-        """A warp that looks at the tail for the others."""
+        """Poll the tail with one warp on behalf of the others."""
         self.begin(rank)
         flag = channel * self.num_ranks + distance
         for _ in self.chunks_of(len(self.sent(rank, distance, channel))):
@@ -216,14 +215,14 @@ class _NormalCombine(_Normal):
         self.end_workgroup()
 
     def add_up(self, rank: int, group: int, channel: int) -> None:
-        """Every so manieth token of a channel, when all of it is there."""
+        """Sum every ``num_ranks``-th token of a channel, once all of its results have arrived."""
         self.begin(rank)
         sent = {d: self.sent(rank, d, channel) for d in range(self.num_ranks)}
         place = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent.items()}
         seen = dict.fromkeys(sent, 0)
 
         def see(distance: int, chunks: int) -> None:
-            """That so many chunks are there."""
+            """Wait until ``chunks`` chunks have arrived."""
             if chunks > seen[distance]:
                 flag = (channel * self.num_ranks + distance) * self.num_ranks + group
                 self.acquire(self.there, rank, flag, chunks - seen[distance], "wait")

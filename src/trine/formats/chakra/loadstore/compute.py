@@ -1,7 +1,7 @@
 """Compute nodes as kernels: workgroups that take turns at the ALU of their compute units and move the node's tensors.
 
-A node has a duration, and maybe bytes that it moves. Its kernel shall take the duration when it has the GPU to itself;
-so it is run alone, and its cycles are changed until it does. With others it then takes as long as they let it.
+A node has a duration, and possibly a number of bytes that it moves. Its kernel must take that duration when it runs
+alone, so trine simulates it alone and adjusts its cycles. Next to other kernels it may take longer.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from trine.gpu.model import GpuModel
 from trine.gpu.program import COMPUTE, READ, REDUCE, WRITE, GpuProgram
 from trine.units import PS_PER_S
 
-#: ALU cycles that a workgroup takes before others of its compute unit have their turn.
+#: ALU cycles of a workgroup before the next workgroup of the compute unit has its turn.
 TURN_CYCLES = 128
-#: Turns of a workgroup at most; longer kernels take longer turns.
+#: Maximum turns of a workgroup; longer kernels have longer turns.
 MAX_TURNS = 2048
-#: Operations of all compute kernels of a job at most, for the same reason.
+#: Maximum operations in all compute kernels of a job; more kernels have fewer, longer turns.
 MAX_OPS = 4_000_000
-#: Below so many turns of one cycle a wavefront, cycles are too coarse for 1 %.
+#: Below this many cycles per wavefront, whole cycles are too coarse for an error of 1 %.
 _FINE = 200
-#: A kernel adds two tensors up into a third.
+#: A kernel adds two tensors into a third.
 _TENSORS = 3
 _MAX_TRIES = 16
 
-#: Runs programs of one rank, one after the other, on a GPU that they have to themselves; gives the time of each, ps.
+#: Runs one-rank programs, each alone on a GPU, and returns the time of each in ps.
 Alone = Callable[[Sequence[GpuProgram]], Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeShape:
-    """What compute kernels look like. workgroups: of a kernel; wavefronts: of a workgroup.
+    """Shape of compute kernels. workgroups: number per kernel; wavefronts: number per workgroup.
 
     Raises InputError for a number below 1.
     """
@@ -51,7 +51,7 @@ class ComputeShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ComputeKernel:
-    """A kernel for one rank. alone_ps: what it takes alone; moved_bytes: that its loads and stores move."""
+    """Kernel for one rank. alone_ps: its time when it runs alone; moved_bytes: bytes of its loads and stores."""
 
     program: GpuProgram
     alone_ps: int
@@ -60,7 +60,7 @@ class ComputeKernel:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """cycles: of the ALU, of each workgroup; lines: of each tensor, of all workgroups together."""
+    """Work of a kernel. cycles: ALU cycles of each workgroup; lines: lines of each tensor, over all workgroups."""
 
     cycles: int
     lines: int
@@ -69,12 +69,12 @@ class _Work:
 def fit_kernels(
     wanted: Iterable[tuple[int, int]], model: GpuModel, shape: ComputeShape, max_turns: int, alone: Alone
 ) -> dict[tuple[int, int], ComputeKernel | None]:
-    """Kernels of these durations (ps) and bytes: alone each takes its duration, to 1 % (mostly 0.2 %).
+    """Return kernels for these durations (ps) and bytes; alone, each takes its duration within 1 % (mostly 0.2 %).
 
-    Where memory cannot move the bytes in that time, fewer are. None: too short to be a kernel.
-    max_turns: of a workgroup (:func:`turns_for`). alone: runs programs of one rank.
+    A kernel moves fewer bytes if memory cannot move all of them in time. None: the duration is too short for a kernel.
+    max_turns: maximum turns of a workgroup (:func:`turns_for`). alone: runs one-rank programs.
 
-    Raises InputError: workgroups for which a compute unit has no room.
+    Raises InputError if a workgroup has more wavefronts than fit in a compute unit.
     """
     if shape.wavefronts > model.wavefronts_per_cu:
         raise InputError(
@@ -103,13 +103,13 @@ def _fit(
 
 
 class _Dial:
-    """A whole number that makes a kernel longer as it grows: between ``low``, too small, and ``high``, too large."""
+    """Integer that lengthens a kernel as it grows; ``low`` is known to be too small and ``high`` too large."""
 
     def __init__(self, value: int, low: int, high: int) -> None:
         self.value, self.low, self.high = value, low, high
 
     def turn(self, guess: int, *, down: bool) -> None:
-        """To the guess; where that cannot be right, to the middle."""
+        """Move to the guess if it lies between the bounds, else to their midpoint."""
         if down:
             self.high = self.value
         else:
@@ -122,7 +122,7 @@ class _Dial:
 
 
 class _Search:
-    """Looks for the work that takes a duration."""
+    """Search for the work whose kernel takes a given duration."""
 
     def __init__(self, key: tuple[int, int], model: GpuModel, shape: ComputeShape, max_turns: int) -> None:
         self.duration_ps, wanted_bytes = key
@@ -131,7 +131,7 @@ class _Search:
         fitted = _fitted(self.duration_ps, model, shape)
         self.is_over = fitted is None
         self._shape = shape if fitted is None else fitted
-        #: what a cycle of each workgroup is worth
+        #: time that one more cycle in each workgroup adds
         self._cycle_ps = model.cycle_ps * -(-self._shape.workgroups // model.num_cus)
         cycles = self.duration_ps // self._cycle_ps
         lines = min(wanted_bytes, movable_bytes(self.duration_ps, model)) // (_TENSORS * model.line_bytes)
@@ -141,16 +141,16 @@ class _Search:
 
     @property
     def found(self) -> ComputeKernel | None:
-        """The best so far; None where it is off by more than 1 %."""
+        """Best kernel of the search; None if its error exceeds 1 %."""
         return self._best if self._best is not None and self._error_ps(self._best) * 100 <= self.duration_ps else None
 
     def program(self) -> GpuProgram:
-        """What is to be run next."""
+        """Return the next program to run."""
         work = _Work(self._cycles.value, self._lines.value)
         return compute_program(work, self._shape, self._line_bytes, self._max_turns)
 
     def note(self, program: GpuProgram, took_ps: int) -> None:
-        """It took so long."""
+        """Record the time of a program and choose the next work."""
         moved_bytes = self._lines.value * _TENSORS * self._line_bytes
         made = ComputeKernel(program=program, alone_ps=took_ps, moved_bytes=moved_bytes)
         if self._best is None or self._error_ps(made) < self._error_ps(self._best):
@@ -163,7 +163,7 @@ class _Search:
         return abs(made.alone_ps - self.duration_ps)
 
     def _turn(self, took_ps: int) -> None:
-        """Other cycles; where even none are too many, because memory takes longer, fewer lines."""
+        """Change the cycles; if even 0 cycles are too long because of memory, change the lines."""
         missing_ps, down = self.duration_ps - took_ps, took_ps > self.duration_ps
         if self._cycles.high > 0 and not (self._cycles.value == 0 and down):
             self._cycles.turn(self._guess(took_ps), down=down)
@@ -175,7 +175,7 @@ class _Search:
         self.is_over = dial.is_stuck
 
     def _guess(self, took_ps: int) -> int:
-        """Cycles that should do; none, where fewer of them have hardly made it shorter."""
+        """Return the next guess of the cycles; 0 if the last reduction hardly shortened the kernel."""
         cycles, missing_ps = self._cycles.value, self.duration_ps - took_ps
         before, self._before = self._before, (cycles, took_ps)
         if before is not None and missing_ps < 0 and before[0] > cycles:
@@ -187,7 +187,7 @@ class _Search:
 
 
 def _fitted(duration_ps: int, model: GpuModel, shape: ComputeShape) -> ComputeShape | None:
-    """The shape, smaller for short kernels: to start workgroups takes half of the time at most, and a cycle 1 %."""
+    """Return the shape, smaller for short kernels: dispatch takes at most half of the time, and a cycle 1 %."""
     groups = shape.workgroups
     if model.dispatch_ps:
         groups = min(groups, 1 + duration_ps // (2 * model.dispatch_ps))
@@ -200,21 +200,20 @@ def _fitted(duration_ps: int, model: GpuModel, shape: ComputeShape) -> ComputeSh
 
 
 def movable_bytes(duration_ps: int, model: GpuModel) -> int:
-    """More than memory can move: what is written may stay in the L2, a third of all."""
+    """Return an upper bound of the bytes that can move: writes, a third of all bytes, may stay in the L2."""
     memory = model.memory
     return 3 * memory.num_channels * memory.bytes_per_s * duration_ps // (2 * PS_PER_S)
 
 
 def turns_for(num_kernels: int, shape: ComputeShape) -> int:
-    """Most turns of a workgroup, so that ``num_kernels`` kernels have at most MAX_OPS operations."""
+    """Return the maximum turns of a workgroup at which ``num_kernels`` kernels have at most MAX_OPS operations."""
     return max(1, min(MAX_TURNS, MAX_OPS // max(1, 2 * num_kernels * shape.workgroups)))
 
 
 def compute_program(work: _Work, shape: ComputeShape, line_bytes: int, max_turns: int) -> GpuProgram:
-    """One kernel of one rank: workgroups that in each turn reduce some of their lines, and compute for some cycles.
+    """Return a one-rank kernel whose workgroups in each turn reduce some lines and compute for some cycles.
 
-    Lines of the first tensor and the second are read, those of the third written; they lie behind each other from
-    address 0.
+    It reads the first and second tensor and writes the third; the tensors are contiguous from address 0.
     """
     groups = shape.workgroups
     per_wave = work.cycles // shape.wavefronts

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoadStoreResult(Result):
-    """What a run gave. Tasks of communication kernels are transfers of their rank, from the launch to the kernel's end.
+    """Result of a run. Tasks of communication kernels are transfers of their rank, from launch to the kernel's end.
 
-    gpu: what CUs, wavefronts and requests did; of all ranks and the whole run. drawn: the graph as timelines show it:
-    with collectives on streams of their own.
+    gpu: activity of CUs, wavefronts and requests, for all ranks and the whole run. drawn: the graph that timelines
+    show, with collectives on separate streams.
     """
 
     gpu: GpuResult
@@ -71,15 +71,15 @@ class LoadStoreResult(Result):
         )
 
     def details(self) -> str:
-        """Return a text for people: the job, then the inside of its GPUs."""
+        """Return the job, then the inside of its GPUs, as text."""
         return f"{super().details()}\n\ninside the GPUs\n{self.gpu.details()}"
 
     def document(self) -> Row:
-        """Return the result as plain data (docs/reference/result-json.md), with that of the GPUs as ``gpus``."""
+        """Return the result as plain data (docs/reference/result-json.md), with the GPUs' result as ``gpus``."""
         return super().document() | {"gpus": self.gpu.document()}
 
     def timeline(self) -> Timeline:
-        """Return the tasks; ``.gpu.timeline`` is that of workgroups."""
+        """Return the timeline of tasks; ``.gpu.timeline`` returns the timeline of workgroups."""
         shown = self if self.part is not None else replace(self, graph=self.drawn)
         return super(LoadStoreResult, shown).timeline()
 
@@ -89,7 +89,7 @@ def _busy(size_bytes: int, bytes_per_s: int, time_ps: int) -> float:
 
 
 def drawn_graph(seen: TaskGraph, ran: TaskGraph) -> TaskGraph:
-    """The graph as results see it, but collectives as work on the streams on which they ran."""
+    """Return the graph of the results, but with collectives as work on the streams that ran them."""
     back = (ran.stream >= 0) & (seen.kind == TRANSFER)
     return replace(
         seen,
@@ -100,7 +100,7 @@ def drawn_graph(seen: TaskGraph, ran: TaskGraph) -> TaskGraph:
 
 
 def until(records: Records, end_ps: int) -> tuple[Records, int]:
-    """Records of a run that was stopped then: what had not ended ends there. Also how many tasks had not."""
+    """Return the records of a run stopped at ``end_ps``, where unfinished tasks now end, and the number of those."""
 
     def known(column: Int64) -> Int64:
         return np.where(column < 0, end_ps, column)
@@ -114,7 +114,7 @@ def until(records: Records, end_ps: int) -> tuple[Records, int]:
     ), left
 
 
-#: Most lines that the compute nodes of a job move, over all ranks: some minutes of simulation.
+#: Maximum number of lines that a job's compute nodes move, over all ranks: some minutes of simulation.
 MAX_LINES = 100_000_000
 WHY_UNFOLDED = "tasks that wait for each other are not folded at the load-store level"
 NOT_MODELLED = (
@@ -140,16 +140,16 @@ def simulate_chakra_loadstore(
 ) -> LoadStoreResult:
     """Simulate the traces of all ranks load by load and store by store, rank i on the i-th GPU of ``cluster``.
 
-    Compute nodes become kernels that take their duration when they have the GPU to themselves, collectives those of
-    :func:`trine.collectives.kernels.build.build_kernel`; kernels share compute units, memory and links (ASTRA-sim 3.0,
-    arXiv 2606.10440).
+    Compute nodes become kernels that take their duration if they have the GPU to themselves. Collectives use the
+    kernels of :func:`trine.collectives.kernels.build.build_kernel`. Kernels share compute units, memory and links
+    (ASTRA-sim 3.0, arXiv 2606.10440).
 
     Parameters
     ----------
-    model: the inside of the GPUs, or its name or file; None: that of the cluster's GPUs.
-    kernels: what the kernels look like; None: the defaults of :class:`KernelChoices`.
+    model: the inside of the GPUs, or its name or file; None: the model of the cluster's GPUs.
+    kernels: choices for the kernels; None: the defaults of :class:`KernelChoices`.
     engine: ``compiled``, or ``reference``, its plain-Python twin.
-    progress: called with (requests issued, requests in all, now in ps).
+    progress: called with (requests issued, requests in total, current time in ps).
 
     Raises
     ------
@@ -173,7 +173,7 @@ def simulate_chakra_loadstore(
 
 
 class LoadStoreJob(NamedTuple):
-    """All kernels, and the tasks that carry them. ``model`` has the launches, which are tasks of their own."""
+    """All kernels, and the tasks that carry them. ``model`` has the launch time; launches are separate tasks."""
 
     program: GpuProgram
     tasks: LoadStoreGraph
@@ -188,7 +188,7 @@ def loadstore_job(
     choices: KernelChoices,
     on_compile: Callable[[], None] | None = None,
 ) -> LoadStoreJob:
-    """The kernels and tasks of traces; compute kernels are run alone for it. Raises as simulate_chakra_loadstore."""
+    """Return the kernels and tasks of traces; times compute kernels alone. Raises as simulate_chakra_loadstore."""
     kinds = {step.kind for program in trace.programs for step in program.steps if isinstance(step, Collective)}
     for kind, name in choices.algorithms.items():
         if kind not in kinds:
@@ -214,7 +214,7 @@ def _model(model: GpuModel | str | None, cluster: Cluster, num_ranks: int) -> Gp
 
 
 def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:
-    """The trace as it is, or without the bytes of its tensors."""
+    """Return the trace, without the bytes of its tensors unless ``choices.compute_traffic``."""
     if choices.compute_traffic:
         return trace
     bare = tuple(program._replace(tensor_bytes=(0,) * len(program.steps)) for program in trace.programs)
@@ -222,7 +222,7 @@ def _with_traffic(trace: ChakraTrace, choices: KernelChoices) -> ChakraTrace:
 
 
 def _compute_nodes(trace: ChakraTrace) -> Counter[_Node]:
-    """How many nodes, over all ranks, have each duration and bytes."""
+    """Count the nodes of each (duration, bytes) over all ranks."""
     found: Counter[_Node] = Counter()
     for number, count in Counter(trace.program_of).items():
         program = trace.programs[number]
@@ -245,7 +245,7 @@ def _check_lines(nodes: Mapping[_Node, int], model: GpuModel) -> None:
 
 
 def _alone_on(cluster: Cluster, model: GpuModel, on_compile: Callable[[], None] | None) -> Alone:
-    """Runs kernels of one rank one after the other on the first GPU."""
+    """Return a function that runs kernels of one rank one after another on the first GPU, and returns their times."""
     idle = replace(model, launch_ps=0)
 
     def alone(programs: Sequence[GpuProgram]) -> Sequence[int]:
