@@ -1,4 +1,4 @@
-"""What every command shares: errors to one line and an exit code, answers and JSON, what Ctrl-C leaves."""
+"""Shared by all commands: errors as one line with an exit code, answers, JSON, output files, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.results.report import Report
 
-#: What is said of a timeline.
+#: Message about a timeline file.
 TIMELINE = "timeline written to {}: open it at https://ui.perfetto.dev"
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: What the command that runs could not write, in words.
+#: Errors of the files that the running command could not write.
 _missing: list[str] = []
 
-#: What a person must not overlook.
+#: Words to show in red.
 _WRONG = re.compile(r"(?i:out of memory|does not fit)|\bPARTIAL\b|\bSUSPICIOUS\b|^error:|^warning:", re.MULTILINE)
 
 EXIT_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
 _LESS_MEMORY = "simulate fewer GPUs or micro-batches, or raise the limit of this process (ulimit -v)"
-#: No count of an option is larger than that of the GPUs of the largest machine.
+#: Upper bound of counts: the GPUs of the largest machine.
 MAX_COUNT = MAX_GPUS
-#: Numbers that count nothing, or samples, of which jobs may have more.
+#: Numbers without this bound: seeds, and samples.
 _NO_COUNTS = frozenset({"seed", "batch", "global_batch", "micro_batch"})
 
 
 def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
-    """Refuse numbers that no machine or run has, and texts that nothing is called, before anything is made of them.
+    """Refuse counts beyond any machine, and texts that cannot be names, before the command runs.
 
     words: as of :func:`reports_errors`.
 
@@ -67,8 +67,8 @@ def check_given(given: Mapping[str, object], words: Mapping[str, str]) -> None:
 def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Callable[..., R]:
     """Turn trine's errors into one line on stderr and an exit code: 2 for wrong input, 1 for a run that failed.
 
-    Files that cannot be written are refused before the command begins. words: options by the fields that they set, in
-    place of which errors name them.
+    Output files that cannot be written are refused before the command begins. words: options by the field they set;
+    errors name the option.
     """
 
     def wrapped(**given: Any) -> R:
@@ -103,9 +103,9 @@ def reports_errors(command: Callable[..., R], words: Mapping[str, str]) -> Calla
 
 @contextmanager
 def writes() -> Iterator[None]:
-    """Write one of the files that were asked for; where that fails it is said, and the command goes on to the others.
+    """Write one output file; print an error and go on to the other files if that fails.
 
-    It ends with the exit code 2 then: the answer behind them may have taken hours.
+    The command then exits with code 2. It goes on because the answer may have taken hours.
     """
     try:
         yield
@@ -115,7 +115,7 @@ def writes() -> Iterator[None]:
 
 
 def written(path: str | None, write: Callable[[str], object], said: str = "") -> None:
-    """Write a file if it was asked for; say what ``write`` returns as notes, then ``said``, where {} is the file."""
+    """Write an output file if ``path`` is given; print the notes of ``write``, then ``said`` with the path for {}."""
     if path is None:
         return
     with writes():
@@ -128,18 +128,18 @@ def written(path: str | None, write: Callable[[str], object], said: str = "") ->
 
 
 def keep_input(path: str) -> None:
-    """Refuse to write over a file that this command has read, such as one that an input names."""
+    """Refuse to overwrite an input file of this command, or a file that an input names."""
     if was_read(path):
         raise InputError("is an input of this command and is not overwritten", file=path)
 
 
 def drawn(path: str | None, answer: Report, what: str | None = None, said: str = "drawn in {}") -> None:
-    """Draw a picture of an answer, if it was asked for, and say where."""
+    """Draw a picture of an answer if ``path`` is given, and print the path."""
     written(path, lambda file: answer.plot(what, path=file), said)
 
 
 def all_written() -> bool:
-    """Whether the command that runs could write all files so far."""
+    """Return whether the running command has written all files so far."""
     return not _missing
 
 
@@ -153,12 +153,12 @@ def _line(error: Exception) -> str:
 
 
 def say(text: str) -> None:
-    """Print one line on stderr; ends of lines in names of files are escaped as well."""
+    """Print one line on stderr; escape line ends, also in file names."""
     print(coloured(safe(text, "\t"), sys.stderr), file=sys.stderr, flush=True)
 
 
 def coloured(text: str, stream: TextIO) -> str:
-    """``text`` with what is wrong in red, at a terminal that takes colour; as it is everywhere else."""
+    """Return ``text`` with errors and warnings in red if ``stream`` is a terminal with colour, else unchanged."""
     return _WRONG.sub(lambda found: painted(found[0], RED, True), text) if has_colour(stream) else text
 
 
@@ -187,7 +187,7 @@ def show(text: str, json_target: str | None) -> None:
 
 
 def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
-    """All of them, True; or those before Ctrl-C, False. Raises KeyboardInterrupt where that came before the first."""
+    """Return all items and True, or those before Ctrl-C and False. Raises KeyboardInterrupt before the first item."""
     found: list[T] = []
     try:
         for item in items:
@@ -200,7 +200,7 @@ def until_stopped(items: Iterable[T]) -> tuple[list[T], bool]:
 
 
 def end(finished: bool) -> None:
-    """Leave with the exit code of a run that was stopped, if it was."""
+    """Exit with the code of an interrupted run unless the run finished."""
     if not finished:
         say("interrupted: the answer covers the run up to then")
         raise SystemExit(EXIT_INTERRUPTED)
@@ -209,9 +209,9 @@ def end(finished: bool) -> None:
 def show_table(
     layout: str, titles: Sequence[str], rows: Sequence[Sequence[object]], json_target: str | None, has_head: bool = True
 ) -> None:
-    """A table: fitted to the terminal there, with wrapped cells; anywhere else lines of ``layout``, as scripts read.
+    """Print a table: with wrapped cells on a terminal, elsewhere one line of ``layout`` per row, for scripts.
 
-    has_head: whether the titles are a line of their own there.
+    has_head: print the titles as the first of these lines.
     """
     stream = _stream(json_target)
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
@@ -231,8 +231,8 @@ def show_table(
 def write_json(answer: Report | Mapping[str, object], target: str | None, command: str, schema: str = "") -> None:
     """Write an answer in its envelope to a file, as :func:`writes`, or to stdout for ``-``.
 
-    command: what was asked, such as ``cluster show``. schema: the name of the answer's form, where it is not a Report;
-    "": ``cluster-show``.
+    command: its words, such as ``cluster show``. schema: the name of the answer's form if it is not a Report; "" for
+    the command's words joined, ``cluster-show``.
     """
     if target is None:
         return
@@ -253,31 +253,31 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
 
 
 def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:
-    """Write what was asked for, and say where."""
+    """Write the requested files, and print their paths."""
     written(perfetto, result.to_perfetto, f"{TIMELINE} and expand all groups")
     written(parquet, result.to_parquet, "records written to {}")
     drawn(timeline, result, "timeline", "timeline drawn in {}")
 
 
-# Files that a command is to write: refused before it does anything else where they cannot be written.
+# Output files of commands, checked before the command runs.
 
-#: Parameters of commands by what they name: a file, a picture, a folder, the beginning of files' names.
+#: Parameters of commands that name output files, pictures, folders, and prefixes of file names.
 FILES = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "detail_perfetto", "memory_snapshot")
 PICTURES = ("plot", "plot_noc", "timeline")
 FOLDERS = ("parquet", "report")
 PREFIXES = ("chakra",)
-#: What needs matplotlib.
+#: Outputs that need matplotlib.
 DRAWN = (*PICTURES, "report")
 STDOUT = "-"
 
 
 def check_outputs(given: Mapping[str, object]) -> None:
-    """Look at all files that the parameters of a command name, None: not given.
+    """Check all output files that the parameters of a command name.
 
     Raises
     ------
-    InputError: one that cannot be written, is no picture where it should be, or is named twice. MissingExtraError:
-        pictures without matplotlib, Parquet without pyarrow.
+    InputError: a file that is not writable, has no ending of a picture, or is named twice. MissingExtraError: pictures
+        without matplotlib, Parquet without pyarrow.
     """
     seen: dict[str, str] = {}
     outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
@@ -307,7 +307,7 @@ def _is_same(first: str, second: str) -> bool:
 
 
 def _is_device(place: str) -> bool:
-    """/dev/null and its like may be written twice."""
+    """Return whether the path is a device such as /dev/null, which may be written twice."""
     return os.path.exists(place) and not os.path.isfile(place) and not os.path.isdir(place)
 
 
@@ -339,7 +339,7 @@ def _check_drawing(name: str, target: str) -> None:
 
 
 def _try_file(path: Path) -> None:
-    """Open it, without changing it; of one that is not there yet, look at its name and its folder."""
+    """Open a file without changing it; for a new file, check its name and folder."""
     if path.is_file() or path.is_dir():
         os.close(os.open(path, os.O_WRONLY))
     elif not path.exists() and not path.is_symlink():
@@ -349,7 +349,7 @@ def _try_file(path: Path) -> None:
 
 
 def _try_folder(path: Path, is_made: bool = True) -> None:
-    """is_made: it is made where it is not there, with those above it."""
+    """Check a folder. is_made: trine creates it, with its parents, if it does not exist."""
     folder = next((each for each in (path, *path.parents) if each.exists()), path) if is_made else path
     os.listdir(folder)  # there, and no file
     if not os.access(folder, os.W_OK | os.X_OK):
