@@ -6,28 +6,30 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trine.results.text import MAX_LINES, columns, width, wrapped_at
+from trine.results.text import MAX_LINES, WIDE, columns, width, wrapped_at
 
 _GAP = 4
+#: Closing lines to drop on a narrow terminal, the least important first.
+_OPTIONAL = ("range", "bottleneck")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """A short table: its title, and rows of equally many cells."""
+    """A short table: its title, and rows with the same number of cells."""
 
     title: str
     rows: Sequence[tuple[str, ...]]
 
     def lines(self) -> list[str]:
-        """Return the title and one line a row."""
+        """Return the title and one line per row."""
         return [self.title, *columns(self.rows)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screen:
-    """What an answer shows by default.
+    """The default view of an answer.
 
-    question: what was asked, in one line. numbers: name, value, and its likely range or verdict. listings: the most
+    question: the request, in one line. numbers: name, value, and its likely range or verdict. listings: the most
     important first. warning_label: the word before each warning. closing: label and sentence, such as ``rests on`` and
     ``next``.
     """
@@ -55,9 +57,10 @@ class Screen:
         )
 
     def text(self, lines: int = MAX_LINES) -> str:
-        """Return at most ``lines`` lines of :func:`trine.results.text.width` columns; narrow terminals take more.
+        """Return at most ``lines`` lines of :func:`trine.results.text.width` columns.
 
-        Rows of listings and then whole warnings give way, except the first warning; ``--details`` has all of them.
+        Too long a text loses rows of listings, whole warnings except the first, and on narrow terminals also closing
+        lines and the second listing; ``--details`` shows all of them.
         """
         above = [*wrapped_at("", self.question, 0), "", *self._numbers()]
         below = ["", *(line for label, text in self.closing for line in wrapped_at(label, text, self._label))]
@@ -65,7 +68,17 @@ class Screen:
         reserved = len(warnings[0]) + (len(warnings) > 1) if warnings else 0
         middle = self._listings(lines - len(above) - len(below) - reserved)
         shown = _fitting(warnings, lines - len(above) - len(middle) - len(below), self.warning_label)
-        return "\n".join(line.rstrip() for line in [*above, *shown, *middle, *below])
+        text = [*above, *shown, *middle, *below]
+        if len(text) > lines and (smaller := self._smaller()):
+            return smaller.text(lines)
+        return "\n".join(line.rstrip() for line in text)
+
+    def _smaller(self) -> Screen | None:
+        """Return the same screen without its least important part; None if nothing optional is left."""
+        for label in _OPTIONAL:
+            if any(row[0] == label for row in self.closing):
+                return replace(self, closing=[row for row in self.closing if row[0] != label])
+        return replace(self, listings=self.listings[:-1]) if self.listings else None
 
     @property
     def _label(self) -> int:
@@ -76,11 +89,14 @@ class Screen:
         found = []
         for name, number, remark in self.numbers:
             label = f"{name:{self._label}}{number}"
-            found += wrapped_at(label, remark, self._label + value) or [label]
+            if width() < WIDE:
+                found += [label, *wrapped_at("", remark, self._label)]
+            else:
+                found += wrapped_at(label, remark, self._label + value) or [label]
         return found
 
     def _listings(self, room: int) -> list[str]:
-        """Return the listings side by side where the terminal is wide enough, in at most ``room`` lines."""
+        """Return the listings, side by side if the terminal is wide enough, in at most ``room`` lines."""
         shown = [each for each in self.listings if each.rows]
         blocks = [each.lines() for each in shown]
         wide = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
@@ -105,7 +121,7 @@ def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _fitting(warnings: Sequence[list[str]], room: int, label: str) -> list[str]:
-    """Return as many whole warnings as fit, at least one, and how many more there are."""
+    """Return the whole warnings that fit, at least one, and the number of hidden ones."""
     shown: list[str] = []
     for index, lines in enumerate(warnings):
         is_last = index == len(warnings) - 1

@@ -1,4 +1,4 @@
-"""A run of tasks on one screen (``trine train``): time, throughput, memory, where the time goes, what it rests on."""
+"""A run of tasks on one screen (``trine train``): time, throughput, memory, time breakdown and evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_COLLECTIVES, MAX_OPERATORS = 4, 5
 _AXES = ("tp", "cp", "ep", "pp", "dp")
-#: Facts of a plan that change the question, and how it names them; {} is the value.
+#: Plan options that are part of the question, and the text for each; {} is the value.
 _CHOICES = {
     "sharding": "{}", "schedule": "{}", "offload": "{} offloaded", "sequence_parallel": "sequence parallelism",
     "overlap": "overlap {}",
@@ -28,7 +28,7 @@ _USUAL = {"sharding": "none", "overlap": "modelled"}
 
 
 def screen(result: TaskRun) -> Screen:
-    """Return what the answer shows by default."""
+    """Return the default answer."""
     return Screen(
         question=question(result),
         numbers=[*_step(result), *_throughput_row(result), *_memory(result)],
@@ -41,6 +41,7 @@ def screen(result: TaskRun) -> Screen:
             ("range", "" if result.band is None else result.band.words),
             ("rests on", _basis(result.evidence, profile_suffix(result))),
             ("bottleneck", _bottleneck(result)),
+            ("folding", _verified(result)),
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
         ),
     )
@@ -53,7 +54,7 @@ def profile_suffix(result: TaskRun) -> str:
 
 
 def question(result: TaskRun) -> str:
-    """Return what was asked: workload, machine, layout and batch."""
+    """Return the question in words: workload, machine, layout and batch."""
     plan = result.plan
     gpu, cluster = plan.get("gpu") or plan.get("trace_gpu"), plan.get("cluster")
     name = plan.get("workload") or plan.get("name") or "job"
@@ -101,13 +102,13 @@ def _throughput_row(result: TaskRun) -> list[tuple[str, str, str]]:
 
 
 def likely_throughput(work: StepWork, ends_ps: tuple[int, int]) -> str:
-    """Return the range of tokens per second, else samples, for the ends of the step's range."""
+    """Return the range of tokens (or samples) per second that corresponds to the range of the step."""
     low, high = (_digits(headline.per_second(work.tokens or work.samples, ps)) for ps in ends_ps[::-1])
     return f"likely {low} to {high}"
 
 
 def throughput(work: StepWork, step_ps: int) -> list[str]:
-    """Return samples and tokens per second: five digits, or all before the point if there are more."""
+    """Return samples and tokens per second, with five digits or all digits before the decimal point."""
     counts = ((what, getattr(work, what)) for what in ("samples", "tokens"))
     return [f"{_digits(headline.per_second(count, step_ps))} {what}/s" for what, count in counts if count]
 
@@ -117,7 +118,7 @@ def _digits(number: float) -> str:
 
 
 def rates_in_brief(result: TaskRun) -> list[str]:
-    """Return tokens per second, else samples, and the MFU, if known."""
+    """Return tokens (or samples) per second and the MFU, if known."""
     if result.work is None or not result.step_time_ps:
         return []
     used = headline.mfu(result)
@@ -150,7 +151,7 @@ def _memory(result: TaskRun) -> list[tuple[str, str, str]]:
 
 
 def _times(result: TaskRun) -> list[tuple[str, ...]]:
-    """Return how the slowest rank spends the step."""
+    """Return the slowest rank's time breakdown."""
     times, row, step = result.rank_times, result.slowest_row, result.step_time_ps
     compute, exposed, bubble, idle = (
         int(each[row]) for each in (times.compute, times.exposed, times.bubble, times.idle)
@@ -202,7 +203,7 @@ def _operators(result: TaskRun) -> list[tuple[str, int]]:
 
 
 def _basis(evidence: Sequence[Evidence], profile: str) -> str:
-    """Return what the times rest on: operator times by evidence, the software profile, and how much is assumed."""
+    """Return the basis of the times: evidence of operator times, software profile, and number of assumptions."""
     shares = [f"{100 * item.share:.0f} % {item.kind}" for item in evidence if item.share is not None]
     facts = [f"operator times {', '.join(shares)}"] if shares else []
     facts += [f"software profile{profile.removeprefix(' with')}"] if profile else []
@@ -226,11 +227,17 @@ def _bottleneck(result: TaskRun) -> str:
     return text
 
 
+def _verified(result: TaskRun) -> str:
+    """Return the result of ``--verify-fold``; empty without it."""
+    notes = () if result.scope is None else result.scope.notes
+    return next((note for note in notes if note.startswith("verified: ")), "")
+
+
 def _next(result: TaskRun) -> str:
     options = ["--explain-memory"] if result.memory_peaks else []
     return "".join(f"; {option}" for option in (*options, "trine help answer"))
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share such as ``34.7 %``; a dash where there is no whole."""
+    """Return a share such as ``34.7 %``; a dash if ``whole`` is 0."""
     return f"{100 * part / whole:.1f} %" if whole else "-"

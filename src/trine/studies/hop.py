@@ -30,6 +30,7 @@ from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result, timeline
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
+from trine.results.screen import Listing, Screen
 from trine.results.text import wrapped, wrapped_at
 from trine.results.waits import releasers, wait_reasons
 from trine.simulation import simulate
@@ -190,6 +191,38 @@ class HopResult(Report):
             }
             for i in range(self.graph.num_workers)
         ]
+
+    def summary(self) -> str:
+        """Return time, rate, and what the workers wait for, on one screen."""
+        shares, ages, numbers = self.shares(), self.numbers.staleness, self.numbers
+        averaged = sum(ages.values()) + numbers.num_missed
+        fates = [(f"{age} iterations", f"{100 * count / averaged:.1f} %") for age, count in ages.items()]
+        fates += [("missed", f"{100 * numbers.num_missed / averaged:.1f} %")] if numbers.num_missed else []
+        assumed = sum(item.kind == "assumed" for item in self.evidence)
+        measured = [f"{item.what}: {item.detail}" for item in self.evidence if item.kind == "measured"]
+        step = format_time(self.gradient_ps + self.apply_ps)
+        return Screen(
+            question=f"Hop on {self.cluster.name}: {self.graph.num_workers} workers, {self.graph.name} graph, "
+            f"{_options(self.protocol)}, {self.protocol.iterations} iterations",
+            numbers=[
+                ("time", format_time(self.end_ps), f"an iteration computes {step}"),
+                ("rate", f"{self.iterations_per_s:.3f} iterations/s", "a worker, on average"),
+                ("sent", format_bytes(numbers.sent_bytes), f"{numbers.num_sent} updates of "
+                 f"{format_bytes(self.update_bytes)}, {numbers.num_unused} unused"),
+            ],
+            listings=(
+                Listing(
+                    title="time of the workers",
+                    rows=[(name.replace("_", " "), f"{100 * share:.1f} %") for name, share in shares.items()],
+                ),
+                Listing(title="age of the averaged updates", rows=fates),
+            ),
+            warnings=self.warnings,
+            closing=(
+                ("rests on", "; ".join([*measured, *([f"{assumed} assumptions"] if assumed else [])])),
+                ("next", "--details (evidence), --perfetto FILE; --compare (with standard training); trine help hop"),
+            ),
+        ).text()  # fmt: skip
 
     def details(self) -> str:
         """Text for people."""

@@ -158,10 +158,11 @@ class LayoutValidation(StepValidation):
         failed = [f"not predicted: {s.row.name}: {s.answer.why_not}" for s in self.failed]
         return blocks(
             self.origin,
-            [self.headline, *said],
-            aligned(rows, 30),
-            aligned(groups, 30) if len(groups) > 1 else [],
-            aligned(apart, 30) if len(apart) > 1 else [],
+            self.headline,
+            said,
+            aligned(rows, 24),
+            aligned(groups, 24) if len(groups) > 1 else [],
+            aligned(apart, 24) if len(apart) > 1 else [],
             failed[:8],
         )
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from textwrap import shorten
 from typing import ClassVar
 
 from trine.errors import TrineError, one_line
@@ -18,7 +17,7 @@ from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryUse
 from trine.results.report import Row, Table
-from trine.results.text import aligned
+from trine.results.text import aligned, wrapped
 from trine.simulation.memory import rank_memory, shortened
 from trine.software import Software
 from trine.studies.memory_rows import (
@@ -150,13 +149,15 @@ class MemoryValidation(Validation):
 
     def _worst(self) -> list[str]:
         worst = sorted((a for a in self.answers if a.counts), key=lambda a: -abs(a.error))[:SHOWN]
-        rows = [("worst rows", "counter", "measured", "predicted", "error", "open")]
+        rows = [("worst rows", "counter", "measured", "predicted", "error")]
         rows += [
-            (one_line(a.row.name, 60), a.row.counter, format_bytes(a.row.measured_bytes or 0),
-             format_bytes(a.predicted_bytes), f"{a.error:+.1%}", shorten("; ".join(a.row.open), 60, placeholder=" ..."))
+            (one_line(a.row.name, 55), a.row.counter, format_bytes(a.row.measured_bytes or 0),
+             format_bytes(a.predicted_bytes), f"{a.error:+.1%}")
             for a in worst
         ]  # fmt: skip
-        return aligned(rows, 60) if worst else []
+        unknown = dict.fromkeys(text for a in worst for text in a.row.open)
+        notes = [line for text in unknown for line in wrapped("not stated by the source", text)]
+        return [*aligned(rows, 30), *notes] if worst else []
 
     def document(self) -> Row:
         """``errors`` by source, ``spread``, ``confusion`` and ``rows``; ``stored``: origin of a stored report."""

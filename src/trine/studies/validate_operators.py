@@ -24,6 +24,7 @@ from trine.compute.tables.fp32_rows import DEEPBENCH, NEUSIGHT, measured
 from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
 from trine.results.report import Row, Table
+from trine.results.text import wrapped_at
 from trine.studies.validation import Errors, Validation
 
 #: A sample takes every Nth shape of each fold.
@@ -279,13 +280,13 @@ class OperatorValidation(Validation):
 
     def details(self) -> str:
         """Return one table per question, worst median first, and the errors published by others."""
-        lines = [self.headline, *self.notes]
+        lines = wrapped_at("", self.headline, 0) + list(self.notes)
         for what, title in _TITLES.items():
             rows = sorted(self.of(what), key=lambda each: (-each.median, each.about.gpu, each.about.operator))
             if what == ANOTHER:
                 lines += _pair_lines(rows)
             elif rows:
-                lines += ["", title, _HEAD, *map(_line, rows)]
+                lines += ["", title, *_table(rows)]
         width = max(len(peer.of) for peer in PEERS)
         lines += ["", "published by others", *(f"{p.name:15} {p.of:{width}}  {p.error}" for p in PEERS)]
         return "\n".join(lines)
@@ -316,16 +317,21 @@ _TITLES = {
     ANOTHER: "another GPU",
     GPU: "a GPU left out: predicted from another one's measurements and the two data sheets",
 }
-_HEAD = f"{'GPU':16} {'from':16} {'operator':28} {'dtype':9} shapes  median   mean   90 %   worst"
 
 
-def _line(each: OperatorErrors) -> str:
-    about = each.about
-    met = {None: "", True: "  target met", False: "  target missed"}[each.meets]
-    return (
-        f"{about.gpu:16} {'' if about.source == about.gpu else about.source:16} {about.operator:28} {about.dtype:9} "
-        f"{each.count:6} {each.median:7.1%} {each.mean:6.1%} {each.p90:6.1%} {each.worst:7.0%}{met}"
-    )
+def _table(rows: Sequence[OperatorErrors]) -> list[str]:
+    """Return a line per GPU, operator and type; the column of sources only if some are other GPUs."""
+    moved = any(each.about.source != each.about.gpu for each in rows)
+    source = f"{'from':16} " if moved else ""
+    lines = [f"{'GPU':16} {source}{'operator':28} {'dtype':9} shapes  median   mean   90 %   worst"]
+    for each in rows:
+        about, met = each.about, {None: "", True: "  target met", False: "  target missed"}[each.meets]
+        source = f"{'' if about.source == about.gpu else about.source:16} " if moved else ""
+        lines.append(
+            f"{about.gpu:16} {source}{about.operator:28} {about.dtype:9} "
+            f"{each.count:6} {each.median:7.1%} {each.mean:6.1%} {each.p90:6.1%} {each.worst:7.0%}{met}"
+        )
+    return lines
 
 
 def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:

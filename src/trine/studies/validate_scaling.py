@@ -355,7 +355,7 @@ class ScalingValidation(Validation):
 
     def details(self) -> str:
         """Return the judged pairs, worst first, with the parts of their predictions, the fitted rows, then the rest."""
-        head = ("", "batch", "measured", "predicted", "error", "collectives", "slowest", "software")
+        head = ("", "batch", "measured", "trine", "error", "NCCL", "slowest", "software")
         judged = [("pairs", *head[1:]), *(_cells(row) for row in self.judged)]
         fitted = [("fitted on", *head[1:]), *(_cells(row) for row in self.fitted)]
         rest = [
@@ -402,10 +402,10 @@ def validate_scaling() -> ScalingValidation:
 
 def _cells(row: Scaled) -> tuple[str, ...]:
     pair = row.pair
-    model = pair.variant or pair.model.rpartition("/")[2]
+    model = (pair.variant or pair.model.rpartition("/")[2]).removesuffix("-32x4d")
     parts = (row.collectives_s, row.slowest_s, row.software_s)
     return (
-        f"{pair.framework} {model}, {pair.machine.removeprefix('NVIDIA ').partition(' (')[0]}, {pair.precision}",
+        f"{pair.framework} {model} {pair.machine.removeprefix('NVIDIA ').partition(' (')[0]} {pair.precision}",
         str(pair.batch), f"{pair.measured:.3f}", f"{row.predicted:.3f}", f"{row.error:+.1%}",
         *(f"{part * 1e3:.1f} ms" for part in parts),
     )  # fmt: skip

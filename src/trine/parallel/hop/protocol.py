@@ -189,9 +189,9 @@ class HopProtocol(OneLine):
             return
         tightest = None if self.backup else self.staleness + 1
         if tightest is not None and self.max_gap is not None and self.max_gap >= tightest:
-            raise PlanError(f"max_gap {self.max_gap} has no effect: neighbours are at most {tightest} iterations apart")
+            raise PlanError(f"max_gap {self.max_gap} has no effect: the gap between neighbours is at most {tightest}")
         bound = min(bound for bound in (self.max_gap, tightest, MAX_ITERATIONS) if bound is not None)
         if self.max_skip and self.skip_behind > bound:
             raise PlanError(
-                f"skip_behind {self.skip_behind} has no effect: neighbours are at most {bound} iterations apart"
+                f"skip_behind {self.skip_behind} has no effect: the gap between neighbours is at most {bound}"
             )
