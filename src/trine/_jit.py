@@ -1,9 +1,9 @@
-"""What imports numba: one decorator for kernels and one for the functions that they inline.
+"""Decorators for numba: one for kernels and one for the functions that they inline.
 
 Kernels are compiled once per installation and kept in
 ``<cache>/trine/<hash of the kernel sources, of numba and of its settings>``, where ``<cache>`` is ``NUMBA_CACHE_DIR``,
-``XDG_CACHE_HOME`` or ``~/.cache``. Numba notices a change of the kernel's own file only; the hash covers every callee.
-``_jit_cache.py`` puts trine's files (``_jit_files.py``) in place of numba's, which are believed whatever they hold.
+``XDG_CACHE_HOME`` or ``~/.cache``. Numba only detects changes to the kernel's file; the hash covers every callee.
+``_jit_cache.py`` replaces numba's cache files, which are loaded unchecked, by trine's (``_jit_files.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from trine._jit_files import say_once, usable
 from trine.outputs import user_cache
 
-#: Scalars of a kernel: numbers of Python or of numpy, int64 and float64 once compiled. Numba does not read annotations.
+#: Scalars of a kernel: Python or numpy numbers; int64 and float64 once compiled. Numba does not read annotations.
 Int: TypeAlias = Any
 Float: TypeAlias = Any
 
@@ -29,9 +29,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Leave the garbage collector off meanwhile: importing numba and loading kernels makes objects that stay.
+    """Disable the garbage collector in this context: importing numba and loading kernels creates long-lived objects.
 
-    Going through them again and again took 0.1 s of a start of 1.2 s.
+    Scanning them repeatedly took 0.1 s of a start of 1.2 s.
     """
     if not gc.isenabled():
         yield
@@ -44,7 +44,7 @@ def without_collector() -> Iterator[None]:
 
 
 def kernel(function: F) -> F:
-    """Compile ``function``, keep the machine code on disk, and let go of the GIL while it runs.
+    """Compile ``function``, cache the machine code on disk, and release the GIL while it runs.
 
     Kernels take few arguments (arrays and NamedTuples of arrays), allocate nothing, raise nothing and return a status.
     """
@@ -62,8 +62,8 @@ def kernel(function: F) -> F:
 def inlined(function: F) -> F:
     """Compile ``function`` into each kernel that calls it.
 
-    Without ``_nrt=False`` every call with arrays counts references, atomically: 1.5 to 3 times slower. Nothing calls
-    these functions from Python: without wrappers for that, kernels compile in 0.7 of the time.
+    Without ``_nrt=False`` every call with arrays updates reference counts atomically: 1.5 to 3 times slower. Python
+    never calls these functions, so they have no Python wrappers; kernels then compile in 0.7 of the time.
     """
     import numba
 
@@ -72,7 +72,7 @@ def inlined(function: F) -> F:
 
 
 def make_prefetch() -> Callable[[Any, Int], None]:
-    """``prefetch(records, index)`` for kernels: the record is on its way into the cache, and nobody waits for it.
+    """Return ``prefetch(records, index)`` for kernels: it starts loading a record into the cache without waiting.
 
     Uncompiled it does nothing.
     """
@@ -105,14 +105,14 @@ def make_prefetch() -> Callable[[Any, Int], None]:
 
 
 def is_uncompiled() -> bool:
-    """Whether kernels run as plain Python: NUMBA_DISABLE_JIT."""
+    """Return whether kernels run as plain Python (NUMBA_DISABLE_JIT)."""
     import numba
 
     return bool(numba.config.DISABLE_JIT)
 
 
 def is_cold(function: Callable[..., Any]) -> bool:
-    """Whether the next call of the kernel ``function`` has to compile it first."""
+    """Return whether the next call of the kernel ``function`` must compile it first."""
     if not hasattr(function, "py_func"):  # NUMBA_DISABLE_JIT
         return False
     if function.signatures:  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def is_cold(function: Callable[..., Any]) -> bool:
 
 @cache
 def cache_directory() -> Path | None:
-    """Where machine code is kept, which may be a folder that can only be read; None, after a warning, where none is."""
+    """Return the folder of the machine code, possibly read-only. Returns None, after a warning, if no folder works."""
     import numba
 
     base = os.path.abspath(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else user_cache()
@@ -137,9 +137,9 @@ def cache_directory() -> Path | None:
 
 
 def _fingerprint() -> str:
-    """Hash of all kernel sources, of the versions of numba and numpy, and of what changes the code they make.
+    """Return a hash of all kernel sources, the versions of numba and numpy, and the settings that affect the code.
 
-    Place and age of the sources count too, as they do for numba: only so does :func:`is_cold` know what it will do.
+    It includes path and modification time of the sources, as numba's does, so that :func:`is_cold` predicts it.
     """
     import numba
     import numpy

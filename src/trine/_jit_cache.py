@@ -1,6 +1,6 @@
-"""Numba's cache of one kernel, with files of :mod:`trine._jit_files` in place of its own.
+"""Numba's cache of one kernel, stored in the files of :mod:`trine._jit_files`.
 
-Numba's files say which of them is which in an index that is itself pickled, and are unpickled whatever they hold.
+Numba's own format keeps a pickled index of its files, and unpickles them without checking their content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trine import _jit_files
 
 
 class KernelCache(_Cache):  # type: ignore[misc]
-    """One file for each signature of ``function`` and each kind of processor, in ``folder``."""
+    """A cache in ``folder`` with one file for each signature of ``function`` and each type of processor."""
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         self._function, self._folder = function, folder
@@ -27,11 +27,11 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """Where the files are."""
+        """The folder of the files."""
         return str(self._folder)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled for ``sig``, or None."""
+        """Return the code compiled for ``sig``, or None."""
         target_context.refresh()
         name = self._name(sig, target_context.codegen())
         content = _jit_files.read(self._folder, name)
@@ -39,42 +39,42 @@ class KernelCache(_Cache):  # type: ignore[misc]
             return None
         try:
             return CompileResult._rebuild(target_context, *pickle.loads(content))
-        except Exception as error:  # of this numba's own making, and still not what it reads
+        except Exception as error:  # the same numba wrote the file, and still cannot load it
             self._damaged.add(name)
             _jit_files.say_damaged(self._folder, name, f"cannot be loaded ({type(error).__name__})")
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled."""
+        """Store the compiled code."""
         if data.library.has_dynamic_globals or not all(each.can_cache for each in data.lifted):
             return
         name = self._name(sig, data.codegen)
         _jit_files.write(self._folder, name, dumps(data._reduce()), is_damaged=name in self._damaged)
 
     def enable(self) -> None:
-        """It always is."""
+        """Do nothing: the cache is always enabled."""
 
     def disable(self) -> None:
-        """Numba's interface; trine never asks for it."""
+        """Do nothing: part of numba's interface that trine never calls."""
 
     def flush(self) -> None:
-        """Before a recompilation: what is there is replaced."""
+        """Delete the kernel's files before a recompilation."""
         for path in self._folder.glob(f"{file_stem(self._function)}-*.nbc"):
             path.unlink(missing_ok=True)
 
     def _name(self, sig: Any, codegen: Any) -> str:
-        """Covers all that the machine code depends on, beside what the folder's name does."""
+        """Return a file name derived from all inputs of the machine code that the folder name does not cover."""
         key = (_words(sig), codegen.magic_tuple(), self._function.__code__.co_code)
         return f"{file_stem(self._function)}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}"
 
 
 def file_stem(function: Callable[..., Any]) -> str:
-    """How the names of a kernel's files begin."""
+    """Return the prefix of a kernel's file names."""
     return f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
 
 
 def _words(kind: Any) -> str:
-    """A type, with the fields of named tuples, which its own name leaves out."""
+    """Return the name of a type; named tuples include their fields, which numba's name omits."""
     if isinstance(kind, tuple):
         return f"({', '.join(map(_words, kind))})"
     made = getattr(kind, "instance_class", None)

@@ -1,4 +1,4 @@
-"""Arrays of records: how their dtypes are written down, and how kernels get them."""
+"""Arrays of records: their dtypes, and their conversion for kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trine._jit import is_uncompiled
 
-#: An array of records, or one record, as kernels see it: ``tasks[U(task)].ready_ps``. mypy does not know their fields.
+#: An array of records, or one record, inside kernels: ``tasks[U(task)].ready_ps``. mypy does not know the fields.
 RecordArray: TypeAlias = Any
 Record: TypeAlias = Any
 
@@ -22,9 +22,9 @@ _CTYPES = {"i1": ctypes.c_int8, "i2": ctypes.c_int16, "i4": ctypes.c_int32, "i8"
 
 
 def record_dtype(size_bytes: int, *fields: tuple[str, str] | tuple[str, str, str]) -> np.dtype[np.void]:
-    """A record of ``size_bytes``: fields one after the other, (name, type), each aligned to its own size.
+    """Return the dtype of a record of ``size_bytes`` with consecutive fields (name, type), each aligned to its size.
 
-    (name, type, other) is a union: the field lies where the field ``other`` lies.
+    (name, type, other) is a union: the field has the same offset as the field ``other``.
     """
     offsets: dict[str, int] = {}
     end = 0
@@ -42,16 +42,16 @@ def record_dtype(size_bytes: int, *fields: tuple[str, str] | tuple[str, str, str
 
 
 def new_records(count: int, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """``count`` records of 0 that begin at a cache line, so that one of 64 bytes lies in one."""
+    """Return ``count`` zeroed records, aligned to a cache line so that a 64-byte record occupies exactly one."""
     raw = np.zeros(count * dtype.itemsize + 64, np.uint8)
     first = -raw.ctypes.data % 64
     return raw[first : first + count * dtype.itemsize].view(dtype)
 
 
 def for_kernel(bundle: Bundle) -> Bundle:
-    """The arrays of a NamedTuple as kernels take them: where they run uncompiled, records as structures of ctypes.
+    """Return the arrays of a NamedTuple for kernels; for uncompiled kernels, records become ctypes structures.
 
-    Fields of ``np.record`` take 4 times as long. The memory is the same.
+    Access to fields of ``np.record`` is 4 times slower. Both views share the memory.
     """
     if not is_uncompiled():
         return bundle
@@ -59,14 +59,14 @@ def for_kernel(bundle: Bundle) -> Bundle:
 
 
 def with_parts(bundle: Bundle, change: Callable[[Any], Any]) -> Bundle:
-    """The same NamedTuple of parts that ``change`` has gone through."""
+    """Return the NamedTuple with ``change`` applied to each part."""
     kind: Any = type(bundle)
     made: Bundle = kind(*map(change, bundle))
     return made
 
 
 def one_for_kernel(array: RecordArray) -> RecordArray:
-    """One array of records as kernels take it; anything else as it is."""
+    """Return an array of records in the form that kernels expect; return any other value unchanged."""
     if not is_uncompiled() or not isinstance(array, np.ndarray) or array.dtype.names is None:
         return array
     return (_structure(array.dtype) * len(array)).from_buffer(array.view(np.uint8).data)
@@ -74,7 +74,7 @@ def one_for_kernel(array: RecordArray) -> RecordArray:
 
 @cache
 def _structure(dtype: np.dtype[np.void]) -> type[ctypes.Structure]:
-    """The same record for ctypes. Each field is that of a structure of its own, so that fields may overlap."""
+    """Return the ctypes structure of a record. Each field comes from a separate structure, so fields may overlap."""
     found = type("Record", (ctypes.Structure,), {"_fields_": [("_bytes", ctypes.c_byte * dtype.itemsize)]})
     assert dtype.fields is not None
     for name, (kind, offset, *_) in dtype.fields.items():

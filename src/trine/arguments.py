@@ -1,4 +1,4 @@
-"""Arguments of the library: fields that say what they are, and a sentence for names that there are not."""
+"""Arguments of the library: fields with help texts, and error messages for unknown names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trine.errors import InputError, nearest
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What arguments were called before version 0.3, where another one has that meaning now.
+#: Argument names from before version 0.3 -> current names.
 FORMER = {
     "num_steps": "steps", "input_copy": "inputs", "algorithms": "algorithm", "waits": "flags",
     "stragglers": "straggler",
 }  # fmt: skip
 
-#: Other tools' names of arguments, and trine's.
+#: Argument names of other tools -> trine's names.
 SYNONYMS = {
     "zero": "sharding", "fsdp": "sharding", "gpus": "dp", "replicas": "dp", "data_parallel": "dp",
     "tensor_parallel": "tp", "pipeline_parallel": "pp", "batch_size": "batch", "micro_batch_size": "micro_batch",
@@ -28,18 +28,18 @@ SYNONYMS = {
 
 
 class ArgumentError(InputError, TypeError):
-    """An argument that a function does not have, or one that is missing."""
+    """An unknown or missing argument of a function."""
 
 
 def option(default: Any = MISSING, help: str = "", *, factory: Any = MISSING) -> Any:
-    """A field of a dataclass, with the one sentence about it that Python and the command line show."""
+    """Return a dataclass field with the help sentence that Python and the command line show."""
     if factory is not MISSING:
         return field(default_factory=factory, metadata={"help": help})
     return field(default=default, metadata={"help": help})
 
 
 def options_of(kind: type) -> dict[str, Field[Any]]:
-    """The fields of a dataclass that are options, by name."""
+    """Return the fields of a dataclass that are options, by name."""
     return {each.name: each for each in fields(kind) if "help" in each.metadata}
 
 
@@ -50,9 +50,9 @@ def check_whole(field: str, value: object, least: int, most: int) -> None:
 
 
 def named_arguments(target: T) -> T:
-    """Let a function, or a class when it is made, refuse arguments that it does not have with the nearest name.
+    """Make a function, or a class's constructor, refuse unknown arguments and suggest the nearest name.
 
-    Raises ArgumentError: an unknown, missing or repeated argument, when it is called.
+    Calls raise ArgumentError for an unknown, missing or repeated argument.
     """
     if inspect.isclass(target):
         made = cast(Any, target)
@@ -107,7 +107,7 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
     The function itself has a parameter ``options``, the finished dataclass; ``inspect.signature`` shows all keywords.
 
-    Raises ArgumentError: an unknown, missing or repeated argument, when it is called.
+    Calls raise ArgumentError for an unknown, missing or repeated argument.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R]:

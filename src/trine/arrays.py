@@ -1,6 +1,6 @@
-"""Names of array types, and rows of unequal lengths that lie behind each other (CSR).
+"""Names of array types, and helpers for consecutive rows of unequal lengths (CSR).
 
-``ptr``, int64[rows + 1], says where each row begins, and where the last ends.
+``ptr``, int64[rows + 1], holds the start of each row and the end of the last.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _Whole = npt.NDArray[np.integer]
 
 
 def pointers(lengths: _Whole | Bool | list[int]) -> Int64:
-    """``ptr`` of rows of these lengths."""
+    """Return ``ptr`` for rows of these lengths."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
 def row_of(ptr: Int64) -> Int64:
-    """The row of each entry."""
+    """Return the row of each entry."""
     return np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
 
 
 def row_sums(values: _Whole | Bool, ptr: Int64) -> Int64:
-    """The sum of the entries of each row."""
+    """Return the sum of each row's entries."""
     return np.diff(pointers(values)[ptr])
 
 
 def spans(firsts: _Whole | int, lengths: _Whole) -> Int64:
-    """The numbers from each of ``firsts`` on, as many as ``lengths`` says, behind each other."""
+    """Return the concatenated ranges of ``lengths[i]`` consecutive numbers from ``firsts[i]``."""
     return np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
 def members(ptr: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """The entries of some rows, in their order, and ``ptr`` of these rows alone."""
+    """Return the entry indices of some rows, in the order of ``rows``, and the ``ptr`` of these rows alone."""
     lengths = ptr[rows + 1] - ptr[rows]
     return spans(ptr[rows], lengths), pointers(lengths)

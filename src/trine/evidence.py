@@ -1,4 +1,4 @@
-"""What a number rests on: the five words that every answer uses, and one statement of them."""
+"""Evidence behind a number: the five kinds in every answer, and one statement of each."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from trine.errors import InputError, nearest
 MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED = (
     "measured", "interpolated", "modelled", "transferred", "assumed",
 )  # fmt: skip
-#: From the surest to the least sure. Transferred: measured on a sibling, carried over by the ratios of data sheets.
+#: From the surest to the least sure. Transferred: measured on a sibling, scaled by the ratios of data sheets.
 EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
 
 
 def count_kinds(evidence: Iterable[Evidence]) -> str:
-    """Return how many statements there are of each kind, the surest first: ``5 measured, 19 modelled``."""
+    """Return the number of statements of each kind, the surest first: ``5 measured, 19 modelled``."""
     kinds = [item.kind for item in evidence]
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where numbers of a result come from.
+    """Source of a result's numbers.
 
-    kind: one of EVIDENCE. share: the part of the time in question (0..1) that rests on it, where that is known.
-    Raises InputError for another kind, or a share outside 0..1.
+    kind: one of EVIDENCE. share: the fraction of the time (0..1) that rests on it, if known. Raises InputError for
+    another kind, or a share outside 0..1.
     """
 
     what: str

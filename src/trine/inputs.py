@@ -1,4 +1,4 @@
-"""The one place that opens files which users name: regular files alone, of a bounded size; and where presets lie.
+"""The one place that opens user files: only regular files, of bounded size; and the location of the presets.
 
 A device such as ``/dev/zero`` never ends and a pipe may never begin, so both are refused before they are opened.
 """
@@ -15,12 +15,12 @@ from typing import BinaryIO
 
 from trine.errors import InputError, SpecError
 
-#: Data that comes with trine; each number in it has its source.
+#: Data that ships with trine; each number in it has its source.
 PRESETS = Path(__file__).parent / "presets"
-#: Most bytes of a file where its reader states no other limit.
+#: Default size limit of a file, in bytes.
 MAX_FILE_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
-#: Device and inode of the files that were read.
+#: Device and inode of every file read.
 _read_files: set[tuple[int, int]] = set()
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
@@ -32,17 +32,17 @@ _KINDS = (
 def open_input(
     path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
 ) -> Iterator[BinaryIO]:
-    """A file of at most ``max_bytes``, open for reading bytes; what goes wrong while it is read is an ``error``, too.
+    """Open a file of at most ``max_bytes`` for reading bytes; read errors inside the block also become an ``error``.
 
-    A file may grow, and some (in ``/proc``) hide their size: whoever reads asks for at most ``max_bytes``.
+    A file may grow, and some (in ``/proc``) hide their size, so the caller must read at most ``max_bytes``.
 
     Raises
     ------
-    error: there is no such file, it may not be read, is no regular file, or is larger.
+    error: the file does not exist, is not readable, is not a regular file, or is larger.
     """
     try:
         _check_kind(os.stat(path), path, error)
-        # what lies there may be another thing by now: a pipe does not block, and its kind is looked at again
+        # the path may have changed since: O_NONBLOCK keeps a pipe from blocking, and the kind is checked again
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
@@ -60,7 +60,7 @@ def open_input(
 
 
 def was_read(path: str | os.PathLike[str]) -> bool:
-    """Whether :func:`open_input` has opened this file since :func:`forget_inputs`."""
+    """Return whether :func:`open_input` has opened this file since :func:`forget_inputs`."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -69,7 +69,7 @@ def was_read(path: str | os.PathLike[str]) -> bool:
 
 
 def forget_inputs() -> None:
-    """Begin anew to note which files are read."""
+    """Clear the record of files read."""
     _read_files.clear()
 
 
@@ -80,7 +80,7 @@ def _check_kind(status: os.stat_result, path: str | os.PathLike[str], error: typ
 
 
 def can_be_named(path: str | os.PathLike[str]) -> bool:
-    """Whether a file can have this name: NUL and what the file system cannot encode are in none."""
+    """Return whether a file can have this name: no NUL, and the file system can encode it."""
     try:
         return b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -88,7 +88,7 @@ def can_be_named(path: str | os.PathLike[str]) -> bool:
 
 
 def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
-    """Return the rest of an open file, of at most ``max_bytes``, in memory that grows with what is there.
+    """Return the rest of an open file, at most ``max_bytes``, in memory that grows with the content.
 
     ``file.read(max_bytes)`` reserves all of ``max_bytes`` first, however small the file is.
     """
@@ -103,7 +103,7 @@ def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
 def read_bytes(
     path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
 ) -> bytes:
-    """The content of a file of at most ``max_bytes``. Raises ``error`` as :func:`open_input` does."""
+    """Return the content of a file of at most ``max_bytes``. Raises ``error`` as :func:`open_input` does."""
     with open_input(path, max_bytes, error) as file:
         content = read_at_most(file, max_bytes + 1)
     if len(content) > max_bytes:
@@ -114,11 +114,11 @@ def read_bytes(
 def read_text(
     path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, error: type[InputError] = SpecError
 ) -> str:
-    """The text of a file of at most ``max_bytes`` bytes of UTF-8, line ends as they are, a byte order mark dropped.
+    """Return the text of a UTF-8 file of at most ``max_bytes`` bytes; line ends stay, a byte order mark is dropped.
 
     Raises
     ------
-    error: as :func:`open_input` does, or the file is not UTF-8.
+    error: as in :func:`open_input`, or the file is not UTF-8.
     """
     content = read_bytes(path, max_bytes, error)
     try:
@@ -128,7 +128,7 @@ def read_text(
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a regular file; False for a name that no file can have."""
+    """Return whether the path is a regular file; False for an impossible name."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -136,7 +136,7 @@ def is_file(path: str | os.PathLike[str]) -> bool:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file, folder or device; False for a name that none can have."""
+    """Return whether the path is a file, folder or device; False for an impossible name."""
     try:
         os.stat(path)
     except (OSError, ValueError):
@@ -145,12 +145,12 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 def preset_names(folder: Path) -> tuple[str, ...]:
-    """Names of the files of a folder of presets, sorted."""
+    """Return the names of the files of a preset folder, sorted."""
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def head(path: str | os.PathLike[str], size_bytes: int) -> bytes:
-    """The first bytes of a regular file, of a gzip file those of its content; none of what cannot be read."""
+    """Return the first bytes of a regular file, or of a gzip file's content; empty if it cannot be read."""
     if not is_file(path):
         return b""
     try:

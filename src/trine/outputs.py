@@ -1,8 +1,8 @@
-"""Every file that trine writes: beside its place and renamed when it is whole, so that a place never holds half a file.
+"""Output files: trine writes each to a temporary neighbour and renames it once complete, so no file is ever partial.
 
-A full disk, Ctrl-C or a kill leaves what was there before. Written straight, as there is nothing to rename: devices,
-pipes, and a file that stdout or stderr already go to. Of a symbolic link the file that it points to is replaced. A file
-in a folder that takes no new one, or that is a mount point, is overwritten once all of its content is at hand.
+A full disk, Ctrl-C or a kill leaves the previous file. Devices, pipes, and files that already receive stdout or stderr
+cannot be replaced by a rename, so trine writes to them directly. For a symbolic link, trine replaces its target. A file
+in a folder that accepts no new files, or a mount point, is overwritten once the content is complete.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from trine.errors import InputError
 
-#: What is written last into a folder: names and SHA-256 of all its files, as ``sha256sum --check`` reads them.
+#: The last file written to a folder: names and SHA-256 of all its files, in the format of ``sha256sum --check``.
 MANIFEST = "SHA256SUMS"
-#: How the names of files begin and end that are not whole yet.
+#: Prefix and suffix of the names of incomplete files.
 PART = (".trine-", ".part")
-#: A folder, or a place in it, that takes no other file.
+#: Errors of a folder, or a path in it, that accepts no other file.
 _KEPT_IN_PLACE = (EACCES, EPERM, EROFS, EBUSY)
 
 
 @contextmanager
 def open_output(path: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[BinaryIO]:
-    """Open a file to write bytes to; it is in its place when the block is left without an exception, and only then.
+    """Open a file to write bytes to; it appears at its path only if the block ends without an exception.
 
-    Permissions are those that a plain ``open`` gives: of the file that is replaced, else as the umask says.
+    Permissions are as with a plain ``open``: of the file that is replaced, else by the umask.
 
     Raises
     ------
-    error: the file cannot be written; the message names it and why.
+    error: the file cannot be written; the message has its name and the reason.
     """
     place = os.fspath(path)
     if "\0" in place:
@@ -56,25 +56,25 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, error: type[Inp
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, error: type[InputError] = InputError) -> None:
-    """Write a whole file of UTF-8, as :func:`open_output` does."""
+    """Write a whole UTF-8 file, as :func:`open_output` does."""
     write_bytes(path, text.encode(), error=error)
 
 
 def write_csv(file: BinaryIO, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as CSV in UTF-8 to an open file."""
+    """Write a table as UTF-8 CSV to an open file."""
     import csv
 
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    text.detach()  # which flushes, and leaves the file open
+    text.detach()  # flushes, and leaves the file open
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], **how: Any) -> None:
-    """Write a figure of matplotlib as a whole file, in the format of its ending: the same picture, the same bytes.
+    """Write a matplotlib figure as a whole file, in the format of its ending; equal pictures give equal bytes.
 
-    ``how``: of ``figure.savefig``. Raises InputError where the file cannot be written or the figure not be drawn.
+    ``how``: arguments of ``figure.savefig``. Raises InputError if the figure cannot be drawn or the file not written.
     """
     from matplotlib import rc_context
 
@@ -90,13 +90,13 @@ def save_figure(figure: Any, path: str | os.PathLike[str], **how: Any) -> None:
 
 
 class OutputFolder:
-    """Files that belong together: each as :func:`open_output` writes it, and last, if all went well, their list.
+    """A group of files: each is written by :func:`open_output`; their list comes last, if all succeeded.
 
     A kill in between leaves old files, new files and the old list: ``sha256sum --check SHA256SUMS`` tells them apart.
 
     Parameters
     ----------
-    folder: is made if need be. manifest: path of the list in it.
+    folder: created if needed. manifest: path of the list in it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], manifest: str = MANIFEST) -> None:
@@ -112,7 +112,7 @@ class OutputFolder:
 
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
-        """One of its files."""
+        """Open one of its files."""
         with open_output(self._folder / name) as file:
             yield file
             file.flush()
@@ -129,19 +129,19 @@ class OutputFolder:
 
 
 def user_cache() -> Path | None:
-    """The user's folder for what can be made again: ``XDG_CACHE_HOME`` or ``~/.cache``; None where there is no home."""
+    """Return the user's cache folder: ``XDG_CACHE_HOME`` or ``~/.cache``; None without a home folder."""
     for folder in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
-        if os.path.isabs(folder):  # others are to be passed over, says the XDG specification
+        if os.path.isabs(folder):  # the XDG specification ignores relative paths
             return Path(folder)
     return None
 
 
 @contextmanager
 def open_whole(place: str, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """As :func:`open_output`, for files that nobody asked for: raises OSError. mode: of a new file, less the umask."""
+    """Open a file like :func:`open_output`, but raise OSError. mode: permissions of a new file, less the umask."""
     try:
         found = os.stat(place)
-    except FileNotFoundError:  # or a link to what is not there yet
+    except FileNotFoundError:  # or a dangling link
         found = None
     stream = None if found is None else _stream_to(found)
     if stream is not None:
@@ -157,10 +157,10 @@ def open_whole(place: str, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _stream_to(found: os.stat_result) -> TextIO | None:
-    """stdout or stderr, where it goes to this very regular file: what it has written must stay."""
+    """Return stdout or stderr if it goes to this same regular file: its earlier output must stay."""
     if stat.S_ISREG(found.st_mode):
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+            with suppress(OSError, ValueError, AttributeError):  # closed, or None
                 if os.path.samestat(found, os.fstat(stream.fileno())):
                     return stream
     return None
@@ -168,7 +168,7 @@ def _stream_to(found: os.stat_result) -> TextIO | None:
 
 @contextmanager
 def _beside(place: str, found: os.stat_result | None, mode: int) -> Iterator[BinaryIO]:
-    """A file beside ``place`` that takes its name at the end; after any exception nothing of it is left."""
+    """Open a temporary file beside ``place`` that is renamed at the end, and removed after any exception."""
     if found is not None and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(EACCES, os.strerror(EACCES), place)
     made = os.path.join(os.path.dirname(place), f"{PART[0]}{os.urandom(8).hex()}{PART[1]}")
@@ -193,7 +193,7 @@ def _beside(place: str, found: os.stat_result | None, mode: int) -> Iterator[Bin
 
 
 def _spare(made: str, found: os.stat_result | None, mode: int) -> BinaryIO:
-    """The new file ``made``, of whom and for whom ``found`` is; one without a name where the folder takes none."""
+    """Create ``made`` with owner and permissions of ``found``, or an unnamed file if the folder accepts no new one."""
     try:
         file = os.fdopen(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b")
     except OSError as problem:
@@ -203,14 +203,14 @@ def _spare(made: str, found: os.stat_result | None, mode: int) -> BinaryIO:
 
         return cast(BinaryIO, tempfile.TemporaryFile())
     if found is not None and hasattr(os, "fchmod"):
-        with suppress(OSError):  # only root gives files away
+        with suppress(OSError):  # only root may change the owner
             os.fchown(file.fileno(), found.st_uid, found.st_gid)
         os.fchmod(file.fileno(), stat.S_IMODE(found.st_mode))
     return cast(BinaryIO, file)
 
 
 def _overwrite(place: str, file: BinaryIO) -> None:
-    """Copy a file that is whole to a place that nothing can be renamed to."""
+    """Copy a complete file to a place that accepts no rename."""
     import shutil
 
     file.seek(0)

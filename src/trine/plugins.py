@@ -1,12 +1,12 @@
 """Implementations by name: built in, registered at run time, or found through entry points of other packages.
 
-A registry is made once, at module level, by the package whose plug-ins it names::
+A registry is created once, at module level, by the package that owns the plug-in kind::
 
     READERS = Registry("trace reader", "trine.traces", {"triosim": "trine.workload.triosim:TRIOSIM"})
 
-Built-in and entry-point implementations are given as ``"module:attribute"`` and imported when first asked for. The
-entry points of the installed packages are read when a name is asked for that is neither built in nor registered, or
-when all names are: a run that uses no plug-in does not look for any.
+Built-in and entry-point implementations are written as ``"module:attribute"`` and imported on first use. Entry points
+of installed packages are read only for a name that is neither built in nor registered, or for the list of all names; a
+run without plug-ins never reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names of one kind of plug-in, in a fixed order: built in, registered, then entry points by name."""
+    """A registry of one kind of plug-in, in a fixed order: built in, registered, then entry points by name."""
 
     def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
         self.kind = kind
@@ -36,25 +36,25 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, implementation: T) -> None:
-        """Add ``implementation`` as ``name``. Raises InputError if the name is taken."""
+        """Add ``implementation`` as ``name``. Raises InputError for a duplicate name."""
         if name in self._targets or name in self._registered or name in (self._points or ()):
             raise InputError(f"a {self.kind} named {name!r} exists already")
         self._registered.append(name)
         self._loaded[name] = implementation
 
     def names(self) -> tuple[str, ...]:
-        """Every known name, in the order of the class's docstring. Raises InputError if two have the same."""
+        """Return all known names, in the order of the class's docstring. Raises InputError if two are the same."""
         return (*self.built_in, *self._registered, *self._entry_points())
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is an implementation called ``name``."""
+        """Return whether there is an implementation called ``name``."""
         return name in self._targets or name in self._registered or name in self._entry_points()
 
     def get(self, name: str) -> T:
         """Return the implementation called ``name``.
 
-        Raises InputError, listing the known names, if there is none; and naming package and cause, if another package
-        offers it but it cannot be imported.
+        Raises InputError, listing the known names, for an unknown name; also, with package and cause, if the package
+        that offers it cannot be imported.
         """
         if name not in self:
             name = as_known(name, self.names())
@@ -69,14 +69,14 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def each(self) -> Iterator[T]:
-        """Every implementation in the order of the names, each imported, and entry points read, when its turn comes."""
+        """Yield all implementations in name order; imports them, and reads entry points, one at a time."""
         for name in (*self.built_in, *self._registered):
             yield self.get(name)
         for name in self._entry_points():
             yield self.get(name)
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        """Entry points of the group, sorted by name."""
+        """Return the entry points of the group, sorted by name."""
         if self._points is None:
             from importlib import metadata
 
@@ -101,7 +101,7 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> T:
         try:
             implementation: T = point.load()
-        except Exception as error:  # whatever the other package's code does when it is imported
+        except Exception as error:  # the other package's import may raise anything
             raise InputError(
                 f"the {self.kind} {point.name!r} of the package {_package(point)!r} cannot be loaded from "
                 f"{point.value!r}: {type(error).__name__}: {error}"

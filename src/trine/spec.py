@@ -1,4 +1,4 @@
-"""Files that users write, read strictly: errors name file, field, value and the nearest valid name."""
+"""Strict reading of users' files: errors name file, field, value and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trine.schema import AnyClass, BeforeValidator, Fault, read_as, show
 from trine.units import parse_bandwidth, parse_bytes, parse_power, parse_rate, parse_time
 
 MAX_DEPTH = 32
-#: A file may stand on a file that stands on a file, so often.
+#: Maximum length of a chain of files with ``base:``.
 MAX_BASES = 8
 NOTHING: Mapping[str, Any] = {}
 
@@ -38,11 +38,11 @@ def read_spec(path: str | os.PathLike[str], model: type[AnyClass]) -> AnyClass:
 
 
 def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tuple[Path, object]]:
-    """(path, plain data) of a file, of the file that it stands on (``base:``), and so on.
+    """Return (path, plain data) of a file, then of its base file (``base:``), and so on.
 
-    ``find_base``: the file that the word after ``base:`` means, in a file.
+    ``find_base``: returns the path of a base file, from the value of ``base:`` and the file that has it.
 
-    Raises SpecError: a file that cannot be read, or bases without end.
+    Raises SpecError: a file that cannot be read, or an endless chain of bases.
     """
     found = [(path, load_mapping(path))]
     while True:
@@ -57,9 +57,9 @@ def with_bases(path: Path, find_base: Callable[[object, Path], Path]) -> list[tu
 
 
 def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str, Any] = NOTHING) -> AnyClass:
-    """Validate plain data as ``model``; the first fault becomes a SpecError that names file and field.
+    """Validate plain data as ``model``; raise SpecError for the first fault, with file and field.
 
-    model: a Spec, or a dataclass; extra: fields of it that the data cannot give.
+    model: a Spec, or a dataclass; extra: fields of the model that the data cannot set.
     """
     try:
         return read_as(model, data, **extra)
@@ -69,12 +69,12 @@ def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str,
 
 
 def write_json(path: str | os.PathLike[str], content: object) -> None:
-    """Write plain data as JSON. Raises InputError where the file cannot be written."""
+    """Write plain data as JSON. Raises InputError if the file cannot be written."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 class _Loader(yaml.CSafeLoader):
-    """Safe YAML in which no key is given twice."""
+    """Loader of safe YAML without repeated keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -92,7 +92,7 @@ def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def _check_events(text: str) -> None:
-    """Refuse aliases, with which a few lines make gigabytes, and deep nesting, before anything is built."""
+    """Reject aliases (a few lines of them can make gigabytes) and deep nesting, before building anything."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
@@ -105,14 +105,14 @@ def _check_events(text: str) -> None:
 def load_mapping(path: str | os.PathLike[str]) -> object:
     """Read a YAML file, or a JSON file if its name ends in ``.json``, as plain data.
 
-    Raises SpecError: not readable, not valid, with aliases, repeated keys or deep nesting; names the line.
+    Raises SpecError, naming the line: unreadable, invalid, or with aliases, repeated keys or deep nesting.
     """
     text = read_text(path)
     return parse_json(text, os.fspath(path)) if os.fspath(path).endswith(".json") else parse_yaml(text, os.fspath(path))
 
 
 def parse_yaml(text: str, file: object) -> object:
-    """Plain data of a YAML text; ``file`` is named in errors. Raises SpecError: as :func:`load_mapping`."""
+    """Parse a YAML text to plain data; ``file`` is named in errors. Raises SpecError: as :func:`load_mapping`."""
     try:
         _check_events(text)
         return yaml.load(text, Loader=_Loader)
@@ -124,9 +124,9 @@ def parse_yaml(text: str, file: object) -> object:
 
 
 def parse_json(text: str, file: object) -> object:
-    """Plain data of a JSON text; ``file`` is named in errors.
+    """Parse a JSON text to plain data; ``file`` is named in errors.
 
-    Raises SpecError: not valid JSON (NaN and Infinity are not), a repeated key, or deep nesting.
+    Raises SpecError: invalid JSON (including NaN and Infinity), a repeated key, or deep nesting.
     """
 
     def mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -148,18 +148,18 @@ def parse_json(text: str, file: object) -> object:
         raise SpecError("nested too deeply", file=file) from None
     except SpecError:
         raise
-    except ValueError:  # Python reads no longer ones
+    except ValueError:  # Python's limit on the digits of a whole number
         raise SpecError("not valid JSON: a whole number has more than 4300 digits", file=file) from None
 
 
 def dump_yaml(data: Mapping[str, object]) -> str:
-    """YAML text of plain data, in the order given, one list entry a line where it fits."""
+    """Return plain data as YAML text, in the given order, one list entry per line if it fits."""
     return yaml.dump(
         data, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
     )
 
 
 def fingerprint(data: Mapping[str, object]) -> str:
-    """SHA-256 of plain data in a canonical form: the same data in another key order has the same one."""
+    """Return the SHA-256 of plain data in a canonical form that ignores the order of keys."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

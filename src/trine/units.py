@@ -1,7 +1,7 @@
-"""Quantities with units: parsed exactly at the door, integers inside, printed for people.
+"""Quantities with units: parsed exactly on input, integers inside, formatted for people.
 
-Inside trine times are int64 picoseconds, sizes are bytes, bandwidths are whole bytes per second. The one rounding
-rule is *up*: a time that is not a whole number of picoseconds is rounded up to the next one.
+Inside trine, times are int64 picoseconds, sizes are bytes, and bandwidths are whole bytes per second. A time that is
+not a whole number of picoseconds is always rounded *up*.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trine.errors import UnitError
 PS_PER_S = 10**12
 PS_PER_US = 10**6
 MAX_INT64 = 2**63 - 1
-#: GPUs of the largest machine that trine is asked about.
+#: GPUs of the largest machine that trine accepts.
 MAX_GPUS = 2**24
 
 _TIME = {
@@ -39,15 +39,15 @@ _FREQUENCY = {f"{p}Hz": Fraction(f) for p, f in _DECIMAL.items()}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*", re.ASCII)
 
 
-#: Longest whole number that is read, in digits: none within int64 has more than 19, but zeros may lead.
+#: Longest whole number that trine reads, in digits: int64 has at most 19, but zeros may lead.
 _MAX_DIGITS = 40
 
 
 def whole_number(text: str, least: int = 0, most: int = MAX_INT64) -> int | None:
-    """The whole number from ``least`` to ``most`` that a text is; None where it is anything else.
+    """Return the whole number from ``least`` to ``most`` that a text holds, or None.
 
-    Digits from 0 to 9 with at most a minus sign before them: not ``1_000``, ``+5``, ``--5``, ``１`` or ``²``, of which
-    ``int`` and ``str.isdigit`` take some.
+    The text has digits from 0 to 9 with at most a minus sign before them: not ``1_000``, ``+5``, ``--5``, ``１`` or
+    ``²``, although ``int`` or ``str.isdigit`` accepts some of these.
     """
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_DIGITS:
@@ -136,7 +136,7 @@ def parse_cycle(value: object, what: str = "a clock") -> int:
 
 
 def transfer_ps(num_bytes: int, bytes_per_s: int) -> int:
-    """Picoseconds that ``num_bytes`` take at ``bytes_per_s``, exactly, rounded up."""
+    """Return the exact transfer time of ``num_bytes`` at ``bytes_per_s`` in picoseconds, rounded up."""
     return -(-num_bytes * PS_PER_S // bytes_per_s)
 
 
@@ -148,30 +148,30 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 def format_time(ps: float) -> str:
-    """Picoseconds for people: ``"94.04 ms"``."""
+    """Format picoseconds for people: ``"94.04 ms"``."""
     return _scaled(ps, ((1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns"), (1, "ps")))
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Bytes for people, binary prefixes: ``"25 MiB"``."""
+    """Format bytes for people, with binary prefixes: ``"25 MiB"``."""
     return _scaled(num_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Bytes per second for people, decimal prefixes as vendors use: ``"65 GB/s"``."""
+    """Format bytes per second for people, with decimal prefixes as vendors use: ``"65 GB/s"``."""
     return _scaled(bytes_per_s, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
 def format_clock(cycle_ps: int) -> str:
-    """The clock of which a cycle takes so many picoseconds: ``"1.98 GHz"``."""
+    """Format the clock rate of a cycle in picoseconds: ``"1.98 GHz"``."""
     return _scaled(PS_PER_S / cycle_ps, ((1e9, "GHz"), (1e6, "MHz"), (1, "Hz")))
 
 
 def format_energy(joules: float) -> str:
-    """Joules for people: ``"8.4 kJ"``."""
+    """Format joules for people: ``"8.4 kJ"``."""
     return _scaled(joules, ((1e12, "TJ"), (1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1, "J")))
 
 
 def format_power(watts: float) -> str:
-    """Watts for people: ``"5.6 kW"``."""
+    """Format watts for people: ``"5.6 kW"``."""
     return _scaled(watts, ((1e9, "GW"), (1e6, "MW"), (1e3, "kW"), (1, "W")))

@@ -1,4 +1,4 @@
-"""``trine chakra``: Chakra execution traces, as ASTRA-sim takes them."""
+"""``trine chakra``: Chakra execution traces in ASTRA-sim's format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trine.gpu.model import GpuModel
     from trine.results import Result
 
-#: Options of requests in place of the GPU model's.
+#: Options that override the GPU model's request limits.
 REQUESTS = ("gpu_model", "unroll", "max_outstanding", "arbitration")
 Prefix = Annotated[str, argument("Path of the traces up to .<rank>.et.")]
 Groups = Annotated[
@@ -116,11 +116,11 @@ def run(
 
 
 def _is_loadstore(fidelity: str | None, inside: list[str], operator: list[str]) -> bool:
-    """Whether the load-store level was asked for. inside, operator: options given that are of one level alone.
+    """Return whether to run at load-store level. inside, operator: the given options of one level only.
 
     Raises
     ------
-    InputError: an unknown level, or options of the other one.
+    InputError: an unknown level, or options of the other level.
     """
     check_level(fidelity)
     if fidelity == "loadstore":
@@ -133,7 +133,7 @@ def _is_loadstore(fidelity: str | None, inside: list[str], operator: list[str]) 
 
 
 def _given(options: Given[Any]) -> list[str]:
-    """The options that were given, as people write them."""
+    """Return the given options as spelled on the command line."""
     words = {"compute_traffic": "no_compute_traffic"}
     return [f"--{words.get(name, name).replace('_', '-')}" for name in options.values]
 
@@ -143,7 +143,7 @@ def _options(values: Mapping[str, object]) -> list[str]:
 
 
 def _model(cluster: Cluster, trace: ChakraTrace, requests: Given[LoadStoreOptions]) -> GpuModel:
-    """The inside of the GPUs, with what the options change."""
+    """Return the GPU model with the changes of the options."""
     return model_for(requests.make(), cluster, cluster.gpus[: trace.num_ranks])
 
 

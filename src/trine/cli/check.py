@@ -1,4 +1,4 @@
-"""``trine check``: is a measured collective what the machine should do?"""
+"""``trine check``: compare a measured collective with its prediction for the machine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def check(
 
 
 def _machine(log: NcclLog, options: MachineOptions) -> Cluster:
-    """Return the machine as described, with the log's number of ranks and hosts where they were not given."""
+    """Return the machine of the options; the log's number of ranks and hosts are the defaults."""
     if options.cluster is not None and options.gpus is None and log.num_ranks is not None:
         hosts = log.num_hosts if log.num_hosts == len(log.hosts) else None
         options = replace(options, gpus=log.num_ranks, nodes=options.nodes or hosts)

@@ -1,4 +1,4 @@
-"""``trine cluster import``, ``export`` and ``draw``: clusters from and to other tools' files, and as pictures."""
+"""``trine cluster import``, ``export`` and ``draw``: clusters from and to other tools' files, and pictures."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _links(texts: list[str]) -> dict[str, str]:
 
 
 def _link_rows(cluster: Cluster) -> list[dict[str, Any]]:
-    """Counts of links by class, medium and numbers."""
+    """Return the counts of links by class, medium and numbers."""
     counts = Counter((k.link_class, k.medium, k.bytes_per_s, k.latency_ps) for k in cluster.links)
     names = ("class", "medium", "bytes_per_s", "latency_ps")
     return [{**dict(zip(names, key, strict=True)), "count": count} for key, count in counts.items()]

@@ -1,6 +1,6 @@
-"""Every command by its words: in which module its function is, and what it answers in one line.
+"""Table of all commands: words, module and function, and a one-line help text.
 
-Helps of the groups are printed from this table without importing a command; tests compare it with the commands.
+Group help pages are printed from this table without importing a command; tests compare it with the commands.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Command(NamedTuple):
     about: str
 
     def function(self) -> Callable[..., None]:
-        """Import the command."""
+        """Import the command's module and return its function."""
         module, _, name = self.target.partition(":")
         found: Callable[..., None] = getattr(import_module(f"trine.cli.{module}"), name)
         return found
 
 
-#: Groups by name: their panel, and what they are about. In the order of use, as the commands.
+#: Groups by name: panel and help text, in order of use, like the commands.
 GROUPS = {
     "cluster": (PREPARE, "Show, convert and draw clusters."),
     "software": (PREPARE, "Show profiles of training software."),
@@ -124,7 +124,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-#: Most options that ``--help`` lists without a choice, and the choice for commands with more.
+#: Maximum number of options that ``--help`` lists in full, and the selection for commands with more.
 MOST_LISTED = 20
 COMMON = {
     "train":
@@ -159,7 +159,7 @@ COMMON = {
 
 
 def below(group: str) -> Iterator[tuple[str, str, str]]:
-    """Names, panels and one-line helps in a group, ``""`` for trine itself, each group once."""
+    """Yield names, panels and one-line help texts in a group (``""``: trine itself), each subgroup once."""
     seen = set()
     for command in COMMANDS:
         first, _, second = command.words.partition(" ")
@@ -174,5 +174,5 @@ def below(group: str) -> Iterator[tuple[str, str, str]]:
 
 
 def find(words: str) -> Command | None:
-    """The command of these words."""
+    """Return the command of these words, or None."""
     return next((each for each in COMMANDS if each.words == words), None)

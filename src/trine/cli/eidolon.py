@@ -36,7 +36,7 @@ Kernel = Annotated[
         "KERNEL", fused_kernels,
     ),
 ]  # fmt: skip
-#: What a sweep has several values of, or asks of no run.
+#: Options with several values in a sweep, and options that a sweep does not offer.
 _OF_RUNS = (
     "rows", "cols", "peers", "issue_seed", "wakeup", "sync", "target", "distribution", "seed", "together", "writes",
     "arrivals", "symmetric", "engine",
@@ -66,7 +66,7 @@ def run(
 
 
 def made(given: Given[EidolonOptions], **more: Any) -> EidolonOptions:
-    """The options of a run. Raises InputError for one that cannot be, or cannot matter."""
+    """Return the options of a run. Raise InputError for an invalid option, or one without effect."""
     from trine.collectives.kernels.options import WAITS
 
     if given["flags"] not in (None, *WAITS):
@@ -136,7 +136,7 @@ def sweep(
 
 
 def _journal(csv: str | None, json: str | None) -> Journal | None:
-    """Beside the first file that is asked for: whatever ends this sweep, the same command goes on from there."""
+    """Return a journal beside the first output file: after an interruption, the same command resumes from it."""
     from trine.replay.sweep_runs import ENDING, Journal
 
     target = next((each for each in (csv, json) if each not in (None, "-")), None)
@@ -157,7 +157,7 @@ def _end_journal(journal: Journal, finished: bool) -> None:
 
 
 def whole_numbers(option: str, text: str | None, least: int = 1) -> tuple[int, ...]:
-    """``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges begin at ``least`` at least."""
+    """Parse ``3,15,255``, or ``1024:8192:1024`` (first:last:step); ranges must not begin below ``least``."""
     if text is None:
         return ()
     if ":" in text:
@@ -169,7 +169,7 @@ def whole_numbers(option: str, text: str | None, least: int = 1) -> tuple[int, .
 
 
 def times(option: str, text: str | None) -> tuple[int, ...]:
-    """``"0,5 us,10 us"``, or ``0:40us:5us``; ps."""
+    """Parse ``"0,5 us,10 us"``, or ``0:40us:5us``, to ps."""
     from trine.units import parse_time
 
     if text is None:

@@ -1,4 +1,4 @@
-"""``trine eidolon record`` and ``writes-from``: what peers send, from runs and profiles, as files."""
+"""``trine eidolon record`` and ``writes-from``: files of peers' writes, from runs and profiles."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from trine.gpu.peers import Arrivals
     from trine.replay.writes import WriteTable
 
-#: Of --from: from the start of the first transfer.
+#: Value of --from: the start of the first transfer.
 FIRST = "first"
-#: What peers send is what is recorded, by the compiled engine.
+#: Options that ``record`` lacks: the run itself determines the peers' writes, with the compiled engine.
 _SENT = (
     "wakeup", "wakeup_from", "distribution", "seed", "together", "straggler", "writes", "arrivals", "symmetric",
     "fabric", "engine",
@@ -132,7 +132,7 @@ def writes_from(
 def _idle(
     given: Mapping[str, Any], table: WriteTable, derived: Callable[[Mapping[str, Any]], WriteTable]
 ) -> Iterator[str]:
-    """A sentence for each option about the kernel's inputs and machine that changes none of the writes."""
+    """Yield a sentence for each option of the kernel's inputs and machine that does not change the writes."""
     import numpy as np
 
     for name in ("cols", "inner", "gpu_model", "cluster"):
@@ -158,7 +158,7 @@ def _profile(paths: list[str], mapping: str) -> tuple[WriteTable, tuple[str, ...
 def _transferred(
     path: str, target: int, at: str, since: str | None, of_kernel: Mapping[str, Any], of_list: Mapping[str, Any]
 ) -> WriteTable:
-    """Transfers of an operator-level run as what peers of a kernel write, or else listed."""
+    """Return the transfers of an operator-level run as the writes of a kernel's peers, or as listed writes."""
     from trine.replay.record import fused_writes
     from trine.replay.transfers import listed_writes, read_transfers, records_file, transfers_from
     from trine.units import parse_time
@@ -175,7 +175,7 @@ def _transferred(
 
 
 def _arrivals(paths: list[str]) -> Arrivals | None:
-    """The record, if the file is one."""
+    """Return the record, or None if the file is not one."""
     from trine.replay.arrivals import is_record, load_arrivals
 
     return load_arrivals(paths[0]) if len(paths) == 1 and is_record(paths[0]) else None

@@ -1,4 +1,4 @@
-"""``trine gpu``: what is known of the inside of GPUs, number by number."""
+"""``trine gpu``: the parameters of the GPU models, number by number."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def show_model(
 
 
 def _counts(model: GpuModel) -> dict[str, int]:
-    """How many fields have each kind of evidence."""
+    """Return the number of fields for each kind of evidence."""
     from trine.evidence import ASSUMED, MEASURED, MODELLED
     from trine.gpu.model import values
 
@@ -80,7 +80,7 @@ def _words(counts: dict[str, int]) -> str:
 
 
 def _totals(model: GpuModel) -> list[str]:
-    """What follows from the numbers: bandwidths in all, and how long a load of the own memory takes."""
+    """Return lines with derived values: total bandwidths, and the time of a load from local memory."""
     from trine.gpu.model.derived import local_load_ps
     from trine.units import format_bandwidth, format_bytes, format_time
 

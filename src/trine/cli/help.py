@@ -1,4 +1,4 @@
-"""Help pages: panels of options and commands, in the width of the terminal, with colour where one is asked for."""
+"""Help pages: panels of options and commands, as wide as the terminal, in colour on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROOT = (
 
 
 class HelpRow(NamedTuple):
-    """One line of a panel: what is typed, what stands for its value, and what it does."""
+    """One row of a panel: option or command names, value placeholder, description."""
 
     panel: str
     names: str
@@ -36,17 +36,17 @@ class HelpRow(NamedTuple):
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that takes colour: no pipe, no NO_COLOR (no-color.org), no TERM=dumb."""
+    """Return whether a stream is a terminal with colour: no pipe, no NO_COLOR (no-color.org), no TERM=dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def painted(text: str, code: str, colour: bool) -> str:
-    """``text`` in a colour of the terminal."""
+    """Return ``text`` in a terminal colour."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
 
 
 def group_page(group: str = "", colour: bool = False) -> str:
-    """The page of ``trine --help``, or of a group of commands."""
+    """Return the page of ``trine --help``, or of a group of commands."""
     path = f"trine {group}".strip()
     about = GROUPS[group][1] if group else ABOUT
     rows = [HelpRow(panel, name, "", text) for name, panel, text in below(group)]
@@ -55,7 +55,7 @@ def group_page(group: str = "", colour: bool = False) -> str:
 
 
 def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
-    """Return the page of one command: the options that are used most, or all."""
+    """Return the page of one command, with its most common options or all of them."""
     from trine.cli.parameters import all_parameters
 
     parameters = all_parameters(function)
@@ -113,7 +113,7 @@ def _page(usage: str, about: str, example: str, rows: Iterable[HelpRow], colour:
 
 
 def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterator[str]:
-    """A box with a title, if the stream has its characters, with two columns."""
+    """Yield the lines of a titled box with two columns; falls back to ASCII if the stream lacks box characters."""
     corner, edge, side = ("╭╮╰╯", "─", "│") if _has_boxes() else ("++++", "-", "|")
     inner = width - 4
     left = min(max(len(f"{row.names} {row.value}".rstrip()) for row in rows), inner // 2)
@@ -129,7 +129,7 @@ def _panel(title: str, rows: list[HelpRow], width: int, colour: bool) -> Iterato
 
 
 def _cells(row: HelpRow, left: int, right: int) -> Iterator[tuple[str, str]]:
-    """Lines of a row: the texts beside each other, what is typed on a line of its own where it is long."""
+    """Yield the lines of a row as (left, right) cells; long values continue on further lines of the left cell."""
     texts = textwrap.wrap(row.text, right) or [""]
     names = f"{row.names} {row.value}".rstrip()
     if len(names) <= left:

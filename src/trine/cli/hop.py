@@ -38,7 +38,7 @@ DEFAULT_MAX_GAP = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chance:
-    """What is slow or random, as given."""
+    """The options for slow and random parts, as given."""
 
     slow_by: str | None = option(None, "Slow bandwidths by a random factor, e.g. 1:10.")
     slow_per: str | None = option(None, "Choose who draws it [link].")
@@ -48,7 +48,7 @@ class Chance:
     repeat: int | None = option(None, "Run N seeds; report the spread of times.")
 
     def check(self, has_other_output: bool) -> None:
-        """Raise InputError for options that cannot matter."""
+        """Raise InputError for options without effect."""
         if self.slow_by is None and self.slow_per is not None:
             raise InputError("--slow-per needs --slow-by")
         is_random = self.slow_by is not None or self.jitter is not None
@@ -60,7 +60,7 @@ class Chance:
             )
 
     def slowed(self, machine: Cluster, seed: int) -> Cluster:
-        """The machine with links that are slower by random factors."""
+        """Return the machine with links slowed by random factors."""
         from trine.studies.hop import slowed_links
 
         if self.slow_by is None:
@@ -68,7 +68,7 @@ class Chance:
         return slowed_links(machine, number_pair(self.slow_by, "--slow-by"), seed, self.slow_per or "link")
 
     def stragglers(self, seed: int) -> Stragglers | None:
-        """Slow workers and jitter."""
+        """Return slow workers and jitter, or None without either."""
         from trine.parallel.stragglers import Stragglers, parse_jitter, parse_slow
 
         if not self.slow and self.jitter is None:
@@ -166,7 +166,7 @@ def _protocol(given: Given[HopProtocol]) -> HopProtocol:
 
 
 def _machine(graph: str, workers: int | None, described: MachineOptions) -> tuple[Cluster, WorkerGraph]:
-    """The links between the workers: those of a cluster, or one for each edge of the graph."""
+    """Return the cluster and graph of the workers; without ``--cluster``, one link per edge of the graph."""
     from trine.cluster.select import slow_down
     from trine.parallel.hop.protocol import worker_graph
     from trine.studies.hop import edge_cluster

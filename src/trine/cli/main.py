@@ -1,4 +1,4 @@
-"""The command line: a thin layer over the Python API, of which only the command that is asked for is imported."""
+"""The command line: a thin layer over the Python API that imports only the requested command."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from trine.cli.application import TrineGroup
 
 _HELP = ("--help", "-h", "--help-all")
-#: What libraries ask when they are imported; the user's own setting wins. numpy's products are small here, and starting
-#: threads for them takes longer.
+#: Environment variables that libraries read on import; the user's setting wins. numpy's products are small here, and
+#: starting threads for them takes longer.
 _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
-#: How many objects more than before make the garbage collector look at the youngest ones, and how often it does so
-#: before it looks further: never in a job on 16 384 GPUs, but where one command asks for hundreds of jobs, one after
-#: the other (``validate training --jobs 1`` came to 23 GB without a collector).
+#: Thresholds of the garbage collector: new objects before it scans the youngest generation, and scans before it goes to
+#: the next one. It never runs in one job on 16 384 GPUs, but does in commands that run hundreds of jobs in a row
+#: (``validate training --jobs 1`` reached 23 GB without a collector).
 COLLECT_AFTER = (1_000_000, 2, 2)
 
 
 def __getattr__(name: str) -> TrineGroup:
-    """``app``, all commands, made when it is asked for."""
+    """Return ``app``, which holds all commands; build it on first access."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from trine.cli.application import make_app
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> TrineGroup:
 
 
 def page(words: list[str]) -> str | None:
-    """The help page that a command line asks for; None where it asks for something else."""
+    """Return the help page that a command line requests, or None if it requests none."""
     asked = next((number for number, word in enumerate(words) if word in _HELP), None)
     if asked is None:
         return None
@@ -56,7 +56,7 @@ def page(words: list[str]) -> str | None:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of trine's own as people at a terminal read it; others as Python shows them."""
+    """Format trine's cache warnings as one-line notes for the terminal, and others as Python does."""
     from trine._jit_files import CacheWarning
 
     if issubclass(category, CacheWarning):
@@ -65,7 +65,7 @@ def _one_line(
 
 
 def _run(words: list[str]) -> object:
-    """Print what needs no command, or run one; the exit code."""
+    """Print the version or a help page, or run a command; return the exit code."""
     if "_TRINE_COMPLETE" not in os.environ:
         if words[:1] == ["--version"]:
             print(f"trine {__version__}")
@@ -84,10 +84,10 @@ def _run(words: list[str]) -> object:
 
 
 def main() -> None:
-    """Entry point of the ``trine`` command.
+    """Run the ``trine`` command (entry point).
 
-    A short process: the garbage collector as Python sets it would cost it a quarter of a second, and so would taking
-    numba apart at its end (measured by benchmarks/bench_train.py), so it collects seldom and leaves without the latter.
+    The process is short. Python's default garbage collection would cost a quarter of a second, and so would numba's
+    teardown (measured by benchmarks/bench_train.py). So trine collects rarely, and exits without the teardown.
     """
     gc.set_threshold(*COLLECT_AFTER)
     for name, value in _SETTINGS.items():
@@ -97,6 +97,6 @@ def main() -> None:
     warnings.formatwarning = _one_line
     code = _run(sys.argv[1:])
     number = code if isinstance(code, int) else 0 if code is None else 1
-    if "torch" in sys.modules:  # a capture: torch has threads and files of its own to close
+    if "torch" in sys.modules:  # a capture: torch must close its threads and files
         sys.exit(end_streams(number))
     os._exit(end_streams(number))

@@ -1,9 +1,9 @@
-"""Options: from dataclasses and parameters of functions to the command line, and from what was typed back to them.
+"""Command-line options derived from dataclasses and function parameters, and the conversion of typed values back.
 
 A command is a function. Each of its parameters is an option or argument (``Annotated[str, Option(...)]``), or a
-dataclass, whose fields with a help text all become options. A dataclass is made of what was given; ``Given[Plan]`` is
-not made: the command sees what was given, and makes it when it knows the rest. The help texts and checks are those of
-the dataclass; what only a terminal needs (panel, metavar, values to complete) stands in ``trine.cli.options``.
+dataclass. Every dataclass field with a help text becomes an option, and trine builds the dataclass from the given
+options. For ``Given[Plan]`` the command gets the given options and builds the dataclass itself, once it knows the rest.
+Help texts and checks come from the dataclass. ``trine.cli.options`` holds the panel, metavar and completion values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trine.errors import InputError
 
 T = TypeVar("T")
 
-#: Units at the end of names of fields, which options lack: they take text with a unit.
+#: Unit suffixes of field names. Option names drop them, because options take text with a unit.
 _UNITS = ("_bytes_per_s", "_bytes", "_ps")
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which fields of a dataclass a command has, and helps of its own: ``Annotated[Machine, Fields(...)]``."""
+    """The dataclass fields that a command offers, and its own help texts: ``Annotated[Machine, Fields(...)]``."""
 
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Fields:
 
 
 class Given(Generic[T]):
-    """What was given of a dataclass's options, by field: ``given.make(batch=8)`` makes it."""
+    """The given options of a dataclass, by field: ``given.make(batch=8)`` builds the dataclass."""
 
     def __init__(self, kind: type[T], values: Mapping[str, Any]) -> None:
         self.kind, self.values = kind, dict(values)
@@ -48,17 +48,17 @@ class Given(Generic[T]):
         return name in self.values
 
     def __getitem__(self, name: str) -> Any:
-        """Its value, None where it was not given."""
+        """Return the value of an option, or None if it was not given."""
         return self.values.get(name)
 
     def make(self, **more: Any) -> T:
-        """The dataclass of what was given; ``more`` wins."""
+        """Return the dataclass built from the given options; ``more`` overrides them."""
         return self.kind(**{**self.values, **more})
 
 
 @dataclass(frozen=True, slots=True)
 class CommandParameter:
-    """One option or argument of a command. name: its keyword. field: what it is in Python; kind: what is typed."""
+    """One option or argument of a command. name: its keyword. field: its Python name. kind: the typed value's type."""
 
     name: str
     field: str
@@ -71,24 +71,24 @@ class CommandParameter:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As typed: ``--nvls/--no-nvls``, or ``--output``, ``-o``."""
+        """The option's spellings: ``--nvls/--no-nvls``, or ``--output``, ``-o``."""
         dashed = self.name.replace("_", "-")
         return self.option.names or ((f"--{dashed}/--no-{dashed}",) if self.is_pair else (f"--{dashed}",))
 
     @property
     def long(self) -> str:
-        """The option as errors call it."""
+        """The option's name in error messages."""
         return max((name.partition("/")[0] for name in self.names), key=len)
 
     def values(self) -> list[str]:
-        """What a shell may complete: words of the metavar, or what a registry knows."""
+        """Return the values for shell completion: words of the metavar, or the entries of a registry."""
         if self.option.values is not None:
             return list(self.option.values())
         words = (self.option.metavar or "").split("|")
         return [word for word in words if re.fullmatch(r"[a-z0-9][a-z0-9-]*", word)] if len(words) > 1 else []
 
     def value(self, typed: Any) -> Any:
-        """What the field holds; raises InputError for text that is no such value."""
+        """Return the field's value for the typed text; raise InputError if the text is invalid."""
         if self.option.negates:
             return False
         if self.option.read is not None:
@@ -107,7 +107,7 @@ class CommandParameter:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A parameter of a command that is a dataclass, and the options that it is made of."""
+    """A command parameter that is a dataclass, and the options for its fields."""
 
     name: str
     kind: Any
@@ -115,7 +115,7 @@ class Group:
     parameters: tuple[CommandParameter, ...]
 
     def made(self, typed: dict[str, Any]) -> Any:
-        """The dataclass, or what was given of it; takes its options out of ``typed``."""
+        """Return the dataclass, or a ``Given`` of it; remove its options from ``typed``."""
         values = {
             each.field: each.value(value)
             for each in self.parameters
@@ -125,7 +125,7 @@ class Group:
 
 
 def read(function: Callable[..., Any]) -> list[CommandParameter | Group]:
-    """The parameters of a command, in the order in which they are declared."""
+    """Return the parameters of a command, in declaration order."""
     hints = typing.get_type_hints(function, include_extras=True)
     found: list[CommandParameter | Group] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -143,12 +143,12 @@ def read(function: Callable[..., Any]) -> list[CommandParameter | Group]:
 
 
 def all_parameters(function: Callable[..., Any]) -> list[CommandParameter]:
-    """Every option and argument of a command."""
+    """Return every option and argument of a command."""
     return [each for part in read(function) for each in (part.parameters if isinstance(part, Group) else (part,))]
 
 
 def _own(parameter: inspect.Parameter, hint: Any, option: Option) -> CommandParameter:
-    """A parameter that is an option itself."""
+    """Return the option or argument for a plain function parameter."""
     required = parameter.default is parameter.empty
     bare = next((each for each in get_args(hint) if each is not type(None)), hint) if _is_union(hint) else hint
     is_many = get_origin(bare) is list
@@ -193,12 +193,12 @@ def _of_field(field: Field[Any], option: Option) -> CommandParameter:
 
 
 def _is_single(field: Field[Any], option: Option) -> bool:
-    """A flag without ``--no-``: what is off by default, or what an option turns off."""
+    """Return whether a flag has no ``--no-`` form: it is off by default, or the option turns the field off."""
     return field.default is False or option.negates
 
 
 def _with_default(field: Field[Any]) -> str:
-    """The help text of a field, with its default in brackets where the text names none."""
+    """Return the help text of a field, with its default in brackets unless the text already ends in brackets."""
     text: str = field.metadata["help"]
     default = field.default
     if default in (MISSING, None, (), "") or isinstance(default, bool) or text.rstrip(".").endswith("]"):
@@ -210,7 +210,7 @@ def _with_default(field: Field[Any]) -> str:
 
 
 def runner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command as a function of what is typed, by the names of options."""
+    """Return the command as a function whose keywords are option names and whose values are the typed ones."""
     parts = read(function)
 
     def run(**typed: Any) -> Any:
@@ -221,12 +221,12 @@ def runner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Options by the fields that they set, for errors that name fields."""
+    """Return the option of each field, so that error messages can name options in place of fields."""
     return {each.field: each.long for each in all_parameters(function) if not each.option.is_argument}
 
 
 def given(kind: type[T], **typed: Any) -> Given[T]:
-    """What a command line with these options would give of ``kind``, by the words of the options."""
+    """Return the ``Given`` that a command line with these options would produce for ``kind``; keywords are options."""
     group = Group("", kind, True, tuple(_of_fields(kind, Fields())))
     values: Given[T] = group.made(typed)
     if typed:

@@ -11,14 +11,14 @@ from trine.errors import safe
 
 
 class ProgressLine:
-    """Progress on stderr after two silent seconds, with an estimate of the time left.
+    """Progress on stderr after two silent seconds, with an estimate of the remaining time.
 
-    The estimate goes by the speed of the last seconds: the first moments of a run are no measure of the rest, nor is
-    the time before it, in which kernels are compiled. things: what is counted; None: work of no unit.
+    The estimate uses the speed of the last seconds, because the start of a run and the compilation of kernels before it
+    are not representative. things: name of the counted items; None: work without a unit.
     """
 
     SILENT_S = 2.0
-    #: How far back the speed is measured, and how long at least.
+    #: Longest and shortest window over which the speed is measured.
     WINDOW_S, LEAST_S = 10.0, 2.0
 
     def __init__(self, things: str | None = "tasks") -> None:
@@ -30,7 +30,7 @@ class ProgressLine:
         self._seen: deque[tuple[float, int]] = deque()
 
     def __call__(self, done: int, total: int, now_ps: int) -> None:
-        """Callback of :func:`trine.engine.run`."""
+        """Report progress; the callback of :func:`trine.engine.run`."""
         now = time.monotonic()
         self._see(now, done)
         elapsed = now - self._began
@@ -42,7 +42,7 @@ class ProgressLine:
         self._print(self._sentence(done, total, now_ps), is_terminal)
 
     def _see(self, now: float, done: int) -> None:
-        """Remember how much was done when; forget what lies before the window, or belongs to another run."""
+        """Record the time and the work done; drop entries from before the window or from another run."""
         seen = self._seen
         if seen and done < seen[-1][1]:
             seen.clear()
@@ -59,7 +59,7 @@ class ProgressLine:
         return f"simulated {100 * done / total:.1f} % of {of_what}, up to {format_time(now_ps)}{estimate}"
 
     def _left_s(self, total: int) -> float | None:
-        """By the speed since the window began; None: that is not long enough ago."""
+        """Return the remaining time at the speed since the window began, or None if the window is too short."""
         (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
         if last_s - first_s < self.LEAST_S or last == first:
             return None
@@ -70,16 +70,16 @@ class ProgressLine:
         if not is_terminal:
             print(line, file=sys.stderr, flush=True)
             return
-        print(f"\r{line:{self._shown}}", end="", file=sys.stderr, flush=True)  # as long as what it replaces
+        print(f"\r{line:{self._shown}}", end="", file=sys.stderr, flush=True)  # at least as long as the previous line
         self._shown = len(line)
 
     def stage(self, sentence: str) -> None:
-        """What is simulated from now on, for a run in several stages, each with an estimate of its own."""
+        """Announce the next stage of a run; each stage has a separate estimate."""
         self._seen.clear()
         self.told(sentence)
 
     def told(self, sentence: str) -> None:
-        """Something that has been done, of many: told when that takes long, or is stopped."""
+        """Queue a sentence about completed work; it is printed if the run takes long or is interrupted."""
         self._stages.append(sentence)
         if time.monotonic() - self._began >= self.SILENT_S:
             self._say_stages()
@@ -91,7 +91,7 @@ class ProgressLine:
         self._stages.clear()
 
     def compiling(self) -> None:
-        """Say why the first run takes long."""
+        """Explain the long first run."""
         self._end_line()
         print("compiling kernels (first run on this machine only, about 10 to 60 s) ...", file=sys.stderr, flush=True)
 
@@ -110,7 +110,7 @@ class ProgressLine:
 
 
 class RowsLine(ProgressLine):
-    """Progress over rows of a table, each simulated on its own; done and total may count rows or their work.
+    """Progress over rows of a table, each simulated separately; done and total may count rows or their work.
 
     The estimate excludes the first two seconds, when replays count rows from a cache.
     """
@@ -122,7 +122,7 @@ class RowsLine(ProgressLine):
         self._what = what
 
     def rows(self, done: int, total: int) -> None:
-        """Callback of functions that replay rows."""
+        """Report progress; the callback of functions that replay rows."""
         self(done, total, 0)
 
     def _see(self, now: float, done: int) -> None:

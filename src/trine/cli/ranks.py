@@ -1,4 +1,4 @@
-"""Options of ``trine train`` about ranks, and its answer where it is of several runs: other seeds, other overlap."""
+"""Rank options of ``trine train``, and its answer, including studies of several runs (seeds, overlap)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANGE = "range"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOptions:
-    """As given: None, False or () where one was not."""
+    """The rank options as given; None, False or () if not given."""
 
     no_fold: bool = option(False, "Simulate every rank, also identical ones.")
     verify_fold: bool = option(False, "Simulate folded and unfolded; compare every task.")
@@ -34,9 +34,9 @@ class RankOptions:
     repeat: int | None = option(None, "Run N seeds; report the spread of times.")
 
     def checked(self, num_ranks: int) -> str:
-        """How to fold: ``on``, ``off`` or ``verify``.
+        """Check the options and return the folding mode: ``on``, ``off`` or ``verify``.
 
-        Raises InputError for options that contradict each other, name what does not exist, or cannot matter.
+        Raises InputError for options that contradict each other, name unknown ranks, or have no effect.
         """
         self.stragglers()
         self._check_repeat(num_ranks)
@@ -54,7 +54,7 @@ class RankOptions:
         return "off" if self.no_fold else "verify" if self.verify_fold else "on"
 
     def stragglers(self) -> Stragglers | None:
-        """Slow ranks and jitter; None where there are none. Raises InputError for options that cannot matter."""
+        """Return slow ranks and jitter, or None without either. Raise InputError for options without effect."""
         from trine.parallel.stragglers import PER, Stragglers, parse_jitter, parse_slow
 
         if self.jitter is None and self.jitter_per is not None:
@@ -87,9 +87,9 @@ class RankOptions:
 
 
 class TrainAnswer:
-    """The answer of ``trine train``: of one run, of ``--overlap range`` (shown: modelled), or of an ensemble.
+    """The answer of ``trine train``: one run, ``--overlap range`` (which shows the modelled run), or an ensemble.
 
-    whole: the result, with all the ranks that it has.
+    whole: the result with all its ranks.
     """
 
     whole: Result
@@ -102,7 +102,7 @@ class TrainAnswer:
         self._ensemble: StepEnsemble | None = None
 
     def simulate(self, workload: str, plan: Plan, how: SimulateOptions) -> Result:
-        """What :func:`trine.simulate` answers; of repeated runs the first."""
+        """Return the result of :func:`trine.simulate`; with ``--repeat``, the first run's."""
         repeat, shown = self._options.repeat, self._options.show_rank
         if repeat is not None:
             from trine.studies.ensemble import step_ensemble
@@ -125,7 +125,7 @@ class TrainAnswer:
 
     @property
     def finished(self) -> bool:
-        """False: Ctrl-C came before the last of repeated runs."""
+        """False if Ctrl-C stopped the repeated runs early."""
         return self._ensemble is None or self._ensemble.runs.finished
 
     def text(self, result: Result, details: bool) -> str:
@@ -139,12 +139,12 @@ class TrainAnswer:
         return "\n".join([*above, screen(result).text(MAX_LINES - len(above))])
 
     def headline(self, result: Result) -> str:
-        """The headline of the range or the ensemble, else that of the result."""
+        """Return the headline of the ensemble or the range, or else of the result."""
         study = self._ensemble or self._range
         return result.headline if study is None else study.headline
 
     def document(self, result: Result) -> dict[str, object]:
-        """The result's keys, with the range or the ensemble."""
+        """Return the result's JSON document, with the range or the ensemble."""
         content = result.document()
         if self._range is not None:
             content["overlap"] = self._range.document()

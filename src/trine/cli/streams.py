@@ -1,7 +1,7 @@
-"""What may happen to a process: stdout and stderr whose reader goes or whose disk is full, Ctrl-C that is swallowed.
+"""Robust stdout, stderr and Ctrl-C: readers that close, disks that fill up, interrupts that a library swallows.
 
-The command goes on without a reader (``2>&1 | head -4``): whatever else was asked for is still written; how it ends
-says whether something is missing. Ctrl-C that a library's callback swallows has to come again.
+The command continues without a reader (``2>&1 | head -4``) and still writes its other outputs. The exit code tells
+whether output is missing. If a library's callback swallows Ctrl-C, trine raises it again.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-#: Whoever closed it has read enough.
+#: Errors of a stream that its reader closed: the reader has read enough.
 _CLOSED = (EPIPE, EBADF)
 
 
 class Stream(io.TextIOWrapper):
-    """Text to a file descriptor; what comes after a failure is lost without another word.
+    """A text stream to a file descriptor that silently drops all output after a failure.
 
-    failure: the first error. is_wanted: all of what is written is (``--json -``), also where its reader goes.
+    failure: the first error. is_wanted: all output is needed (``--json -``), even if the reader closes the stream.
     """
 
     failure: OSError | None = None
     is_wanted = False
 
     def write(self, text: str) -> int:
-        """Write it, or lose it."""
+        """Write the text, or drop it after a failure."""
         try:
             return super().write(text)
         except OSError as error:
@@ -39,7 +39,7 @@ class Stream(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or lose it."""
+        """Write the buffer, or drop it after a failure."""
         try:
             super().flush()
         except OSError as error:
@@ -47,19 +47,19 @@ class Stream(io.TextIOWrapper):
 
     @property
     def is_missed(self) -> bool:
-        """Whether something is missing that somebody waits for."""
+        """True if output is missing that a reader still needs."""
         return self.failure is not None and (self.is_wanted or self.failure.errno not in _CLOSED)
 
     def _lose(self, error: OSError) -> None:
         if self.failure is None:
             self.failure = error
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # else what is buffered fails again
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # otherwise the buffer fails again
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
 
 
 def keep_streams() -> None:
-    """Put such streams in place of stdout and stderr; one that is closed from the start goes nowhere."""
+    """Replace stdout and stderr by :class:`Stream`; one that is closed from the start writes to /dev/null."""
     closed = [number for number in range(3) if not _is_open(number)]
     for _ in closed:
         os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: no file of ours becomes stdout
@@ -68,13 +68,13 @@ def keep_streams() -> None:
 
 
 def want_stdout() -> None:
-    """Say that everything on stdout is an answer that was asked for."""
+    """Mark everything on stdout as output the user requested."""
     if isinstance(sys.stdout, Stream):
         sys.stdout.is_wanted = True
 
 
 def end_streams(code: int) -> int:
-    """Write what is buffered; the exit code, which is not 0 where an answer is missing."""
+    """Flush both streams and return the exit code, which is never 0 if requested output is missing."""
     sys.stdout.flush()
     if isinstance(sys.stdout, Stream) and sys.stdout.is_missed:
         failure = cast(OSError, sys.stdout.failure)
@@ -101,17 +101,17 @@ def _kept(number: int, stream: TextIO | None, is_closed: bool) -> Stream:
     return Stream(stream.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
 
 
-#: Until Ctrl-C comes again: the callback is over by then.
+#: Delay before Ctrl-C is raised again: the callback has returned by then.
 AGAIN_S = 0.05
 
 
 def keep_interrupts() -> None:
-    """Let Ctrl-C come again where it was swallowed, as in callbacks of the compiler (llvmlite, by ctypes)."""
+    """Raise Ctrl-C again after a callback swallowed it, such as a ctypes callback of the compiler (llvmlite)."""
     sys.unraisablehook = _swallowed
 
 
 def _swallowed(what: UnraisableHookArgs) -> None:
-    if issubclass(what.exc_type, MemoryError):  # whoever asked for the memory says so
+    if issubclass(what.exc_type, MemoryError):  # the caller that ran out of memory reports it
         return
     if not issubclass(what.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(what)

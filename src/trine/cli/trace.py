@@ -1,4 +1,4 @@
-"""``trine trace``: look into, convert and capture traces."""
+"""``trine trace``: inspect, convert and capture traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inspect(
     from trine.workload import compare, describe, load
 
     workload = load(path)
-    other = None if against is None else load(against)  # before anything is said: it may be what is wrong
+    other = None if against is None else load(against)  # load before printing: it may raise
     description = describe(workload)
     show(description_text(description), json)
     answer = asdict(description)
@@ -162,7 +162,7 @@ def synthesize(
 
 
 def _shares(texts: list[str]) -> dict[str, float]:
-    """``matmul=0.6`` as a name and a number, each name once."""
+    """Parse texts such as ``matmul=0.6`` to name -> number; each name may occur once."""
     from trine.errors import InputError
 
     found: dict[str, float] = {}
@@ -178,11 +178,11 @@ def _shares(texts: list[str]) -> dict[str, float]:
     return found
 
 
-# A trace description for people.
+# Text output.
 
 
 def description_text(trace: TraceDescription, top: int = 12) -> str:
-    """What is in a trace, what is missing, and what was assumed in its place."""
+    """Return a trace's description as text: its content, the missing parts and the assumptions for them."""
     on_cpu = GPU_KERNELS in trace.missing
     clock = "CPU time" if on_cpu else "GPU time"
     kind = "a training" if trace.is_training else "an inference"
@@ -229,7 +229,7 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
 
 
 def difference_text(difference: Difference) -> str:
-    """One difference between two traces."""
+    """Return one difference between two traces as text."""
     where = difference.name if difference.operator is None else f"operator {difference.operator} ({difference.name})"
     return f"{where}: {difference.what}: {difference.first} against {difference.second}"
 

@@ -1,4 +1,4 @@
-"""What a cluster can carry: bisection bandwidth, the narrowest link of each pair's route, and its links in kinds."""
+"""Capacity of a cluster: bisection bandwidth, the narrowest link of each pair's route, and the kinds of links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, Link
 
-#: Clusters with more links are not searched for their bisection: it takes too long.
+#: Maximum number of links for the bisection search, which would take too long for more.
 MAX_LINKS = 100_000
 _Flow = dict[int, dict[int, int]]
 _START, _END = -1, -2
@@ -18,7 +18,7 @@ _START, _END = -1, -2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkKind:
-    """Links alike: ``count`` directed ones between devices of the same two kinds, with the same numbers."""
+    """``count`` directed links with the same numbers between the same two kinds of devices."""
 
     medium: str | None
     link_class: str
@@ -30,7 +30,7 @@ class LinkKind:
 
 
 def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
-    """The kinds of links of a cluster, those of a class together, the fastest first."""
+    """Return the kinds of links of a cluster, grouped by class, the fastest first."""
     found: dict[tuple[str | None, str, str, int, int | None, int], int] = {}
     for link in cluster.links:
         joins = " - ".join(sorted((cluster.devices[link.source].kind, cluster.devices[link.target].kind)))
@@ -53,7 +53,7 @@ def link_kinds(cluster: Cluster) -> tuple[LinkKind, ...]:
 
 
 def route_bytes_per_s(cluster: Cluster, source: int, target: int) -> int:
-    """Bandwidth of the narrowest link, or of the circuit, between two devices; of several routes their sum."""
+    """Return the bandwidth of the narrowest link, or of the circuit, between two devices, summed over routes."""
     paths = cluster.paths(source, target)
     if cluster.circuits is not None and not paths[0][0]:
         return cluster.circuits.bytes_per_s
@@ -61,10 +61,10 @@ def route_bytes_per_s(cluster: Cluster, source: int, target: int) -> int:
 
 
 def bisection_bytes_per_s(cluster: Cluster) -> int | None:
-    """What the first half of the GPUs can send to the second half at once, over any routes.
+    """Return the bandwidth from the first to the second half of the GPUs, over any routes, in bytes/s.
 
-    The halves are those of the order of the ranks, so this is the bisection bandwidth of machines that are built alike
-    throughout, and no less than it of others. None for a single GPU, more than :data:`MAX_LINKS` links, or circuits.
+    The halves follow the rank order: for uniform machines this is the bisection bandwidth, for others an upper bound.
+    Returns None for a single GPU, more than :data:`MAX_LINKS` links, or circuits.
     """
     gpus = cluster.gpus
     if len(gpus) < 2 or len(cluster.links) > MAX_LINKS or cluster.circuits is not None:
@@ -74,7 +74,7 @@ def bisection_bytes_per_s(cluster: Cluster) -> int | None:
 
 
 def _capacities(cluster: Cluster, ends: Mapping[int, int]) -> _Flow:
-    """Bytes/s between devices, the GPUs of each half as one; devices that do not forward carry nothing."""
+    """Return bytes/s between devices; each half's GPUs are one node, and devices that do not forward are excluded."""
     capacity: _Flow = {_START: {}, _END: {}}
     for link in cluster.links:
         if _carries(cluster, link):
@@ -92,7 +92,7 @@ def _carries(cluster: Cluster, link: Link) -> bool:
 
 
 def _max_flow(capacity: _Flow) -> int:
-    """From _START to _END, by augmenting along shortest paths (Dinic); ``capacity`` is used up."""
+    """Return the maximum flow from _START to _END by shortest augmenting paths (Dinic); modifies ``capacity``."""
     total = 0
     while (level := _levels(capacity)) is not None:
         ways = {device: iter(targets) for device, targets in capacity.items()}
@@ -107,7 +107,7 @@ def _max_flow(capacity: _Flow) -> int:
 
 
 def _levels(capacity: _Flow) -> dict[int, int] | None:
-    """Links from _START to each device; None if _END is cut off."""
+    """Return the number of links from _START to each device, or None if _END is unreachable."""
     level = {_START: 0}
     pending = deque([_START])
     while pending:
@@ -122,7 +122,7 @@ def _levels(capacity: _Flow) -> dict[int, int] | None:
 def _path(
     capacity: _Flow, level: dict[int, int], ways: dict[int, Iterator[int]], nexts: dict[int, int | None]
 ) -> list[tuple[int, int]] | None:
-    """A path of free links that goes one level further with each; None when there is no more."""
+    """Return a path of links with free capacity, each to the next level, or None if no path remains."""
     trail = [_START]
     while trail[-1] != _END:
         device = trail[-1]

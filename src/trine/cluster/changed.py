@@ -1,4 +1,4 @@
-"""A cluster as another one with changes: what a cluster file with ``base:`` says (docs/formats/cluster.md)."""
+"""Clusters defined as another cluster plus changes: cluster files with ``base:`` (docs/formats/cluster.md)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from trine.units import format_bandwidth, format_time
 if TYPE_CHECKING:
     from trine.cluster.schema import ChangedFile, DeviceChange, FabricSpec, LinkChange
 
-#: Bases with more links are changed in the file of their node: these here become objects one by one.
+#: Change larger bases in the file of their node: the code here creates one object per link.
 MAX_LINKS = 1 << 18
 
-#: (names as a file gives them, devices by name, file, field) -> device indices
+#: (names in the file, devices by name, file, field) -> device indices
 Names = Callable[[list[str], Mapping[str, int], str, str], list[int]]
 
 
 def changed(
     base: Cluster, spec: ChangedFile, file: str, names: Names, fabric: Callable[[FabricSpec, str], Fabric]
 ) -> Cluster:
-    """``base`` with the changes of a file; its sources say what was changed, and from what.
+    """Return ``base`` with the changes of a file; its sources list every change and the previous value.
 
-    ``names`` and ``fabric`` read what they read in a file without a base.
+    ``names`` and ``fabric`` parse these fields as in a file without a base.
 
     Raises SpecError: names file, field, value and the nearest valid name.
     """
@@ -67,7 +67,7 @@ def changed(
 
 
 def _is_nowhere_better(cluster: Cluster, base: Cluster) -> bool:
-    """Whether no link has more bandwidth or less latency than in the base."""
+    """Return whether no link has more bandwidth or less latency than in the base."""
     now, then = cluster.link_table, base.link_table
     slower, later = now.bytes_per_s <= then.bytes_per_s, now.latency_ps >= then.latency_ps
     return bool((slower & later).all())
@@ -116,7 +116,7 @@ def _device(device: Device, given: Mapping[str, object], file: str) -> Device:
 def _with_links(
     cluster: Cluster, change: LinkChange, ends: tuple[list[int], list[int]], file: str, field: str, said: list[str]
 ) -> Cluster:
-    """Other numbers for all links between the ends; every device named must be at one of them."""
+    """Change the numbers of all links between the ends; every named device must have such a link."""
     sources, targets = set(ends[0]), set(ends[1])
     chosen = [
         i
@@ -163,12 +163,12 @@ def _link(link: Link, change: LinkChange, file: str, field: str) -> Link:
     if change.peak is not None:
         link = replace(link, peak_bytes_per_s=change.peak)
     if link.peak_bytes_per_s is not None and change.peak is None and link.bytes_per_s > link.peak_bytes_per_s:
-        link = replace(link, peak_bytes_per_s=None)  # the base's data sheet is not that of this link
+        link = replace(link, peak_bytes_per_s=None)  # the base's data-sheet value does not apply to this link
     return link
 
 
 def _words(cluster: Cluster, change: LinkChange, old: Link, new: Link, count: int) -> str:
-    """What the first of the links was and is."""
+    """Return a description of the change: old and new values of the first link."""
     parts = []
     if old.medium != new.medium:
         parts.append(f"{new.medium} ({old.medium or 'bare numbers'} in {cluster.name})")
@@ -186,7 +186,7 @@ def _words(cluster: Cluster, change: LinkChange, old: Link, new: Link, count: in
 def _fabric(
     base: Cluster, spec: ChangedFile, file: str, read: Callable[[FabricSpec, str], Fabric], said: list[str]
 ) -> Fabric:
-    """The fabric that usually joins copies of the base, with changes."""
+    """Return the base's usual fabric with the changes of the file."""
     from trine.cluster.schema import FabricSpec
     from trine.spec import check
 

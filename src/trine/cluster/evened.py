@@ -1,5 +1,5 @@
-"""A machine in which a few links are slower than all others of their place, or dead, made even in two ways: none is, or
-all links of these places are.
+"""Two uniform versions of a machine with a few slow or dead links: one without slow or dead links, and one that
+degrades all links of the affected places in the same way.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.select import left_without
 from trine.cluster.tables import LinkTable
 
-#: Links of one place are slow, and not another kind of node, where the others are so many times as many.
+#: Slow links count as faults, not as another kind of node, if the other links of the place are this many times more.
 RARE = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evened:
-    """``fast``: no link is slow. ``slow``: all links of the places of slow links are as slow as the slowest of these.
+    """Two uniform machines. ``fast``: no link is slow. ``slow``: every place with slow links has the slowest's rate.
 
-    links: int64[slow links], their numbers in ``fast``. num_slowed: how many links are slow in ``slow``. dead: int64,
-    the numbers of dead links in ``fast``; num_dead: how many links ``slow`` lacks.
+    links: int64[slow links], their numbers in ``fast``. num_slowed: number of slowed links in ``slow``. dead: int64,
+    the numbers of dead links in ``fast``; num_dead: number of links missing from ``slow``.
     """
 
     fast: Cluster
@@ -34,10 +34,10 @@ class Evened:
 
 
 def evened(cluster: Cluster) -> Evened | None:
-    """The machine made even in both ways; None where no link is slower than the many others of its place, or dead.
+    """Return both uniform versions of the machine, or None if no link is dead or slower than most of its place.
 
-    The place of a link is which devices of its nodes it joins (``pcie0->nic0`` of any node), or of which kind they are
-    outside nodes. Links that were never there are not dead: :func:`trine.cluster.select.take_down` takes them out.
+    The place of a link is the pair of devices it joins within a node (``pcie0->nic0`` of any node), or their kinds
+    outside nodes. Only links removed by :func:`trine.cluster.select.take_down` are dead, not links that never existed.
     """
     whole, dead = (cluster, np.zeros(0, np.int64)) if cluster.cut_from is None else cluster.cut_from
     if whole is not cluster:
@@ -76,14 +76,14 @@ def evened(cluster: Cluster) -> Evened | None:
 
 
 def _are_many(places: Int64, dead: Int64) -> bool:
-    """Whether of a place of dead links not many others are left."""
+    """Return whether some place has too few working links left relative to its dead ones."""
     all_of_place = np.bincount(places)
     num_dead = np.bincount(places[dead], minlength=len(all_of_place))
     return bool((RARE * num_dead > all_of_place - num_dead).any())
 
 
 def _is_left_of(cluster: Cluster, whole: Cluster, dead: Int64) -> bool:
-    """Whether nothing else was done to a cluster since links were taken from it, once."""
+    """Return whether ``cluster`` is exactly ``whole`` without the dead links, removed in one step."""
     links, left = whole.link_table, cluster.link_table
     kept = np.delete(np.arange(len(links)), dead)
     return (
@@ -97,7 +97,7 @@ def _is_left_of(cluster: Cluster, whole: Cluster, dead: Int64) -> bool:
 
 
 def _places(cluster: Cluster, links: LinkTable) -> Int64:
-    """int64[links]: equal numbers for links of one place."""
+    """Return int64[links]: equal numbers for links of one place."""
     devices = cluster.device_table
     node = np.asarray(devices.node, np.int64)
     what = -1 - np.asarray(devices.kind, np.int64)
@@ -112,7 +112,7 @@ def _places(cluster: Cluster, links: LinkTable) -> Int64:
 
 
 def _uneven(places: Int64, number: Int64) -> list[int]:
-    """Places whose links are not all alike."""
+    """Return the places whose links differ from each other."""
     most, least = np.full((2, int(places.max(initial=-1)) + 1), -1, np.int64)
     np.maximum.at(most, places, number)
     np.maximum.at(least, places, int(number.max(initial=0)) - number)
@@ -121,7 +121,7 @@ def _uneven(places: Int64, number: Int64) -> list[int]:
 
 
 def _is_slower(links: LinkTable, number: int, usual: int) -> bool:
-    """Whether a kind of link is the usual one at a lower rate."""
+    """Return whether a kind of link is the usual one at a lower rate."""
     one, other = links.numbers[number], links.numbers[usual]
     return one.bytes_per_s < other.bytes_per_s and replace(one, bytes_per_s=other.bytes_per_s) == other
 

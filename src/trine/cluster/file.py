@@ -1,4 +1,4 @@
-"""Cluster files: read and checked (docs/formats/cluster.md). :mod:`trine.cluster.serialize` writes them."""
+"""Reader of cluster files (docs/formats/cluster.md). :mod:`trine.cluster.serialize` writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_dict"]
 
-#: More links than this in one file are taken for a mistake.
+#: Maximum number of links in one file; more are treated as a mistake.
 MAX_LINKS = 1 << 22
 _RANGE = re.compile(r"(.*?)(\d{1,6})\.\.(\d{1,6})")
 
@@ -36,15 +36,15 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
 
 
 def check_readable(cluster: Cluster, file: object) -> None:
-    """Check that trine can read the cluster file that it would write; ``file``: where the cluster comes from.
+    """Check that trine can read the cluster file that it would write; ``file``: the cluster's source.
 
-    Raises SpecError: a name, a medium or a number that a cluster file does not take; names it.
+    Raises SpecError: a name, medium or number that a cluster file does not allow; names it.
     """
     _whole(str(file), to_dict(cluster), inside=False)
 
 
 def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
-    """``inside``: the file is a node of another one, and may not itself hold nodes."""
+    """Read a cluster file. ``inside``: it is a node of another file, and may not itself hold nodes."""
     from trine.spec import with_bases
 
     *changes, (root, data) = with_bases(Path(path), _base)
@@ -55,7 +55,7 @@ def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
 
 
 def _base(base: object, path: Path) -> Path:
-    """The file that the word after ``base:`` means."""
+    """Return the file for the value of ``base:``."""
     if not isinstance(base, str):
         text = f"must be the name of a preset or of a cluster file, got {base!r:.80}"
         raise SpecError(text, file=path, field="base")
@@ -68,7 +68,7 @@ def _base(base: object, path: Path) -> Path:
 
 
 def _changed(base: Cluster, data: object, file: str) -> Cluster:
-    """``base`` with the changes of a file."""
+    """Return ``base`` with the changes of a file."""
     from trine.cluster.changed import changed
     from trine.cluster.schema import ChangedFile, ClusterFile
     from trine.spec import check
@@ -87,7 +87,7 @@ def _changed(base: Cluster, data: object, file: str) -> Cluster:
 
 
 def _whole(file: str, data: object, inside: bool) -> Cluster:
-    """A file that stands on no other."""
+    """Build the cluster of a file without a base."""
     from trine.cluster.schema import ClusterFile
     from trine.spec import check
 
@@ -113,7 +113,7 @@ def _build(spec: ClusterFile, file: str, inside: bool) -> Cluster:
 
 
 def _named(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
-    """What was built, with what the file says of the whole."""
+    """Return the built cluster with the file's cluster-wide fields."""
     joined = spec.node is not None or spec.nodes is not None
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
     reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
@@ -204,7 +204,7 @@ def _add_links(
 
 
 def _pairs(sources: list[int], targets: list[int], file: str, field: str) -> list[tuple[int, int]]:
-    """The first with the first, and so on; consecutive ones of the longer list share one of the shorter."""
+    """Pair the first with the first, and so on; consecutive items of the longer list share one of the shorter."""
     longer, shorter = max(len(sources), len(targets)), min(len(sources), len(targets))
     if longer % shorter:
         hint = f"pairs {len(sources)} devices with {len(targets)}, which do not divide evenly"
@@ -213,12 +213,12 @@ def _pairs(sources: list[int], targets: list[int], file: str, field: str) -> lis
 
 
 def _class(source: Device, target: Device) -> str:
-    """The class of a link of bare numbers."""
+    """Return the class of a link given by bare numbers."""
     return HOST_LINK if HOST in (source.kind, target.kind) else SCALE_UP
 
 
 def _indices(names: list[str], index: Mapping[str, int], file: str, field: str) -> list[int]:
-    """Device indices of names; ``gpu0..7`` stands for gpu0 to gpu7 where no device has that very name."""
+    """Return the device indices of names; ``gpu0..7`` means gpu0 to gpu7 unless a device has exactly that name."""
     return [index[name] for text in names for name in _spelt_out(text, index, file, field)]
 
 
@@ -234,7 +234,7 @@ def _spelt_out(text: str, index: Mapping[str, int], file: str, field: str) -> It
 
 
 def _numbers(link: LinkFields, file: str, field: str) -> Link:
-    """The numbers of a link: its own, else those of the catalogue; the ends are not set."""
+    """Return a link without ends, with the given numbers or else the catalogue's."""
     from trine.cluster.schema import JoiningLink
 
     own_peak = link.peak if isinstance(link, JoiningLink) else None
@@ -338,7 +338,7 @@ def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Clus
 
 
 def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:
-    """The argument of build_topology and the number of GPUs; fields that the kind does not use are refused."""
+    """Return the argument of build_topology and the number of GPUs; refuse fields that the kind does not use."""
     uses = {"mesh": ("rows", "cols"), "torus": ("rows", "cols"), "wafer": ("rows", "cols"), "tree": ("arity",)}
     for name in ("rows", "cols", "arity"):
         if name not in uses.get(topology.kind, ()) and getattr(topology, name) is not None:

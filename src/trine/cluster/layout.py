@@ -1,7 +1,7 @@
-"""Machines made of nodes alike: blocks of them, and their devices and links as columns.
+"""Machines of identical nodes: blocks of nodes, with their devices and links as columns.
 
-A *block* is a run of nodes built alike. Devices of a machine: the GPUs of all nodes, node after node, then all else of
-all nodes likewise, then the switches of the fabric. Links: those of all nodes, then those of the fabric.
+A *block* is a run of identical nodes. Device order of a machine: the GPUs of all nodes, node after node, then the
+other devices of all nodes in the same way, then the fabric's switches. Link order: all nodes' links, then the fabric's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trine.cluster.tables import DeviceKind, DeviceTable, LinkedDevices, LinkTab
 
 
 def normal(node: LinkedDevices) -> LinkedDevices:
-    """A node as blocks hold it: GPUs first, hosts named by what follows the number of the node."""
+    """Return a node in the form that blocks hold: GPUs first, hosts named by the part after the node's number."""
     hosts = len({node.devices[gpu].node for gpu in node.gpus})
     order = [*node.gpus, *(i for i, device in enumerate(node.devices) if device.kind != GPU)]
     place = {old: new for new, old in enumerate(order)}
@@ -31,13 +31,13 @@ def normal(node: LinkedDevices) -> LinkedDevices:
 
 
 def without_links(node: LinkedDevices, links: frozenset[int]) -> LinkedDevices:
-    """A node without some of its links."""
+    """Return a node without some of its links."""
     return replace(node, links=tuple(link for i, link in enumerate(node.links) if i not in links))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRun:
-    """``count`` nodes alike, side by side: what a block is made from."""
+    """``count`` identical consecutive nodes, the input of a block."""
 
     node: LinkedDevices
     count: int
@@ -46,7 +46,7 @@ class NodeRun:
 
 
 def runs_of(nodes: Sequence[LinkedDevices]) -> list[NodeRun]:
-    """Nodes that follow each other and are the same object, as one."""
+    """Return runs of consecutive nodes that are the same object."""
     found: list[list[LinkedDevices]] = []
     for node in nodes:
         if found and found[-1][0] is node:
@@ -66,7 +66,7 @@ def runs_of(nodes: Sequence[LinkedDevices]) -> list[NodeRun]:
 
 
 def nics_of(node: LinkedDevices) -> frozenset[int]:
-    """All NICs of a node."""
+    """Return all NICs of a node."""
     return frozenset(i for i, device in enumerate(node.devices) if device.kind == NIC)
 
 
@@ -90,13 +90,13 @@ def blocks_of(runs: Sequence[NodeRun]) -> tuple[NodeBlock, ...]:
 
 
 def is_plain(node: LinkedDevices) -> bool:
-    """Whether all that leads out of a node is the fabric that joins it."""
+    """Return whether a node reaches other nodes only through the fabric, and has no scale-out links itself."""
     return not any(link.link_class == SCALE_OUT for link in node.links)
 
 
 def trimmed(layout: NodeLayout, links: LinkTable, down: Sequence[int]) -> NodeLayout:
-    """The layout without links: nodes that lose some, or whose NICs no longer lead out, become blocks of their own,
-    those side by side that lose the same one.
+    """Return the layout without some links. Nodes that lose links, or whose NICs lose their last link to the fabric,
+    become separate blocks; neighbours with the same losses share one.
     """
     gone = np.array(sorted(down), np.int64)
     lost: dict[tuple[int, int], set[int]] = {}
@@ -122,7 +122,7 @@ def trimmed(layout: NodeLayout, links: LinkTable, down: Sequence[int]) -> NodeLa
 
 
 def _cut_nics(layout: NodeLayout, links: LinkTable, gone: Int64) -> dict[tuple[int, int], set[int]]:
-    """(block, node of it) -> NICs that have lost their last link into the fabric."""
+    """Return (block, node of the block) -> NICs that have lost their last link to the fabric."""
     found: dict[tuple[int, int], set[int]] = {}
     for device in np.unique(links.source[gone[gone >= layout.fabric_link]]).tolist():
         own = links.links_from(device)
@@ -134,8 +134,8 @@ def _cut_nics(layout: NodeLayout, links: LinkTable, gone: Int64) -> dict[tuple[i
 
 
 def _split(block: NodeBlock, lost: Mapping[int, tuple[set[int], set[int]]]) -> Iterator[NodeRun]:
-    """Runs of a block in which some nodes have lost links, or NICs that lead out."""
-    alike: list[tuple[int, int, tuple[set[int], set[int]]]] = []  # first, how many, what they lost
+    """Split a block with damaged nodes (lost links or fabric NICs) into runs of identical nodes."""
+    alike: list[tuple[int, int, tuple[set[int], set[int]]]] = []  # first node, number of nodes, losses
     for copy, own in sorted(lost.items()):
         first, count, before = alike[-1] if alike else (-1, 0, own)
         if alike and (first + count, before) == (copy, own):
@@ -157,7 +157,7 @@ def _split(block: NodeBlock, lost: Mapping[int, tuple[set[int], set[int]]]) -> I
 
 
 def device_columns(blocks: Sequence[NodeBlock], kinds: dict[DeviceKind, int]) -> DeviceTable:
-    """The devices of all nodes; ``kinds`` is added to."""
+    """Return the devices of all nodes; add new kinds to ``kinds``."""
     parts: list[tuple[list[str], Int32, Int32, NodeBlock]] = []
     first_host = 0
     for gpus in (True, False):
@@ -182,7 +182,7 @@ def device_columns(blocks: Sequence[NodeBlock], kinds: dict[DeviceKind, int]) ->
 
 
 def link_columns(blocks: Sequence[NodeBlock], numbers: dict[Link, int]) -> LinkTable:
-    """The links inside all nodes; ``numbers`` is added to."""
+    """Return the links inside all nodes; add new link parameters to ``numbers``."""
     number, source, target, names = [], [], [], []
     for block in blocks:
         table = LinkTable.of(block.node.links)

@@ -1,4 +1,4 @@
-"""Clusters by name, from presets/clusters/*.yaml, or by the path of a file; as many nodes or GPUs of them as asked."""
+"""Loading of clusters by name (presets/clusters/*.yaml) or file path, scaled to a number of nodes or GPUs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def load_cluster(
     links_down: Sequence[str] = (),
     routing: str | None = None,
 ) -> Cluster:
-    """Return a preset by its name, or read a cluster file; scaled, degraded and routed as asked.
+    """Return a preset by its name, or read a cluster file; then scale, degrade and route it on request.
 
     Anything with a path separator or one of the suffixes .yaml, .yml, .json, .xml, .csv and .txt is a file.
 
     Parameters
     ----------
-    nodes: the number of copies, joined by their usual fabric (the notes say which).
-    gpus: the number of GPUs, filling the nodes in order; as many nodes as they need where ``nodes`` is not given. Where
+    nodes: the number of copies, joined by their usual fabric (which the notes name).
+    gpus: the number of GPUs, filling the nodes in order; without ``nodes``, the number of nodes follows from it. If
         filling in order would leave nodes empty, the GPUs are spread evenly.
-    gpus_per_node: the number of GPUs that are used of each node.
+    gpus_per_node: the number of GPUs used per node.
     fabric: ``KIND[:OVERSUBSCRIPTION][@LINK]`` in place of the usual one: ``switch``, ``rail``, ``fat-tree:2``,
         ``clos``, ``dragonfly``, ``none``; ``rail@ib-xdr``.
     slow_links: names of links with a factor or a bandwidth; see :func:`trine.cluster.select.slow_down`.
@@ -47,7 +47,7 @@ def load_cluster(
 
     Raises
     ------
-    SpecError: unknown name (names the nearest), a file that cannot be read, or what does not go together.
+    SpecError: unknown name (names the nearest), an unreadable file, or contradictory arguments.
     """
     if isinstance(name_or_path, str):
         name_or_path = as_known(name_or_path, known_clusters())
@@ -59,9 +59,9 @@ def load_cluster(
 
 
 def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
-    """Return ``cluster``, or the preset or file that it names, as messages use it: all parallel switches at once.
+    """Return ``cluster``, or the preset or file that it names, with messages spread over all parallel switches.
 
-    Raises InputError: neither a cluster nor a name. SpecError: as of :func:`load_cluster`.
+    Raises InputError: neither a cluster nor a name. SpecError: as in :func:`load_cluster`.
     """
     if isinstance(cluster, Cluster):
         return spread_over_planes(cluster)

@@ -1,4 +1,4 @@
-"""Devices and links of a large machine by name, without making all names."""
+"""Look-up of a large machine's devices and links by name, without generating all names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock
 from trine.units import whole_number
 
-#: More names take too long to compare.
+#: Maximum number of names to compare: more would take too long.
 MOST_COMPARED = 20_000
 _NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
 
 
 def device_named(devices: DeviceTable, name: str) -> int | None:
-    """The number of a device of a machine of nodes; None where none has this name."""
+    """Return the number of the device with this name in a machine of nodes, or None."""
     layout = devices.layout
     assert layout is not None
     placed = _placed(layout.blocks, name)
@@ -34,7 +34,7 @@ def device_named(devices: DeviceTable, name: str) -> int | None:
 
 
 def _placed(blocks: Sequence[NodeBlock], name: str) -> tuple[NodeBlock, int, str] | None:
-    """(block, node of the block, what the name says inside the node)."""
+    """Return (block, node of the block, name inside the node), or None."""
     match = _NUMBERED.fullmatch(name)
     if match is None or (len(match[2]) > 1 and match[2][0] == "0"):
         return None
@@ -46,7 +46,7 @@ def _placed(blocks: Sequence[NodeBlock], name: str) -> tuple[NodeBlock, int, str
 
 
 def links_named(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
-    """Numbers of the links of this name, or, where none has it, of those both ways between the two devices it names."""
+    """Return the numbers of the links with this name, or else of all links between the two devices in the name."""
     plain, _, number = name.rpartition("#")
     wanted = plain if plain and whole_number(number) is not None else name
     ends = [_ends(devices, *wanted.split("->", 1))] if "->" in wanted else []
@@ -70,7 +70,7 @@ def _between(links: LinkTable, source: int, target: int) -> list[int]:
 
 
 def _own_names(devices: DeviceTable, name: str) -> list[int]:
-    """Links inside the node that the name begins with: a file may give them any name."""
+    """Return the links of the node that the name begins with: a cluster file may give links any name."""
     layout = devices.layout
     assert layout is not None
     placed = _placed(layout.blocks, name)
@@ -82,14 +82,14 @@ def _own_names(devices: DeviceTable, name: str) -> list[int]:
 
 
 def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
-    """The two devices that ``a-b`` may mean."""
+    """Return the pairs of devices that ``a-b`` may mean."""
     cuts = (place - 1 for place in accumulate(len(part) + 1 for part in name.split("-")[:-1]))
     found = (_ends(devices, name[:cut], name[cut + 1 :]) for cut in cuts)
     return [pair for pair in found if pair is not None]
 
 
 def likely_names(names: Sequence[str]) -> list[str]:
-    """Names among which the nearest is looked for: all, or :data:`MOST_COMPARED` of them spread evenly."""
+    """Return the candidates for the nearest name: all names, or :data:`MOST_COMPARED` of them at even intervals."""
     if len(names) <= MOST_COMPARED:
         return list(names)
     return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, MOST_COMPARED).astype(np.int64)).tolist()]

@@ -1,4 +1,4 @@
-"""What a cluster file may hold."""
+"""Schema of cluster files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8
 
 
 def _name(value: Any) -> Any:
-    """A device's name; whole numbers are names too. YAML reads an unquoted ``no`` or ``1.5`` as something else."""
+    """Check a device's name; whole numbers are names too. YAML does not read an unquoted ``no`` or ``1.5`` as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -27,7 +27,7 @@ def _names(value: Any) -> Any:
 
 
 def _device(value: Any) -> Any:
-    """The minimal form: a name is a GPU that forwards traffic."""
+    """Expand the minimal form: a bare name is a GPU that forwards traffic."""
     return value if isinstance(value, dict) else {"name": value, "forwards": True}
 
 
@@ -36,9 +36,9 @@ Names = Annotated[list[Name], BeforeValidator(_names), Field(min_length=1)]
 
 
 class DeviceSpec(Spec):
-    """One device, or ``count`` alike named ``name0``, ``name1``, ...; then ``rail`` is that of the first.
+    """One device, or ``count`` identical ones named ``name0``, ``name1``, ...; ``rail`` is the rail of device 0.
 
-    With ``per_node`` that number of them belongs to ``node0``, the next to ``node1``, where ``node`` is ``node``.
+    With ``per_node``, the first ``per_node`` devices belong to node ``NODE0``, the next to ``NODE1`` (``node: NODE``).
     """
 
     name: Name
@@ -53,7 +53,7 @@ class DeviceSpec(Spec):
 
 
 class LinkFields(Spec):
-    """The numbers of links: those of some lanes of a kind of link, or given."""
+    """The numbers of links, given directly or by a kind of link and its number of lanes."""
 
     link: str | None = None
     lanes: int | None = Field(default=None, ge=1, le=1 << 10)
@@ -62,7 +62,7 @@ class LinkFields(Spec):
 
 
 class LinkEnds(Spec):
-    """From each of ``from`` to each of ``to``."""
+    """The ends of links: from each of ``from`` to each of ``to``."""
 
     source: Names = Field(alias="from")
     target: Names = Field(alias="to")
@@ -77,7 +77,7 @@ class JoiningLink(LinkFields, LinkEnds):
 class LinkSpec(JoiningLink):
     """Links of a file.
 
-    With ``pairs`` from the first to the first, and so on; the longer list is dealt out evenly over the shorter one.
+    With ``pairs`` the first joins the first, and so on; the longer list is spread evenly over the shorter one.
     """
 
     link_class: LinkClass | None = Field(default=None, alias="class")
@@ -87,13 +87,13 @@ class LinkSpec(JoiningLink):
 
 
 class LinkChange(JoiningLink):
-    """Other numbers for the links of a base. Both ways unless ``duplex`` is false."""
+    """New numbers for links of a base, in both directions unless ``duplex`` is false."""
 
     duplex: bool = True
 
 
 class FabricSpec(Spec):
-    """What joins nodes: the fields of :class:`trine.cluster.Fabric`."""
+    """The fabric between nodes, with the fields of :class:`trine.cluster.Fabric`."""
 
     kind: Literal["switch", "rail", "fat-tree", "clos", "dragonfly", "none"]
     link: str
@@ -104,7 +104,7 @@ class FabricSpec(Spec):
 
 
 class CircuitsSpec(Spec):
-    """Circuits between GPUs that no links join: the fields of :class:`trine.cluster.Circuits`."""
+    """Circuits between GPUs without links, with the fields of :class:`trine.cluster.Circuits`."""
 
     setup: Duration
     ports: int = Field(ge=1, le=1 << 16)
@@ -123,7 +123,7 @@ class NodeSpec(Spec):
 
 
 class TopologySizes(Spec):
-    """A regular network: ``kind`` is its text, sizes and all if they are there."""
+    """A regular network; the text of ``kind`` may include the sizes."""
 
     kind: str
     gpus: int | None = Field(default=None, ge=1, le=1 << 20)
@@ -149,8 +149,8 @@ class HostSpec(Spec):
 class ClusterFile(Spec):
     """A whole cluster file: ``devices`` with ``links``, or ``topology`` with ``host``, or ``node`` or ``nodes``.
 
-    ``fabric`` joins the nodes; without nodes it is what usually joins copies of this one. ``circuits`` join GPUs that
-    no links join.
+    ``fabric`` joins the nodes; without nodes it is the usual fabric between copies of this cluster. ``circuits`` join
+    GPUs without links.
     """
 
     name: str | None = None
@@ -171,7 +171,7 @@ class ClusterFile(Spec):
 
 
 class DeviceChange(Spec):
-    """What is otherwise with devices of a base."""
+    """Changes to devices of a base."""
 
     name: Names
     gpu: str | None = None
@@ -180,7 +180,7 @@ class DeviceChange(Spec):
 
 
 class FabricChange(Spec):
-    """What is otherwise with the fabric that usually joins copies of a base; without one, all of it."""
+    """Changes to the usual fabric between copies of a base; a complete fabric if the base has no usual one."""
 
     kind: str | None = None
     link: str | None = None
@@ -191,7 +191,7 @@ class FabricChange(Spec):
 
 
 class ChangedFile(Spec):
-    """A cluster file that stands on another one: what differs."""
+    """A cluster file that changes another one, its base."""
 
     base: str
     name: str | None = None
@@ -208,7 +208,7 @@ class ChangedFile(Spec):
 class Crowding(Spec):
     """The decline of bandwidth with the number of nodes: bandwidth / (1 + per_doubling x log2(nodes / from_nodes)).
 
-    fitted, tested: the source that the number is fitted on, and another one that it was tested on.
+    fitted, tested: the source for the fit, and a different source for the test.
     """
 
     per_doubling: float = Field(gt=0, le=10)
@@ -218,7 +218,7 @@ class Crowding(Spec):
 
 
 class Sharing(Spec):
-    """Parts of the ports' peak that collectives reach on a fabric that others use: 5th and 95th percentile."""
+    """Fractions of the ports' peak that collectives reach on a shared fabric: 5th and 95th percentile."""
 
     beyond_nodes: int = Field(ge=1)
     all_reduce: list[float] = Field(min_length=2, max_length=2)
@@ -231,7 +231,7 @@ class Sharing(Spec):
 
 
 class LinkTypeSpec(Spec):
-    """One kind of link; bandwidths are those of one lane and direction."""
+    """One kind of link; bandwidths are per lane and direction."""
 
     link_class: LinkClass = Field(alias="class")
     bandwidth: Bandwidth
@@ -247,10 +247,9 @@ class LinkTypeSpec(Spec):
 
 
 class GpuFile(Spec):
-    """One GPU model; ``compute`` is the dense peak of each dtype, ``power`` what the vendor says it takes at most (TDP,
-    TBP). ``nvlink``, ``pcie``: their generation, an entry of the link catalogue. ``step_slowdown``: by how much
-    operators in a step take longer than in the tables, at the clock that the GPU sustains. ``sources``: one entry a
-    field.
+    """One GPU model. ``compute``: dense peak of each dtype. ``power``: the vendor's maximum (TDP, TBP). ``nvlink``,
+    ``pcie``: their generation, an entry of the link catalogue. ``step_slowdown``: time of operators in a step, at the
+    GPU's sustained clock, relative to the tables. ``sources``: one entry per field.
     """
 
     aliases: list[str] = Field(default_factory=list)

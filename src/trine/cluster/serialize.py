@@ -1,4 +1,4 @@
-"""Clusters as the plain data of a cluster file, in the full form, which reads back equal."""
+"""Conversion of clusters to the plain data of a cluster file, in the full form, which reads back equal."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def to_yaml(cluster: ClusterData) -> str:
-    """The text of a cluster file, in the full form."""
+    """Return the text of a cluster file, in the full form."""
     from trine.spec import dump_yaml
 
     return dump_yaml(to_dict(cluster))
 
 
 def to_dict(cluster: ClusterData) -> dict[str, object]:
-    """The cluster as a cluster file holds it, in the full form."""
+    """Return the content of a cluster file, in the full form."""
     data = header(cluster)
     if cluster.routing == SHORTEST and (usual_routing(cluster)[0] != SHORTEST or idle_planes(cluster)):
         data["routing"] = SHORTEST
@@ -41,7 +41,7 @@ def to_dict(cluster: ClusterData) -> dict[str, object]:
 
 
 def header(cluster: ClusterData) -> dict[str, object]:
-    """What a cluster file says besides devices and links."""
+    """Return the content of a cluster file except devices and links."""
     data: dict[str, object] = {"name": cluster.name, "evidence": cluster.evidence}
     if cluster.notes:
         data["notes"] = cluster.notes
@@ -83,7 +83,7 @@ def _device_mapping(device: Device) -> dict[str, object]:
 
 
 def _link_mappings(cluster: ClusterData) -> list[dict[str, object]]:
-    """Links in order; one followed by its reverse with the same numbers becomes one duplex entry."""
+    """Return the links in order; a link followed by its reverse with the same numbers becomes one duplex entry."""
     entries = []
     names = plain_names(cluster)
     links, position = cluster.links, 0
@@ -102,7 +102,7 @@ def _link_mappings(cluster: ClusterData) -> list[dict[str, object]]:
 
 
 def plain_names(cluster: LinkedDevices) -> list[str]:
-    """The names that reading gives links without one: numbered between the same ends."""
+    """Return the names that unnamed links get on reading; parallel links are numbered."""
     links = cluster.link_table
     return list(EndNames(cluster.device_table.names, links.source, links.target))
 
@@ -123,7 +123,7 @@ def _link_mapping(cluster: ClusterData, link: Link) -> dict[str, object]:
 
 
 def _reverses(link: Link, after: Link) -> bool:
-    """Whether ``after`` is the other direction of ``link`` with the same numbers."""
+    """Return whether ``after`` is the reverse of ``link`` with the same numbers."""
     return (
         (after.source, after.target) == (link.target, link.source)
         and (after.bytes_per_s, after.latency_ps) == (link.bytes_per_s, link.latency_ps)
@@ -133,13 +133,13 @@ def _reverses(link: Link, after: Link) -> bool:
 
 
 def refuse_circuits(cluster: ClusterData, format: str) -> None:
-    """Raise SpecError for a cluster with circuits, which only cluster files have a place for."""
+    """Raise SpecError for a cluster with circuits, which only cluster files can represent."""
     if cluster.circuits is not None:
         raise SpecError(f"{format} has links only, and GPUs of {cluster.name!r} are joined by circuits: take yaml")
 
 
 def exact_bandwidth(bytes_per_s: int) -> str:
-    """``"50 GB/s"``: the largest unit in which the number is whole."""
+    """Return a text such as ``"50 GB/s"`` in the largest unit that gives a whole number."""
     for factor, unit in ((10**12, "TB/s"), (10**9, "GB/s"), (10**6, "MB/s"), (10**3, "kB/s")):
         if bytes_per_s % factor == 0:
             return f"{bytes_per_s // factor} {unit}"
@@ -147,7 +147,7 @@ def exact_bandwidth(bytes_per_s: int) -> str:
 
 
 def exact_time(ps: int) -> str:
-    """``"1500 ns"``: the largest unit in which the number is whole."""
+    """Return a text such as ``"1500 ns"`` in the largest unit that gives a whole number."""
     for factor, unit in ((PS_PER_S, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns")):
         if ps % factor == 0:
             return f"{ps // factor} {unit}" if ps else "0 s"
@@ -155,9 +155,9 @@ def exact_time(ps: int) -> str:
 
 
 def fingerprint(cluster: ClusterData) -> str:
-    """SHA-256 of everything in the cluster: the same for columns and for tuples of the same devices and links.
+    """Return the SHA-256 of the whole cluster; columns and tuples of the same devices and links hash equally.
 
-    Links named after their ends are hashed by their ends; the names of all others are hashed too.
+    Links named after their ends are hashed by their ends; other links are hashed with their names.
     """
     digest = hashlib.sha256()
 
@@ -180,14 +180,14 @@ def fingerprint(cluster: ClusterData) -> str:
 
 
 def _add_coded(update: Any, add: Any, codes: npt.NDArray[np.int32], meaning: Sequence[object]) -> None:
-    """What each code means, in the order in which they occur, and the codes so numbered."""
+    """Hash the meanings of the codes in order of first occurrence, and the codes renumbered in that order."""
     order, numbered = _in_order(codes)
     add([meaning[code] for code in order])
     update(numbered)
 
 
 def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
-    """The codes that occur, first ones first, and each entry as its position among those."""
+    """Return the codes in order of first occurrence, and each entry as its position in that list."""
     values, first, which = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
@@ -196,7 +196,7 @@ def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
 
 
 def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:
-    """(number, name) of the links that are not named after their ends."""
+    """Yield (number, name) of the links that are not named after their ends."""
     layout = devices.layout
     if isinstance(links.names, EndNames) and links.names.are_of(devices.names, links.source, links.target):
         return

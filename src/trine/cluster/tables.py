@@ -1,7 +1,7 @@
-"""Devices and links of a large machine as columns; each is made when it is looked at.
+"""Devices and links of a large machine as columns; objects are created on access.
 
-2 million links take 24 MB so, and 1 GB as objects. Small clusters hold tuples of objects; :meth:`LinkTable.of` and
-:meth:`DeviceTable.of` give their columns to whoever works on whole arrays.
+2 million links take 24 MB as columns, and 1 GB as objects. Small clusters hold tuples of objects;
+:meth:`LinkTable.of` and :meth:`DeviceTable.of` convert these to columns for code that works on whole arrays.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from trine.cluster.names import ChosenNames, EndNames, Lazy
 from trine.cluster.parts import GPU, Device, Link
 
 T = TypeVar("T")
-#: Up to here all objects are made and kept as soon as one is asked for.
+#: Tables of at most this length create and keep all objects on the first access.
 KEPT = 1 << 14
 
 
 class _Made(Lazy[T]):
-    """Items that are made when they are looked at; of short tables all at once, and kept."""
+    """A sequence that creates its items on access; short tables create all at once and keep them."""
 
     @abstractmethod
     def _made(self, index: int) -> T:
-        """A new item."""
+        """Return a new item."""
 
     @cached_property
     def _kept(self) -> tuple[T, ...] | None:
@@ -43,7 +43,7 @@ class _Made(Lazy[T]):
 
 
 class DeviceKind(NamedTuple):
-    """What devices have in common; the fields are those of :class:`Device`."""
+    """Attributes shared by many devices, with the field names of :class:`Device`."""
 
     kind: str
     gpu: str | None
@@ -54,10 +54,10 @@ class DeviceKind(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DeviceTable(_Made[Device]):
-    """``kind``: int32[devices], index into ``kinds``. ``node``: int32[devices], index into ``node_names``, -1: none.
+    """Devices as columns.
 
-    ``layout``: how the machine is made of nodes alike, None where nobody knows.
-    """
+    ``kind``: int32[devices], index into ``kinds``. ``node``: int32[devices], index into ``node_names``, -1: none.
+    ``layout``: the machine's blocks of identical nodes, None if unknown."""
 
     kinds: tuple[DeviceKind, ...]
     kind: Int32
@@ -83,7 +83,7 @@ class DeviceTable(_Made[Device]):
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> DeviceTable:
-        """The columns of any devices."""
+        """Return the columns of any devices."""
         if isinstance(devices, DeviceTable):
             return devices
         kinds: dict[DeviceKind, int] = {}
@@ -99,16 +99,16 @@ class DeviceTable(_Made[Device]):
         )
 
     def where(self, *kinds: str) -> npt.NDArray[np.bool_]:
-        """bool[devices]: which are of one of these kinds."""
+        """Return bool[devices]: whether each device is of one of these kinds."""
         return np.array([what.kind in kinds for what in self.kinds], np.bool_)[self.kind]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LinkTable(_Made[Link]):
-    """``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``.
+    """Links as columns.
 
-    ``numbers``: what links have in common, each a link without name and ends.
-    """
+    ``source``, ``target``: int32[links], devices. ``number``: int32[links], index into ``numbers``.
+    ``numbers``: the distinct link parameters, each a link without name and ends."""
 
     numbers: tuple[Link, ...]
     number: Int32
@@ -124,13 +124,13 @@ class LinkTable(_Made[Link]):
         return self.unnamed(index, self.names[index])
 
     def unnamed(self, index: int, name: str = "") -> Link:
-        """A link without its name: names take longer than all else."""
+        """Return a link without its name: generating the name takes longer than the rest."""
         kind: Link = self.numbers[int(self.number[index])]
         return kind.between(int(self.source[index]), int(self.target[index]), name)
 
     @classmethod
     def of(cls, links: Sequence[Link]) -> LinkTable:
-        """The columns of any links."""
+        """Return the columns of any links."""
         if isinstance(links, LinkTable):
             return links
         names = tuple(link.name for link in links)
@@ -140,10 +140,10 @@ class LinkTable(_Made[Link]):
     def joined(
         cls, devices: Sequence[str], rows: Iterable[tuple[int, int, Link]], names: Sequence[str] | None = None
     ) -> LinkTable:
-        """Links between devices: from, to, and what the link has in common with others.
+        """Return the columns of links given as rows (source, target, link parameters).
 
-        A link without a name, where ``names`` gives none, is named after its ends: ``a->b``, ``a->b#2`` for one
-        parallel to it. ``devices``: their names.
+        A link without a name, in itself and in ``names``, is named after its ends: ``a->b``, or ``a->b#2`` for a
+        parallel one. ``devices``: their names.
         """
         numbers: dict[Link, int] = {}
         known: dict[int, tuple[int, Link]] = {}  # by identity: most rows share their links
@@ -178,11 +178,11 @@ class LinkTable(_Made[Link]):
 
     @cached_property
     def has_media(self) -> bool:
-        """Whether any link says of what kind it is."""
+        """True if any link names its medium."""
         return bool(np.array([bool(numbers.medium) for numbers in self.numbers], np.bool_)[self.number].any())
 
     def of_class(self, *classes: str) -> npt.NDArray[np.bool_]:
-        """bool[links]: which are of one of these classes."""
+        """Return bool[links]: whether each link is of one of these classes."""
         return np.array([numbers.link_class in classes for numbers in self.numbers], np.bool_)[self.number]
 
     @cached_property
@@ -193,12 +193,12 @@ class LinkTable(_Made[Link]):
         return pointers(count), order
 
     def links_from(self, device: int) -> Int64:
-        """int64[...]: the links that start at a device, in order."""
+        """Return int64[...]: the links that start at a device, in order."""
         ptr, order = self.by_source
         return order[ptr[device] : ptr[device + 1]] if device + 1 < len(ptr) else order[:0]
 
     def chosen(self, links: Int64, layout: NodeLayout | None = None) -> LinkTable:
-        """Some of the links, by their numbers, under their names."""
+        """Return the links with these numbers; they keep their names."""
         return LinkTable(
             numbers=self.numbers,
             number=self.number[links],
@@ -210,13 +210,13 @@ class LinkTable(_Made[Link]):
 
 
 def kind_of(device: Device) -> DeviceKind:
-    """What a device has in common with others."""
+    """Return the attributes that a device shares with others."""
     return DeviceKind(device.kind, device.gpu, device.forwards, device.reduces, device.rail)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedDevices:
-    """Devices and links, as objects or as columns, and what is read off them."""
+    """Devices and links, as objects or as columns, and values derived from them."""
 
     name: str
     devices: Sequence[Device]
@@ -234,30 +234,30 @@ class LinkedDevices:
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
-        """Indices of the GPUs, in the order of the devices: the ranks of a job fill them in this order."""
+        """Indices of the GPUs in device order; a job's ranks fill them in this order."""
         return tuple(np.flatnonzero(self.device_table.where(GPU)).tolist())
 
     @property
     def node_of(self) -> npt.NDArray[np.int32]:
-        """int32[devices]: a number of the node (host) that each belongs to; -1: none, such as switches of a fabric."""
+        """int32[devices]: the number of each device's node (host); -1: none, for example switches of a fabric."""
         return self.device_table.node
 
     @property
     def link_names(self) -> Sequence[str]:
-        """Names of the links; those of large machines are made when they are asked for."""
+        """Names of the links; large machines generate them on access."""
         return self.link_table.names
 
     @property
     def device_names(self) -> Sequence[str]:
-        """Names of the devices, likewise."""
+        """Names of the devices; large machines generate them on access."""
         return self.device_table.names
 
     def link_name(self, link: int) -> str:
-        """The name of one link."""
+        """Return the name of one link."""
         return self.link_names[link]
 
     def device_name(self, device: int) -> str:
-        """The name of one device."""
+        """Return the name of one device."""
         return self.device_names[device]
 
     @property
@@ -271,7 +271,7 @@ class LinkedDevices:
         return self.link_table.latency_ps
 
     def links_from(self, device: int) -> tuple[Link, ...]:
-        """The links that start at the device of this index, in order."""
+        """Return the links that start at the device with this index, in order."""
         return tuple(self.links[link] for link in self.link_table.links_from(device).tolist())
 
 
@@ -280,7 +280,7 @@ class Clos:
     """Switches of a fabric, by their device numbers.
 
     One leaf; or leaves joined by ``spines``; or pods of ``per_pod`` leaves, with ``aggregations[pod][a]`` in each and
-    ``cores[a][c]`` above those of number a.
+    ``cores[a][c]`` above aggregation switch a of every pod.
     """
 
     leaves: tuple[int, ...]
@@ -292,11 +292,11 @@ class Clos:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeBlock:
-    """``count`` nodes alike, from node number ``first`` on. ``node``: one of them, its GPUs first.
+    """``count`` identical nodes from node number ``first`` on. ``node``: one of them, its GPUs first.
 
-    Devices of ``node`` are named as in it, and their hosts as what follows the number (``.tray3``, or nothing where the
-    node is one host). ``joined``: its NICs that lead into the fabric. ``first_gpu``, ``first_other``, ``first_link``:
-    numbers in the machine of the first node's.
+    Devices of ``node`` have their names inside the node. Hosts have the part after the node's number (``.tray3``, or an
+    empty string if the node is one host). ``joined``: the NICs that lead to the fabric. ``first_gpu``, ``first_other``,
+    ``first_link``: machine-wide numbers of the first node's first GPU, other device and link.
     """
 
     node: LinkedDevices
@@ -310,7 +310,7 @@ class NodeBlock:
 
     @cached_property
     def _base(self) -> Int64:
-        """int64[devices of the node]: their numbers in the machine, of the block's first node."""
+        """int64[devices of the node]: machine-wide numbers of the devices of the block's first node."""
         gpus = len(self.node.gpus)
         others = np.arange(len(self.node.devices) - gpus) + self.first_other
         return np.concatenate((np.arange(gpus) + self.first_gpu, others))
@@ -321,11 +321,11 @@ class NodeBlock:
         return np.repeat([gpus, len(self.node.devices) - gpus], [gpus, len(self.node.devices) - gpus])
 
     def devices(self, local: npt.NDArray[np.int64], copy: npt.NDArray[np.int64]) -> Int64:
-        """Numbers in the machine of devices of nodes; ``local``: in the node, ``copy``: which node of the block."""
+        """Return machine-wide device numbers; ``local``: device number in the node, ``copy``: node of the block."""
         return self._base[local] + copy * self._stride[local]
 
     def device(self, local: int, copy: int) -> int:
-        """One of :meth:`devices`."""
+        """Return one machine-wide device number (see :meth:`devices`)."""
         return int(self._base[local] + copy * self._stride[local])
 
     @property
@@ -336,9 +336,9 @@ class NodeBlock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeLayout:
-    """Blocks in order; ``clos``: the fabric, None where it has another shape or where there is none.
+    """Blocks in order; ``clos``: the fabric, or None for another shape or no fabric.
 
-    ``fabric_device``, ``fabric_link``: numbers of the fabric's first. ``trimmed``: the fabric has lost links.
+    ``fabric_device``, ``fabric_link``: the fabric's first device and link. ``trimmed``: the fabric has lost links.
     """
 
     blocks: tuple[NodeBlock, ...]
@@ -348,7 +348,7 @@ class NodeLayout:
     trimmed: bool = False
 
     def places(self, devices: npt.NDArray[np.int64]) -> tuple[Int64, Int64, Int64]:
-        """(block, node of the block, device of the node) of devices, int64 each; block -1: a switch of the fabric."""
+        """Return (block, node of the block, device of the node), int64[devices] each; block -1: a fabric switch."""
         starts, widths, owners, shifts = self._segments
         segment = np.searchsorted(starts, devices, side="right") - 1
         copy, local = np.divmod(devices - starts[segment], widths[segment])
@@ -356,7 +356,7 @@ class NodeLayout:
 
     @cached_property
     def _segments(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """Of each run of devices: its start, how many a node, the block (-1: the fabric), the first one in a node."""
+        """Start, devices per node, block (-1: the fabric) and first device in the node, for each run of devices."""
         rows = []
         for number, block in enumerate(self.blocks):
             gpus, devices = len(block.node.gpus), len(block.node.devices)

@@ -1,4 +1,4 @@
-"""Links in tiers, from the GPUs up: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
+"""Tiers of links, from the GPUs up: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from trine.arrays import Int32, Int64
 from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
 
-#: Levels of switches above the GPUs that are told apart.
+#: Maximum number of distinct switch levels above the GPUs.
 MAX_LEVELS = 64
 _NUMBER = re.compile(r"[_-]?\d+$")
-#: Parts of a switch's name that only say which one it is.
+#: Parts of a switch's name that only number it.
 _PLACE = re.compile(r"(rail)?\d+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tiers:
-    """``tier``: int32[links], index into ``names``."""
+    """Tier names, and the tier of each link. ``tier``: int32[links], index into ``names``."""
 
     names: tuple[str, ...]
     tier: Int32
 
 
 def tiers_of(cluster: LinkedDevices) -> Tiers:
-    """Which links do the same: of one class, between the same kinds of device at the same levels, either way."""
+    """Group links into tiers: same class, same kinds of device at the same levels, in either direction."""
     devices, links = cluster.device_table, cluster.link_table
     kind_names = sorted({what.kind for what in devices.kinds})
     kind = np.array([kind_names.index(what.kind) for what in devices.kinds], np.int64)[devices.kind]
@@ -50,7 +50,7 @@ def tiers_of(cluster: LinkedDevices) -> Tiers:
 
 
 def levels_above(devices: DeviceTable, links: LinkTable, chosen: Int64, link_class: str) -> Int64:
-    """int64[devices]: links of one class up from the nearest GPU, between nodes also NIC; MAX_LEVELS: farther."""
+    """Return int64[devices]: links of one class from the nearest GPU (scale-out: GPU or NIC); MAX_LEVELS: farther."""
     level = np.full(len(devices), MAX_LEVELS, np.int64)
     level[devices.where(GPU, NIC) if link_class == SCALE_OUT else devices.where(GPU)] = 0
     source, target = links.source[chosen], links.target[chosen]
@@ -64,7 +64,7 @@ def levels_above(devices: DeviceTable, links: LinkTable, chosen: Int64, link_cla
 
 
 def _tier_name(cluster: LinkedDevices, link: int) -> str:
-    """By what is at the ends of one of its links, that nearer to the GPUs first."""
+    """Return a tier's name from the two ends of one of its links, the end nearer to the GPUs first."""
     links = cluster.link_table
     ends = [int(links.source[link]), int(links.target[link])]
     order = {GPU: 0, NIC: 1}
@@ -74,7 +74,7 @@ def _tier_name(cluster: LinkedDevices, link: int) -> str:
 
 
 def _role(cluster: LinkedDevices, device: int) -> str:
-    """``gpu``, ``nic``, or a name without its numbers: ``leaf`` of ``leaf3``, ``pcie`` of ``node1.pcie0``."""
+    """Return ``gpu``, ``nic``, or a name without numbers: ``leaf`` for ``leaf3``, ``pcie`` for ``node1.pcie0``."""
     what = cluster.devices[device]
     if what.kind in (GPU, NIC):
         return what.kind

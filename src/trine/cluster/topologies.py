@@ -1,7 +1,7 @@
 """Clusters by name: rings, meshes, switches, fat trees and more, from a word and a few sizes.
 
-Bandwidth and latency are those of every link in each direction. Where a path has several links (GPU - switch - GPU, or
-through other GPUs), it costs the latency of each.
+Bandwidth and latency apply to every link in each direction. A path with several links (GPU - switch - GPU, or through
+other GPUs) costs the latency of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_GPUS = 1 << 20
 
 
 def known_topologies() -> tuple[str, ...]:
-    """The names that :func:`build_topology` takes."""
+    """Return the names that :func:`build_topology` takes."""
     return known_texts()
 
 
@@ -41,19 +41,19 @@ def build_topology(
 
     Parameters
     ----------
-    text: a name that :func:`known_topologies` lists, with its sizes: ``ring`` (each GPU joined to the next, the last to
+    text: a name from :func:`known_topologies` with its sizes: ``ring`` (each GPU joined to the next, the last to
         the first), ``switch`` (all on one switch; a path has two links), ``full`` (every pair joined), ``mesh:2x4`` and
-        ``torus:4x4x4`` (a torus also joins the ends of each line), ``tree:4`` (switches of that arity over the GPUs),
-        ``fat-tree:8:2`` (8 GPUs a leaf, oversubscribed 2 to 1), ... ; docs/formats/cluster.md lists all.
+        ``torus:4x4x4`` (a torus also joins the ends of each line), ``tree:4`` (switches with arity 4 above the GPUs),
+        ``fat-tree:8:2`` (8 GPUs per leaf, oversubscribed 2 to 1), ... ; docs/formats/cluster.md lists all.
     bandwidth: of each link and direction, as text with its unit or in whole bytes per second.
     latency: of each link, as text with its unit or in whole picoseconds.
     gpu: name of the GPU model, for its memory size and compute rate.
-    medium: name of the links in the link catalogue, where they are of one kind.
+    medium: name of the links in the link catalogue, if they are of one kind.
 
     Raises
     ------
     SpecError: an unknown name, or sizes that do not match ``num_gpus``.
-    UnitError: a quantity that cannot be read.
+    UnitError: a malformed quantity.
     """
     if not isinstance(text, str):
         raise SpecError(f"must be the name of a topology, got {text!r:.80}", field="topology")
@@ -77,7 +77,7 @@ def build_topology(
 
 
 def implied_gpus(text: str) -> int | None:
-    """How many GPUs the sizes in ``text`` make, None where they leave it open."""
+    """Return the number of GPUs that the sizes in ``text`` imply, or None if they leave it open."""
     kind, _, sizes = text.partition(":")
     return BLUEPRINTS[kind].implied(sizes) if kind in BLUEPRINTS else None
 
@@ -85,8 +85,8 @@ def implied_gpus(text: str) -> int | None:
 def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: int = 1) -> Cluster:
     """Add one host memory, with links of ``bandwidth`` bytes/s both ways to each GPU.
 
-    ``gpus_per_link`` > 1 puts that many GPUs, in order, behind a PCIe switch whose one link to the host they share;
-    every link then has this bandwidth, and each of the two links half of ``latency_ps`` (the upper one rounded up).
+    ``gpus_per_link`` > 1 puts this number of GPUs, in order, behind a PCIe switch with one shared link to the host.
+    Every link then has this bandwidth, and each of the two links half of ``latency_ps`` (the upper one rounded up).
     """
     devices = [*cluster.devices, Device(name="host", kind=HOST)]
     host = len(devices) - 1
@@ -110,7 +110,7 @@ def add_host(cluster: Cluster, bandwidth: int, latency_ps: int, gpus_per_link: i
 
 
 MAX_SIZE = 1 << 20
-#: Pairs of the hybrid cube mesh of DGX-1 with NVLink 2, and how many lanes join each (nvidia-smi topo -m).
+#: Pairs of the hybrid cube mesh of DGX-1 with NVLink 2, and the number of lanes of each (nvidia-smi topo -m).
 CUBE_MESH = (
     (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2),
     (2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
@@ -122,7 +122,7 @@ Row = tuple[int, int, Link]
 
 @dataclass(kw_only=True)
 class TopologyShape:
-    """Devices, GPUs first, and the rows of links. ``grid`` and ``routing`` as in :class:`trine.cluster.Cluster`."""
+    """Devices (GPUs first) and rows of links; ``grid`` and ``routing`` as in :class:`trine.cluster.Cluster`."""
 
     devices: list[Device]
     rows: list[Row] = field(default_factory=list)
@@ -139,7 +139,7 @@ Builder = Callable[[str, int, Link], TopologyShape]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blueprint:
-    """``build`` makes the shape; ``texts``: how it is written; ``implied``: the number of GPUs that sizes fix."""
+    """A topology. ``build``: creates the shape; ``texts``: its notations; ``implied``: GPUs implied by the sizes."""
 
     build: Builder
     texts: tuple[str, ...]
@@ -147,12 +147,12 @@ class Blueprint:
 
 
 def known_texts() -> tuple[str, ...]:
-    """How every blueprint is written."""
+    """Return the notations of all blueprints."""
     return tuple(text for blueprint in BLUEPRINTS.values() for text in blueprint.texts)
 
 
 def shape_of(text: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """The shape that ``text`` names. Raises SpecError: an unknown name, or sizes that do not match."""
+    """Return the shape that ``text`` names. Raise SpecError for an unknown name, or sizes that do not match."""
     kind, colon, sizes = text.partition(":")
     if kind not in BLUEPRINTS or (colon and not sizes):
         raise SpecError(f"unknown topology {text!r}{nearest(kind if sizes else text, known_texts())}")
@@ -160,7 +160,7 @@ def shape_of(text: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 
 def _gpus(count: int, forwards: bool, per_node: int | None = None) -> list[Device]:
-    """GPUs; ``per_node`` of them belong to each node."""
+    """Return ``count`` GPUs, ``per_node`` of them in each node."""
     return [
         Device(name=f"gpu{i}", kind=GPU, forwards=forwards, node=f"node{i // per_node}" if per_node else None)
         for i in range(count)
@@ -168,7 +168,7 @@ def _gpus(count: int, forwards: bool, per_node: int | None = None) -> list[Devic
 
 
 def _plain(pairs: Callable[[int], Iterable[tuple[int, int]]], name: str, forwards: bool = True) -> Builder:
-    """A builder of GPUs joined in pairs, without sizes."""
+    """Return a builder of GPUs joined in pairs, without sizes."""
 
     def build(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
         if sizes:
@@ -187,7 +187,7 @@ def _ring(num_gpus: int) -> list[tuple[int, int]]:
 
 
 def _double_ring(num_gpus: int) -> list[tuple[int, int]]:
-    """Two rings over the same neighbours: twice the links of a ring."""
+    """Return two rings over the same neighbours: twice the links of a ring."""
     return [pair for pair in _ring(num_gpus) for _ in range(2)]
 
 
@@ -207,7 +207,7 @@ def _switch(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 
 def _numbers(kind: str, sizes: str, separator: str = "x") -> tuple[int, ...]:
-    """``4x4x4`` as whole numbers from 1."""
+    """Parse ``4x4x4`` to whole numbers from 1."""
     parts = sizes.split(separator)
     if len(parts) > 8 or not all(
         part.isascii() and part.isdigit() and 1 <= int(part[:8]) <= MAX_SIZE for part in parts
@@ -238,7 +238,7 @@ def _grid_sizes(kind: str, sizes: str, num_gpus: int) -> tuple[int, ...]:
 
 
 def _grid_pairs(sizes: Sequence[int], wrap: bool) -> list[tuple[int, int]]:
-    """Neighbours in a grid, row-major, the last dimension first. A ring of two has one pair of links, not two."""
+    """Return neighbours in a grid, row-major, the last dimension first. A ring of two has one pair of links."""
     check_size(prod(sizes) * sum(size > 1 for size in sizes))
     steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     pairs = []
@@ -256,7 +256,7 @@ def _grid_implied(sizes: str) -> int | None:
 
 
 def _hypercube(num_gpus: int) -> list[tuple[int, int]]:
-    """Two GPUs are joined if their numbers differ in one bit."""
+    """Return the pairs of GPUs whose numbers differ in one bit."""
     if num_gpus & (num_gpus - 1):
         raise SpecError(f"a hypercube has a power of two of GPUs, not {num_gpus}")
     bits = num_gpus.bit_length() - 1
@@ -271,7 +271,7 @@ def _hypercube_mesh(num_gpus: int) -> list[tuple[int, int]]:
 
 
 def _tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """Each level groups ``arity`` devices of the level below under a switch; one that is left over moves up a level."""
+    """Build a tree: each level groups ``arity`` devices of the level below under a switch; a lone one moves up."""
     if sizes and not (sizes.isascii() and sizes.isdigit() and 2 <= int(sizes[:8]) <= MAX_SIZE):
         raise SpecError(f"topology 'tree:{sizes}': the arity of a tree is a whole number from 2")
     shape, number = TopologyShape(devices=_gpus(num_gpus, False)), 0
@@ -301,12 +301,12 @@ def _fabric_builder(devices: Sequence[Device], wire: Link) -> FabricBuilder:
 
 
 def _with_fabric(devices: Sequence[Device], builder: FabricBuilder, rows: Iterable[Row] = ()) -> TopologyShape:
-    """Devices and their wires with the network that was added to them."""
+    """Return devices and their wires together with the added network."""
     return TopologyShape(devices=[*devices, *builder.switches], rows=[*rows, *builder.rows()], routing="d-mod-k")
 
 
 def _fat_tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """``P[:O]`` GPUs a leaf on two levels; ``PxL[:O]`` on three, L leaves a pod. O: oversubscription of every level."""
+    """Build ``P[:O]`` (two levels) or ``PxL[:O]`` (three): P GPUs per leaf, L leaves per pod, oversubscription O."""
     shape, over = sizes.partition(":")[::2]
     levels = _numbers("fat-tree", shape) if shape else ()
     if not 1 <= len(levels) <= 2:
@@ -327,7 +327,7 @@ def _fat_tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 
 def _rail(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """``G``: nodes of G GPUs on a switch each; GPU i of every node on leaf i; as many spines as nodes."""
+    """Build ``G``: nodes with a switch and G GPUs; GPU i of every node is on leaf i; one spine per node."""
     size = _numbers("rail", sizes)[0] if sizes else 8
     if num_gpus % size:
         raise SpecError(f"topology 'rail:{size}': {num_gpus} GPUs do not divide into nodes of {size}")
@@ -359,7 +359,7 @@ def _dragonfly(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 
 def _pcie_tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """``G[xS]``: G GPUs a PCIe switch, S switches a socket, whose host forwards; sockets joined with each other."""
+    """Build ``G[xS]``: G GPUs per PCIe switch, S switches per socket, whose host forwards; all sockets joined."""
     numbers = _numbers("pcie-tree", sizes) if sizes else (2, 2)
     if len(numbers) > 2:
         raise SpecError(
@@ -386,7 +386,7 @@ def _pcie_tree(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 
 def _wafer(sizes: str, num_gpus: int, wire: Link) -> TopologyShape:
-    """A mesh of chips; a host at each end joined to every chip of the first and of the last column."""
+    """Build a mesh of chips with two hosts, joined to every chip of the first and of the last column."""
     shape = _grid("wafer", wrap=False)(sizes, num_gpus, wire)
     if len(shape.grid) != 2:
         raise SpecError(f"topology 'wafer:{sizes}' needs rows and columns, such as 'wafer:4x4'")

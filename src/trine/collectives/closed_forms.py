@@ -1,11 +1,11 @@
-"""How long a collective takes on an uncontended network, in whole picoseconds.
+"""Times of collectives on an uncontended network, in whole picoseconds.
 
-Every pair of ranks that exchanges data has a path of its own with ``latency_ps`` and ``bytes_per_s``; for switches that
-reduce, every rank has one to the switch in each direction. All ranks enter at the same time. The simulated schedules
-give exactly these times. The formulas do not look at the sends of a schedule, only at its sizes and parameters.
+Every pair of ranks that exchanges data has a separate path with ``latency_ps`` and ``bytes_per_s``; with reducing
+switches, every rank has a path to the switch in each direction. All ranks enter at the same time. The simulated
+schedules give exactly these times. The formulas use only a schedule's sizes and parameters, not its sends.
 
-A time is that of *rounds* which follow each other on the critical path: (how many, bytes), each costing one latency and
-the time of its bytes.
+A time is the sum of consecutive *rounds* on the critical path, (number, bytes). Each round costs one latency plus the
+time of its bytes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trine.errors import InputError, nearest
 from trine.units import transfer_ps
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
-#: bytes of a message -> ps until it has arrived
+#: bytes of a message -> ps until its arrival
 MessageTime: TypeAlias = Callable[[int], int]
 
 
 def uncontended_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> int:
-    """Time from the common entry to the end on the last rank, in ps.
+    """Return the time from the common entry to the end on the last rank, in ps.
 
     Raises InputError: the schedule's kind and algorithm have no closed form.
     """
@@ -39,10 +39,10 @@ def uncontended_ps(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> int
 
 
 def critical_rounds(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> Rounds:
-    """(how many rounds, bytes of each) along the critical path; neighbours differ in bytes.
+    """Return (number of rounds, bytes of each) along the critical path; neighbours differ in bytes.
 
-    Bandwidth and latency matter only where paths of different kinds compete: halving-doubling of reduce_scatter and
-    all_gather with a number of ranks that is no power of two.
+    Bandwidth and latency matter only if paths of different kinds compete: halving-doubling of reduce_scatter and
+    all_gather with a number of ranks that is not a power of two.
 
     Raises InputError: the schedule's kind and algorithm have no closed form.
     """
@@ -58,7 +58,7 @@ def critical_rounds(schedule: Schedule, bytes_per_s: int, latency_ps: int) -> Ro
 
 
 def has_closed_form(schedule: Schedule) -> bool:
-    """Whether :func:`uncontended_ps` knows the schedule's kind and algorithm."""
+    """Return whether :func:`uncontended_ps` supports the schedule's kind and algorithm."""
     return (schedule.kind, schedule.algorithm) in _FORMS
 
 
@@ -72,7 +72,7 @@ def _parameter(schedule: Schedule, name: str) -> int:
 
 
 def _ring(schedule: Schedule, time: MessageTime) -> Rounds:
-    """N - 1 rounds, all-reduce twice; half of the channels (of two ranks all) share the link to a neighbour."""
+    """Return N - 1 rounds (all-reduce: twice); half of the channels share a link to a neighbour, all if N = 2."""
     channels = _parameter(schedule, "channels")
     sharing = channels if schedule.num_ranks == 2 else -(-channels // 2)
     hops = schedule.num_ranks - 1
@@ -80,19 +80,19 @@ def _ring(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _chain(schedule: Schedule, time: MessageTime) -> Rounds:
-    """The first chunk needs N - 1 rounds to arrive, each other one follows a round later."""
+    """Return the rounds of a chain: the first chunk takes N - 1 rounds, and each other chunk follows a round later."""
     return ((schedule.num_ranks - 2 + schedule.num_chunks, schedule.chunk_bytes),)
 
 
 def _tree(schedule: Schedule, time: MessageTime) -> Rounds:
-    """As a chain as long as the way of the first chunk: up, down, or up and down."""
+    """Return the rounds of a chain as long as the first chunk's path: up, down, or up and down."""
     height = binary_tree(schedule.num_ranks).height
     stages = 2 * height if schedule.kind == "all_reduce" else height
     return ((stages - 1 + schedule.num_chunks, schedule.chunk_bytes),)
 
 
 def _double_tree(schedule: Schedule, time: MessageTime) -> Rounds:
-    """Both trees have the same height, and no link in common."""
+    """Return the rounds of one of the two trees, which have the same height and share no link."""
     height = two_trees(schedule.num_ranks)[0].height
     return ((2 * height - 1 + _parameter(schedule, "chunks"), schedule.chunk_bytes),)
 
@@ -101,7 +101,7 @@ def _double_tree(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _halving_doubling(schedule: Schedule, time: MessageTime) -> Rounds:
-    """Halving and doubling among P ranks, the whole buffer before and after where there are more."""
+    """Return halving and doubling among P ranks; further ranks add the whole buffer before and after."""
     core = core_size(schedule.num_ranks)
     halves = [(1, (core >> k) * schedule.chunk_bytes) for k in range(1, core.bit_length())]
     whole = [(1, core * schedule.chunk_bytes)] if schedule.num_ranks > core else []
@@ -109,10 +109,10 @@ def _halving_doubling(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
-    """Reduce-scatter or all-gather: the slowest rank, followed through the exchanges of the P ranks of the core.
+    """Return the rounds of the slowest rank in the exchanges of the P core ranks (reduce-scatter or all-gather).
 
     Powers of two take log2 N rounds with 1, 2, ..., N/2 parts. Otherwise ranks beyond the core make messages unequal,
-    and whoever exchanges data goes on when both have.
+    and both ranks of an exchange continue when both messages have arrived.
     """
     num_ranks, part = schedule.num_ranks, schedule.chunk_bytes
     gather = schedule.kind == "all_gather"
@@ -120,7 +120,7 @@ def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
     extra = num_ranks - core
 
     def carried(rank: int, width: int) -> int:
-        """Bytes of the parts of the ``width`` core ranks around ``rank``, and of those that hang on them."""
+        """Return the bytes of the ``width`` core ranks around ``rank`` and of the extra ranks attached to them."""
         first = rank // width * width
         return (width + max(0, min(first + width, extra) - first)) * part
 
@@ -138,20 +138,20 @@ def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _bruck_gather(schedule: Schedule, time: MessageTime) -> Rounds:
-    """1, 2, 4, ... parts, in the last round those that are lacking."""
+    """Return rounds of 1, 2, 4, ... parts, and a last round of the missing parts."""
     n = schedule.num_ranks
     return tuple((1, min(1 << k, n - (1 << k)) * schedule.chunk_bytes) for k in range(log2_ceil(n)))
 
 
 def _bruck_blocks(schedule: Schedule, time: MessageTime) -> Rounds:
-    """In round k the blocks whose way has bit k: about half of them."""
+    """Return rounds k with the blocks whose distance has bit k: about half of all blocks."""
     n = schedule.num_ranks
     blocks = (sum(way >> k & 1 for way in range(n)) for k in range(log2_ceil(n)))
     return tuple((1, number * schedule.chunk_bytes) for number in blocks)
 
 
 def _pat(schedule: Schedule, time: MessageTime) -> Rounds:
-    """At distance d the parts whose last hop has that distance: d, 3d, 5d, ... below N."""
+    """Return rounds at distance d with the parts whose last hop has this distance: d, 3d, 5d, ... below N."""
     n = schedule.num_ranks
     distances = [1 << k for k in range(log2_ceil(n))]
     rounds = [(1, -(-(n - d) // (2 * d)) * schedule.chunk_bytes) for d in distances]
@@ -170,7 +170,7 @@ def _two_shots(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _blocks(schedule: Schedule, time: MessageTime) -> Rounds:
-    """The largest block between two ranks; nothing if there is none."""
+    """Return one round of the largest block between two ranks, or no round if all blocks are empty."""
     n, sizes = schedule.num_ranks, schedule.chunk_sizes or ()
     largest = max(size for i, size in enumerate(sizes) if i // n != i % n)
     return ((1, largest),) if largest else ()
@@ -184,7 +184,7 @@ def _dissemination(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _levels(schedule: Schedule, time: MessageTime) -> Rounds:
-    """One level after the other; a chunk of the inner levels is several chunks of the whole."""
+    """Return the rounds of one level after the other; a chunk of an inner level is several chunks of the whole."""
     assert isinstance(schedule.sends_of, LevelSends)
     groups = schedule.num_ranks // schedule.sends_of.group_size
     each = schedule.num_chunks // schedule.sends_of.group_size if schedule.kind == "all_reduce" else groups
@@ -197,7 +197,7 @@ def _levels(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _level_blocks(schedule: Schedule, time: MessageTime) -> Rounds:
-    """A message to each member of the group with a block for every group, then one to each peer."""
+    """Return a round within the group, with one block per group in each message, and a round between groups."""
     shape = dict(schedule.parameters)["shape"]
     assert isinstance(shape, tuple)
     groups, size = shape
@@ -207,15 +207,15 @@ def _level_blocks(schedule: Schedule, time: MessageTime) -> Rounds:
 
 
 def _nvls_one_way(schedule: Schedule, time: MessageTime) -> Rounds:
-    """A chunk takes one round between the switch and all of a rank's shards, a shard one before or after."""
+    """Return one round per chunk between the switch and all of a rank's shards, and one for a shard before or after."""
     chunk = schedule.num_ranks * schedule.chunk_bytes
     return ((1, schedule.chunk_bytes), (_parameter(schedule, "chunks"), chunk))
 
 
 def _nvls_all_reduce(schedule: Schedule, time: MessageTime) -> Rounds:
-    """Four rounds a chunk: read, sum handed out, written, handed to all; the next chunk follows a round later.
+    """Return four rounds per chunk: read, deliver the sum, write, multicast; the next chunk follows a round later.
 
-    In one round a link carries the chunk that is read (or handed to all) and the shard of another one.
+    In one round a link carries the chunk being read (or multicast) and the shard of another chunk.
     """
     chunks, shard = _parameter(schedule, "chunks"), schedule.chunk_bytes
     chunk = schedule.num_ranks * shard

@@ -1,4 +1,4 @@
-"""The sends of positions as columns, checked, and what they wait for, as pairs of numbers."""
+"""Sends of positions as checked columns, and their dependencies as pairs of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trine.errors import InputError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SendColumns:
-    """Transfers of some positions. ``units``: (transfer, chunk) for each chunk that one carries."""
+    """Transfers of some positions as columns. ``unit_*``: one entry per (transfer, chunk in it)."""
 
     src: Int32
     dst: Int32
@@ -29,7 +29,7 @@ class SendColumns:
 
 
 def columns_of(schedule: Schedule, positions: range) -> SendColumns:
-    """Join the sends of ``positions``, checked. Raises InputError for sends that cannot be."""
+    """Join and check the sends of ``positions``. Raise InputError for invalid sends."""
     if schedule.num_chunks > np.iinfo(np.int32).max:
         raise InputError(f"a schedule cannot have {schedule.num_chunks:,} chunks: take fewer ranks")
     sends: list[Sends] = []
@@ -79,7 +79,7 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
 
 
 def _first_of_message(sends: list[Sends], src: Int32, dst: Int32, step: Int32, channel: Int32) -> Bool:
-    """bool[rows]: whether a row is the first of its transfer."""
+    """Return bool[rows]: whether a row is the first of its transfer."""
     message = np.concatenate([np.arange(len(one.step)) if one.message is None else one.message for one in sends])
     same = np.zeros(len(src), dtype=np.bool_)
     same[1:] = (src[1:] == src[:-1]) & (message[1:] == message[:-1])
@@ -94,14 +94,14 @@ def _check_range(name: str, values: Int32, limit: int) -> None:
         raise InputError(f"in this schedule a send names a {name} outside 0 to {limit - 1}")
 
 
-#: Schedules with more pairs of transfers that wait for each other, or chunks in transfers, than this are refused (a few
-#: GB while they are found).
+#: Maximum numbers of dependencies between transfers, and of chunks in transfers; trine refuses larger schedules (these
+#: need a few GB during the search).
 MAX_EDGES = 100_000_000
 MAX_UNITS = 50_000_000
 
 
 def stable_order(key: Int64) -> Int64:
-    """What ``np.argsort(key, kind="stable")`` gives for keys that are not negative."""
+    """Return ``np.argsort(key, kind="stable")`` for non-negative keys."""
     length = max(1, len(key))
     if int(key.max(initial=0)) < np.iinfo(np.int64).max // length:
         # Sorting (key, position) as one number is several times faster than a stable argsort.
@@ -111,7 +111,7 @@ def stable_order(key: Int64) -> Int64:
 
 
 def joint_key(*columns: npt.NDArray[np.integer]) -> Int64:
-    """One int64 a row that orders rows as the columns do, the first column first."""
+    """Return one int64 per row that sorts rows like the columns, with the first column most significant."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         key = key * (int(column.max(initial=0)) + 1) + column
@@ -119,7 +119,7 @@ def joint_key(*columns: npt.NDArray[np.integer]) -> Int64:
 
 
 def previous_of_same(*columns: npt.NDArray[np.integer]) -> Int64:
-    """For each row the last row before it with the same columns, or -1."""
+    """Return for each row the last row before it with the same columns, or -1."""
     key = joint_key(*columns)
     previous = np.full(len(key), -1, dtype=np.int64)
     if (key[1:] >= key[:-1]).all():
@@ -140,10 +140,10 @@ def received_before(
     arrival_step: Int32,
     arrival_adds: npt.NDArray[np.bool_],
 ) -> tuple[Int64, Int64]:
-    """Pairs (use, arrival): uses of a slot at a step, and what arrived in that slot in earlier steps and matters still.
+    """Return pairs (use, arrival): uses of a slot at a step, and the earlier arrivals in the slot that still matter.
 
-    What was overwritten since does not (its order against what overwrote it is the schedule's affair, and proven by the
-    checker). ``earlier``: for each use, the use before it that has waited for what arrived until then, or -1.
+    Overwritten arrivals do not matter; the schedule orders them against the overwriting one, and the checker proves it.
+    ``earlier``: for each use, the previous use that has already waited for the arrivals up to then, or -1.
     """
     num_steps = int(max(step.max(initial=0), arrival_step.max(initial=0))) + 1
     arrival = arrival_slot * num_steps + arrival_step
@@ -163,7 +163,7 @@ def received_before(
 
 
 def check_edges(count: int) -> None:
-    """Refuse more than MAX_EDGES dependencies before they are built."""
+    """Raise InputError for more than MAX_EDGES dependencies, before they are built."""
     if count > MAX_EDGES:
         raise InputError(
             f"this schedule has {count:,} dependencies between its transfers, more than the {MAX_EDGES:,} that fit "
@@ -172,7 +172,7 @@ def check_edges(count: int) -> None:
 
 
 def check_units(count: int) -> None:
-    """Refuse more than MAX_UNITS chunks in transfers before they are listed."""
+    """Raise InputError for more than MAX_UNITS chunks in transfers, before they are listed."""
     if count > MAX_UNITS:
         raise InputError(
             f"the transfers of this schedule carry {count:,} chunks, more than the {MAX_UNITS:,} that fit into memory: "
@@ -181,7 +181,7 @@ def check_units(count: int) -> None:
 
 
 def csr(rows: Int64, columns: Int64, num_rows: int, num_columns: int) -> tuple[Int64, Int32]:
-    """Compressed rows of the pairs (row, column), each row's columns ascending and without repeats."""
+    """Return the compressed rows of the pairs (row, column); each row's columns are ascending and unique."""
     width = max(1, num_columns)
     pairs = np.sort(rows * width + columns)
     if len(pairs):

@@ -1,13 +1,13 @@
-"""A collective as a library moves it: one flow for each rank and link that its algorithm uses, none faster than it is.
+"""Collectives of a library as flows: one per rank and link of the algorithm, never faster than the library itself.
 
-A library cuts a buffer into many pieces, on many channels, so that all links that its algorithm uses are busy from the
-first moments to the last. So a collective is not simulated piece by piece but as flows that begin and end together: all
-ranks wait for each other, each sends what the algorithm sends over its links, as one message a peer, and all wait
-again. A message may have a limit on its rate, such that alone the collective takes as long as the library needs for it;
-where links are shared it takes longer, as any flow does. How many bytes go where, and what the limits are, is worked
-out by :mod:`trine.collectives.nccl.flow_plans`; here is who sends to whom.
+A library cuts a buffer into many pieces on many channels, so that all links of its algorithm are busy from start to
+end. So trine does not simulate a collective piece by piece but as flows that begin and end together: all ranks
+synchronise, each sends the algorithm's bytes over its links, as one message per peer, and all synchronise again. A
+message may have a rate limit, chosen so that a collective alone takes the library's time; on shared links it takes
+longer, like any flow. :mod:`trine.collectives.nccl.flow_plans` computes the bytes and limits; this module defines the
+senders and receivers.
 
-Chunk 0 of these schedules is what ranks tell each other, without bytes; the other chunks are kinds of messages.
+Chunk 0 of these schedules is the synchronisation between ranks, without bytes; other chunks are kinds of messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, log2_ceil
 
 SIGNAL, INNER, OUTER = range(3)
-#: Ways in which a root matters: everything comes from it, or goes to it.
+#: Roles of a root: all data comes from it, or goes to it.
 FROM_ROOT, TO_ROOT = "from", "to"
 
 #: (position of the receiver, kind of message)
@@ -28,7 +28,7 @@ Flow = tuple[int, int]
 
 
 class FlowShape(Protocol):
-    """Who sends to whom. The properties: see :class:`trine.collectives.schedule.Schedule`."""
+    """Senders and receivers of a collective. For the properties see :class:`trine.collectives.schedule.Schedule`."""
 
     @property
     def symmetry(self) -> tuple[int, ...] | None: ...
@@ -41,8 +41,8 @@ class FlowShape(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """How a library runs a collective of one size. size_bytes, caps: of each kind of message (the first is 0), bytes
-    and bytes/s at most (0: no limit)."""
+    """A library's plan for a collective of one size. size_bytes, caps: bytes and maximum bytes/s (0: no limit) of each
+    kind of message (the first is 0)."""
 
     algorithm: str
     shape: FlowShape
@@ -50,7 +50,7 @@ class FlowPlan:
     caps: tuple[int, ...]
 
     def schedule(self, kind: str, num_ranks: int, size_bytes: int, root: int) -> Schedule:
-        """The schedule of a collective of ``size_bytes``."""
+        """Return the schedule of a collective of ``size_bytes``."""
         return Schedule(
             kind=kind, algorithm=self.algorithm, num_ranks=num_ranks, num_chunks=len(self.size_bytes),
             chunk_bytes=max(self.size_bytes), size_bytes=size_bytes, sends_of=self.shape, root=max(root, 0),
@@ -60,7 +60,7 @@ class FlowPlan:
 
 
 class Message(NamedTuple):
-    """One message between two ranks; ``cap``: bytes/s at most, 0 for no limit."""
+    """One message between two ranks; ``cap``: maximum bytes/s, 0 for no limit."""
 
     size_bytes: int
     software_ps: int
@@ -68,7 +68,7 @@ class Message(NamedTuple):
 
 
 def message_of(size_bytes: int, algorithm: str | FlowPlan | None, software_ps: int) -> Message:
-    """The message that is a send_recv between two ranks, from what is answered for it."""
+    """Return the message of a send_recv between two ranks, from its predicted algorithm or flow plan."""
     if isinstance(algorithm, FlowPlan):
         return Message(algorithm.size_bytes[INNER], software_ps, algorithm.caps[INNER])
     return Message(size_bytes, software_ps, 0)
@@ -76,11 +76,11 @@ def message_of(size_bytes: int, algorithm: str | FlowPlan | None, software_ps: i
 
 @dataclass(frozen=True, slots=True)
 class RegularFlows:
-    """``groups`` domains of ``size`` ranks each, all alike.
+    """Flows of ``groups`` identical domains of ``size`` ranks each.
 
-    inner: within a domain each rank sends to the next (``ring``), or to all others (``direct``). Each sends to the rank
-    of its number in the next domain. strided: position p is in domain p modulo ``groups``, else in p // ``size``.
-    rooted: FROM_ROOT, TO_ROOT or "": then all end together.
+    inner: within a domain each rank sends to the next (``ring``), or to all others (``direct``). Each also sends to the
+    rank with the same number in the next domain. strided: position p is in domain p modulo ``groups``, else in
+    p // ``size``. rooted: FROM_ROOT, TO_ROOT or "" (all ranks end together).
     """
 
     groups: int
@@ -116,26 +116,26 @@ class RegularFlows:
         return _sends(signals, flows, ends_together=not self.rooted)
 
     def place(self, position: int) -> tuple[int, int]:
-        """Domain and number in it."""
+        """Return the domain of a position, and its number in the domain."""
         if self.strided:
             return position % self.groups, position // self.groups
         return position // self.size, position % self.size
 
     def at(self, group: int, member: int) -> int:
-        """The position of a member of a domain."""
+        """Return the position of a member of a domain."""
         return member * self.groups + group if self.strided else group * self.size + member
 
     def _is_used(self, position: int, flow: Flow, root: int) -> bool:
-        """A chain from the root does not come back to it, and one to the root does not leave from it."""
+        """Return whether a flow is needed: a chain from the root does not return to it, one to the root ends there."""
         end = flow[0] if self.rooted == FROM_ROOT else position
         return self.place(end)[0] != self.place(root)[0] if flow[1] == OUTER else end != root
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFlows:
-    """Flows that are listed. rows: of each position; order: positions as the library orders them; rooted as above.
+    """Explicitly listed flows. rows: of each position; order: positions in the library's order; rooted: as above.
 
-    waits: whether all wait for each other before and after; else each message waits for its two ends alone.
+    waits: whether all ranks synchronise before and after; otherwise each message waits only for its two ends.
     """
 
     rows: tuple[tuple[Flow, ...], ...]
@@ -166,7 +166,7 @@ class ListedFlows:
 
 
 class _AloneFlows:
-    """Each message waits for its two ends alone."""
+    """Flows whose messages wait only for their two ends."""
 
     __slots__ = ()
 
@@ -181,7 +181,7 @@ class _AloneFlows:
 
 @dataclass(frozen=True, slots=True)
 class ShiftFlows(_AloneFlows):
-    """Each rank sends to the next ``count`` ranks."""
+    """Flows from each rank to the next ``count`` ranks."""
 
     num_ranks: int
     count: int
@@ -213,7 +213,7 @@ class StarFlows(_AloneFlows):
 
 
 def _sends(signals: Sequence[int], flows: Sequence[Flow], *, ends_together: bool) -> Sends:
-    """Ranks wait for each other by dissemination, send, and wait again."""
+    """Return the sends of a rank: a dissemination barrier, the flows, and another barrier."""
     sends, rounds = SendList(), len(signals)
     sends.each(range(rounds), signals, SIGNAL, reduce=True)
     for channel, (peer, kind) in enumerate(flows, start=1):

@@ -1,9 +1,9 @@
-"""What one position of a collective sends and waits for, without expanding all positions.
+"""Sends and waits of single positions of a collective, without expanding all positions.
 
-What :func:`trine.collectives.expand` says about a position, and no more. Where a schedule states a symmetry
-(``shift_symmetric``, ``symmetry``), it follows from the sends of position 0 and of those that send to it, and every
-other position does the same among positions moved alike. Other schedules (trees, rooted ones, ranks beyond a power of
-two, switches) are expanded once, and positions that do the same are found by comparing them.
+The result agrees with :func:`trine.collectives.expand`. If a schedule states a symmetry
+(``shift_symmetric``, ``symmetry``), the sends of position 0 and of its senders suffice: every other position does the
+same with peers moved by the symmetry. Other schedules (trees, rooted ones, ranks beyond a power of two, switches) are
+expanded once, and a comparison finds the positions with identical behaviour.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Positions = npt.NDArray[np.integer] | Sequence[int]
 
 
 class _Peers(Protocol):
-    """The peers of positions of one structure: int32[positions, roles]."""
+    """A function that returns the peers of positions of one structure: int32[positions, roles]."""
 
     def __call__(self, positions: Int64) -> Int32: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Moved:
-    """Peers of a symmetric schedule: those of position 0, moved."""
+    """Peers of a symmetric schedule: position 0's peers, moved by the symmetry."""
 
     of_first: Int32
     symmetry: tuple[int, ...]
@@ -47,7 +47,7 @@ class _Moved:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Listed:
-    """Peers of each position, listed (CSR)."""
+    """Explicit lists of each position's peers (CSR)."""
 
     ptr: Int64
     peers: Int32
@@ -61,10 +61,10 @@ class _Listed:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LocalStructures:
-    """What all positions of a schedule send and wait for, each distinct structure once.
+    """Sends and waits of all positions of a schedule, each distinct structure once.
 
-    structure_of: int32[ranks and switches], index into ``structures``. structures: that of each, with the peers of the
-    first position that has it; no two have one key. A symmetric schedule of equal chunks has one.
+    structure_of: int32[ranks and switches], index into ``structures``. structures: each with the peers of the first
+    position that has it; their keys are distinct. A symmetric schedule of equal chunks has one.
     """
 
     structure_of: Int32
@@ -72,9 +72,9 @@ class LocalStructures:
     _peers: _Peers
 
     def peers_of(self, positions: Positions) -> Int32:
-        """int32[positions, roles]: the peers of ``positions``, all of one structure, in the order of its ``peers``.
+        """Return int32[positions, roles]: peers of ``positions``, all of one structure, in the order of its ``peers``.
 
-        Raises InputError: a position that the schedule does not have, or positions of several structures.
+        Raises InputError: an unknown position, or positions of several structures.
         """
         rows = np.asarray(positions, dtype=np.int64)
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self.structure_of)):
@@ -85,11 +85,11 @@ class LocalStructures:
 
 
 def rank_sends(schedule: Schedule, position: int) -> RankSends:
-    """What ``position`` (switches follow the ranks) sends and waits for. Arrays are shared between positions.
+    """Return the sends and waits of ``position`` (switches follow the ranks). Arrays are shared between positions.
 
     With ``chunk_sizes`` each call reads all of them; :func:`local_structures` reads them once for all positions.
 
-    Raises InputError: there is no such position; and as :func:`trine.collectives.expand`.
+    Raises InputError: an unknown position; and as :func:`trine.collectives.expand`.
     """
     if not 0 <= position < schedule.num_ranks + schedule.num_switches:
         raise InputError(f"positions are from 0 to {schedule.num_ranks + schedule.num_switches - 1}, got {position}")
@@ -105,9 +105,9 @@ def rank_sends(schedule: Schedule, position: int) -> RankSends:
 
 
 def local_structures(schedule: Schedule) -> LocalStructures:
-    """What every position sends and waits for.
+    """Return the sends and waits of every position.
 
-    With ``chunk_sizes`` positions are told apart by the sizes of their sends too, so that all sends are listed.
+    With ``chunk_sizes`` the sizes of sends also distinguish positions, so that all sends are listed.
 
     Raises InputError: as :func:`trine.collectives.expand`.
     """
@@ -132,7 +132,7 @@ class _Structures:
 
 
 def _structures(schedule: Schedule) -> _Structures:
-    """As expansions, what does not depend on sizes is kept."""
+    """Return the cached part of a schedule that does not depend on sizes, as for expansions."""
     key = without_sizes(schedule)
     if symmetry_of(schedule) is not None:
         return _kept_symmetric(key)
@@ -163,7 +163,7 @@ def _kept_large(schedule: Schedule) -> _Structures:
 
 
 def _compared(schedule: Schedule) -> _Structures:
-    """The distinct ones among the patterns of all positions."""
+    """Return the distinct patterns of all positions."""
     num_positions = schedule.num_ranks + schedule.num_switches
     table = patterns_of(waits_of_all(schedule), num_positions)
     found: dict[bytes, int] = {}
@@ -185,7 +185,7 @@ def _equal_chunks(pattern: SendPattern, chunk_bytes: int) -> RankSends:
 
 
 def _by_kind(pattern: SendPattern, schedule: Schedule) -> RankSends:
-    """Sizes and limits where chunks are kinds of messages."""
+    """Return sends with sizes and limits for schedules whose chunks are kinds of messages."""
     table = np.array([schedule.chunk_sizes, schedule.chunk_caps], np.int64)
     sizes, caps = table[:, pattern.chunk]
     key = pattern.sends.structure_key + b"/" + hashlib.blake2b(table.tobytes(), digest_size=16).digest()
@@ -198,7 +198,7 @@ def _own_sizes(pattern: SendPattern, size_bytes: Int64) -> RankSends:
 
 
 def _by_size(schedule: Schedule, kept: _Structures) -> LocalStructures:
-    """The structures of all positions, told apart by sizes as well."""
+    """Return the structures of all positions, distinguished by sizes as well."""
     num_positions = len(kept.structure_of)
     whole = columns_of(schedule, range(num_positions))
     sizes = transfer_bytes(schedule, whole.chunk, whole.chunk_ranges)

@@ -1,14 +1,14 @@
 """A collective as one operation of its group: all ranks enter, and all end at the same instant, after a given time.
 
-A chain from a root makes every rank behave differently, so that a job with one cannot be folded. As one operation all
-ranks do the same: they wait for each other, each sends its share of the bytes over the links, and they wait again. What
-such a collective takes is a matter of who knows its cost: a message of no bytes takes that time (software before its
-first link), and the bytes of the other messages meet whatever else is on the links at that time. So it ends later than
-given only where the links are busy, or could not carry the bytes in that time.
+A chain from a root makes every rank behave differently, so a job with one cannot be folded. As one operation all ranks
+do the same: they wait for each other, each sends its share of the bytes over the links, and they wait again. The caller
+provides the collective's time. A message of no bytes takes that time (software before its first link), while the bytes
+of the other messages share the links with other traffic. So the collective ends later than given only if the links are
+busy, or cannot carry the bytes in that time.
 
-The shares are those of a ring that carries the buffer once round but for one hop, spread evenly over all hops: N ranks
-send (N - 1) / N of the buffer each. Where the ranks are groups (domains of fast links), each rank of a group sends to
-the next one of its own group, and to the rank of its number in the next group: a ring for each rank of a group.
+The shares are those of a ring that carries the buffer around once, less one hop, spread evenly over all hops: each of N
+ranks sends (N - 1) / N of the buffer. If the ranks form groups (domains of fast links), each rank sends to the next one
+of its group, and to its counterpart in the next group: one ring for each rank of a group.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import MAX_PIPELINE_CHUNKS, SendList, log2_ceil
 from trine.errors import InputError
 
-#: The algorithm of such a collective, in programs and in answers. ``one-operation:4x8:ring`` says the groups, the ranks
-#: of each, and how these send to each other: ``ring`` (to the next) or ``direct`` (to all).
+#: The algorithm's name in programs and answers. ``one-operation:4x8:ring`` gives the number of groups, the ranks of
+#: each, and how these send to each other: ``ring`` (to the next) or ``direct`` (to all).
 ONE_OPERATION = "one-operation"
 _SHAPE = re.compile(rf"{ONE_OPERATION}:(\d+)x(\d+):(ring|direct)")
-#: What the chunks of the schedule are.
+#: Roles of the schedule's chunks.
 _SIGNAL, _TIMER, _INNER, _OUTER = range(4)
 
 
 @dataclass(frozen=True)
 class OneOperationSends:
-    """Ranks wait for each other by dissemination, send, and wait again. ``size``: ranks of a group."""
+    """Sends of a rank: it waits for all others by dissemination, sends, and waits again. ``size``: ranks of a group."""
 
     size: int
     is_direct: bool
@@ -59,20 +59,20 @@ class OneOperationSends:
 
 
 def next_of(position: int | npt.NDArray[np.int64], size: int, num_ranks: int) -> npt.NDArray[np.int64]:
-    """The next rank of the same group of ``size``; in groups of one the next group."""
+    """Return the next rank of the same group of ``size``; in groups of one the next group."""
     if size == 1:
         return np.asarray((position + 1) % num_ranks)
     return np.asarray(position // size * size + (position + 1) % size)
 
 
 def name_of(num_ranks: int, size: int | None = None, inner: str = "ring") -> str:
-    """The algorithm of a group of ``num_ranks`` in groups of ``size`` (None: all in one)."""
+    """Return the algorithm name of ``num_ranks`` ranks in groups of ``size`` (None: all in one)."""
     size = num_ranks if size is None else size
     return f"{ONE_OPERATION}:{num_ranks // size}x{size}:{inner}"
 
 
 def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) -> Schedule:
-    """The schedule of a broadcast as one operation. Raises InputError for another kind or a wrong shape."""
+    """Build the schedule of a broadcast as one operation. Raises InputError for another kind or a wrong shape."""
     found = _SHAPE.fullmatch(algorithm)
     groups, size = (int(found[1]), int(found[2])) if found else (1, num_ranks)
     if kind != "broadcast" or groups * size != num_ranks:
@@ -92,7 +92,7 @@ def one_operation(kind: str, num_ranks: int, size_bytes: int, algorithm: str) ->
 def schedule_of(
     kind: str, num_ranks: int, size_bytes: int, algorithm: str | FlowPlan | Schedule | None, root: int
 ) -> Schedule:
-    """The schedule of a collective of a job: of the registry, one operation, a library's flows, or itself."""
+    """Return a job collective's schedule: from the registry, one operation, a library's flows, or the given one."""
     if isinstance(algorithm, Schedule):
         return algorithm
     if isinstance(algorithm, FlowPlan):
@@ -103,9 +103,9 @@ def schedule_of(
 
 
 def chain_ps(num_ranks: int, size_bytes: int, bytes_per_s: int, latency_ps: int) -> int:
-    """When a chain along the ring ends at its last rank, cut into the number of chunks that is fastest.
+    """Return the end of a chain along the ring at its last rank, with the fastest number of chunks.
 
-    So cut, it never ends earlier with more ranks: each number of chunks takes a round more with each rank more.
+    The result never falls as ranks are added, because each number of chunks needs one more round for each rank more.
     """
     from trine.collectives.closed_forms import uncontended_ps
 
@@ -114,7 +114,7 @@ def chain_ps(num_ranks: int, size_bytes: int, bytes_per_s: int, latency_ps: int)
         return uncontended_ps(schedule, bytes_per_s, latency_ps)
 
     low, high = 1, MAX_PIPELINE_CHUNKS
-    while high - low > 2:  # but for the rounding of chunks to bytes the time falls, then rises
+    while high - low > 2:  # apart from the rounding of chunks to bytes, the time falls, then rises
         third = (high - low) // 3
         left, right = low + third, high - third
         low, high = (low, right) if time_ps(left) <= time_ps(right) else (left, high)

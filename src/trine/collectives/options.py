@@ -1,4 +1,4 @@
-"""One collective as asked for and as answered. Frozen data."""
+"""Request and answer of one collective, as frozen data."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from trine.arguments import named_arguments, option
 from trine.shown import OneLine
 
 AUTO = "auto"
-#: How kernels are launched: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.
+#: Kernel launch: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.
 LAUNCHES = ("process-per-gpu", "single-process", "graph")
-#: ``none``: the bare schedule on the links, without what a library costs.
+#: ``none``: the bare schedule on the links, without library costs.
 PROTOCOLS = ("ll", "ll128", "simple", "none")
 _PLAN_ENDINGS = (".json", ".xml")
 
 
 def is_plan(algorithm: str) -> bool:
-    """Whether an algorithm is the path of an execution plan (MSCCL++, MSCCL)."""
+    """Return whether an algorithm is the path of an execution plan (MSCCL++, MSCCL)."""
     return algorithm.lower().endswith(_PLAN_ENDINGS) or os.sep in algorithm
 
 
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveOptions(OneLine):
-    """How a collective is run. ``auto`` leaves the choice to the library as it would choose.
+    """Options of a collective; ``auto`` leaves the choice to the library.
 
     ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
     ``protocol``: one of PROTOCOLS. ``min_channels``, ``max_channels``: as NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS.
@@ -43,7 +43,7 @@ class CollectiveOptions(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimePart:
-    """A part of a collective's time: ``name`` (``launch``, ``latency``, ``bandwidth``, ...), and why it is so long."""
+    """A part of a collective's time: ``name`` (``launch``, ``latency``, ``bandwidth``, ...) and the reason for it."""
 
     name: str
     time_ps: int
@@ -54,10 +54,10 @@ class TimePart:
 class CollectiveTime(OneLine):
     """The time of one collective of one size; parts add up to ``time_ps``. Ordered by it; ``float()`` is in seconds.
 
-    ``size_bytes``: as asked for; ``sent_bytes``: as nccl-tests rounds it to whole elements a rank. ``low_ps`` and
-    ``high_ps``: the band in which 80 % of measurements are expected. ``channels``: 0 where the notion does not apply.
-    ``bus_factor``: busbw / algbw as nccl-tests defines it. ``evidence``: measured, interpolated, modelled or assumed.
-    ``limit``: the link or resource that bounds it at this size. ``notes``: what was not modelled, one a line.
+    ``size_bytes``: the requested size; ``sent_bytes``: rounded as in nccl-tests to whole elements a rank. ``low_ps``
+    and ``high_ps``: the band that should hold 80 % of measurements. ``channels``: 0 if not applicable. ``bus_factor``:
+    busbw / algbw as nccl-tests defines it. ``evidence``: measured, interpolated, modelled or assumed. ``limit``: the
+    link or resource that bounds it at this size. ``notes``: effects that are not modelled, one a line.
     """
 
     op: str
@@ -77,7 +77,7 @@ class CollectiveTime(OneLine):
     notes: tuple[str, ...] = ()
 
     def __float__(self) -> float:
-        """The time in seconds."""
+        """Return the time in seconds."""
         return self.time_ps / 1e12
 
     def __lt__(self, other: CollectiveTime) -> bool:
@@ -94,10 +94,10 @@ class CollectiveTime(OneLine):
 
     @property
     def algbw_bytes_per_s(self) -> float:
-        """Bytes sent / time, as nccl-tests' algbw."""
+        """Bytes sent / time, like algbw in nccl-tests."""
         return self.sent_bytes * 1e12 / self.time_ps if self.time_ps else 0.0
 
     @property
     def busbw_bytes_per_s(self) -> float:
-        """As nccl-tests' busbw."""
+        """Bus bandwidth, like busbw in nccl-tests."""
         return self.algbw_bytes_per_s * self.bus_factor

@@ -1,4 +1,4 @@
-"""A collective's transfers as packets that queue at every link, as scale-out networks carry them."""
+"""A collective's transfers as packets that queue at every link, like in scale-out networks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks
 from trine.units import PS_PER_S
 
-#: An InfiniBand packet: its largest payload, and its headers with some room (assumed).
+#: An InfiniBand packet: its largest payload, and its headers with some margin (assumed).
 PACKET_BYTES, HEADER_BYTES = 4096, 64
 MAX_PACKET_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PacketRun:
-    """What happened when all ranks entered at 0.
+    """Result of a run that all ranks enter at 0.
 
-    end_ps: when the last transfer ended. bus_bytes_per_s: as nccl-tests counts it, 0 where nothing had to be sent.
-    flow_start_ps, flow_end_ps, flow_alone_ps: int64[transfers], in the order of the expanded schedule: when each could
-    begin (so that waiting for its sender's link counts), when it had arrived, how long it takes on an empty network.
+    end_ps: end of the last transfer. bus_bytes_per_s: as in nccl-tests, 0 without data to send. flow_start_ps,
+    flow_end_ps, flow_alone_ps: int64[transfers], in the order of the expanded schedule: when each may begin (so waiting
+    for its sender's link counts), its arrival, and its duration on an empty network.
     """
 
     end_ps: int
@@ -43,7 +43,7 @@ class PacketRun:
 
     @property
     def flow_ps(self) -> Int64:
-        """How long each transfer took: int64[transfers]."""
+        """Duration of each transfer: int64[transfers]."""
         return self.flow_end_ps - self.flow_start_ps
 
 
@@ -57,18 +57,18 @@ def packet_collective(
 ) -> PacketRun:
     """Simulate every transfer of ``schedule`` packet by packet; all ranks enter at 0.
 
-    A transfer's packets enter the first link of its route one after the other; there and at each further link they
-    queue, first come first served, with those of other transfers (docs/design/gpu-model.md). Queues have no limit, so
-    nothing is dropped and nobody slows down.
+    A transfer's packets enter the first link of its route one after the other. At every link they queue, first come
+    first served, with the packets of other transfers (docs/design/gpu-model.md). Queues have no limit, so packets are
+    never dropped and senders never slow down.
 
     Parameters
     ----------
-    group: the device index of each rank, all of them GPUs. packet_bytes: payload of a packet; header_bytes: beside it.
+    group: the device index of each rank, all of them GPUs. packet_bytes: payload of a packet; header_bytes: extra.
 
     Raises
     ------
     InputError: devices that do not match the schedule, switches that reduce, packets of no size.
-    SpecError: ranks that exchange data and that no route joins.
+    SpecError: no route between ranks that exchange data.
     """
     model = _with_packets(packet_bytes, header_bytes)
     expanded = expand(schedule)
@@ -90,7 +90,7 @@ def _with_packets(packet_bytes: int, header_bytes: int) -> GpuModel:
     if not 0 <= header_bytes <= MAX_PACKET_BYTES:
         raise InputError(f"must be from 0 to {MAX_PACKET_BYTES}, got {header_bytes}", field="header_bytes")
     usual = load_gpu_model("astra3-generic")
-    return replace(  # no kernel runs: the inside makes no difference, and the smallest has the smallest tables
+    return replace(  # no kernel runs: the chip's inside makes no difference, and the smallest has the smallest tables
         usual,
         packet_bytes=packet_bytes,
         packet_header_bytes=header_bytes,
@@ -102,7 +102,7 @@ def _with_packets(packet_bytes: int, header_bytes: int) -> GpuModel:
 
 
 def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
-    """When each transfer has arrived: int64[transfers]."""
+    """Return the arrival of each transfer: int64[transfers]."""
     graph, _ = schedule_graph(expanded, cluster, group)
     carried = np.full(graph.num_tasks, -1, np.int32)
     done = run_gpus(
@@ -117,7 +117,7 @@ def _ends(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], mo
 
 
 def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:
-    """When the last of what each transfer waits for had ended: int64[transfers]."""
+    """Return the latest end among each transfer's dependencies: int64[transfers]."""
     starts = np.zeros(expanded.num_transfers, np.int64)
     waits = np.flatnonzero(np.diff(expanded.predecessor_ptr))
     if len(waits):
@@ -127,7 +127,7 @@ def _starts(expanded: ExpandedSchedule, ends: Int64) -> Int64:
 
 
 def _alone(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], model: GpuModel) -> Int64:
-    """How long each transfer takes by itself: int64[transfers]; equal ones are simulated once."""
+    """Return the duration of each transfer by itself: int64[transfers]; equal ones are simulated once."""
     kinds = np.stack((expanded.src.astype(np.int64), expanded.dst.astype(np.int64), expanded.size_bytes), axis=1)
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     times = [int(_ends(_only(expanded, int(row)), cluster, group, model)[0]) for row in first]
@@ -135,7 +135,7 @@ def _alone(expanded: ExpandedSchedule, cluster: Cluster, group: Sequence[int], m
 
 
 def _only(expanded: ExpandedSchedule, row: int) -> ExpandedSchedule:
-    """One transfer of the schedule, which waits for nothing."""
+    """Return one transfer of the schedule, without dependencies."""
     one = slice(row, row + 1)
     names = ("src", "dst", "step", "chunk", "size_bytes", "reduce", "entry_src", "entry_dst")
     return replace(

@@ -1,4 +1,4 @@
-"""Ask about one collective: a table of sizes, as :func:`collective` answers and ``trine collective`` prints it."""
+"""Times of one collective for a table of sizes, behind :func:`collective` and ``trine collective``."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def collective(
     on_compile: Callable[[], None] | None = None,
     runner: ScheduleRunner = run_schedule,
 ) -> CollectiveResult:
-    """What :func:`trine.simulation.collective.collective` is but for ``fold``, which this package knows nothing of.
+    """Answer like :func:`trine.simulation.collective.collective`, without ``fold``, which is unknown to this package.
 
-    runner: what simulates every message. Raises InputError as there.
+    runner: simulates every message. Raises the same InputError.
     """
     options = options or CollectiveOptions()
     sizes = as_sizes(sizes)
@@ -102,7 +102,7 @@ def collective(
 
 
 def _not_faster(answer: CollectiveResult, before: CollectiveResult) -> CollectiveResult:
-    """``answer``, of a degraded machine, with no row faster than on a better one."""
+    """Return ``answer``, of a degraded machine, with no row faster than on a better one."""
     rows = tuple(map(not_faster, answer.rows, before.rows))
     if rows == answer.rows:
         return answer
@@ -111,7 +111,7 @@ def _not_faster(answer: CollectiveResult, before: CollectiveResult) -> Collectiv
 
 
 def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str]) -> dict[str, Any]:
-    """What an answer says of links, and its notes with a warning of uplinks that carry too much."""
+    """Return an answer's link fields, and its notes with a warning of overloaded uplinks."""
     order, tiers = busiest(cluster, carried)
     names, sizes = map(cluster.link_name, order.tolist()), carried[order].tolist()
     warned = (*(f"warning: {text}" for text in traffic_warnings(cluster, carried)), *notes)
@@ -119,7 +119,7 @@ def _loads(cluster: Cluster, carried: npt.NDArray[np.int64], notes: Sequence[str
 
 
 def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> list[str]:
-    """What the rows say of themselves: the first that was bounded stands for the others."""
+    """Return the rows' notes; the first row with notes stands for the others."""
     stated = [row for row in rows if row.notes]
     notes = [f"at {format_size(stated[0].size_bytes)}: {note}" for note in stated[0].notes] if stated else []
     if len(stated) > 1:
@@ -130,14 +130,14 @@ def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> l
 
 
 def needs_steps(op: str, options: CollectiveOptions, cluster: Cluster) -> bool:
-    """Whether there is no library model of this: another algorithm, bare links, or links that say not what they are."""
+    """Return whether no library model applies: another algorithm, bare links, or links of unknown kind."""
     if op == "all_to_all_v" or is_bare(options, cluster):
         return True
     return options.algorithm not in (AUTO, *LIBRARY_ALGORITHMS.get(op, (options.algorithm,)))
 
 
 def _only_trine_has_it(op: str, asked: Collectives) -> bool:
-    """Whether the library lacks the algorithm on this group, and trine has a schedule of that name."""
+    """Return whether the library lacks the algorithm on this group, but trine has a schedule of that name."""
     algorithm = asked.options.algorithm
     there = (
         {name for name, _ in runnable(asked.topology, asked.library.name, op)} if op in LIBRARY_ALGORITHMS else set()
@@ -146,7 +146,7 @@ def _only_trine_has_it(op: str, asked: Collectives) -> bool:
 
 
 def _refuse_what_does_not_matter(op: str, asked: Collectives, rows: Sequence[CollectiveTime]) -> None:
-    """Options that are right for a library, but make no difference to these answers."""
+    """Refuse options that are valid for the library, but make no difference to these answers."""
     options = asked.options
     in_network = [pair for pair in runnable(asked.topology, asked.library.name, op) if pair[0] in IN_NETWORK]
     if options.nvls is False and not in_network:
@@ -185,7 +185,7 @@ def _message_level(op: str, sizes: Sequence[int], asked: MessageLevelRuns, expla
     )
 
 
-#: With more pairs than this nobody waits for their routes: the loads of direct collectives are left out.
+#: Above this many pairs, computing routes takes too long: link loads of direct collectives are omitted.
 MAX_PAIRS = 20_000
 
 Pair = tuple[int, int, int]
@@ -193,10 +193,10 @@ Item = TypeVar("Item")
 
 
 def link_load(cluster: Cluster, group: Sequence[int], answer: CollectiveTime) -> npt.NDArray[np.int64]:
-    """Bytes over each link: int64[links].
+    """Return the bytes over each link: int64[links].
 
-    For rings those that are spread over all NICs of a domain, and the same sums for trees and for in-network reduction
-    across domains; empty for direct collectives of more than MAX_PAIRS pairs of ranks.
+    The traffic of rings, trees and in-network reduction across domains is spread over all NICs of a domain.
+    The loads are 0 for direct collectives of more than MAX_PAIRS pairs of ranks.
     """
     gpus = [cluster.gpus[rank] for rank in group]
     load = np.zeros(len(cluster.links), np.int64)
@@ -229,7 +229,7 @@ def _pairs(cluster: Cluster, gpus: Sequence[int], answer: CollectiveTime) -> Ite
 
 
 def _rings(cluster: Cluster, domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
-    """``each`` bytes through every GPU; a part of the rings leaves each domain from each of its first GPUs."""
+    """Yield ``each`` bytes through every GPU; the rings leave each domain in equal parts from its first GPUs."""
     for domain in domains:
         m = len(domain)
         if m > 1:
@@ -239,8 +239,8 @@ def _rings(cluster: Cluster, domains: Sequence[Sequence[int]], each: int) -> Ite
 
 
 def _inside(cluster: Cluster, domain: Sequence[int], each: int) -> Iterator[Pair]:
-    """``each`` bytes out of every GPU of a domain: over all its links to others in proportion to their rates, where it
-    has such links (the rings use them all), else to the next GPU.
+    """Yield ``each`` bytes out of every GPU of a domain: over all its direct links in proportion to their rates (the
+    rings use them all), or to the next GPU without direct links.
     """
     members = set(domain)
     for here, there in _around(domain):
@@ -259,7 +259,7 @@ def _inside(cluster: Cluster, domain: Sequence[int], each: int) -> Iterator[Pair
 
 
 def _between(domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
-    """``each`` bytes out of every domain, spread over its first GPUs."""
+    """Yield ``each`` bytes out of every domain, spread over its first GPUs."""
     width = min(map(len, domains))
     if len(domains) > 1:
         for domain, following in _around(domains):
@@ -268,7 +268,7 @@ def _between(domains: Sequence[Sequence[int]], each: int) -> Iterator[Pair]:
 
 
 def _around(items: Sequence[Item]) -> Iterator[tuple[Item, Item]]:
-    """Each with the next one, the last with the first."""
+    """Pair each item with the next one, the last with the first."""
     return zip(items, [*items[1:], items[0]], strict=True)
 
 
@@ -287,7 +287,7 @@ def _direct(gpus: Sequence[int], op: str, size: int) -> Iterator[Pair]:
 
 
 def _multicast(cluster: Cluster, gpus: Sequence[int], size: int) -> Iterator[Pair]:
-    """Each GPU gives the switches all of its buffer and its finished part, and gets as much."""
+    """Yield each GPU's traffic to the switches, its whole buffer and its finished part, and the same back."""
     n = len(gpus)
     for gpu in gpus:
         switches = [link for link in cluster.links_from(gpu) if cluster.devices[link.target].reduces]

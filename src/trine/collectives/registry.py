@@ -1,4 +1,4 @@
-"""Which algorithms a collective has: "kind/name" -> function that makes the schedule."""
+"""Algorithms of each collective: "kind/name" -> function that makes the schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trine.errors import InputError, PlanError, nearest
 from trine.plugins import Registry
 from trine.units import whole_number
 
-#: (number of ranks, payload in bytes, root or -1, keyword-only parameters of its own, all with defaults) -> schedule
+#: (number of ranks, payload in bytes, root or -1, algorithm-specific keyword-only parameters with defaults) -> schedule
 Algorithm = Callable[..., Schedule]
 
 #: The first algorithm of a collective is its default. Another package adds one as an entry point "kind/name".
@@ -61,19 +61,19 @@ ALGORITHMS: Registry[Algorithm] = Registry(
     },
 )
 
-#: Collectives in which one rank is the root: the one that has the data, or gets it.
+#: Collectives with a root: the rank that has the data at the start, or gets it.
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "send_recv"})
 
 _SHAPE = re.compile(r"\d{1,7}(x\d{1,7})+")
 
 
 def known_kinds() -> tuple[str, ...]:
-    """The collectives that have an algorithm."""
+    """Return the collectives that have an algorithm."""
     return tuple(dict.fromkeys(name.partition("/")[0] for name in ALGORITHMS.names()))
 
 
 def known_algorithms(kind: str) -> tuple[str, ...]:
-    """The algorithms of one collective, the default first."""
+    """Return the algorithms of one collective, the default first."""
     return tuple(name.partition("/")[2] for name in ALGORITHMS.names() if name.startswith(f"{kind}/"))
 
 
@@ -92,10 +92,10 @@ def make_schedule(
     kind: one of :func:`known_kinds`.
     num_ranks: size of the group, at least 1.
     size_bytes: payload as nccl-tests counts it: all_gather and gather the output, reduce_scatter and scatter the input,
-        all_to_all what one rank sends, all others the buffer. all_to_all_v: the most that one rank sends.
+        all_to_all the data sent by one rank, all others the buffer. all_to_all_v: the most that one rank sends.
     algorithm: one of :func:`known_algorithms`; None takes the first. It may carry parameters: ``ring:4`` (the first of
         its parameters), ``hierarchical:2x8``, ``hierarchical:2x8:inner=ring``.
-    root: position of the root in the group, -1 for the collectives that have none.
+    root: position of the root in the group, -1 for collectives without a root.
     parameters: the algorithm's keyword-only parameters, such as ``channels=4``.
 
     Raises
@@ -119,7 +119,7 @@ def make_schedule(
 
 
 def known_name(kind: str, algorithm: str | None) -> str:
-    """``kind/name`` of an algorithm, without its parameters; None takes the first.
+    """Return ``kind/name`` of an algorithm, without its parameters; None takes the first.
 
     Raises InputError: unknown kind or algorithm; names the nearest.
     """
@@ -137,13 +137,13 @@ def known_name(kind: str, algorithm: str | None) -> str:
 
 
 def _default(kind: str) -> str:
-    """Name of the first algorithm of ``kind``, and if it has none, a name that is not known."""
+    """Return the first algorithm of ``kind``, or an unknown name if the kind has no algorithm."""
     own = (name for name in ALGORITHMS.built_in if name.startswith(f"{kind}/"))
     return next(own, None) or f"{kind}/{next(iter(known_algorithms(kind)), '')}"
 
 
 def _parameters(name: str, make: Algorithm, text: str, given: dict[str, object]) -> dict[str, object]:
-    """The parameters in ``text``, such as ``2x8:inner=ring``, and those given by keyword."""
+    """Return the parameters in ``text``, such as ``2x8:inner=ring``, and those given by keyword."""
     known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     found = dict(given)
     for i, item in enumerate(text.split(":") if text else ()):
@@ -162,7 +162,7 @@ def _parameters(name: str, make: Algorithm, text: str, given: dict[str, object])
 
 
 def _value(text: str) -> Parameter:
-    """A whole number, a shape such as 2x8, or a word."""
+    """Parse a whole number, a shape such as 2x8, or a word."""
     if (number := whole_number(text)) is not None:
         return number
     if _SHAPE.fullmatch(text):

@@ -1,4 +1,4 @@
-"""The answer about a collective: one row a size, as table, JSON and picture."""
+"""Answer about a collective: one row for each size, as table, JSON and picture."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 from trine.units import format_bandwidth, format_bytes, format_time
 
-#: At most this many links are listed in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
+#: Maximum number of links in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
 MAX_LINKS = 64
-#: Sizes that are explained in words; the JSON explains all.
+#: Maximum number of sizes in the text explanation; the JSON explains all.
 MAX_EXPLAINED = 6
 MAX_TEXT_TIERS = 6
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveResult(Report):
-    """Times of one collective on one group, one row a size.
+    """Times of one collective on one group, one row for each size.
 
-    ``network``: None for the library model, else how links were shared step by step. ``alternatives``: per row, what
-    else the library has, the fastest first. ``crossovers``: (from this many bytes on, algorithm, protocol).
-    ``load``: bytes over each link at the last size, the busiest first; ``tiers``: the busiest link of each tier.
-    ``notes``: what was assumed or not modelled.
+    ``network``: None for the library model, else the sharing model of the step-by-step simulation. ``alternatives``:
+    per row, the library's other candidates, the fastest first. ``crossovers``: (from this many bytes on, algorithm,
+    protocol). ``load``: bytes over each link at the last size, the busiest first; ``tiers``: the busiest link of each
+    tier. ``notes``: assumptions and effects that are not modelled.
     """
 
     SCHEMA: ClassVar[str] = "collective"
@@ -60,7 +60,7 @@ class CollectiveResult(Report):
 
     @property
     def headline(self) -> str:
-        """The collective, where it runs, and the time of its last size."""
+        """The collective, its group, and the time of its last size."""
         last = self.rows[-1]
         return (
             f"{self.op} of {len(self.group):,} ranks on {self.cluster.name}: {len(self.rows)} "
@@ -70,7 +70,7 @@ class CollectiveResult(Report):
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """What the times of the rows rest on, and the numbers of the cluster."""
+        """Evidence behind the times of the rows and the numbers of the cluster."""
         count = len(self.rows)
         kinds = [row.evidence for row in self.rows]
         times = (Evidence(f"{kinds.count(kind)} of {count} times", kind) for kind in dict.fromkeys(kinds))
@@ -162,7 +162,7 @@ class CollectiveResult(Report):
         return {"sizes": partial(draw_sizes, self.rows, title)}
 
     def table(self) -> str:
-        """The table that nccl-tests prints, with the choice, the band and the evidence."""
+        """Return the table that nccl-tests prints, with the choice, the band and the evidence."""
         lines = [
             f"# {self.op} of {len(self.group)} ranks on {self.num_nodes} node{'s' if self.num_nodes > 1 else ''}, "
             f"{self.cluster.name}; {self._how()}",
@@ -184,7 +184,7 @@ class CollectiveResult(Report):
         return "\n".join(lines)
 
     def explain(self) -> str:
-        """Where each microsecond goes, what else there was, and where the choice changes."""
+        """Explain each time by its parts, the alternatives, and the sizes at which the choice changes."""
         lines: list[str] = []
         chosen = _spread(len(self.rows), MAX_EXPLAINED)
         for index in chosen:
@@ -199,7 +199,7 @@ class CollectiveResult(Report):
 
 
 def row_json(row: CollectiveTime) -> Row:
-    """One row: times in us, bandwidths in GB/s (decimal), as nccl-tests prints them."""
+    """Return one row: times in us, bandwidths in GB/s (decimal), as nccl-tests prints them."""
     return {
         "size_bytes": row.size_bytes,
         "sent_bytes": row.sent_bytes,
@@ -221,7 +221,7 @@ def _pair_json(row: CollectiveTime) -> Row:
 
 
 def _link_rows(result: CollectiveResult) -> list[Row]:
-    """Bytes and busy time of each link at the last size."""
+    """Return bytes and busy time of each link at the last size."""
     by_name = {link.name: link for link in result.cluster.links}
     return [
         {"name": name, "bytes": count, "busy_us": count * 1e6 / by_name[name].bytes_per_s}
@@ -230,7 +230,7 @@ def _link_rows(result: CollectiveResult) -> list[Row]:
 
 
 def _tier_rows(result: CollectiveResult) -> list[Row]:
-    """The busiest link of each tier at the last size."""
+    """Return the busiest link of each tier at the last size."""
     return [
         {
             "tier": load.tier,

@@ -23,20 +23,20 @@ from trine.graph.assembler import GraphAssembler, GraphLinks, PlacedAssembler
 from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
 from trine.units import transfer_ps
 
-#: (source device, target device) -> ps that pass before a message from one to the other enters its first link
+#: (source device, target device) -> ps before a message from one to the other enters its first link
 StepCost: TypeAlias = Callable[[int, int], int]
 
-#: Up to here a table of all pairs of ranks is faster than sorting the pairs that occur (4096 ranks: 64 MiB).
+#: Up to this size a table of all pairs of ranks is faster than sorting the used pairs (4096 ranks: 64 MiB).
 MAX_PAIR_TABLE = 4096 * 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MessageTotals:
-    """What happened when all ranks entered at 0, without single messages.
+    """Totals of a run in which all ranks enter at 0, without single messages.
 
-    end_ps: when the last rank was through. rank_end_ps: int64[ranks], when each was; 0 for one that neither sends nor
-    receives. link_bytes: int64[links of the cluster], bytes that crossed each; link_bytes_per_s: their bandwidth.
-    num_messages: transfers, and joins in place of those that are split over several paths.
+    end_ps: end of the last rank. rank_end_ps: int64[ranks], end of each; 0 for a rank that neither sends nor receives.
+    link_bytes: int64[links of the cluster], bytes over each; link_bytes_per_s: their bandwidth. num_messages:
+    transfers, and joins in place of transfers that are split over several paths.
     """
 
     end_ps: int
@@ -47,7 +47,7 @@ class MessageTotals:
 
     @property
     def link_busy_ps(self) -> Int64:
-        """How long each link takes at its full bandwidth to carry what crossed it: int64[links]."""
+        """Busy time of each link, its bytes at full bandwidth: int64[links]."""
         busy = np.zeros(len(self.link_bytes), np.int64)
         used = np.flatnonzero(self.link_bytes)
         kinds = np.stack([self.link_bytes[used], self.link_bytes_per_s[used]])
@@ -58,8 +58,8 @@ class MessageTotals:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ScheduleRun(MessageTotals):
-    """With every message. graph, records: transfers in the order of the expanded schedule (joins in place of those that
-    are split over several paths, whose parts follow at the end).
+    """Totals with every message. graph, records: transfers in the order of the expanded schedule (joins in place of
+    split transfers, with the parts at the end).
     """
 
     graph: TaskGraph
@@ -68,7 +68,7 @@ class ScheduleRun(MessageTotals):
 
 @dataclass(frozen=True, slots=True)
 class DomainSteps:
-    """Software before each message, ps: ``inner_ps``, or ``outer_ps`` where its route crosses a scale-out link."""
+    """Software before each message, ps: ``inner_ps``, or ``outer_ps`` if its route crosses a scale-out link."""
 
     cluster: Cluster
     inner_ps: int
@@ -81,7 +81,7 @@ class DomainSteps:
 
 
 class _PairRoutes(NamedTuple):
-    """Routes that occur: pair p has first[p] to first[p + 1]. share: of its pair's bytes, summed up so far."""
+    """Routes in use: pair p has first[p] to first[p + 1]. share: cumulative share of its pair's bytes."""
 
     links: list[tuple[int, ...]]
     latency_ps: list[int]
@@ -90,7 +90,7 @@ class _PairRoutes(NamedTuple):
 
 
 class MessageOptions(TypedDict):
-    """How the messages of a schedule are simulated: what :func:`run_schedule` takes of the same names."""
+    """Options of a schedule's simulation, with the names in :func:`run_schedule`."""
 
     network: str
     step_ps: int | DomainSteps
@@ -118,8 +118,8 @@ def run_schedule(
     Parameters
     ----------
     group: the device index of each rank, in the order of the schedule's positions.
-    network, engine, progress, on_compile: as of :func:`trine.engine.run`; without a network ``circuit`` where the
-        cluster has circuits, else ``fair``.
+    network, engine, progress, on_compile: as of :func:`trine.engine.run`; network None means ``circuit`` on a cluster
+        with circuits, else ``fair``.
     step_ps: software cost of each message in ps, before it enters its first link: one number, or a function of (source
         device, target device), called once a pair.
     byte_factor: bytes on the wire for each byte of payload (flags of a protocol), at least 1.
@@ -155,7 +155,7 @@ def schedule_graph(
     byte_factor: int | float | Fraction = 1,
     reducing_switches: Sequence[int] = (),
 ) -> tuple[TaskGraph, ExpandedSchedule]:
-    """The transfers of ``schedule`` as a task graph, and as a list; parameters and errors: :func:`run_schedule`."""
+    """Return the transfers of ``schedule`` as a task graph and as a list; arguments as in :func:`run_schedule`."""
     expanded = expand(schedule) if isinstance(schedule, Schedule) else schedule
     devices = _devices(expanded, cluster, group, reducing_switches)
     pairs, pair = _distinct_pairs(expanded.src, expanded.dst, len(devices))
@@ -181,7 +181,7 @@ def schedule_graph(
 
 
 class _TransferColumns(NamedTuple):
-    """Those columns of the task graph that splitting changes."""
+    """Columns of the task graph that splitting changes."""
 
     kind: npt.NDArray[np.int8]
     size_bytes: Int64
@@ -198,7 +198,7 @@ def _devices(
     group: Sequence[int],
     reducing_switches: Sequence[int],
 ) -> list[int]:
-    """The device of each position, checked against the schedule."""
+    """Return the device of each position, checked against the schedule."""
     devices = [*group, *reducing_switches]
     for device in devices:
         if not 0 <= device < len(cluster.devices):
@@ -219,7 +219,7 @@ def _devices(
 
 
 def _distinct_pairs(src: Int32, dst: Int32, num_devices: int) -> tuple[Int64, Int64]:
-    """The pairs (src * devices + dst) that occur, ascending, and for each transfer the index of its own."""
+    """Return the used pairs (src * devices + dst), ascending, and each transfer's index among them."""
     key = src.astype(np.int64) * num_devices + dst
     if num_devices * num_devices > MAX_PAIR_TABLE:
         pairs, pair = np.unique(key, return_inverse=True)
@@ -233,7 +233,7 @@ def _distinct_pairs(src: Int32, dst: Int32, num_devices: int) -> tuple[Int64, In
 
 
 def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | StepCost) -> _PairRoutes:
-    """The routes of each pair of positions, each with the latency of its links and the software before them."""
+    """Return the routes of each pair of positions, each with its link latency plus the software before it."""
     links: list[tuple[int, ...]] = []
     latency_ps: list[int] = []
     share: list[float] = []
@@ -257,7 +257,7 @@ def _routes(cluster: Cluster, devices: list[int], pairs: Int64, step_ps: int | S
 
 
 def wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
-    """Bytes on the wire, rounded up; a factor that is no fraction is taken to the nearest one of up to 1/10000."""
+    """Return bytes on the wire, rounded up; a float factor becomes the nearest fraction of up to 1/10000."""
     exact = Fraction(factor).limit_denominator(10_000)
     if exact < 1:
         raise InputError(f"bytes on the wire must be at least the payload's bytes, got {factor}", field="byte_factor")
@@ -270,9 +270,9 @@ def wire_bytes(size_bytes: Int64, factor: int | float | Fraction) -> Int64:
 
 
 def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: Int64) -> _TransferColumns:
-    """Put a transfer for each path of the transfers ``split`` at the end, and joins in their place."""
+    """Replace the transfers ``split`` by joins, and append one transfer for each of their paths."""
     count = (routes.first[pair[split] + 1] - routes.first[pair[split]]).astype(np.int64)
-    owner = np.repeat(split, count)  # of each part
+    owner = np.repeat(split, count)  # owner of each part
     ends = np.cumsum(count)
     nth = spans(0, count)
     route = routes.first[pair[owner]] + nth
@@ -309,7 +309,7 @@ def _split(columns: _TransferColumns, routes: _PairRoutes, pair: Int64, split: I
 
 
 def _rank_ends(expanded: ExpandedSchedule, end_ps: Int64) -> Int64:
-    """When the last transfer that each rank waits for has ended: int64[ranks]."""
+    """Return the end of the last transfer that each rank waits for: int64[ranks]."""
     ends = np.zeros(len(expanded.completion_ptr) - 1, np.int64)
     busy = np.flatnonzero(np.diff(expanded.completion_ptr))
     if len(busy):
@@ -319,7 +319,7 @@ def _rank_ends(expanded: ExpandedSchedule, end_ps: Int64) -> Int64:
 
 
 def caps_of(schedule: Schedule, chunk: Int32) -> Int64:
-    """int64[transfers]: bytes/s at most of each, by its first chunk; 0 for no limit."""
+    """Return the maximum bytes/s of each transfer, by its first chunk; 0 for no limit: int64[transfers]."""
     if schedule.chunk_caps is None:
         return np.zeros(len(chunk), np.int64)
     return np.array(schedule.chunk_caps, np.int64)[chunk]
@@ -335,8 +335,8 @@ def append_transfers(
 ) -> None:
     """Append the transfers of ``schedule`` among ``ranks``, in the order of the expanded schedule.
 
-    entered: int64[ranks], the task with which each enters; the next task is the one with which it has ended.
-    software_ps: before each message. labels: what the transfers are for.
+    entered: int64[ranks], the task of each rank's entry; the next task is its end. software_ps: before each message.
+    labels: purpose of the transfers.
     """
     transfers = expand(schedule)
     count = transfers.num_transfers
@@ -368,7 +368,7 @@ def append_transfers(
 
 
 def link_bytes(graph: TaskGraph) -> Int64:
-    """Bytes that cross each link in the whole run, those of all flows that a transfer stands for: int64[links]."""
+    """Return the bytes over each link in the whole run, including all flows behind a transfer: int64[links]."""
     transfers = graph.kind == TRANSFER
     per_route = np.zeros(len(graph.route_latency_ps), np.int64)
     np.add.at(per_route, graph.route[transfers], graph.size_bytes[transfers])

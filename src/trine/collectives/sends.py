@@ -1,4 +1,4 @@
-"""Helpers to write schedules: lists of sends, and how many chunks a pipeline is cut into."""
+"""Helpers for schedules: lists of sends, and the number of chunks of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from trine.errors import InputError
 Row = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64] | Sequence[int] | int
 
-#: A pipeline is cut so that it is fastest where latency x bandwidth is this many bytes (1.3 us at 50 GB/s). Below that
-#: it could be cut finer; above, its time grows with the payload at every size.
+#: Number of chunks: the fastest one at a latency x bandwidth of this many bytes (1.3 us at 50 GB/s). Below it, finer
+#: chunks would be faster; above it, the time grows with the payload at every size.
 LATENCY_BYTES = 64 * 1024
-#: ... but into no more chunks than this, and with this many sends of all ranks, so that a simulation stays bounded.
+#: ... with these limits on chunks, and on sends of all ranks, so that a simulation stays bounded.
 MAX_PIPELINE_CHUNKS = 1024
 MAX_PIPELINE_SENDS = 1 << 20
-#: Numbers of channels, chunks or ranks that are asked for are at most this.
+#: Maximum number of channels, chunks or ranks as a parameter.
 MAX_PARAMETER = 1 << 20
 
 
 def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | None = None) -> int:
-    """Number of chunks for a pipeline of ``stages`` stages, or ``chunks`` if that is given.
+    """Return the number of chunks for a pipeline of ``stages`` stages, or ``chunks`` if it is given.
 
-    m chunks take (stages - 1 + m) rounds of latency + size / (m x bandwidth) each, which is least near
-    m = sqrt((stages - 1) x size / (latency x bandwidth)). A pipeline of one stage has one chunk.
+    m chunks take (stages - 1 + m) rounds of latency + size / (m x bandwidth) each. The minimum is near m = sqrt((stages
+    - 1) x size / (latency x bandwidth)). A pipeline of one stage has one chunk.
 
     Raises InputError: ``chunks`` is not positive.
     """
@@ -41,7 +41,7 @@ def pipeline_chunks(size_bytes: int, num_ranks: int, stages: int, chunks: int | 
 
 
 def positive(name: str, value: object) -> int:
-    """``value`` if it is a whole number from 1 to MAX_PARAMETER. Raises InputError otherwise."""
+    """Return ``value`` if it is a whole number from 1 to MAX_PARAMETER, else raise InputError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PARAMETER:
         raise InputError(f"must be a whole number from 1 to {MAX_PARAMETER:,}, got {value!r}", field=name)
     return value
@@ -50,7 +50,7 @@ def positive(name: str, value: object) -> int:
 def cut(
     kind: str, algorithm: str, num_ranks: int, size_bytes: int, num_chunks: int, sends_of: SendsOf, **others: Any
 ) -> Schedule:
-    """The schedule of a payload cut into equal chunks, each rounded up to whole bytes; ``others``: of its fields."""
+    """Build the schedule of a payload in equal chunks, each rounded up to whole bytes; ``others``: further fields."""
     return Schedule(
         kind=kind,
         algorithm=algorithm,
@@ -64,12 +64,12 @@ def cut(
 
 
 def log2_ceil(number: int) -> int:
-    """The least k with 2**k >= number."""
+    """Return the least k with 2**k >= number."""
     return (number - 1).bit_length()
 
 
 class SendList:
-    """Collects the sends of one rank, in order, and joins them to :class:`~trine.collectives.schedule.Sends`."""
+    """Builder of the sends of one rank, in order: a :class:`~trine.collectives.schedule.Sends`."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[npt.NDArray[np.int64], ...]] = []
@@ -79,7 +79,7 @@ class SendList:
     def each(
         self, step: Ints, peer: Ints, chunk: Ints, *, reduce: bool = False, channel: Ints = 0, count: Ints = 1
     ) -> None:
-        """One transfer for each entry; arguments of one number hold for all."""
+        """Add one transfer for each entry; scalar arguments apply to all."""
         given = (np.atleast_1d(np.asarray(c, np.int64)) for c in (step, peer, chunk, channel, count))
         columns = np.broadcast_arrays(*given)
         number = len(columns[0])
@@ -88,7 +88,7 @@ class SendList:
         self._plain = self._plain and bool((columns[4] == 1).all())
 
     def rows(self, step: Row, peer: Row, chunk: Row, *, reduce: Row, channel: Row, count: int, message: Row) -> None:
-        """Entries as they are: those with one number of ``message``, which never falls, are one transfer."""
+        """Add entries unchanged; entries with equal ``message``, which never falls, form one transfer."""
         if len(message):
             wide = np.full(len(chunk), count, np.int64)
             columns = [column.astype(np.int64) for column in (step, peer, chunk, channel)]
@@ -105,7 +105,7 @@ class SendList:
         channel: int = 0,
         count: int = 1,
     ) -> None:
-        """One transfer of all ``parts``: (first chunks, whether the receiver adds them), each of ``count`` chunks."""
+        """Add one transfer of all ``parts``: (first chunks, is added by the receiver), each of ``count`` chunks."""
         number = 0
         for chunks, reduce in parts:
             chunk = np.atleast_1d(np.asarray(chunks, np.int64))
@@ -120,7 +120,7 @@ class SendList:
         self._blocks.append((*columns, np.full(len(message), reduce, np.int64), message))
 
     def build(self) -> Sends:
-        """All sends so far."""
+        """Return the collected sends."""
         if self._blocks:
             columns = [np.concatenate(column) for column in zip(*self._blocks, strict=True)]
         else:

@@ -1,9 +1,9 @@
 """FLOPs and bytes of an operator, forward and backward, from its shapes.
 
-Bytes are what memory must deliver at least: each distinct input read once and each output written once; an operator in
-place reads and writes its tensor. FLOPs of operators that move memory are counted per element (table below): they
-never set its time, and torch.utils.flop_counter counts them as zero. A multiply-add is two FLOPs; additions of
-biases are not counted.
+Bytes are the minimum memory traffic: each distinct input is read once and each output written once; an in-place
+operator reads and writes its tensor. FLOPs of memory-bound operators are counted per element (table below): they never
+set its time, and torch.utils.flop_counter counts them as zero. A multiply-add is two FLOPs; additions of biases are not
+counted.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Cost = tuple[int, int]
 
 
 def elements(tensor: Tensor) -> int:
-    """Number of elements of a tensor."""
+    """Return the number of elements of a tensor."""
     return prod(tensor.shape)
 
 
 def moved(tensors: Sequence[Tensor]) -> int:
-    """Bytes of the distinct tensors among ``tensors``."""
+    """Return the bytes of the distinct tensors among ``tensors``."""
     return sum({t.id: t.size_bytes for t in tensors}.values())
 
 
 def is_gradient(sizes: Resized) -> bool:
-    """Whether the operator computes the gradient of its family."""
+    """Return whether the operator computes the gradient of its family."""
     return is_backward(kind_of(sizes.operator))
 
 
 def conv_tensors(sizes: Resized) -> tuple[Tensor, Tensor, Tensor] | None:
-    """x, weight and y of a convolution or its backward, as far as its tensors tell."""
+    """Return x, weight and y of a convolution or its backward, or None if its tensors do not show them."""
     source = sizes.forward or sizes
     if is_gradient(sizes) and sizes.forward is None:
         return (sizes.inputs[1], sizes.inputs[2], sizes.inputs[0]) if len(sizes.inputs) >= 3 else None
@@ -47,10 +47,10 @@ def conv_tensors(sizes: Resized) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 def conv(sizes: Resized) -> Cost:
-    """x (N, C, *s), weight (out, C/groups, *k), y (N, out, *t): 2 N prod(t) prod(weight.shape) FLOPs forward.
+    """Return the cost: x (N, C, *s), weight (out, C/groups, *k), y (N, out, *t): 2 N prod(t) prod(weight.shape) FLOPs.
 
-    Transposed: 2 N prod(s) prod(weight.shape), weight (C, out/groups, *k). Backward: the same once for the gradient of
-    the weight and once for that of the input, where they are wanted.
+    Transposed: 2 N prod(s) prod(weight.shape), weight (C, out/groups, *k). Backward: the same once for the weight
+    gradient and once for the input gradient, if they are needed.
     """
     found = conv_tensors(sizes)
     if found is None:
@@ -58,7 +58,7 @@ def conv(sizes: Resized) -> Cost:
     x, weight, y = found
     source = sizes.forward or sizes
     moving = x if source.operator.attributes.get("transposed") else y
-    # Channels of a convolution lie right before its spatial dimensions, the batch (if any) before them.
+    # The channels of a convolution come right before its spatial dimensions, the batch (if any) before them.
     channel = len(moving.shape) - len(weight.shape) + 1
     positions = prod(moving.shape[:channel]) * prod(moving.shape[channel + 1 :])
     flops = 2 * positions * elements(weight)
@@ -68,7 +68,7 @@ def conv(sizes: Resized) -> Cost:
 
 
 def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor) -> Cost:
-    """Two products: gradient of the weight (reads dy, x) and of the input (reads dy, weight), as far as wanted."""
+    """Return the cost of the needed gradients: of the weight (reads dy, x) and of the input (reads dy, weight)."""
     with_input, with_weight = wants(sizes, x), wants(sizes, weight)
     num_bytes = 0
     if with_weight:
@@ -79,11 +79,11 @@ def _gradients(sizes: Resized, flops: int, y: Tensor, x: Tensor, weight: Tensor)
 
 
 def wants(sizes: Resized, tensor: Tensor) -> bool:
-    """Whether the gradient of ``tensor`` is computed.
+    """Return whether the gradient of ``tensor`` is computed.
 
-    The attribute ``gradient_of`` says it of an operator that computes one of the two. Else an output of its shape does.
-    Where there is none, a convolution lists its outputs completely; others do not, and then only data that the step is
-    given has no gradient.
+    An operator that computes one of two gradients states it in ``gradient_of``. Otherwise an output of the same shape
+    shows it. Without such an output a convolution with outputs has no gradient, because it lists them all. Other
+    operators may not, so every tensor but the step's input data is assumed to have a gradient.
     """
     one = sizes.operator.attributes.get("gradient_of")
     if one in ("input", "weight"):
@@ -95,7 +95,7 @@ def wants(sizes: Resized, tensor: Tensor) -> bool:
 
 
 def linear(sizes: Resized) -> Cost:
-    """y (..., n) = x (..., m) times a weight of m x n elements: 2 elements(y) m FLOPs; backward up to twice that."""
+    """Return the cost: y (..., n) = x (..., m) times m x n elements: 2 elements(y) m FLOPs; backward up to 2 x that."""
     source = sizes.forward or sizes
     if (is_gradient(sizes) and sizes.forward is None) or not source.outputs:
         return memory(sizes)
@@ -111,18 +111,17 @@ def linear(sizes: Resized) -> Cost:
 
 
 def factors(source: Resized) -> tuple[Tensor, Tensor] | None:
-    """The two factors of a product among its inputs: those after the addend of addmm, baddbmm and their like."""
+    """Return the two factors of a product among its inputs: those after the addend of addmm, baddbmm and similar."""
     name = source.operator.name.rsplit("::", 1)[-1]
     inputs = source.inputs[1:] if name.startswith(("add", "baddbmm")) and len(source.inputs) >= 3 else source.inputs
     return (inputs[0], inputs[1]) if len(inputs) >= 2 and inputs[0].shape else None
 
 
 def attention(sizes: Resized) -> Cost:
-    """q (*b, S, d), k (*b', T, d), v (*b', T, e): scores and their product with v, 2 b S T (d + e) FLOPs.
+    """Return the cost: q (*b, S, d), k (*b', T, d), v (*b', T, e): scores and product with v, 2 b S T (d + e) FLOPs.
 
-    Backward: scores again, and gradients of scores, v, q and k: 2 b S T (3 d + 2 e). Bytes are those of an
-    implementation that keeps the scores on chip (FlashAttention): q, k, v, what is added to the scores (a fourth
-    tensor), output, and their gradients backward.
+    Backward: scores again, and gradients of scores, v, q and k: 2 b S T (3 d + 2 e). Bytes assume that the scores stay
+    on chip (FlashAttention): q, k, v, the addend of the scores (a fourth tensor), output, and their gradients backward.
     """
     source = sizes.forward or sizes
     added: Sequence[Tensor] = ()
@@ -144,7 +143,7 @@ def attention(sizes: Resized) -> Cost:
 
 
 def memory(sizes: Resized) -> Cost:
-    """An operator whose products are not known from its tensors: no FLOPs, all inputs and outputs moved."""
+    """Return the cost of an operator without recognisable products: no FLOPs, all inputs and outputs moved."""
     return 0, moved(sizes.inputs) + moved(sizes.outputs)
 
 
@@ -163,14 +162,14 @@ _FLOPS_PER_ELEMENT = {
     "softmax": (5, 4), "loss": (5, 4), "batch_norm": (7, 11), "layer_norm": (7, 11), "group_norm": (7, 11),
     "optimizer": (1, 1), "embedding": (0, 1),
 }  # fmt: skip
-# FLOPs per element of optimizer operators with several, and how many lists of tensors those that end in "_" take.
+# FLOPs per element of optimizer operators, and the number of tensor lists of those whose name ends in "_".
 _OPTIMIZER_FLOPS = {"lerp": 3, "addcmul": 3, "addcdiv": 3, "adam": 12, "adamw": 12, "sgd": 4}
 _OPTIMIZER_LISTS = {"lerp": 2, "addcmul": 3, "addcdiv": 3, "copy": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an operator has to do: FLOPs (a multiply-add is two) and bytes to and from memory."""
+    """Work of an operator: FLOPs (a multiply-add is two) and bytes to and from memory."""
 
     flops: int
     bytes: int
@@ -185,7 +184,7 @@ def work(operator: Operator, workload: Workload, split: Split | None = None) -> 
 
 
 def work_of(sizes: Resized) -> Work:
-    """Return the FLOPs and bytes of an operator whose tensors are known."""
+    """Return the FLOPs and bytes of an operator with resolved tensors."""
     family = family_of(kind_of(sizes.operator))
     contraction = CONTRACTIONS.get(family)
     if contraction is not None:
@@ -203,7 +202,7 @@ def work_of(sizes: Resized) -> Work:
 
 
 def passes_of(operator: Operator) -> Fraction:
-    """How many times its own bytes an operator moves: its attribute ``passes``, of software that does not fuse it."""
+    """Return the factor on an operator's bytes: its attribute ``passes``, for software that does not fuse it."""
     passes = operator.attributes.get("passes", 1)
     if isinstance(passes, bool) or not isinstance(passes, int | float) or not 0 < passes < math.inf:
         return Fraction(1)
@@ -224,19 +223,19 @@ def _moving(sizes: Resized, family: str) -> Cost:
 
 
 def _scaling(tensors: Sequence[Tensor]) -> int:
-    """Bytes of the tensors that have the batch: an unknown operator's work grows with its data, not its weights."""
+    """Return the bytes of the tensors with a batch: an unknown operator's work grows with its data, not its weights."""
     return moved([tensor for tensor in tensors if tensor.batch_dims])
 
 
 def _embedding(sizes: Resized) -> Cost:
-    """Forward reads the rows that it looks up, not the table; backward adds rows into a gradient of the whole table."""
+    """Return the cost: forward reads the looked-up rows, backward adds rows into a gradient of the whole table."""
     if is_gradient(sizes) or not sizes.outputs or not sizes.inputs:
         return _moving(sizes, "embedding")
     return 0, moved(sizes.inputs[1:]) + 2 * sizes.outputs[0].size_bytes
 
 
 def _optimizer(sizes: Resized) -> Cost:
-    """Foreach and fused operators on lists of tensors; those in place list no outputs."""
+    """Return the cost of foreach and fused operators on lists of tensors; in-place operators list no outputs."""
     name = _base_name(sizes.operator)
     stem = name.strip("_").removeprefix("foreach_").removeprefix("fused_").split(".")[0]
     written: tuple[Tensor, ...] = sizes.outputs
@@ -249,7 +248,7 @@ def _optimizer(sizes: Resized) -> Cost:
 
 
 def _num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
-    """How many equally long lists of tensors a foreach operator was given: 1 or 2 is told apart by repeating shapes."""
+    """Return the number of equally long tensor lists of a foreach operator; repeating shapes tell 2 lists from 1."""
     known = _OPTIMIZER_LISTS.get(stem)
     if known is not None:
         return known
@@ -257,8 +256,8 @@ def _num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
     repeats = len(tensors) % 2 == 0 and all(
         a.shape == b.shape for a, b in zip(tensors[:half], tensors[half:], strict=True)
     )
-    # One list whose halves look alike has its own tensors in both; two lists pair different ones, as operators in
-    # place on weights with gradients do. Roles tell.
+    # A single list with similar halves has the same roles in both. Two lists pair different roles, as in-place
+    # operators on weights with gradients do.
     return 2 if repeats and half and tensors[0].role != tensors[half].role else 1
 
 
@@ -267,7 +266,7 @@ def _base_name(operator: Operator) -> str:
 
 
 def uneven_notes(names: Collection[str]) -> tuple[str, ...]:
-    """A sentence that names operators or layers whose dimensions did not divide; nothing where there are none."""
+    """Return a sentence that names operators or layers with uneven dimensions, or nothing."""
     if not names:
         return ()
     shown = ", ".join(list(names)[:3]) + (", ..." if len(names) > 3 else "")
@@ -275,9 +274,9 @@ def uneven_notes(names: Collection[str]) -> tuple[str, ...]:
 
 
 class Sizing:
-    """Answers, for the operators of one workload, what a split changes and how much work is left.
+    """Sizes and work of one workload's operators under a split.
 
-    ``notes`` names operators whose dimensions did not divide evenly in any split that was asked for.
+    ``notes`` names operators whose dimensions did not divide evenly in any requested split.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -292,7 +291,7 @@ class Sizing:
         return uneven_notes(self._uneven)
 
     def work(self, operator: Operator, split: Split) -> Work:
-        """FLOPs and bytes of ``operator`` under ``split``."""
+        """Return the FLOPs and bytes of ``operator`` under ``split``."""
         key = operator.id, split
         found = self._known.get(key)
         if found is None:
@@ -300,7 +299,7 @@ class Sizing:
         return found
 
     def sizes(self, operator: Operator, split: Split) -> Resized:
-        """The tensors of ``operator`` under ``split``."""
+        """Return the tensors of ``operator`` under ``split``."""
         forward = None if operator.forward_id is None else self._by_id.get(operator.forward_id)
         sizes = resized(operator, self._workload, split, forward)
         if sizes.uneven:
@@ -308,11 +307,11 @@ class Sizing:
         return sizes
 
     def recorded(self, operator: Operator) -> Work:
-        """FLOPs and bytes of ``operator`` in the trace."""
+        """Return the FLOPs and bytes of ``operator`` in the trace."""
         return self.work(operator, self._as_recorded)
 
     def is_as_recorded(self, operator: Operator, split: Split) -> bool:
-        """Whether ``operator`` does under ``split`` what it did in the trace."""
+        """Return whether ``operator`` does the same under ``split`` as in the trace."""
         if operator.phase == OPTIMIZER:
             return split.share == 1
         return split.is_whole and (

@@ -1,13 +1,13 @@
-"""A law of time: non-negative regression of an operator's time on its FLOPs and bytes, with an intercept.
+"""Law of operator times: non-negative regression of time on FLOPs and bytes, with an intercept.
 
-At most three coefficients, so the non-negative least squares problem is solved exactly by trying every subset of them.
-Sums are correctly rounded (math.fsum) and everything else is +, -, *, / and square roots of doubles in a fixed order:
-the coefficients are the same bits on every machine, which a BLAS does not promise.
+With at most three coefficients, the non-negative least squares problem is solved exactly by trying every subset. Sums
+are correctly rounded (math.fsum), and everything else is +, -, *, / and square roots of doubles in a fixed order. So
+the coefficients are bit-identical on every machine, which a BLAS does not promise.
 
-A kind with enough operators of different sizes has a law of its own. Others borrow what belongs to the GPU rather than
-to the kind, the time per byte and the fixed time, from the law of all operators bound by memory, and take their own
-rate from the most efficient operator of the kind. What a less efficient one takes longer is its excess (linear.py).
-The report says how well laws fit: in the trace, and on operators that they were not fitted on.
+A kind with enough operators of different sizes has its own law. Other kinds borrow the GPU's properties, the time per
+byte and the fixed time, from the law of all memory-bound operators, and take their rate from the most efficient
+operator of the kind. The extra time of a less efficient operator is its excess (linear.py). The report shows how well
+laws fit: in the trace, and on operators left out of the fit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from trine.compute.cost import Work
 from trine.compute.kinds import family_of, is_compute_bound
 from trine.shown import OneLine
 
-#: Relative error that a law is taken to have: times whose rounding is coarser than this weigh less in a fit.
+#: Assumed relative error of a law: times with coarser rounding than this have less weight in a fit.
 RELATIVE_ERROR = 0.05
-#: Standard deviation around zero that the fixed part of a law is taken to have before any operator is seen. A kernel's
-#: start, its last partial wave and the few kernels that an operator launches cost up to some tens of microseconds on
-#: any GPU. Without it the intercept of a kind that ran at large sizes alone is an extrapolation by its scatter.
+#: Prior standard deviation of a law's fixed part around zero. A kernel's start, its last partial wave and the few
+#: kernels of one operator cost up to some tens of microseconds on any GPU. Without the prior, the intercept of a kind
+#: that only ran at large sizes is an extrapolation of its scatter.
 FIXED_SPREAD_PS = 30_000_000.0
-# A residual of this many (robust) standard deviations has half the weight of none: Cauchy weights with their usual
-# constant, 95 % efficient where errors are normal.
+# A residual of this many (robust) standard deviations gets half weight: Cauchy weights with their usual constant, 95 %
+# efficient if errors are normal.
 _CAUCHY = 2.385
 _ROUNDS, _SETTLED = 12, 1e-6
 
@@ -45,13 +45,13 @@ class Law:
     fixed_ps: float
 
     def time_ps(self, work: Work) -> float:
-        """Time in picoseconds that the law gives for ``work``."""
+        """Return the law's time for ``work`` in picoseconds."""
         return self.ps_per_flop * work.flops + self.ps_per_byte * work.bytes + self.fixed_ps
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One operator as a fit sees it: what it does, and how long it took."""
+    """One operator in a fit: its work and its time."""
 
     work: Work
     time_ps: int
@@ -60,15 +60,15 @@ class Sample:
 def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_ps: int = 1) -> Law:
     """Fit a law to ``samples``, in relative terms and robustly.
 
-    Residuals are relative to the recorded time (or to resolution_ps / RELATIVE_ERROR if that is more;
-    ``resolution_ps`` is the time step of the trace), and operators far off the law of their kind, such as one for which
-    the library chose another algorithm, weigh less (Cauchy, at most a fixed number of rounds). Times must be positive.
+    Residuals are relative to the recorded time (or to resolution_ps / RELATIVE_ERROR if that is more; ``resolution_ps``
+    is the time step of the trace). Operators far off the law of their kind, such as one with another algorithm from the
+    library, weigh less (Cauchy, at most a fixed number of rounds). Times must be positive.
 
-    ``memory``: the law of operators bound by memory, for kinds bound by arithmetic; only with it has the law a term for
-    FLOPs. At a single batch size FLOPs and bytes of a linear layer are nearly proportional (both to the weight), and
-    its times cannot tell them apart; so a byte is expected to cost what it costs there, give or take as much.
+    ``memory``: the law of memory-bound operators, for compute-bound kinds; the law has a FLOPs term only if it is
+    given. At a single batch size, FLOPs and bytes of a linear layer are nearly proportional (both to the weight), and
+    its times cannot separate them. So the prior for the time per byte is the one in ``memory``, give or take as much.
     """
-    # What is expected of coefficients makes further rows: the fixed part 0, the cost of a byte that of ``memory``.
+    # The priors of the coefficients are further rows: fixed part 0, time per byte as in ``memory``.
     rows = [(float(s.work.flops), float(s.work.bytes), 1.0, float(s.time_ps)) for s in samples]
     sigma = [max(row[3], resolution_ps / RELATIVE_ERROR) for row in rows]
     rows.append((0.0, 0.0, 1.0, 0.0))
@@ -82,7 +82,7 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
     times, spreads, num = table[:, 3].copy(), np.array(sigma), len(samples)
     start = [_typical_rate(columns[0][:num], times[:num]), *[0.0] * (len(columns) - 2), float(times[:num].min())]
     coefficients = _robust(columns, times, spreads, num, start)
-    # No operator takes less than the fixed part. Where the solution breaks that bound, the best one lies on it.
+    # No operator takes less than the fixed part. If the solution breaks that bound, the best one lies on it.
     most = start[-1] + resolution_ps
     if coefficients[-1] > most:
         rest = np.maximum(times - most * columns[-1], 0.0)
@@ -91,7 +91,7 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
 
 
 def _typical_rate(work: Float64, times: Float64) -> float:
-    """The median by time of time per work: half of the time goes to operators that are at least as fast."""
+    """Return the time-weighted median of time per work: operators at least this fast take half of the time."""
     some = work > 0.0
     return _weighted_median(times[some] / work[some], times[some]) if some.any() else 0.0
 
@@ -99,12 +99,12 @@ def _typical_rate(work: Float64, times: Float64) -> float:
 def _robust(
     columns: Sequence[Float64], times: Float64, sigma: Float64, num_samples: int, coefficients: list[float]
 ) -> list[float]:
-    """Non-negative least squares in which samples (the first rows) far off the fit weigh less, round by round.
+    """Solve non-negative least squares, with less weight in each round for samples (the first rows) far off the fit.
 
-    A residual is relative to the larger of recorded and predicted time, so that an operator that does less than its
-    tensors say (a dropout that passes its input on) pulls no harder than one that takes too long. The scatter is that
-    of the samples that make up half of the time: the law has to describe the operators that matter, however many small
-    ones there are. The rounds start from ``coefficients``.
+    A residual is relative to the larger of recorded and predicted time, so an operator that does less than its tensors
+    suggest (a dropout that passes its input on) pulls no harder than one that takes too long. The scatter comes from
+    the samples that make up half of the time, because the law has to describe the operators that matter, however
+    numerous the small ones are. The rounds start from ``coefficients``.
     """
     problem, recorded = _Problem(columns, times), times[:num_samples]
     for _ in range(_ROUNDS):
@@ -112,7 +112,7 @@ def _robust(
         spreads = np.maximum(sigma, predicted)
         spreads[num_samples:] = sigma[num_samples:]
         residuals = np.abs(times - predicted) / spreads
-        # 1.4826 x median absolute residual estimates a standard deviation; floored where a fit is nearly exact.
+        # 1.4826 x median absolute residual estimates a standard deviation; the floor is for nearly exact fits.
         scatter = max(1.4826 * _weighted_median(residuals[:num_samples], recorded), 1e-3)
         ratio = residuals / (_CAUCHY * scatter)
         factor = 1.0 / (1.0 + ratio * ratio)
@@ -124,7 +124,7 @@ def _robust(
 
 
 def _weighted_median(values: Float64, weights: Float64) -> float:
-    """The value up to which half of the weight lies; of equal values in the order given."""
+    """Return the value at which half of the weight is reached; equal values keep the given order."""
     order = np.argsort(values, kind="stable")
     half, total = math.fsum(weights.tolist()) / 2, 0.0
     for i in order.tolist():
@@ -135,14 +135,14 @@ def _weighted_median(values: Float64, weights: Float64) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """Median of at least one value."""
+    """Return the median of at least one value."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 class _Problem:
-    """Minimise sum weight (time - columns . c)^2 over c >= 0, for several choices of weights.
+    """Minimisation of sum weight (time - columns . c)^2 over c >= 0, for several choices of weights.
 
     ``columns``: float64[n] each; ``times``: float64[n].
     """
@@ -155,7 +155,7 @@ class _Problem:
         self._right = [column * times for column in scaled]
 
     def solve(self, weights: Float64) -> list[float]:
-        """Solve on every subset of columns and take the best that has no negative coefficient; of ties the first."""
+        """Solve on every subset of columns; return the first best solution without negative coefficients."""
         product: dict[tuple[int, int], float] = {}
         for (i, j), values in self._pairs.items():
             product[i, j] = product[j, i] = math.fsum((weights * values).tolist())
@@ -193,14 +193,14 @@ def _eliminate(matrix: list[list[float]], right: list[float]) -> list[float] | N
     return solution
 
 
-#: A law of its own needs this many operators of different work: one more than it has coefficients.
+#: Minimum number of operators of different work for a kind's own law: one more than its coefficients.
 MIN_SIZES_COMPUTE, MIN_SIZES_MEMORY = 4, 3
 OWN, POOLED = "own", "pooled"
 
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """Laws of time by kind with their origin, the samples that they were fitted on, and the law of memory alone."""
+    """Laws by kind with their origin, the samples that they were fitted on, and the law of memory alone."""
 
     samples: Mapping[str, tuple[Sample, ...]]
     by_kind: Mapping[str, tuple[Law, str]]
@@ -208,12 +208,12 @@ class Laws:
     resolution_ps: int
 
     def law(self, kind: str) -> Law:
-        """Return the law of ``kind``; that of memory if no operator of the kind took any time."""
+        """Return the law of ``kind``, or the memory law if no operator of the kind took any time."""
         return self.by_kind[kind][0] if kind in self.by_kind else self.memory
 
 
 def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
-    """Fit the laws of all kinds. ``samples``: (kind, sample) in a fixed order; those without time are left out."""
+    """Fit the laws of all kinds. ``samples``: (kind, sample) in a fixed order; those without time are skipped."""
     grouped: dict[str, list[Sample]] = {}
     for kind, sample in samples:
         if sample.time_ps > 0:
@@ -226,7 +226,7 @@ def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
         if num_sizes(members) >= (MIN_SIZES_COMPUTE if with_flops else MIN_SIZES_MEMORY):
             law = fit_law(members, memory if with_flops else None, resolution_ps=resolution_ps)
             if law.ps_per_flop == law.ps_per_byte == 0.0:
-                # All too small to show what a byte costs; at larger sizes it costs at least what it does elsewhere.
+                # All too small to show a time per byte; at larger sizes it is at least that in ``memory``.
                 law = Law(0.0, memory.ps_per_byte, law.fixed_ps)
             by_kind[kind] = law, OWN
         else:
@@ -235,7 +235,7 @@ def fit_laws(samples: Iterable[tuple[str, Sample]], resolution_ps: int) -> Laws:
 
 
 def _memory_law(groups: Mapping[str, tuple[Sample, ...]], resolution_ps: int) -> Law:
-    """The law of all known operators bound by memory; where they are too few, memory costs nothing by itself."""
+    """Return the law of all known memory-bound operators; with too few of them, memory costs nothing by itself."""
     known = [kind for kind in groups if not is_compute_bound(kind) and family_of(kind) not in ("other", "view")]
     members = [s for kind in known for s in groups[kind] if s.work.bytes]
     if num_sizes(members) < MIN_SIZES_MEMORY:
@@ -244,7 +244,7 @@ def _memory_law(groups: Mapping[str, tuple[Sample, ...]], resolution_ps: int) ->
 
 
 def _borrowed(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
-    """The law of memory with the rate of the most efficient sample, per FLOP if ``with_flops``, else per byte."""
+    """Return the memory law with the rate of the most efficient sample, per FLOP if ``with_flops``, else per byte."""
     if with_flops:
         rates = [(s.time_ps - memory.time_ps(s.work)) / s.work.flops for s in samples if s.work.flops]
         return Law(min((rate for rate in rates if rate > 0.0), default=0.0), memory.ps_per_byte, memory.fixed_ps)
@@ -253,13 +253,13 @@ def _borrowed(samples: Sequence[Sample], memory: Law, with_flops: bool) -> Law:
 
 
 def num_sizes(samples: Sequence[Sample]) -> int:
-    """How many samples do different work."""
+    """Count the samples of different work."""
     return len({sample.work for sample in samples})
 
 
 @dataclass(frozen=True, slots=True)
 class KindFit:
-    """The law of one kind, and its relative errors |law / recorded - 1| (None where there is no other to leave out).
+    """The law of one kind, and its relative errors |law / recorded - 1| (left out: None for pooled laws).
 
     ``origin``: 'own' or 'pooled'. ``num_sizes``: operators of different work among ``num_operators``.
     """
@@ -277,13 +277,13 @@ class KindFit:
 
 @dataclass(frozen=True, slots=True)
 class FitReport(OneLine):
-    """One row a kind, in alphabetical order, and the time step of the trace (of several: the coarsest)."""
+    """One row for each kind, in alphabetical order, and the time step of the trace (of several: the coarsest)."""
 
     kinds: tuple[KindFit, ...]
     resolution_ps: int
 
     def text(self) -> str:
-        """A table for people: coefficients as rates, errors in percent of the recorded time, median and largest."""
+        """Return a text table: coefficients as rates, errors in percent of the recorded time, median and largest."""
         lines = [
             f"{'kind':<28}{'ops':>5}{'sizes':>6}  {'law':<7}{'TFLOP/s':>9}{'GB/s':>9}{'fixed us':>9}"
             f"{'error %: med':>14}{'max':>7}{'left out: med':>15}{'max':>7}"
@@ -299,12 +299,12 @@ class FitReport(OneLine):
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data: ps per FLOP, ps per byte, ps; errors as fractions of the recorded time."""
+        """Return the rows as plain data: ps per FLOP, ps per byte, ps; errors as fractions of the recorded time."""
         return {"resolution_ps": self.resolution_ps, "kinds": [asdict(row) for row in self.kinds]}
 
 
 def _rate(ps_per_unit: float, factor: float) -> str:
-    """Units per picosecond times ``factor``: 1 / (ps per FLOP) is TFLOP/s, 1000 / (ps per byte) is GB/s."""
+    """Format units per picosecond times ``factor``: 1 / (ps per FLOP) is TFLOP/s, 1000 / (ps per byte) is GB/s."""
     return f"{factor / ps_per_unit:,.1f}" if ps_per_unit > 0.0 else "-"
 
 
@@ -333,7 +333,7 @@ def _error(law: Law, sample: Sample) -> float:
 
 
 def _left_out(laws: Laws, kind: str) -> list[float]:
-    """Errors of a law on each sample when fitted on the others of the kind."""
+    """Return the law's leave-one-out errors: on each sample when fitted on the kind's other samples."""
     samples, memory = laws.samples[kind], laws.memory if is_compute_bound(kind) else None
     errors = []
     for i, sample in enumerate(samples):

@@ -1,21 +1,21 @@
 """Li's model, extended to training and anchored at the trace.
 
 Li et al. ("Path forward beyond simulators: fast and accurate GPU execution time prediction for DNN workloads", MICRO
-2023) regress the time of a kind of layer on its size; TrioSim (section 4.4) uses that to scale a trace to other batch
-sizes. Here each kind of operator, forward, backward or optimizer, has a law (FLOPs, bytes, intercept; law.py), and an
-operator's prediction starts from its own recorded time, so that at the recorded size it is exactly that.
+2023) regress the time of a kind of layer on its size; TrioSim (section 4.4) uses this to scale a trace to other batch
+sizes. Here each kind of operator, forward, backward or optimizer, has a law (FLOPs, bytes, intercept; law.py). An
+operator's prediction starts from its own recorded time, which it reproduces exactly at the recorded size.
 
 With m0 and m the law at the recorded and at the new size, x = m / m0, and r = recorded - m0 the operator's excess over
 its law:
 
-- r <= 0: recorded x. It is more efficient than its kind, and stays so.
-- r > 0: (recorded - e) x + e sqrt(x), with e = min(r, max(m0 / 4, 30 us)). An operator can be above its law because of
-  what it is (a shape that suits the GPU badly), which scales; or because of what happened at this size (a fixed cost,
-  an algorithm that the library need not choose at another), which does not. Fixed costs are tens of microseconds and
-  algorithms differ by tens of percent: so much of the excess, e, may be of the second sort, and for it the geometric
-  mean of "scales" and "does not" is taken.
+- r <= 0: recorded x. The operator is more efficient than its kind, and stays so.
+- r > 0: (recorded - e) x + e sqrt(x), with e = min(r, max(m0 / 4, 30 us)). An operator can exceed its law for two
+    reasons. Its shape may suit the GPU badly, an effect that scales. Or the recorded size had a fixed cost, or an
+    algorithm that the library need not choose at another size; this does not scale. Fixed costs are tens of
+    microseconds and algorithms differ by tens of percent, so an excess of up to e may be of the second sort. Its factor
+    is the geometric mean of "scales" and "does not".
 
-Both are at most proportional to the law, increase with the work, and never gain efficiency by making it smaller.
+Both are at most proportional to the law, increase with the work, and never become more efficient with less work.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from trine.compute.resize import Split
 from trine.errors import InputError
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 
-# How much of its law's time an operator can lose to the choice of algorithm: 12 % and 31 % were seen
-# (docs/background/operator-time.md, with what other shares would give).
+# Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
+# (docs/background/operator-time.md, with the results of other shares).
 _ALGORITHM_SHARE = 0.25
 
 
 def anchored(law: Law, before: Work, recorded_ps: int, after: Work) -> int:
-    """Picoseconds, rounded up, that an operator takes for ``after`` if it took ``recorded_ps`` for ``before``."""
+    """Return ps, rounded up, for the work ``after`` of an operator that took ``recorded_ps`` for ``before``."""
     m0, m = law.time_ps(before), law.time_ps(after)
     if m0 <= 0.0:
         return recorded_ps
     ratio = m / m0
     excess = min(max(recorded_ps - m0, 0.0), max(_ALGORITHM_SHARE * m0, FIXED_SPREAD_PS))
     time = (recorded_ps - excess) * ratio + excess * math.sqrt(ratio)
-    # The doubles' own rounding error must not be rounded up to a picosecond.
+    # The doubles' rounding error must not be rounded up to a picosecond.
     return math.ceil(time * (1.0 - 2.0**-50))
 
 
@@ -77,15 +77,15 @@ class LinearTimes:
         return self._laws
 
     def fit_report(self) -> FitReport:
-        """How well the laws fit."""
+        """Return the fit quality of the laws."""
         return report(self.laws)
 
     def fixed_ps(self, operator: Operator) -> float:
-        """The part of an operator's time that its law does not ascribe to work."""
+        """Return the part of an operator's time that its law does not attribute to work."""
         return self.laws.law(kind_of(operator)).fixed_ps
 
     def time(self, operator: Operator, split: Split) -> tuple[int, str]:
-        """Picoseconds and evidence at sizes that are not the trace's."""
+        """Return picoseconds and evidence at sizes other than the trace's."""
         if operator.gpu_time_ps == 0:
             return 0, "modelled"
         anchor_work, anchor_ps = self._sizing.recorded(operator), operator.gpu_time_ps
@@ -94,13 +94,13 @@ class LinearTimes:
             found = _between(points, split.batch)
             if found is not None:
                 return found
-            # Beyond what was measured the nearest measurement is the anchor.
+            # Outside the measured range the nearest measurement is the anchor.
             _, anchor_ps, anchor_work = points[0] if split.batch < points[0][0] else points[-1]
         after = self._sizing.work(operator, split)
         return anchored(self.laws.law(kind_of(operator)), anchor_work, anchor_ps, after), "modelled"
 
     def _points(self, operator: Operator) -> list[tuple[int, int, Work]]:
-        """Batch, time and work of the operator's measurements in ascending order of batch, its own among them."""
+        """Return batch, time and work of the operator's measurements, its recorded one included, in order of batch."""
         known = self._measured.get(self._signatures.get(operator.id, ""), {})
         points = {batch: (batch, p.time_ps, Work(p.flops, p.bytes)) for batch, p in known.items()}
         own = self._workload.batch
@@ -118,7 +118,7 @@ def _check_gpu(calibrated: str | None, traced: str | None) -> None:
 
 
 def _between(points: Sequence[tuple[int, int, Work]], batch: int) -> tuple[int, str] | None:
-    """The measured time at ``batch``, or on the line between its neighbours, rounded up; None outside of all."""
+    """Return the time measured at ``batch`` or interpolated linearly, rounded up; None outside the measured range."""
     for (low, low_ps, _), (high, high_ps, _) in pairwise(points):
         if low < batch < high:
             return low_ps - (low_ps - high_ps) * (batch - low) // (high - low), "interpolated"

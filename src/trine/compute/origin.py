@@ -1,4 +1,4 @@
-"""On what a trace's times were recorded: a GPU that it names, one that the user names, or no GPU at all."""
+"""The GPU of a trace's times: named by the trace, named by the user, or no GPU at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def known_gpu(name: str | None) -> GpuSpec | None:
-    """The preset of this name; None for a GPU without one."""
+    """Return the preset of this name, or None for a GPU without one."""
     try:
         return None if name is None else load_gpu(name)
     except InputError:
@@ -23,22 +23,22 @@ def known_gpu(name: str | None) -> GpuSpec | None:
 
 
 def short_name(name: str) -> str:
-    """What one GPU model is always called, whichever name was given: trine's, or the given one without a data sheet."""
+    """Return the canonical name of a GPU model: trine's name, or lower-case ``name`` if it has no data sheet."""
     spec = known_gpu(name)
     return " ".join(name.lower().split()) if spec is None else spec.name
 
 
 def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:
-    """Why the times of this trace are refused, and what to do instead. ``gpu``: the one asked for, or the machine's."""
+    """Explain why this trace's times are refused, and the alternative. ``gpu``: the requested or the machine's GPU."""
     how = "--compute roofline --gpu NAME predicts" if gpu is None else f"--compute roofline predicts for the {gpu}"
     where = workload.metadata.get(RECORDED_ON, "a CPU or on meta tensors (no kernel ran on a GPU)")
     return f"the trace {workload.name[:60]!r} was recorded on {where}, so its times are no GPU's: {how} from its shapes"
 
 
 def recorded_on(workload: Workload, name: str) -> Workload:
-    """The workload as recorded on the GPU ``name``, where the trace does not say or names one without a data sheet.
+    """Return the workload as recorded on the GPU ``name``, if the trace names no GPU or one without a data sheet.
 
-    Raises InputError for an unknown name, and where the trace says something else.
+    Raises InputError for an unknown name, and if the trace names another GPU or has no GPU times.
     """
     spec, said = load_gpu(name), known_gpu(workload.gpu)
     if said is not None and said.name != spec.name:
@@ -53,9 +53,9 @@ def recorded_on(workload: Workload, name: str) -> Workload:
 
 
 def one_gpu(workloads: Sequence[Workload]) -> str | None:
-    """The GPU of all these traces; None where none names one.
+    """Return the GPU of all these traces, or None if they name none.
 
-    Raises InputError for different GPUs, and where some traces name theirs and some do not.
+    Raises InputError for different GPUs, and if only some of the traces name theirs.
     """
     named: dict[str, str] = {}
     for workload in workloads:

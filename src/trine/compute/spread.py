@@ -1,8 +1,8 @@
-"""GPUs of one kind differ in speed, and a step waits for the slowest of its GPUs.
+"""Speed differences between GPUs of one model; a step waits for the slowest of its GPUs.
 
-Tables hold what one GPU took: an average one. Ranks that wait for each other in every layer, stage or step are as fast
-as the slowest of them, so that operators of ``n`` GPUs take longer by the expected largest of ``n`` normal numbers
-(:func:`slowest_of`). All ranks take the same longer time, so ranks that behave alike go on doing so.
+Tables hold the times of an average GPU. Ranks that wait for each other in every layer, stage or step are as fast as the
+slowest of them, so operators on ``n`` GPUs slow down by the expected maximum of ``n`` normal numbers
+(:func:`slowest_of`). The slowdown is the same for all ranks, so ranks that are alike stay alike.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from trine.compute.resize import Split
     from trine.graph.workload import Operator
 
-#: Standard deviation of the speed of GPUs of one kind, as a part of one. Sinha et al., Not All GPUs Are Created Equal
-#: (SC 2022, arXiv 2208.11035): 8 % of variation on average within each of five systems with GPUs of one kind, taken as
-#: the range between the whiskers of a box plot, 5.4 standard deviations of a normal distribution.
+#: Standard deviation of the speed of GPUs of one model, relative to their mean. Sinha et al., Not All GPUs Are Created
+#: Equal (SC 2022, arXiv 2208.11035): 8 % of variation on average within each of five systems with GPUs of one model,
+#: read as the whisker range of a box plot, 5.4 standard deviations of a normal distribution.
 GPU_SPREAD = 0.0148
 SPREAD_SOURCE = "standard deviation 1.48 % of GPUs of one model: Sinha et al., SC 2022, arXiv 2208.11035"
-#: A normal distribution with a larger one would have GPUs of no speed at all.
+#: A normal distribution with a larger deviation would include GPUs of zero speed.
 MOST_SPREAD = 0.25
 
 
 def checked_spread(spread: float) -> float:
-    """Raise InputError for what is no standard deviation from 0 to MOST_SPREAD."""
+    """Raise InputError unless ``spread`` is a standard deviation from 0 to MOST_SPREAD."""
     if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
         raise InputError(f"is from 0 to {MOST_SPREAD:.0%} of the average speed, got {spread!r}", field="gpu_spread")
     return float(spread)
@@ -40,8 +40,7 @@ def checked_spread(spread: float) -> float:
 
 @cache
 def slowest_of(gpus: int, spread: float) -> float:
-    """By how much the slowest of ``gpus`` is expected to be slower than their average, as a part of one: ``spread``
-    times the expected largest of so many standard normal numbers (to a millionth)."""
+    """Return the slowest GPU's relative slowdown: ``spread`` x the expected maximum of ``gpus`` normals (to 1e-6)."""
     x = np.linspace(-8.0, 8.0, 4001)
     density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     width = x[1] - x[0]
@@ -50,7 +49,7 @@ def slowest_of(gpus: int, spread: float) -> float:
 
 
 class WrappedModel:
-    """A compute model that answers as ``model`` does; subclasses change its times."""
+    """A compute model that forwards to ``model``; subclasses change its times."""
 
     def __init__(self, model: ComputeModel) -> None:
         self._model = model
@@ -65,13 +64,13 @@ class WrappedModel:
 
 
 class OnSlowestGpu(WrappedModel):
-    """A compute model whose operators take as long as on the slowest of several GPUs: ``longer`` times more."""
+    """A compute model with operator times of the slowest of several GPUs: larger by the fraction ``longer``."""
 
     def __init__(self, model: ComputeModel, longer: float) -> None:
         super().__init__(model)
         self._factor = 1.0 + longer
 
     def duration(self, operator: Operator, split: Split) -> Duration:
-        """As the model says, longer; what is exact on one GPU rests on the same."""
+        """Return the model's time, lengthened, with the same evidence."""
         found = self._model.duration(operator, split)
         return Duration(round(found.ps * self._factor), found.evidence)

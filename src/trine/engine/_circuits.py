@@ -1,8 +1,8 @@
-"""The life of a transfer over a circuit, and of circuits; the readable form is circuits.py.
+"""Life of circuits, and of transfers over them, compiled; the readable form is circuits.py.
 
-A transfer arrives (the latency of its route is over), asks for a circuit, stands in line on it, waits for room at its
-receiver, sends, and leaves. A circuit is set up by the first that asks, and torn down when one of its ends needs the
-port and it is the idle one that has been idle longest.
+A transfer arrives (after its route's latency), asks for a circuit, queues on it, waits for room at its receiver, sends,
+and leaves. The first transfer that asks for a circuit sets it up. A circuit is torn down when one of its ends needs the
+port and no idle circuit there has been idle longer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ U = np.uint64
 
 @inlined
 def circuit_event(circuits: CircuitTables, work: TaskTables, clock: Record, number: Int) -> Int:
-    """What a transfer was doing is over; returns the ps until its next event: 0: it has ended; -1: not known yet."""
+    """End the current state of a transfer; return the ps until its next event: 0: it has ended; -1: not known yet."""
     switch, task = circuits.switch[U(0)], circuits.tasks[U(number)]
     switch.has_changed = 1
     if task.step == LATENCY:
@@ -58,9 +58,9 @@ def circuit_event(circuits: CircuitTables, work: TaskTables, clock: Record, numb
 
 @inlined
 def settle(circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
-    """Once an instant, when all its events have happened: who gets a circuit, who sends.
+    """Assign circuits and start sends, once an instant after all its events.
 
-    The caller has made sure of the room in the heap.
+    The caller has made sure that the heap has room.
     """
     circuits.switch[U(0)].has_changed = 0
     num_found = _who_asks(circuits)
@@ -85,9 +85,9 @@ def settle(circuits: CircuitTables, work: TaskTables, network: NetworkTables, he
 
 @inlined
 def _who_asks(circuits: CircuitTables) -> Int:
-    """Those that wait at ranks that have a port again, then those that have just arrived, into circuits.found.
+    """Find transfers that wait at ranks with a free port again, then new arrivals, for circuits.found.
 
-    By their position in circuits.asked, ascending. Returns their number.
+    Writes their positions in circuits.asked, ascending. Returns their number.
     """
     switch = circuits.switch[U(0)]
     num_found = _ask_again(circuits)
@@ -106,7 +106,7 @@ def _who_asks(circuits: CircuitTables) -> Int:
 
 @inlined
 def _ask_again(circuits: CircuitTables) -> Int:
-    """Find those that wait at ranks that have a port again, in any order; returns their number."""
+    """Find transfers that wait at ranks with a free port again, in any order; return their number."""
     switch = circuits.switch[U(0)]
     num_found = np.int64(0)
     for at in range(switch.num_changed):
@@ -117,7 +117,7 @@ def _ask_again(circuits: CircuitTables) -> Int:
         node = np.int64(rank.first_asking)
         while node >= 0:
             task = circuits.tasks[U(node >> 1)]
-            if task.step == ASKING:  # else it has been found at its other end
+            if task.step == ASKING:  # else it has already been found at its other end
                 task.step = LISTED
                 circuits.found[U(num_found)] = task.order
                 num_found += 1
@@ -130,7 +130,7 @@ def _ask_again(circuits: CircuitTables) -> Int:
 def _ask(
     circuits: CircuitTables, work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record, number: Int
 ) -> None:
-    """Give a transfer a circuit if there can be one: that between its ends, or a new one if both have a port for it."""
+    """Give a transfer the circuit between its ends, or a new one if both have a port for it; else do nothing."""
     switch, task = circuits.switch[U(0)], circuits.tasks[U(number)]
     sender, receiver = np.int64(task.sender), np.int64(task.receiver)
     found = _find_between(circuits, sender, receiver)
@@ -156,7 +156,7 @@ def _ask(
 
 @inlined
 def _wait_for_circuit(circuits: CircuitTables, number: Int) -> None:
-    """Put a transfer behind those that wait at both of its ends."""
+    """Put a transfer behind the ones waiting at both of its ends."""
     task = circuits.tasks[U(number)]
     for end in range(2):
         rank = circuits.ranks[U(task.sender if end == 0 else task.receiver)]
@@ -173,7 +173,7 @@ def _wait_for_circuit(circuits: CircuitTables, number: Int) -> None:
 
 @inlined
 def _stop_waiting(circuits: CircuitTables, number: Int) -> None:
-    """Take a transfer off the lists of those that wait at its ends."""
+    """Remove a transfer from the waiting lists of its ends."""
     task = circuits.tasks[U(number)]
     for end in range(2):
         rank = circuits.ranks[U(task.sender if end == 0 else task.receiver)]
@@ -194,7 +194,7 @@ def _stop_waiting(circuits: CircuitTables, number: Int) -> None:
 
 @inlined
 def _find_between(circuits: CircuitTables, rank: Int, other: Int) -> Int:
-    """The circuit that joins two ranks, or -1."""
+    """Return the circuit that joins two ranks, or -1."""
     first = rank * circuits.switch[U(0)].ports
     for port in range(first, first + circuits.ranks[U(rank)].num_circuits):
         circuit = np.int64(circuits.ports[U(port)])
@@ -206,7 +206,7 @@ def _find_between(circuits: CircuitTables, rank: Int, other: Int) -> Int:
 
 @inlined
 def _free_port(circuits: CircuitTables, rank: Int) -> None:
-    """If all ports of ``rank`` hold circuits, tear down that of the idle ones which is idle longest."""
+    """Tear down the circuit that has been idle longest if all ports of ``rank`` hold circuits."""
     switch = circuits.switch[U(0)]
     if circuits.ranks[U(rank)].num_circuits < switch.ports:
         return
@@ -225,7 +225,7 @@ def _free_port(circuits: CircuitTables, rank: Int) -> None:
 
 @inlined
 def _is_idle_longer(circuits: CircuitTables, circuit: Int, other: Int) -> bool:
-    """Whether ``circuit`` has been idle longer; if as long, whether its last task has the lower number."""
+    """Return whether ``circuit`` has been idle longer, or as long with the lower number of its last task."""
     this, that = circuits.joints[U(circuit)], circuits.joints[U(other)]
     if this.idle_since_ps != that.idle_since_ps:
         return bool(this.idle_since_ps < that.idle_since_ps)
@@ -234,7 +234,7 @@ def _is_idle_longer(circuits: CircuitTables, circuit: Int, other: Int) -> bool:
 
 @inlined
 def _leave_port(circuits: CircuitTables, rank_number: Int, circuit: Int) -> None:
-    """A circuit leaves its port at a rank; the last one takes its place."""
+    """Remove a circuit from its port at a rank; the last circuit takes its place."""
     rank = circuits.ranks[U(rank_number)]
     last = np.int64(rank.num_circuits) - 1
     first = rank_number * circuits.switch[U(0)].ports
@@ -247,7 +247,7 @@ def _leave_port(circuits: CircuitTables, rank_number: Int, circuit: Int) -> None
 
 @inlined
 def _new_circuit(circuits: CircuitTables, lower: Int, upper: Int) -> Int:
-    """A circuit that is not up yet, on a port of both ends."""
+    """Return a new circuit, still down, on a port of both ends."""
     switch = circuits.switch[U(0)]
     switch.num_free -= 1
     circuit = np.int64(circuits.free_circuits[U(switch.num_free)])
@@ -268,7 +268,7 @@ def _new_circuit(circuits: CircuitTables, lower: Int, upper: Int) -> Int:
 
 @inlined
 def _leave_circuit(circuits: CircuitTables, clock: Record, number: Int, size_bytes: Int) -> None:
-    """A transfer has been received."""
+    """Remove a transfer from its circuit and receive buffer after it has been received."""
     switch, task = circuits.switch[U(0)], circuits.tasks[U(number)]
     joint = circuits.joints[U(np.int64(task.line) >> 1)]
     if joint.idle_since_ps != clock.now or joint.last_task < number:
@@ -318,7 +318,7 @@ def _open_line(circuits: CircuitTables, number: Int) -> None:
 
 @inlined
 def _leave_line(circuits: CircuitTables, number: Int) -> None:
-    """The last byte of a transfer has left."""
+    """Free a transfer's line after its last byte has left."""
     task = circuits.tasks[U(number)]
     line = circuits.lines[U(task.line)]
     line.first = task.next_in_line
@@ -330,7 +330,7 @@ def _leave_line(circuits: CircuitTables, number: Int) -> None:
 
 @inlined
 def _find_heads(circuits: CircuitTables, work: TaskTables) -> Int:
-    """The first of each free line, if its receiver has room, into circuits.heads; returns their number."""
+    """Write the first transfer of each free line to circuits.heads, if its receiver has room; return the count."""
     switch = circuits.switch[U(0)]
     num_heads = np.int64(0)
     for at in range(switch.num_open):
@@ -357,7 +357,7 @@ def _find_heads(circuits: CircuitTables, work: TaskTables) -> Int:
 
 @inlined
 def _look_for_room(circuits: CircuitTables, number: Int) -> None:
-    """Note that something may be sent to a rank."""
+    """Note that a rank may have room for a waiting transfer."""
     switch, rank = circuits.switch[U(0)], circuits.ranks[U(number)]
     if rank.has_room == 0:
         rank.has_room = 1
@@ -367,7 +367,7 @@ def _look_for_room(circuits: CircuitTables, number: Int) -> None:
 
 @inlined
 def _wait_for_room(circuits: CircuitTables, number: Int) -> None:
-    """Put a transfer behind those that wait for the receive buffer."""
+    """Put a transfer behind the ones waiting for the receive buffer."""
     task = circuits.tasks[U(number)]
     rank = circuits.ranks[U(task.receiver)]
     task.next_for_room = -1
@@ -381,9 +381,9 @@ def _wait_for_room(circuits: CircuitTables, number: Int) -> None:
 
 @inlined
 def _take_rooms(circuits: CircuitTables, work: TaskTables) -> Int:
-    """Put all into circuits.heads for which there is room, in the order in which they wait; returns their number.
+    """Write all transfers with room in the receive buffer to circuits.heads, in waiting order; return their number.
 
-    What is larger than the buffer takes all of it.
+    Transfers larger than the buffer take all of it.
     """
     switch = circuits.switch[U(0)]
     num_heads = np.int64(0)
@@ -419,14 +419,14 @@ def _send(
 
 @inlined
 def _begin(work: TaskTables, network: NetworkTables, clock: Record, number: Int) -> None:
-    """The network begins a transfer, after the latency of its route."""
+    """Begin a transfer in the network, after the latency of its route."""
     task = work.tasks[U(number)]
     task.start_ps = clock.now - network.routes[U(task.route)].latency_ps
 
 
 @inlined
 def _queue(heap: RecordArray, clock: Record, number: Int, delay_ps: Int) -> None:
-    """The next event of a transfer; the clock notes it if it would come after MAX_PS."""
+    """Schedule the next event of a transfer; the clock notes an event after MAX_PS."""
     if delay_ps > MAX_PS - clock.now:
         clock.late_task = max(clock.late_task, number)
     else:

@@ -1,6 +1,6 @@
-"""The life of a flow: it enters its links, gets a rate whenever others come or go, and ends.
+"""Life of a flow, compiled: it enters its links, gets a rate whenever others come or go, and ends.
 
-The readable forms of the two rules that give rates are FairSharing and EqualSplit in models.py.
+The readable forms of the two sharing rules are FairSharing and EqualSplit in models.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LAST_SECOND = MAX_PS // 10**12
 
 @inlined
 def drain_ps(remaining: Float, rate: Float) -> Int:
-    """Picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
+    """Return the picoseconds until ``remaining`` bytes are through at ``rate`` bytes/s, rounded up, at least 1.
 
-    More than MAX_PS where it takes longer than that. Whole numbers up to 2**53 are divided
-    exactly, three decimal digits at a time so that nothing overflows.
+    More than MAX_PS stands for any longer time. Whole numbers up to 2**53 are divided exactly, three decimal digits at
+    a time so that the division cannot overflow.
     """
     if remaining <= 0.0:
         return np.int64(1)
@@ -49,7 +49,7 @@ def drain_ps(remaining: Float, rate: Float) -> Int:
 
 @inlined
 def begin_flow(network: NetworkTables, clock: Record, task_number: Int, size_bytes: Int, route: Int) -> None:
-    """The bytes of a transfer enter the links of its route."""
+    """Let the bytes of a transfer enter the links of its route."""
     clock.num_flows += 1
     clock.num_free -= 1
     slot = np.int64(network.free_slots[U(clock.num_free)])
@@ -92,7 +92,7 @@ def _enter_links(network: NetworkTables, clock: Record, slot: Int, route_number:
 
 @inlined
 def end_flow(network: NetworkTables, clock: Record, slot: Int) -> None:
-    """Take the flow in ``slot`` off its links; the slot is free again."""
+    """Take the flow in ``slot`` off its links, and free the slot."""
     is_counted = len(network.edge_counts) > 0
     number = np.int64(slot) * network.max_hops
     for _ in range(network.num_edges[U(slot)]):
@@ -114,7 +114,7 @@ def end_flow(network: NetworkTables, clock: Record, slot: Int) -> None:
 
 @inlined
 def _note_change(network: NetworkTables, clock: Record, number: Int) -> None:
-    """The flows of a link have changed at this instant."""
+    """Note that the flows of a link have changed at this instant."""
     link = network.links[U(number)]
     if link.is_dirty == 0:
         link.is_dirty = 1
@@ -124,7 +124,7 @@ def _note_change(network: NetworkTables, clock: Record, number: Int) -> None:
 
 @inlined
 def share(model: Int, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
-    """Find the rates of every component that holds a dirty link anew, and put the next ends on the heap."""
+    """Recompute the rates of every component with a dirty link, and put the next ends on the heap."""
     clock.sweep += 1
     for at in range(clock.num_dirty):
         seed = np.int64(network.dirty_links[U(at)])
@@ -135,7 +135,7 @@ def share(model: Int, network: NetworkTables, heap: RecordArray, clock: Record) 
         num_links, num_flows = _find_component(network, clock, seed)
         if model == EQUAL:
             _equal_rates(network, num_links, num_flows)
-        else:  # FAIR, and what CIRCUIT sends over links
+        else:  # FAIR, and the traffic of CIRCUIT over links
             _fair_rates(network, num_links, num_flows)
         _predict_completion(network, heap, clock, num_flows)
     clock.num_dirty = 0
@@ -143,7 +143,7 @@ def share(model: Int, network: NetworkTables, heap: RecordArray, clock: Record) 
 
 @inlined
 def _find_component(network: NetworkTables, clock: Record, seed: Int) -> tuple[Int, Int]:
-    """All links and flows that ``seed`` is connected with: into found_links, found_flows; returns their numbers."""
+    """Find all links and flows connected with ``seed``, for found_links and found_flows; return their numbers."""
     links, edges, sweep = network.links, network.edges, clock.sweep
     links[U(seed)].sweep = sweep
     network.found_links[U(0)] = seed
@@ -177,8 +177,8 @@ def _find_component(network: NetworkTables, clock: Record, seed: Int) -> tuple[I
 
 @inlined
 def _equal_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
-    """TrioSim's split: the rate of a flow is the smallest bandwidth / crossings of the links that it crosses, and no
-    more than its limit.
+    """Apply TrioSim's split: a flow's rate is the smallest bandwidth / crossings of its links, and no more than its
+    limit.
     """
     has_caps = len(network.flow_caps) > 0
     for at in range(num_links):
@@ -196,9 +196,9 @@ def _equal_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None
 
 @inlined
 def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
-    """Max-min fair rates by progressive filling: level by level, the links with the lowest share freeze their flows.
+    """Find max-min fair rates by progressive filling: at each level the links with the lowest share freeze their flows.
 
-    The limit of a flow counts as the share of a link that nobody else crosses.
+    The limit of a flow counts as the share of a link that no other flow crosses.
     """
     links, found = network.links, network.found_links
     num_capped = np.int64(0)
@@ -232,7 +232,7 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
         num_frozen_links = np.int64(0)
         if num_capped > 0:
             num_kept = np.int64(0)
-            for at in range(num_capped):  # the same of flows that have a limit and no rate yet
+            for at in range(num_capped):  # the same for flows with a limit and without a rate so far
                 slot = np.int64(network.capped_flows[U(at)])
                 if network.flows[U(slot)].new_rate < 0.0:
                     network.capped_flows[U(num_kept)] = slot
@@ -255,7 +255,7 @@ def _fair_rates(network: NetworkTables, num_links: Int, num_flows: Int) -> None:
 
 @inlined
 def _freeze(network: NetworkTables, link: Int, level: Float, num_frozen_links: Int) -> tuple[Int, Int]:
-    """Give ``level`` to the waiting flows of ``link``; returns how many, and the new length of frozen_links."""
+    """Give ``level`` to the waiting flows of ``link``; return their number, and the new length of frozen_links."""
     num_frozen = np.int64(0)
     number = np.int64(network.links[U(link)].first_edge)
     while number >= 0:
@@ -270,7 +270,7 @@ def _freeze(network: NetworkTables, link: Int, level: Float, num_frozen_links: I
 
 @inlined
 def _freeze_flow(network: NetworkTables, slot: Int, level: Float, num_frozen_links: Int) -> Int:
-    """Give ``level`` to a waiting flow; returns the new length of frozen_links."""
+    """Give ``level`` to a waiting flow; return the new length of frozen_links."""
     is_counted = len(network.edge_counts) > 0
     network.flows[U(slot)].new_rate = level
     own = slot * network.max_hops
@@ -287,10 +287,10 @@ def _freeze_flow(network: NetworkTables, slot: Int, level: Float, num_frozen_lin
 
 @inlined
 def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> Int:
-    """Write the flows of the component that have a limit into capped_flows; returns how many.
+    """Write the component's flows with a limit to capped_flows; return their number.
 
-    -1 if all have, and the links have room for them: then they have got their limits, which progressive filling would
-    give them too: they are whole numbers, so that sums up to 2**53 are exact.
+    Returns -1 if all flows have limits and the links have room for them. The flows then have these limits as rates, as
+    progressive filling would find, too: limits are whole numbers, so that sums up to 2**53 are exact.
     """
     links, is_counted = network.links, len(network.edge_counts) > 0
     num_capped = np.int64(0)
@@ -319,7 +319,7 @@ def _fit_at_caps(network: NetworkTables, num_links: Int, num_flows: Int) -> Int:
 
 @inlined
 def _take_off(network: NetworkTables, number: Int, level: Float) -> None:
-    """Take what has been frozen at ``level`` off a link; a rounding error must not put its share below ``level``."""
+    """Subtract frozen flows at ``level`` from a link; a rounding error must not put its share below ``level``."""
     link = network.links[U(number)]
     link.num_unfrozen -= link.num_new
     link.used += np.float64(link.num_new) * level
@@ -330,9 +330,9 @@ def _take_off(network: NetworkTables, number: Int, level: Float) -> None:
 
 @inlined
 def _predict_completion(network: NetworkTables, heap: RecordArray, clock: Record, num_flows: Int) -> None:
-    """Take over the new rates of a component, and put its next ends on the heap.
+    """Apply the new rates of a component, and put its next ends on the heap.
 
-    Only the earliest ends are put there: they change the component, and it will be looked at again.
+    Pushes only the earliest ends: they change the component, and then its other ends are predicted again.
     """
     now = clock.now
     earliest_ps = np.int64(MAX_PS)

@@ -1,9 +1,9 @@
-"""The event loop, compiled. Its semantics are those of reference.py; its order is in docs/design/time-and-order.md.
+"""The event loop, compiled. Its semantics are defined in reference.py; its order in docs/design/time-and-order.md.
 
-Also here: messages that links carry one at a time (readable form: StoreAndForward in models.py), and compute tasks
-that are slowed down while others take part of their stream's speed (readable form: slowdown.py). Slowdowns use whole
-numbers: attoseconds (millionths of a ps) at full speed, times in ps, speeds in millionths of full speed. So the order
-and number of the changes of a stream's speed make no difference.
+Also here: messages that links carry one at a time (readable form: StoreAndForward in models.py), and compute tasks that
+slow down while others take part of their stream's speed (readable form: slowdown.py). Slowdowns use integers:
+attoseconds (millionths of a ps) at full speed, times in ps, speeds in millionths of full speed. So the order and number
+of the changes of a stream's speed make no difference.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def advance(
     budget: Int,
 ) -> Int:
     """Run until nothing can happen, ``budget`` tasks have ended, held tasks have become ready, or an array is full;
-    returns why.
+    return the reason.
 
-    All state is in the arguments, so that the shell may grow ``network`` and ``heap`` and call again. A heap entry is
-    (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the end of a flow, which is
-    valid if it is still the predicted one. ``circuits`` is None in a network without: then the kernel is compiled
-    without them. One turn of the loop looks at one task: one that has become ready, or one whose event is due; then,
-    with neither left at this instant, at the streams that have changed, at the network; then time goes on.
+    All state is in the arguments, so that the shell can grow ``network`` and ``heap`` and call again. A heap entry is
+    (time, task) for the end of a compute task or of a latency, and (time, -1 - slot) for the predicted end of a flow,
+    which is valid unless the prediction has changed. ``circuits`` is None in a network without circuits: then the
+    kernel is compiled without them. Each turn of the loop handles one task: one that has become ready, or one whose
+    event is due. With neither left, it handles the changed streams, then the network; then time advances.
     """
     has_slowdowns = len(work.slowdown_ppm) > 0
     has_queues = model >= FIRST_QUEUE
@@ -69,7 +69,7 @@ def advance(
             return HEAP_FULL
         finished = np.int64(-1)  # a task that ends in this turn
         entering = np.int64(-1)  # a transfer whose latency is over
-        delayed = np.int64(-1)  # a task whose event comes in delay_ps
+        delayed = np.int64(-1)  # a task with an event in delay_ps
         delay_ps = np.int64(0)
         if clock.num_ready > 0:
             clock.num_ready -= 1
@@ -180,7 +180,7 @@ def advance(
 
 @inlined
 def _delay(work: TaskTables, heap: RecordArray, clock: Record, number: Int, delay_ps: Int, has_slowdowns: bool) -> bool:
-    """The next event of a task comes in ``delay_ps``; returns whether that is not too late."""
+    """Schedule the next event of a task in ``delay_ps``; return False if that is too late."""
     if delay_ps > MAX_PS - clock.now:
         clock.late_task = number
         return False
@@ -194,10 +194,10 @@ def _delay(work: TaskTables, heap: RecordArray, clock: Record, number: Int, dela
 
 @inlined
 def serve(work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record) -> None:
-    """Let the links take the messages that have arrived, in the order of their numbers where several come to one link.
+    """Let the links take the messages that have arrived, in the order of their numbers if several reach one link.
 
-    Puts on the heap, for which the caller has made sure of the room, when each comes to the next link, or to the end of
-    its route.
+    Pushes each message's arrival at the next link, or at the end of its route, on the heap; the caller has made sure of
+    the room.
     """
     links, arrived = network.links, work.arrived
     num_arrived = clock.num_arrived
@@ -233,7 +233,7 @@ def _next_link(work: TaskTables, network: NetworkTables, number: Int) -> Int:
 def _cross(
     work: TaskTables, network: NetworkTables, heap: RecordArray, clock: Record, number: Int, link_number: Int
 ) -> None:
-    """Let a link carry a message after all that it has taken before."""
+    """Let a link carry a message after all earlier ones."""
     task, link = work.tasks[U(number)], network.links[U(link_number)]
     begin_ps = max(clock.now, link.free_ps)
     busy_ps = drain_ps(np.float64(task.amount), link.bytes_per_s)
@@ -249,7 +249,7 @@ def _cross(
 
 @inlined
 def apply_slowdown(work: TaskTables, clock: Record, finished: Int) -> None:
-    """A task has ended: its stream loses or gets back speed."""
+    """Change the stream's speed after a task has ended."""
     number = np.int64(work.slowdown_stream[U(finished)])
     if number >= 0:
         work.streams[U(number)].taken_ppm += np.int64(work.slowdown_ppm[U(finished)])
@@ -270,7 +270,7 @@ def begin_rate_limited(work: TaskTables, clock: Record, number: Int) -> None:
 
 @inlined
 def ends_now(work: TaskTables, clock: Record, number: Int) -> bool:
-    """Whether an entry of the heap that says so is still valid; if so the task no longer runs."""
+    """Return whether a heap entry for the task's end is still valid; if so, the task no longer runs."""
     task = work.tasks[U(number)]
     if task.stream < 0 or task.amount == 0:
         return True
@@ -313,7 +313,7 @@ def update_speeds(work: TaskTables, heap: RecordArray, clock: Record) -> None:
 
 @inlined
 def _note_change(work: TaskTables, clock: Record, number: Int) -> None:
-    """A stream has changed at this instant."""
+    """Note that a stream has changed at this instant."""
     stream = work.streams[U(number)]
     if stream.is_changed == 0:
         stream.is_changed = 1

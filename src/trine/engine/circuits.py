@@ -1,7 +1,7 @@
 """Circuits in plain Python: the readable definition, and the oracle of _circuits.py.
 
-A transfer between two ranks whose route has no links goes over a circuit between them. The rules are in words in
-docs/background/photonic.md; here is what happens when.
+A transfer between two ranks over a route without links uses a circuit between them. docs/background/photonic.md
+explains the rules; this module implements their timing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trine.errors import InputError, SimulationError
 from trine.graph.taskgraph import TRANSFER, TaskGraph
 
 NEVER = IdleCircuit(-1, -1)
-#: What a transfer does until its next event.
+#: State of a transfer until its next event.
 LATENCY, SETUP, SENDING, UNDERWAY = "latency", "setup", "sending", "underway"
 
 
@@ -29,8 +29,8 @@ LATENCY, SETUP, SENDING, UNDERWAY = "latency", "setup", "sending", "underway"
 class Circuit:
     """A circuit between two ranks, from the beginning of its set-up on.
 
-    ``lines``: by sender, the transfers that have still to send, in order; ``busy``: senders whose first transfer sends
-    or waits for room. ``users``: transfers that have joined it and not ended.
+    ``lines``: by sender, the transfers still to be sent, in order; ``busy``: senders whose first transfer sends or
+    waits for room. ``users``: transfers that have joined it and not ended.
     """
 
     ends: tuple[int, int]
@@ -42,7 +42,7 @@ class Circuit:
 
 
 class Change(NamedTuple):
-    """A circuit that was set up (the beginning of it) or torn down at an instant, and its ends in ascending order."""
+    """Set-up (its beginning) or tear-down of a circuit at an instant, with the circuit's ends in ascending order."""
 
     now_ps: int
     what: str
@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
 
 class CircuitState:
-    """All circuits of a run. ``at(delay_ps, task)`` makes an event; ``start(task)`` says that the network begins it."""
+    """All circuits of a run. ``at(delay_ps, task)`` schedules an event; ``start(task)`` reports a transfer's start."""
 
     def __init__(
         self,
@@ -70,19 +70,19 @@ class CircuitState:
         self._between: dict[tuple[int, int], Circuit] = {}
         self._at_rank: dict[int, list[Circuit]] = defaultdict(list)
         self._used: dict[int, Circuit] = {}
-        self._asking: list[int] = []  # transfers that wait for a circuit, in the order in which they came
+        self._asking: list[int] = []  # transfers that wait for a circuit, in order of arrival
         self._arrived: list[int] = []
         self._freed_lines: set[tuple[Circuit, int]] = set()
-        self._room: dict[int, list[int]] = defaultdict(list)  # by receiver: who waits for room in its buffer
+        self._room: dict[int, list[int]] = defaultdict(list)  # by receiver: transfers that wait for room in its buffer
         self._reserved: dict[int, int] = defaultdict(int)
         self.has_changed = False
 
     def ready(self, task: int) -> None:
-        """The latency of the route, which is software, begins."""
+        """Begin the latency of the route, which is software."""
         self._doing[task] = LATENCY
 
     def event(self, task: int, now: int) -> bool:
-        """What ``task`` was doing is over; returns whether it has ended."""
+        """Handle the end of the current state of ``task``; return whether the task has ended."""
         doing = self._doing.pop(task)
         self.has_changed = True
         if doing == LATENCY:
@@ -103,7 +103,7 @@ class CircuitState:
         return True
 
     def settle(self, now: int) -> None:
-        """Once an instant, when all its events have happened: who gets a circuit, who sends."""
+        """Assign circuits and start sends, once an instant after all its events."""
         self.has_changed = False
         waiting, self._asking = [*self._asking, *sorted(self._arrived)], []
         self._arrived = []
@@ -123,7 +123,7 @@ class CircuitState:
                 self._send(tasks.pop(0))
 
     def _join(self, task: int, now: int) -> bool:
-        """Put ``task`` on the circuit between its ends; set one up if there is none and both have a port for it."""
+        """Put ``task`` on the circuit between its ends; without one, set it up if both ends have a port for it."""
         ends = self._ends(task)
         circuit = self._between.get(ends)
         if circuit is None:
@@ -153,7 +153,7 @@ class CircuitState:
         return len(mine) < self.numbers.ports or any(not circuit.users for circuit in mine)
 
     def _free_port(self, rank: int, now: int) -> None:
-        """Tear a circuit of ``rank`` down if all its ports hold one."""
+        """Tear down a circuit of ``rank`` if all its ports hold one."""
         mine = self._at_rank[rank]
         if len(mine) < self.numbers.ports:
             return
@@ -170,7 +170,7 @@ class CircuitState:
         self.history.append(Change(now, "torn down", circuit.ends))
 
     def _reserve(self, receiver: int, task: int) -> bool:
-        """Take room for ``task`` in the receive buffer; what is larger than all of it takes all of it."""
+        """Reserve room for ``task`` in the receive buffer; larger transfers reserve all of it."""
         if self.numbers.buffer_bytes is not None:
             need = min(int(self.graph.size_bytes[task]), self.numbers.buffer_bytes)
             if self._reserved[receiver] + need > self.numbers.buffer_bytes:
@@ -187,14 +187,14 @@ class CircuitState:
         self._at(drain_ps(float(self.graph.size_bytes[task]), float(self.numbers.bytes_per_s)), task)
 
     def _free_line(self, task: int) -> None:
-        """The last byte of ``task`` has left: the next on its line may send."""
+        """Free the line of ``task`` after its last byte has left, so that the next transfer may send."""
         circuit, sender = self._used[task], int(self.graph.rank[task])
         circuit.lines[sender].popleft()
         circuit.busy.discard(sender)
         self._freed_lines.add((circuit, sender))
 
     def _leave(self, task: int, now: int) -> None:
-        """``task`` has been received."""
+        """Remove ``task`` from its circuit and receive buffer after it has been received."""
         circuit = self._used.pop(task)
         circuit.users -= 1
         circuit.idle = IdleCircuit(now, max(task, circuit.idle.last_task) if circuit.idle.since_ps == now else task)
@@ -208,9 +208,9 @@ class CircuitState:
 
 
 def on_circuit(graph: TaskGraph) -> npt.NDArray[np.bool_]:
-    """Which transfers need a circuit: those with bytes, between two ranks, over a route without links: bool[tasks]."""
+    """Return which transfers need a circuit: with bytes, between two ranks, over a route without links: bool[tasks]."""
     needs = (graph.kind == TRANSFER) & (graph.size_bytes > 0) & (graph.rank != graph.peer)
-    linked = np.append(np.diff(graph.route_ptr) > 0, False)  # the last for route -1
+    linked = np.append(np.diff(graph.route_ptr) > 0, False)  # the last entry is for route -1
     on: npt.NDArray[np.bool_] = needs & ~linked[graph.route]
     return on
 
@@ -225,5 +225,5 @@ def check_circuits(graph: TaskGraph) -> None:
 
 
 def ranks_of(graph: TaskGraph) -> int:
-    """The number of ranks that circuits may join: up to the highest that a task names."""
+    """Return the number of ranks that circuits may join: one more than the highest rank in any task."""
     return 1 + max(int(np.max(graph.rank, initial=-1)), int(np.max(graph.peer, initial=-1)))

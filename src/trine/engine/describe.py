@@ -1,4 +1,4 @@
-"""Tasks in messages: what they are called, and why nothing can happen any more."""
+"""Task names and deadlock explanations for error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 12
 
 
 def describe_task(graph: TaskGraph, task: int) -> str:
-    """Say which task this is: ``compute 'conv1' (task 7, rank gpu0, stream compute)``."""
+    """Return a task's description, such as ``compute 'conv1' (task 7, rank gpu0, stream compute)``."""
     kind = int(graph.kind[task])
     kind_name = KIND_NAMES[kind] if 0 <= kind < len(KIND_NAMES) else f"kind {kind}"
     name = task_name(graph, task)
@@ -30,7 +30,7 @@ def describe_task(graph: TaskGraph, task: int) -> str:
 
 
 def task_name(graph: TaskGraph, task: int) -> str:
-    """The name of a task, or that of its operator or collective, or an empty string."""
+    """Return the name of a task, else of its operator or collective, else an empty string."""
     if graph.task_names and graph.task_names[task]:
         return graph.task_names[task]
     operator = int(graph.labels.operator[task])
@@ -43,21 +43,21 @@ def task_name(graph: TaskGraph, task: int) -> str:
 
 
 def faster_than_full(graph: TaskGraph, stream: int, now_ps: int) -> SimulationError:
-    """The error of a graph whose pressure gives a stream more than it has taken."""
+    """Return the error for a stream that regains more speed than slowdowns took from it."""
     name = f"stream {stream} ({graph.stream_names[stream]}, {rank_name(graph, graph.stream_ranks[stream])})"
     return SimulationError(f"{name} has been given back more speed than it had lost, at {now_ps} ps")
 
 
 def rank_name(graph: TaskGraph, rank: int) -> str:
-    """The name of a rank, or ``rank 3`` where it has none."""
+    """Return the name of a rank, or ``rank 3`` for an unnamed one."""
     return graph.rank_names[rank] if 0 <= rank < len(graph.rank_names) else f"rank {rank}"
 
 
 def deadlock(graph: TaskGraph, end_ps: Int64, ready_ps: Int64) -> DeadlockError:
-    """Explain a run that stopped before its end; ``end_ps`` and ``ready_ps`` are -1 where nothing has happened.
+    """Explain a deadlock; ``end_ps`` and ``ready_ps`` are -1 for tasks that did not end or become ready.
 
-    An unfinished task waits for an unfinished predecessor or for the task before it in its stream, so that following
-    these from any unfinished task must come back to one already seen: that cycle is named.
+    An unfinished task waits for an unfinished predecessor or for the task before it in its stream. Following these
+    links from any unfinished task must therefore reach a cycle, which the error names.
     """
     unfinished = np.flatnonzero(end_ps < 0)
     before = _before_in_stream(graph)
@@ -82,7 +82,7 @@ def deadlock(graph: TaskGraph, end_ps: Int64, ready_ps: Int64) -> DeadlockError:
 
 
 def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, before: Int64) -> tuple[int, str]:
-    """The unfinished task that ``task`` waits for, and in which way it waits; -1 if there is none."""
+    """Return the unfinished task that blocks ``task`` (-1: no such task), and the reason as text."""
     if ready_ps[task] < 0:
         predecessors = graph.predecessors(task)
         waiting = predecessors[end_ps[predecessors] < 0]
@@ -96,7 +96,7 @@ def _blocker(graph: TaskGraph, task: int, end_ps: Int64, ready_ps: Int64, before
 
 
 def _before_in_stream(graph: TaskGraph) -> Int64:
-    """The previous compute task of the same stream, or -1: int64[tasks]."""
+    """Return the previous compute task of the same stream, or -1: int64[tasks]."""
     before = np.full(graph.num_tasks, -1, np.int64)
     queued = np.flatnonzero((graph.kind == COMPUTE) & (graph.stream >= 0))
     order = queued[np.argsort(graph.stream[queued], kind="stable")]

@@ -1,7 +1,7 @@
-"""Streams below their full speed, in plain Python: the readable definition, and the oracle of ``_loop.py``.
+"""Streams below full speed, in plain Python: the readable definition, and the oracle of ``_loop.py``.
 
-A task does work at the speed of its stream, which is what slowdowns leave of full speed, at least a hundredth. The
-changes of one instant count together. Work is an exact fraction of a picosecond.
+A task runs at the speed of its stream: full speed less all slowdowns, at least one hundredth. All changes at one
+instant apply together. Work is an exact fraction of a picosecond.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trine.graph.taskgraph import TaskGraph
 
 @dataclass(slots=True)
 class RunningTask:
-    """What a task had left to do at ``since_ps``, in ps at full speed, and when it will have done it (-1: unknown)."""
+    """Remaining work of a task at ``since_ps``, in ps at full speed, and its predicted end (-1: unknown)."""
 
     task: int
     left_ps: Fraction
@@ -27,7 +27,7 @@ class RunningTask:
 
 
 class RateLimitedStreams:
-    """All streams of a run. A task without duration, or on no stream, has nothing to do with them."""
+    """All streams of a run. Tasks without a duration or without a stream are not affected."""
 
     def __init__(self, graph: TaskGraph, slowdown_ppm: Int32, slowdown_stream: Int32) -> None:
         self.graph = graph
@@ -39,14 +39,14 @@ class RateLimitedStreams:
         self.changed: set[int] = set()
 
     def apply_slowdown(self, finished: int) -> None:
-        """A task has ended: its stream loses or gets back speed."""
+        """Change the stream's speed after a task has ended."""
         stream = self.slowdown_stream[finished]
         if stream >= 0:
             self.nominal_ppm[stream] -= self.slowdown_ppm[finished]
             self.changed.add(stream)
 
     def begin(self, task: int, now: int) -> bool:
-        """Let ``task`` run; False where it is none of a stream's business."""
+        """Start ``task`` on its stream. Returns False if it has no stream or no duration."""
         stream, duration_ps = int(self.graph.stream[task]), int(self.graph.duration_ps[task])
         if stream < 0 or duration_ps == 0:
             return False
@@ -55,7 +55,7 @@ class RateLimitedStreams:
         return True
 
     def ends(self, task: int, now: int) -> bool:
-        """Whether ``task``, of which an event says so, really ends now."""
+        """Return whether the event of ``task`` is still valid; if so, the task ends now."""
         stream = int(self.graph.stream[task])
         if stream < 0 or not self.graph.duration_ps[task]:
             return True
@@ -66,9 +66,9 @@ class RateLimitedStreams:
         return True
 
     def predict_completion(self, now: int, *, is_over: bool) -> list[tuple[int, int]]:
-        """Take over the changes of an instant; returns the tasks that will end at another time, and when.
+        """Apply the changes of an instant; return the tasks whose end has moved, with the new end.
 
-        ``is_over``: no more changes come at this instant, so that no stream may be faster than at full speed.
+        ``is_over``: no more changes come at this instant, so a stream above full speed is an error.
         """
         moved = []
         for stream in sorted(self.changed):

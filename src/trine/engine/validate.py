@@ -1,4 +1,4 @@
-"""Refuse a task graph that the engine cannot run, before it runs."""
+"""Checks that reject a task graph that the engine cannot run, before it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
 
 
 def validate(graph: TaskGraph) -> None:
-    """Check lengths, index ranges and signs of all arrays; raises InputError naming the first task at fault."""
+    """Check lengths, index ranges and signs of all arrays; raise InputError with the first invalid task."""
     _check_lengths(graph)
     _check_links(graph)
     _check_latencies(graph)
@@ -25,9 +25,9 @@ def validate(graph: TaskGraph) -> None:
 
 
 def software_latency_ps(graph: TaskGraph) -> Int64:
-    """What a message waits before it enters the first link of its route: int64[routes], ps.
+    """Return the software latency before a message enters the first link of its route: int64[routes], ps.
 
-    The latency of the route less that of its links: software. All of it where the links' latencies are not known.
+    This is the route's latency less the latency of its links, or all of it if the links' latencies are unknown.
     """
     if graph.link_latency_ps is None:
         return graph.route_latency_ps

@@ -1,4 +1,4 @@
-"""One collective by itself, folded: a job of one program that does nothing else, of which each class runs once."""
+"""One collective simulated with folding: a job with a single program and a single step, run once per class of ranks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from trine.graph.placement import Placement, RouteSoftware
 from trine.graph.program import Collective, Job, Label, RankProgram
 from trine.graph.taskgraph import TRANSFER
 
-#: Fewer messages are simulated one by one: classes of ranks take longer to find.
+#: Schedules with fewer messages are simulated unfolded, because finding the classes takes longer.
 FEW_MESSAGES = 20_000
 
 
 def run_folded(
     schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: Unpack[MessageOptions]
 ) -> MessageTotals:
-    """What :func:`trine.collectives.run.run_schedule` gives, but for single messages; folded where that may be.
+    """Run a schedule as :func:`trine.collectives.run.run_schedule` does, without single messages; folded if possible.
 
-    Schedules fold that state a symmetry, on networks that tell one flow from many. Parameters and errors: as there.
+    Folding needs a declared symmetry, and a network that tells one flow from many. Same parameters and errors.
     """
     folded = _tried(schedule, cluster, group, how)
     return run_schedule(schedule, cluster, group, **how) if folded is None else folded
@@ -42,7 +42,7 @@ def run_folded(
 def run_both(
     schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], **how: Unpack[MessageOptions]
 ) -> MessageTotals:
-    """Fold where that may be, and simulate every message. Raises SimulationError where the two differ."""
+    """Run folded (if possible) and unfolded, and raise SimulationError if the results differ."""
     folded, whole = _tried(schedule, cluster, group, how), run_schedule(schedule, cluster, group, **how)
     for name in ("end_ps", "rank_end_ps", "link_bytes", "num_messages") if folded is not None else ():
         if not np.array_equal(getattr(folded, name), getattr(whole, name)):
@@ -53,7 +53,7 @@ def run_both(
 def _tried(
     schedule: Schedule | ExpandedSchedule, cluster: Cluster, group: Sequence[int], how: MessageOptions
 ) -> MessageTotals | None:
-    """The folded run; None where ranks cannot be folded: what is wrong, if anything, the run of all messages says."""
+    """Return the folded run, or None if the ranks cannot be folded; the unfolded run then reports any error."""
     if not isinstance(schedule, Schedule) or not _may_fold(schedule, cluster, group, how["network"]):
         return None
     try:

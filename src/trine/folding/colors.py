@@ -1,4 +1,4 @@
-"""Colour refinement of ranks and links by arrays: one round, how many colours there are, and the proof of the result.
+"""Colour refinement of ranks and links with arrays: single rounds, colour counts, and the proof of the result.
 
 Nothing here is compiled: a kernel would be three times as fast, but loading one costs more than all rounds of a job.
 """
@@ -18,21 +18,21 @@ U = np.uint64
 GOLDEN, FIRST, SECOND = U(0x9E3779B97F4A7C15), U(0xBF58476D1CE4E5B9), U(0x94D049BB133111EB)
 THIRTY, TWENTY_SEVEN, THIRTY_ONE = U(30), U(27), U(31)
 SEPARATOR = -1
-#: Items whose colors are looked up at a time: what a core's cache holds.
+#: Items per block of colour lookups; the block fits a core's cache.
 AT_A_TIME = 1 << 15
 
 
 class ColorRounds:
-    """Classes of ranks and links, split round by round until members of each see the same.
+    """Classes of ranks and links, split round by round until all members of a class have equal views.
 
-    items[ptr[r]:ptr[r+1]]: what rank r sees, in order: the number of another rank, ranks + number of a link that it
-    crosses, or SEPARATOR. slots: which of its routes an item belongs to. A link sees who crosses it, in no order. Both
-    are sums: of colors mixed with their places, and of colors mixed with their slots. A sum of 64 bits can lie, and
-    the result is checked without sums afterwards. ranks, links: int64, equal numbers for what is alike to begin with.
+    items[ptr[r]:ptr[r+1]]: view of rank r, in order: the number of another rank, ranks + number of a crossed link, or
+    SEPARATOR. slots: the route of each item. A link's view is the unordered set of ranks that cross it. Both views are
+    sums: of colors mixed with their places, and of colors mixed with their slots. Sums of 64 bits can collide, so the
+    result is checked without sums afterwards. ranks, links: int64, equal numbers for members that are initially alike.
 
-    When a class splits, those whose sums are as before keep its color, else the largest part does. So the next round
-    only has to look at those that see one of the others: most rounds of a long ring, in which a difference goes from
-    rank to rank, touch few.
+    When a class splits, members with unchanged sums keep its color, else the largest part does. The next round then
+    examines only ranks and links that see a changed color. Most rounds of a long ring touch few of them, because a
+    difference moves from rank to rank.
     """
 
     def __init__(self, ptr: Int64, items: Int32, slots: Int32, ranks: Int64, links: Int64, seed: int) -> None:
@@ -46,9 +46,9 @@ class ColorRounds:
         self.num_classes = len(firsts)
         self._class_of = np.concatenate([of_ranks, of_links + np.int32(len(firsts))])
         self._sizes = np.concatenate([sizes, link_sizes])
-        self._colors = np.append(self._color_of(self._class_of), GOLDEN)  # the last: that of separators
+        self._colors = np.append(self._color_of(self._class_of), GOLDEN)  # the last: of separators
         self._sums: UInt64 | None = None  # of ranks, then of links
-        self._before = self._colors.copy()  # before the last round, which changed those of:
+        self._before = self._colors.copy()  # before the last round, which changed the colors of:
         self._changed = np.zeros(0, np.int64)
 
     @property
@@ -62,7 +62,7 @@ class ColorRounds:
         return self._class_of[self._num_ranks :]
 
     def round(self) -> bool:
-        """Split classes by what their members see; whether any was split."""
+        """Split classes by their members' views; return whether any class was split."""
         if self._sums is None:
             self._sums = self._all_sums()
             touched = np.arange(len(self._class_of))
@@ -72,7 +72,7 @@ class ColorRounds:
         return len(self._changed) > 0
 
     def _split(self, touched: Int64, sums: UInt64) -> None:
-        """Split the classes of ``touched``; all others see what they saw before."""
+        """Split the classes of ``touched``; the views of all others are unchanged."""
         classes = self._class_of[touched]
         group_of, firsts, counts = numbered(mixed(self._color_of(classes) + sums))
         own = classes[firsts]
@@ -92,7 +92,7 @@ class ColorRounds:
         self._colors[self._changed] = self._color_of(self._class_of[self._changed])
 
     def _color_of(self, classes: Int32) -> UInt64:
-        """Different classes have different colors."""
+        """Return colors that differ between classes."""
         return mixed(classes.astype(U) + self._seed)
 
     # -- sums ------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class ColorRounds:
         return sums
 
     def _update(self, sums: UInt64) -> Int64:
-        """Replace the colors that have changed in the sums of those that see them; who these are, rising."""
+        """Update the sums that contain changed colors; return the affected ranks and links in ascending order."""
         is_changed = np.zeros(len(self._colors), np.bool_)
         is_changed[self._changed] = True
         shows = np.empty(len(self._items), np.bool_)
@@ -122,7 +122,7 @@ class ColorRounds:
         return np.flatnonzero(seen | crossed)
 
     def _replace(self, sums: UInt64, who: Int32, whom: Int32, places: Int32) -> Bool:
-        """``who`` sees ``whom``, whose color has changed, in a place; bool[ranks and links]: who is among ``who``."""
+        """Replace the changed colors of ``whom`` in the sums of ``who``; return ``who`` as bool[ranks and links]."""
         for at in _slices(len(who)):
             term = _term(places[at])
             replaced = mixed(self._before[whom[at]] + term)
@@ -137,12 +137,12 @@ def _slices(length: int) -> Iterator[slice]:
 
 
 def _term(numbers: npt.NDArray[np.integer]) -> UInt64:
-    """What makes the same color another one in another place."""
+    """Return the term that gives a color a different value in each place."""
     return (numbers.astype(U) + U(1)) * GOLDEN
 
 
 def mixed(value: UInt64) -> UInt64:
-    """The finaliser of splitmix64: different numbers stay different (every step can be undone)."""
+    """Apply the finaliser of splitmix64: different numbers stay different, as every step is invertible."""
     value = value ^ (value >> THIRTY)
     value *= FIRST
     value ^= value >> TWENTY_SEVEN
@@ -152,13 +152,13 @@ def mixed(value: UInt64) -> UInt64:
 
 
 def distinct(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """The different values, rising."""
+    """Return the distinct values in ascending order."""
     rising = np.sort(values)
     return rising[np.concatenate(([True], rising[1:] != rising[:-1]))] if len(rising) else rising
 
 
 def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
-    """Equal values as classes, numbered by their first members: int32 class of each, first members, sizes."""
+    """Number equal values by their first occurrence; return int32 class of each, first occurrences, and sizes."""
     inverse = np.searchsorted(distinct(values), values)  # few are distinct, as a rule: faster than sorting with indices
     first = np.empty(int(inverse.max(initial=-1)) + 1, np.int64)
     first[inverse[::-1]] = np.arange(len(values) - 1, -1, -1)
@@ -170,7 +170,7 @@ def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
 
 
 def join_components(ptr: Int64, items: Int32, num_links: int) -> Int32:
-    """Join every rank with all that it sees: the smallest member of the component of each rank, then of each link."""
+    """Return the smallest member of the connected component of each rank, then of each link."""
     num_ranks = len(ptr) - 1
     owner = np.repeat(np.arange(num_ranks, dtype=np.int32), np.diff(ptr))
     owner, seen = owner[items >= 0], items[items >= 0]
@@ -187,9 +187,9 @@ def join_components(ptr: Int64, items: Int32, num_links: int) -> Int32:
 
 
 def ranks_agree(ptr: Int64, items: Int32, class_of: Int32, link_class_of: Int32, representatives: Int64) -> bool:
-    """Whether every rank sees what the representative of its class sees, place for place.
+    """Return whether every rank's view equals the view of its class representative, place for place.
 
-    ptr, items: as in :class:`ColorRounds`; all numbers are of the ranks that the partition is about.
+    ptr, items: as in :class:`ColorRounds`; all numbers refer to the ranks of the partition.
     """
     counts, same = np.diff(ptr), representatives[class_of]
     if (counts != counts[same]).any():

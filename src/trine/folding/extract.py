@@ -1,4 +1,4 @@
-"""From a job to patterns: what each kind of rank does, its collectives expanded for its own position only."""
+"""Extraction of patterns from a job: the behaviour of each kind of rank, with its collectives expanded for it alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from trine.parallel.template import ProgramTemplate, make_template
 
 
 class GroupCall(NamedTuple):
-    """A collective but for its place in the program."""
+    """A collective without its place in the program."""
 
     axis: str
     kind: str
@@ -54,7 +54,7 @@ def call_of(step: Collective) -> GroupCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledCall:
-    """How groups of one class run a call. timed_step, together: see :class:`trine.collectives.schedule.Schedule`."""
+    """Execution of a call by a class of groups. timed_step, together: :class:`trine.collectives.schedule.Schedule`."""
 
     algorithm: str
     software_ps: int
@@ -65,7 +65,7 @@ class ScheduledCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallPlan:
-    """How all groups run one call. firsts: int64[groups], sorted; group_class: int32[groups]; answers: one a class."""
+    """A call in all groups. firsts: int64[groups], sorted; group_class: int32[groups]; answers: per class."""
 
     call: GroupCall
     firsts: Int64
@@ -73,7 +73,7 @@ class CallPlan:
     answers: tuple[ScheduledCall, ...]
 
     def of(self, ranks: Int64, grid: RankGrid) -> tuple[Int64, Int64]:
-        """The class of each rank's group, and the structure of its position: int64[ranks] each."""
+        """Return the class of each rank's group, and the structure of its position: int64[ranks] each."""
         group_class = self.group_class[np.searchsorted(self.firsts, grid.firsts(ranks, self.call.axis))].astype(
             np.int64
         )
@@ -89,7 +89,7 @@ class CallPlan:
 
 
 def plan_call(call: GroupCall, ranks: Int64, grid: RankGrid, costs: GroupCosts | None) -> CallPlan:
-    """How the groups of ``ranks`` run ``call``. Raises PlanError for a schedule that needs switches that add up."""
+    """Plan the execution of ``call`` in the groups of ``ranks``. Raises PlanError for schedules with switches."""
     firsts = np.unique(grid.firsts(ranks, call.axis))
     groups = firsts[:, None] + grid.offsets(call.axis)[None, :]
     group_class, answers = group_answers(costs, call.kind, call.size_bytes, groups, call.algorithm)
@@ -99,7 +99,7 @@ def plan_call(call: GroupCall, ranks: Int64, grid: RankGrid, costs: GroupCosts |
 def group_answers(
     costs: GroupCosts | None, kind: str, size_bytes: int, groups: Int64, algorithm: str | None
 ) -> tuple[Int32, list[tuple[Any, int]]]:
-    """Which answer each group gets, and the distinct answers: (algorithm, ps of software before each message)."""
+    """Return each group's answer number, and the distinct answers: (algorithm, ps of software before each message)."""
     if costs is None:
         return np.zeros(len(groups), np.int32), [(algorithm, 0)]
     group_class, answers = costs(kind, size_bytes, groups, algorithm)
@@ -116,9 +116,9 @@ def _answer(call: GroupCall, num_ranks: int, algorithm: str | FlowPlan | None, s
 
 
 class _Kinds(NamedTuple):
-    """How the ranks of a program differ. of_rank: int64[ranks of the program], which combination each is.
+    """Kinds of ranks within a program. of_rank: int64[ranks of the program], the combination number of each.
 
-    calls: class of its group and structure of its position; messages: class of each rank, and what each class sends.
+    calls: class of its group and structure of its position; messages: class of each rank, and message of each class.
     """
 
     program: int
@@ -128,15 +128,15 @@ class _Kinds(NamedTuple):
 
 
 def extract_patterns(job: Job, costs: GroupCosts | None) -> JobPatterns:
-    """Patterns of all ranks of ``job``; ``costs`` chooses schedules, and says what software adds to messages.
+    """Return the patterns of all ranks of ``job``; ``costs`` chooses schedules and their software cost per message.
 
-    Raises PlanError where members of a group disagree on its collectives, or a message has no sender or receiver.
+    Raises PlanError if members of a group disagree on its collectives, or a message has no sender or receiver.
     """
     return Extraction(job, costs).job_patterns()
 
 
 class Extraction:
-    """A job whose collectives have schedules, before patterns are made, of which there may be one a rank."""
+    """A job with scheduled collectives, before its patterns are built; there may be one pattern for each rank."""
 
     def __init__(self, job: Job, costs: GroupCosts | None) -> None:
         self.job = job
@@ -159,7 +159,7 @@ class Extraction:
         }  # fmt: skip
 
     def _calls(self, template: ProgramTemplate) -> dict[int, GroupCall]:
-        """Number of each collective of a program -> what it is, in program order; those of one rank send nothing."""
+        """Return collective number -> call of a program, in program order; a collective of one rank sends nothing."""
         found = {}
         for _, step in template.collectives.values():
             number = self.keys.setdefault((step.axis, step.key), len(self.keys))
@@ -192,7 +192,7 @@ class Extraction:
         }
 
     def _sent(self, template: ProgramTemplate) -> dict[tuple[int, int], int]:
-        """(message, position of its receiver) -> the task that sends it."""
+        """Return (message, position of its receiver) -> the task that sends it."""
         table: dict[tuple[int, int], int] = {}
         for task, send in template.sends:
             number = self.messages.setdefault((send.peer.axis, send.tag), len(self.messages))
@@ -202,7 +202,7 @@ class Extraction:
         return table
 
     def _check_received(self) -> None:
-        """Refuse messages that nobody waits for, which the times would not show."""
+        """Refuse messages that no task receives, because the simulated times would not show the error."""
         received = [{(one.peer.axis, one.tag) for _, one in template.receives} for template in self.templates]
         for program, template in enumerate(self.templates):
             to: dict[Peer, list[tuple[int | str, ...]]] = {}
@@ -220,11 +220,11 @@ class Extraction:
 
     @cached_property
     def num_patterns(self) -> int:
-        """How many patterns there are: no fewer classes than that."""
+        """The number of patterns, a lower bound for the number of classes."""
         return sum(int(kinds.of_rank.max()) + 1 for kinds in self._kinds)
 
     def job_patterns(self) -> JobPatterns:
-        """Patterns of all ranks. Raises PlanError where a message has no sender."""
+        """Return the patterns of all ranks. Raises PlanError if a message has no sender."""
         patterns = [pattern for kinds in self._kinds for pattern in self._patterns(kinds)]
         pattern_of, row_of = np.empty((2, self.grid.num_ranks), np.int32)
         for number, pattern in enumerate(patterns):
@@ -243,7 +243,7 @@ class Extraction:
 
     @cached_property
     def _kinds(self) -> list[_Kinds]:
-        """Of each program that ranks run."""
+        """The kinds of ranks of each program in use."""
         return [self._kinds_of(program) for program, ranks in enumerate(self.ranks_of) if len(ranks)]
 
     def _kinds_of(self, program: int) -> _Kinds:
@@ -256,7 +256,7 @@ class Extraction:
         return _Kinds(program, calls, messages, _combined(columns, len(ranks)))
 
     def _patterns(self, kinds: _Kinds) -> Iterator[Pattern]:
-        """One pattern for each combination of schedules, positions and software among the ranks of a program."""
+        """Yield one pattern for each combination of schedules, positions and software among the ranks of a program."""
         ranks = self.ranks_of[kinds.program]
         for kind in range(int(kinds.of_rank.max()) + 1):
             rows = np.flatnonzero(kinds.of_rank == kind)
@@ -269,7 +269,7 @@ class Extraction:
             yield _PatternBuilder(self, kinds.program, ranks[rows], chosen, sent).pattern()
 
     def _message_costs(self, program: int, ranks: Int64) -> dict[tuple[Peer, int], tuple[Int64, list[Message]]]:
-        """(peer, bytes) of each message that the program sends -> class of each rank, what each class sends."""
+        """Return (peer, bytes) of each message of the program -> class of each rank, message of each class."""
         sent = dict.fromkeys((send.peer, send.size_bytes) for _, send in self.templates[program].sends)
         found = {}
         for peer, size in sent:
@@ -280,14 +280,14 @@ class Extraction:
 
 
 def resolve(grid: RankGrid, ranks: Int64, peer: Peer) -> Int64:
-    """int64[ranks]: whom each means by ``peer``."""
+    """Return each rank's ``peer`` as a rank number: int64[ranks]."""
     offsets = grid.offsets(peer.axis)
     resolved: Int64 = ranks + offsets[peer.position] - offsets[grid.coordinates(ranks, peer.axis)]
     return resolved
 
 
 def _axes_of_shared_tags(template: ProgramTemplate) -> set[str]:
-    """Axes on which one message of a program goes to several receivers, so that a receiver's position matters."""
+    """Return the axes along which one message has several receivers, so that a receiver's position matters."""
     seen: set[tuple[str, tuple[int | str, ...]]] = set()
     axes = set()
     for _, send in template.sends:
@@ -298,7 +298,7 @@ def _axes_of_shared_tags(template: ProgramTemplate) -> set[str]:
 
 
 def _combined(columns: Sequence[Int64], num_rows: int) -> Int64:
-    """Numbers of the distinct rows, by their first occurrence."""
+    """Number the distinct rows by their first occurrence."""
     varying = [column for column in columns if (column != column[0]).any()]
     if not varying:
         return np.zeros(num_rows, np.int64)
@@ -310,17 +310,17 @@ def _combined(columns: Sequence[Int64], num_rows: int) -> Int64:
 
 @dataclass(slots=True)
 class _EdgeList:
-    """Edges as they come, in blocks."""
+    """Edges, collected in blocks."""
 
     blocks: list[tuple[Int64, Int64, int, Int64, Int64]] = field(default_factory=list)
 
     def add(self, task: Int64, role: int | Int64, what: int, key: int | Int64, number: int | Int64 = 0) -> None:
-        """Edges of ``task``; the other arguments are one for all, or one each."""
+        """Add edges of ``task``; the other arguments are scalars, or one value for each edge."""
         n = len(task)
         self.blocks.append((task, _all(role, n), what, _all(key, n), _all(number, n)))
 
     def build(self) -> Edges:
-        """The edges, sorted by task and otherwise in the order in which they came."""
+        """Return the edges sorted by task, otherwise in insertion order."""
         if not self.blocks:
             none = np.zeros(0, np.int64)
             return Edges(
@@ -347,7 +347,7 @@ def _all(value: int | Int64, n: int) -> Int64:
 
 
 class _PatternBuilder:
-    """Makes the pattern of ranks of one program that run every collective by the same structure."""
+    """Builder of one pattern: ranks of one program with the same structure in every collective."""
 
     def __init__(
         self,
@@ -420,7 +420,7 @@ class _PatternBuilder:
         return self.extraction.plans[call].sends(*self.chosen[call])
 
     def _role(self, axis: str, peers: npt.NDArray[np.integer]) -> int:
-        """The number of the role that these peers are in, one a rank."""
+        """Return the role number of these peers, one for each rank."""
         column = np.ascontiguousarray(peers, dtype=np.int32)
         name = (axis, column.tobytes())
         if name not in self._roles:
@@ -432,7 +432,7 @@ class _PatternBuilder:
     # -- collectives -----------------------------------------------------------------------------------------------
 
     def _collectives(self, columns: _PatternColumns, entered: Int32, firsts: dict[int, int]) -> None:
-        """The sends of all collectives; those of one call together, as they differ by their numbers only."""
+        """Add the sends of all collectives; a call's sends together, because only their numbers differ."""
         of_call: dict[GroupCall, list[int]] = {}
         for key, call in self.calls.items():
             of_call.setdefault(call, []).append(key)
@@ -466,7 +466,7 @@ class _PatternBuilder:
         return self.extraction.grid.coordinates(self.ranks, call.axis)
 
     def _roles_of(self, call: GroupCall, positions: Int32) -> list[int]:
-        """Roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
+        """Return the roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
         grid = self.extraction.grid
         offsets, firsts = grid.offsets(call.axis), grid.firsts(self.ranks, call.axis)
         return [self._role(call.axis, firsts + offsets[column]) for column in positions.T]
@@ -500,7 +500,7 @@ class _PatternBuilder:
 
 
 def _together(axis: str, keys: Int64, entered: Int64, first: Int64, step: Int32, timed_step: int) -> Together:
-    """Of sends in the given steps, those of ``timed_step`` lie in the middle."""
+    """Return the call's Together; its sends in steps before and after ``timed_step`` are signals."""
     before = int((step < timed_step).sum())
     assert (np.diff(step) >= 0).all()
     assert int((step > timed_step).sum()) == before > 0
@@ -511,7 +511,7 @@ def _together(axis: str, keys: Int64, entered: Int64, first: Int64, step: Int32,
 
 
 class _Repeated:
-    """Edges of the sends of one schedule, for every collective that runs by it."""
+    """Edges of one schedule's sends, repeated for every collective with that schedule."""
 
     def __init__(self, keys: Int64, first: Int64, tasks: Int64) -> None:
         self.keys = keys
@@ -519,11 +519,11 @@ class _Repeated:
         self.tasks = tasks
 
     def edges(self, edges: _EdgeList, waiting: Int64, roles: Int64, who: Int32, number: Int32) -> None:
-        """``waiting``: which send waits, for send ``number`` of ``who`` (-1: this rank)."""
+        """Add edges: send number ``waiting`` waits for send ``number`` of ``who`` (-1: this rank)."""
         self._add(edges, self.tasks[:, waiting], roles[who + 1], number)
 
     def completions(self, edges: _EdgeList, ended: Int64, roles: Int64, sends: RankSends) -> None:
-        """``ended``: the join of each collective that waits for all that completes it."""
+        """Add the edges of the join ``ended`` of each collective, which waits for everything that completes it."""
         who, number = sends.completion_who, sends.completion_number
         self._add(edges, np.repeat(ended[:, None], len(who), axis=1), roles[who + 1], number)
 
@@ -542,7 +542,7 @@ class _Repeated:
 
 
 class _PatternColumns:
-    """Columns of a pattern's tasks: those of the program, and room for the sends of its collectives."""
+    """Columns of a pattern's tasks: the program's tasks, with room for the sends of its collectives."""
 
     def __init__(self, template: ProgramTemplate, total: int, keys: Int32) -> None:
         own = len(template.kind)
@@ -565,13 +565,13 @@ class _PatternColumns:
         self.labels[:, :own] = template.labels
 
     def send(self, task: int, message: Message) -> None:
-        """A message of the program."""
+        """Set the columns of a message of the program."""
         self.size_bytes[task], self.software_ps[task], self.caps[task] = message
 
     def sends(
         self, tasks: Int64, sends: RankSends, roles: Int64, answer: ScheduledCall, keys: Int64, entry: Int64
     ) -> None:
-        """The sends of one call: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
+        """Set the columns of one call's sends: int64[collectives, sends] task numbers; ``roles`` of the receivers."""
         is_sent = np.full(sends.num_sends, True) if answer.timed_step < 0 else sends.step == answer.timed_step
         caps = 0 if sends.caps is None else sends.caps
         has_software = is_sent if answer.timed_step < 0 else is_sent & ((sends.size_bytes == 0) | (caps > 0))

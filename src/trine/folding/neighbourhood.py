@@ -1,4 +1,4 @@
-"""What ranks see: whose tasks theirs wait for, and which links their messages cross."""
+"""Views of ranks: the ranks whose tasks they wait for, and the links that their messages cross."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from trine.folding.colors import SEPARATOR
 from trine.folding.pattern import ENTERED, GROUP, HOST, HOSTS, SELF, SENT, TASK, TO_HOST, Edges, Pattern
 from trine.graph.grid import RankGrid
 
-#: Items of links until they have numbers: below those of ranks and of the separator.
+#: Links are items from here downwards until they are numbered: below rank numbers and the separator.
 FIRST_LINK = SEPARATOR - 1
-#: (ranks or None for the hosts of the others, ranks or None likewise) -> CSR of links of the routes
+#: (source ranks or None for the hosts of the targets, target ranks or None likewise) -> CSR of the links of the routes
 Routes = Callable[[Int64 | None, Int64 | None], tuple[Int64, Int32]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Neighbourhood:
-    """What every rank sees, in an order that is the same for ranks that may be alike.
+    """View of every rank, in an order that is the same for ranks that may be alike.
 
     ptr: int64[ranks + 1]. items: int32; the number of another rank, or ranks + index into ``links``, or -1 between
-    routes. slots: int32; the number of the route that an item belongs to, among those of its rank. links: int32, the
-    links that anybody crosses; the last ``num_groups`` are none but groups of ranks that wait for each other, which
-    stand for what a link is to those that cross it: all that matters is how many of each kind are there.
+    routes. slots: int32; the route number of each item within its rank. links: int32, all crossed links. The last
+    ``num_groups`` are groups of ranks that wait for each other; they behave like links, because only the number of
+    members of each kind matters.
     """
 
     ptr: Int64
@@ -40,18 +40,18 @@ class Neighbourhood:
 
     @property
     def real_links(self) -> Int32:
-        """The links that are no groups."""
+        """The links without the groups."""
         return self.links[: len(self.links) - self.num_groups]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PatternPart:
-    """Ranks of one pattern that have behaved alike so far, and what they have still to do.
+    """Ranks of one pattern that have behaved alike so far, and their remaining tasks.
 
-    ranks: int64, ascending; rows: int64, theirs in the pattern. tasks: int64, tasks of the pattern that are left;
-    number_of: int32[tasks of the pattern], the number of each among them, -1 if it has ended. edges: those of the tasks
-    that are left, with numbers of the pattern. before: the class that they were in so far, -1 at the beginning.
-    deferred: axes along which nothing is exchanged yet.
+    ranks: int64, ascending; rows: int64, their rows in the pattern. tasks: int64, remaining tasks of the pattern;
+    number_of: int32[tasks of the pattern], index into ``tasks``, -1 for ended tasks. edges: edges of the remaining
+    tasks, with task numbers of the pattern. before: the previous class, -1 at the beginning. deferred: axes without
+    exchanges yet.
     """
 
     pattern: Pattern
@@ -66,12 +66,12 @@ class PatternPart:
 
     @property
     def read_roles(self) -> list[int]:
-        """Roles whose tasks are waited for, in order."""
+        """Roles with awaited tasks, in order."""
         return [int(role) for role in np.unique(self.edges.role) if role >= 0]
 
     @property
     def together_axes(self) -> list[str]:
-        """Axes along which the ranks of a group wait for all others, in order."""
+        """Axes of collectives whose ranks all wait for each other, in order."""
         keys = np.unique(self.edges.key[self.edges.role == GROUP]).tolist()
         return sorted({self.pattern.key_axes[key] for key in keys})
 
@@ -82,7 +82,7 @@ class PatternPart:
 
 
 def whole_parts(patterns: Sequence[Pattern]) -> list[PatternPart]:
-    """All ranks of each pattern, at the beginning."""
+    """Return all ranks of each pattern, at the beginning."""
     return [
         PatternPart(
             pattern=pattern,
@@ -98,10 +98,10 @@ def whole_parts(patterns: Sequence[Pattern]) -> list[PatternPart]:
 
 
 def without_signals(part: PatternPart) -> PatternPart:
-    """A whole part whose ranks wait for their groups (:class:`Together`), whoever tells them of whom.
+    """Replace the signals between the ranks of a whole part by a wait for the group (:class:`Together`).
 
-    The first signal of each collective stands for "all have entered"; no other is simulated:
-    :mod:`trine.folding.signals` works them out.
+    The first signal of each collective stands for "all have entered". The others are not simulated;
+    :mod:`trine.folding.signals` computes them.
     """
     pattern = part.pattern
     if not pattern.together:
@@ -114,9 +114,9 @@ def without_signals(part: PatternPart) -> PatternPart:
 
 
 def _waiting_together(pattern: Pattern) -> Edges:
-    """The edges of a pattern with those of its signals replaced: all enter, send, and end when all have been sent."""
+    """Return a pattern's edges with signals replaced: all ranks enter, send, and end when all sends have ended."""
     edges = pattern.edges
-    key_of = np.full(pattern.num_tasks, -1, np.int64)  # of sends: the collective in which all wait for each other
+    key_of = np.full(pattern.num_tasks, -1, np.int64)  # collective of each send, if all its ranks wait for each other
     is_end = np.zeros(pattern.num_tasks, np.bool_)
     for one in pattern.together:
         sends = one.first[:, None] + np.arange(one.num_sends)
@@ -146,15 +146,15 @@ def _waiting_together(pattern: Pattern) -> Edges:
 
 
 def _all_of(task: Int64, role: int, what: int, key: Int64) -> list[Int64]:
-    """Columns of edges of one role."""
+    """Return the columns of edges to one role."""
     return [task, np.full(len(task), role, np.int64), np.full(len(task), what, np.int64), key]
 
 
 @dataclass(slots=True)
 class RouteTable:
-    """Routes of the roles of each pattern, found when they are first asked for.
+    """Routes of the roles of each pattern, computed on first use.
 
-    grid, num_links: of the ranks and the cluster, where groups of ranks that wait for each other get numbers as links.
+    grid: of the ranks. num_links: of the cluster; groups of ranks that wait for each other get the numbers after it.
     """
 
     routes: Routes
@@ -164,13 +164,13 @@ class RouteTable:
     axes: dict[str, int] = field(default_factory=dict)
 
     def group_links(self, ranks: Int64, axis: str) -> Int64:
-        """int64[ranks]: the number of each one's group along ``axis`` among links, behind those of the cluster."""
+        """Return the link number of each rank's group along ``axis``, after the links of the cluster: int64[ranks]."""
         assert self.grid is not None
         number = self.axes.setdefault(axis, len(self.axes))
         return self.num_links + number * self.grid.num_ranks + self.grid.firsts(ranks, axis)
 
     def of_role(self, pattern: Pattern, role: int) -> tuple[Int64, Int32]:
-        """CSR over the ranks of a pattern: the links of their messages to (from, of the host) the role."""
+        """Return a CSR over a pattern's ranks: the links of their messages to the role (from it, if it is the host)."""
         key = (id(pattern), role)
         if key not in self.known:
             if role == HOST:
@@ -182,7 +182,7 @@ class RouteTable:
         return self.known[key]
 
     def of_row(self, pattern: Pattern, role: int, row: int) -> Int32:
-        """Links of one rank's route."""
+        """Return the links of one rank's route."""
         ptr, links = self.of_role(pattern, role)
         return links[ptr[row] : ptr[row + 1]]
 
@@ -190,9 +190,9 @@ class RouteTable:
 def neighbourhood_of(
     parts: Sequence[PatternPart], number_of: Int32, num_ranks: int, table: RouteTable
 ) -> Neighbourhood:
-    """What every rank of ``parts`` sees along axes that are not deferred for its part.
+    """Return the view of every rank of ``parts`` along axes that are not deferred for its part.
 
-    number_of: int32[ranks of the job], the number of each among the ``num_ranks`` ranks of the parts.
+    number_of: int32[ranks of the job], index of each among the ``num_ranks`` ranks of the parts.
     """
     blocks = [block for part in parts for block in _blocks(part, number_of, table)]
     lengths = np.zeros(num_ranks, np.int64)
@@ -210,7 +210,7 @@ def neighbourhood_of(
 
 
 def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int, first_group: int) -> Neighbourhood:
-    """Number the links that are crossed; in ``items`` link l was FIRST_LINK - l. first_group: the first group."""
+    """Number the crossed links; ``items`` holds FIRST_LINK - l for link l. first_group: number of the first group."""
     is_link = items <= FIRST_LINK
     crossed = FIRST_LINK - items[is_link]
     is_used = np.zeros(int(crossed.max(initial=-1)) + 1, np.bool_)
@@ -225,7 +225,7 @@ def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int, first_grou
 
 
 def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tuple[Int64, Int64, Int64, int]]:
-    """(ranks, items of each, items, slot) for what a part sees, role by role."""
+    """Return (ranks, items per rank, items, slot) for each role in a part's view."""
     pattern, count = part.pattern, len(part.ranks)
     own = number_of[part.ranks].astype(np.int64)
     blocks = []
@@ -244,7 +244,7 @@ def _blocks(part: PatternPart, number_of: Int32, table: RouteTable) -> list[tupl
 
 
 def _route_block(part: PatternPart, own: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int64, int]:
-    """The links of each route, as FIRST_LINK - link, after a separator."""
+    """Return the links of each route, as FIRST_LINK - link, after a separator."""
     ptr, links = table.of_role(part.pattern, role)
     counts = np.diff(ptr)[part.rows]
     values = np.full(int(counts.sum()) + len(part.ranks), SEPARATOR, np.int64)
@@ -253,16 +253,16 @@ def _route_block(part: PatternPart, own: Int64, table: RouteTable, role: int) ->
     return own, counts + 1, values, role + 1 - min(HOSTS)
 
 
-#: The place of a link that several routes cross.
+#: place of a link shared by several routes
 SHARED = -2
 
 
 def link_places(patterns: Sequence[Pattern], table: RouteTable, num_links: int) -> Int64:
-    """The place of each link on the only route that crosses it, from 0; -1 on none, SHARED on several: int64[links].
+    """Return each link's place (from 0) on the only route across it; -1 if unused, SHARED on several: int64[links].
 
-    Runs fold on networks that serve messages one after the other only where each link carries one route's messages:
-    those of one rank come in the same order folded and unfolded; those of several, at one instant, come in the order
-    of their task numbers, which folding does not keep.
+    Networks that serve messages in turn fold only if each link carries the messages of one route. Messages of one rank
+    keep their order when folded. Messages of several ranks at one instant are ordered by task number, which folding
+    does not preserve.
     """
     place, times = np.full(num_links, -1, np.int64), np.zeros(num_links, np.int64)
     for pattern in patterns:

@@ -1,7 +1,7 @@
-"""What one rank does, with the tasks of other ranks named by role: the pattern of all ranks that may be alike.
+"""Behaviour of one rank, with the tasks of other ranks named by role: the pattern of all ranks that may be alike.
 
-A pattern is a rank program with the messages of its collectives. Its tasks are numbered from 0: the steps of the
-program, a collective being two joins (entered, ended), then what the rank sends in collectives, in program order.
+A pattern is a rank program with the messages of its collectives. Tasks are numbered from 0: first the program's steps,
+with a collective as two joins (entered, ended), then the rank's sends in collectives, in program order.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import Job
 from trine.parallel.template import ProgramTemplate
 
-#: Roles that are no other rank: none or this rank itself, and the host whose memory it copies from, or to.
+#: Roles other than another rank: this rank itself or no rank, and the host as the source or target of a copy.
 SELF, HOST, TO_HOST = -1, -2, -3
-#: Of edges alone: all ranks of the group that runs collective ``key``, this rank among them.
+#: Only in edges: all ranks of the group that runs collective ``key``, this rank included.
 GROUP = -4
 HOSTS = (HOST, TO_HOST)
-#: What an edge names at the rank in its role: a task by number, a send of a collective, the entry into one, a message.
+#: Target of an edge at the rank in its role: a task by number, a collective's send, a collective's entry, a message.
 TASK, SENT, ENTERED, MESSAGE = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Together:
-    """Collectives of one call in which all ranks of a group wait for each other before they send, and after.
+    """Collectives of one call with mutual waits: all ranks of a group wait for each other before and after their sends.
 
-    keys: int64[k], rising; entered, first: int64[k], the entry into each, and the first of its ``num_sends`` sends. Of
-    these the first and the last ``num_signals`` are joins by which ranks tell each other, in no time.
+    keys: int64[k], ascending; entered, first: int64[k], the entry into each, and the first of its ``num_sends`` sends.
+    The first and the last ``num_signals`` sends are joins: signals between ranks that take no time.
     """
 
     axis: str
@@ -48,7 +48,7 @@ class Together:
 
     @property
     def signals(self) -> Int64:
-        """int64[k, 2 x num_signals]: the others."""
+        """int64[k, 2 x num_signals]: the other sends."""
         at = np.arange(self.num_signals)
         signals: Int64 = self.first[:, None] + np.concatenate([at, self.num_sends - self.num_signals + at])
         return signals
@@ -56,12 +56,12 @@ class Together:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Edges:
-    """What tasks wait for, sorted by task; every array has one entry an edge.
+    """Dependencies of tasks, sorted by task; every array has one entry for each edge.
 
-    task: int64. role: int16, whose task the predecessor is (SELF: this rank's). what: int8, how it is named: TASK
+    task: int64. role: int16, the owner of the predecessor (SELF: this rank). what: int8, kind of predecessor: TASK
     ``key`` of this rank, the send ``number`` of collective ``key``, the entry into collective ``key``, or the MESSAGE
-    ``key`` that this rank receives. key, number: int32. Of a GROUP: the entries of all its ranks into collective
-    ``key``, or all that they SENT in it.
+    ``key`` that this rank receives. key, number: int32. For GROUP: the entries of all its ranks into collective
+    ``key``, or everything that they SENT in it.
     """
 
     task: Int64
@@ -78,15 +78,15 @@ class Edges:
 class Pattern:
     """A pattern, and the ranks that follow it.
 
-    program: its number in the job. ranks: int64[r]. peers: int32[r, roles], who is in each role. role_axes: the axis of
-    the grid along which each role lies. kind: int8[n]; duration_ps, size_bytes, software_ps (before a message enters
-    its first link), caps (bytes/s at most of a transfer, 0: no limit): int64[n]; stream: int32[n], within the rank;
-    labels: int32[fields, n]; key: int32[n], the collective that a task belongs to, or -1; role: int16[n], of transfers
-    whom they go to (HOST: they come from there).
-    pressure_ppm: int32[n], what the compute stream of the rank loses when a task ends; None where nothing presses.
-    entered, first_sent: int32[keys], the entry into each collective and the first of its sends, -1 where the rank takes
-    no part. messages: (message, position of the receiver on its axis) -> task that sends it. algorithm_of: of each
-    key that it takes part in, the algorithm. key_axes: the axis of every key. together: those of its collectives.
+    program: its number in the job. ranks: int64[r]. peers: int32[r, roles], the rank in each role. role_axes: the grid
+    axis of each role. kind: int8[n]; duration_ps, size_bytes, software_ps (before a message enters its first link),
+    caps (maximum bytes/s of a transfer, 0: no limit): int64[n]; stream: int32[n], within the rank; labels:
+    int32[fields, n]; key: int32[n], the collective of a task, or -1; role: int16[n], the target of a transfer (HOST:
+    its source).
+    pressure_ppm: int32[n], speed that the rank's compute stream loses when a task ends; None without slowdowns.
+    entered, first_sent: int32[keys], the entry into each collective and the first of its sends, -1 without
+    participation. messages: (message, position of the receiver on its axis) -> task that sends it. algorithm_of:
+    algorithm of each of its collectives. key_axes: the axis of every key. together: the Together of its collectives.
     """
 
     program: int
@@ -120,8 +120,8 @@ class Pattern:
 class JobPatterns:
     """A job as patterns. pattern_of: int32[ranks]; row_of: int32[ranks], the row of a rank in its pattern.
 
-    keys: all collectives, as (axis, key); calls: of each key what it does. streams: names of the streams of a rank.
-    templates: of each program.
+    keys: all collectives, as (axis, key); calls: the call of each key. streams: names of the streams of a rank.
+    templates: one for each program.
     """
 
     job: Job
@@ -134,6 +134,6 @@ class JobPatterns:
     streams: tuple[str, ...]
 
     def program_of(self, rank: int) -> tuple[int, int]:
-        """The program of a rank, and how many ranks run it."""
+        """Return the program of a rank, and the number of ranks that run it."""
         program = self.patterns[int(self.pattern_of[rank])].program
         return program, sum(len(pattern.ranks) for pattern in self.patterns if pattern.program == program)

@@ -1,8 +1,8 @@
-"""Classes of ranks, and of links, that cannot be told apart: colour refinement, then a proof without hashes.
+"""Classes of indistinguishable ranks and links: colour refinement, then a proof without hashes.
 
 Two ranks stay in one class while they have the same pattern, and see the same classes of ranks and links in the same
-places; two links while they are alike and the same numbers of the same routes of the same classes cross them. See
-docs/design/folding.md.
+places. Two links stay in one class while they are alike, and the same numbers of the same routes of the same classes
+cross them. See docs/design/folding.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from trine.errors import SimulationError
 from trine.folding.colors import ColorRounds, numbered, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood
 
-#: Two sums of 64 bits that agree by chance: about once in 10**8 partitions of a million members; then try another.
+#: Seeds to try in turn: 64-bit sums collide about once in 10**8 partitions of a million members.
 SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Partition:
-    """Classes of ranks, numbered by their first members, and of the links that are crossed.
+    """Classes of ranks, numbered by their first members, and of the crossed links.
 
     class_of: int32[ranks]. representatives: int64[classes], the first member of each. sizes: int64[classes].
     link_class_of: int32[crossed links]; link_representatives: int64, indices among the crossed links; link_sizes:
@@ -43,9 +43,9 @@ class Partition:
 
 
 def refine(ranks: Int64, links: Int64, neighbourhood: Neighbourhood, limit: int) -> Partition | None:
-    """The coarsest partition in which members of a class see the same; None if it has more than ``limit`` classes.
+    """Return the coarsest partition with equal views within each class; None if it has more than ``limit`` classes.
 
-    ranks: int64[ranks], links: int64[crossed links]: numbers of what is different to begin with.
+    ranks: int64[ranks], links: int64[crossed links]: numbers of the initial classes.
     """
     for seed in SEEDS:
         colors = _refine(ranks, links, neighbourhood, limit, seed)
@@ -58,7 +58,7 @@ def refine(ranks: Int64, links: Int64, neighbourhood: Neighbourhood, limit: int)
 
 
 def identity(num_ranks: int, num_links: int) -> Partition:
-    """Every rank and every link by itself."""
+    """Return the partition with every rank and every link by itself."""
     ranks, links = np.arange(num_ranks), np.arange(num_links)
     return Partition(
         class_of=ranks.astype(np.int32),
@@ -72,8 +72,8 @@ def identity(num_ranks: int, num_links: int) -> Partition:
 
 
 def among(partition: Partition, ranks: Int64, num_ranks: int, num_links: int) -> Partition:
-    """The partition of some ``ranks`` in the numbers of all: class_of is -1 for the others. Of links the first
-    ``num_links`` remain: those behind are groups, which were told apart from links to begin with.
+    """Renumber the partition of some ``ranks`` for all ranks: class_of is -1 for the others. Keeps the first
+    ``num_links`` links; the later ones are groups, which have separate classes from the start.
     """
     class_of = np.full(num_ranks, -1, np.int32)
     class_of[ranks] = partition.class_of
@@ -119,7 +119,7 @@ def _partition(ranks: Int32, links: Int32, rounds: tuple[int, ...]) -> Partition
 
 
 def is_stable(partition: Partition, ranks: Int64, links: Int64, neighbourhood: Neighbourhood) -> bool:
-    """Whether all members of each class see exactly what its representative sees. No hashes."""
+    """Return whether all members of each class have exactly the view of its representative, without hashes."""
     return (
         bool((ranks == ranks[partition.representatives][partition.class_of]).all())
         and bool((links == links[partition.link_representatives][partition.link_class_of]).all())
@@ -135,7 +135,7 @@ def is_stable(partition: Partition, ranks: Int64, links: Int64, neighbourhood: N
 
 
 def _links_agree(partition: Partition, neighbourhood: Neighbourhood) -> bool:
-    """Whether every link is crossed by the same (class, route)s as often as the representative of its class."""
+    """Return whether the same (class, route)s cross every link as often as the representative of its class."""
     at = np.flatnonzero(neighbourhood.items >= neighbourhood.num_ranks)
     link = neighbourhood.items[at].astype(np.int64) - neighbourhood.num_ranks
     owner = np.repeat(partition.class_of.astype(np.int64), np.diff(neighbourhood.ptr))[at]

@@ -1,4 +1,4 @@
-"""Which ranks a folded result shows: those that end last, those that hold most memory, and a spread over all."""
+"""Selection of the ranks that a folded result shows: the latest, the fullest, and an even spread."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trine.folding.stages import FoldedRun
 from trine.graph.taskgraph import Records
 from trine.results.memory import memory_timeline
 
-#: Results of more ranks show so many of them: of each kind of program the one that ends last.
+#: Results show at most this many ranks; with more ranks, the latest one of each program.
 SHOWN = 32
-#: Classes with more tasks than this in all are not looked at one by one (about 1 s).
+#: Peak memory per class is skipped above this many tasks in all (about 1 s).
 MAX_PEAK_TASKS = 4_000_000
 
 
 def representative_ranks(folded: FoldedRun, fullest_program: Callable[[], int] | None = None) -> list[int]:
-    """The ranks to show, at most :data:`SHOWN`: the one that ends last of all, and of each pattern; and of each pattern
-    the one that holds most memory.
+    """Return the ranks to show, at most :data:`SHOWN`: the latest of all, and each pattern's latest and fullest rank.
 
-    fullest_program: the program whose ranks have the least headroom, of which one is shown; asked if not all are.
+    fullest_program: returns the program with the least headroom, and one of its ranks is shown; called only if the
+    latest ranks alone exceed the limit.
     """
     ends = folded.rank_ends()
     last = int(np.argmax(ends))
@@ -41,7 +41,7 @@ def representative_ranks(folded: FoldedRun, fullest_program: Callable[[], int] |
 
 
 def spread_ranks(folded: FoldedRun) -> dict[int, float]:
-    """Rank -> how many it stands for: of each pattern those that end at evenly spaced places of its order."""
+    """Return rank -> number of ranks it represents, for ranks of each pattern evenly spaced in order of end time."""
     ends = folded.rank_ends()
     found: dict[int, float] = {}
     for pattern in folded.job.patterns:
@@ -53,9 +53,9 @@ def spread_ranks(folded: FoldedRun) -> dict[int, float]:
 
 
 def peak_memory_ranks(run: FoldedRun) -> list[int]:
-    """Of each pattern the rank with the highest peak, of several the lowest, where the last classes differ in it.
+    """Return each pattern's rank with the highest peak memory, the lowest such rank in a tie.
 
-    Patterns of one class are left out: its ranks are alike. Where classes have more than MAX_PEAK_TASKS tasks: none.
+    Skips patterns with a single class, because their ranks are alike. Returns [] above MAX_PEAK_TASKS tasks.
     """
     found = []
     left = MAX_PEAK_TASKS
@@ -71,7 +71,7 @@ def peak_memory_ranks(run: FoldedRun) -> list[int]:
 
 
 def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
-    """The lowest of the given ``ranks`` of each class in which a rank ends."""
+    """Return the lowest of ``ranks`` in each final class."""
     last, count = np.full(len(ranks), -1, np.int64), 0
     for stage in run.stages:
         number = stage.partition.class_of[ranks]
@@ -81,7 +81,7 @@ def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
 
 
 def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
-    """Bytes that each of the ranks, which follow one pattern, holds at most."""
+    """Return the peak memory in bytes of each of ``ranks``, which share one pattern."""
     memory = rank_memory(run, [pattern], np.zeros(1, np.int64))
     peaks = []
     for rank in ranks.tolist():

@@ -1,8 +1,8 @@
-"""When ranks told each other that they had entered, or sent: what folded runs leave out, from what they simulate.
+"""Times of the signals that ranks exchange in collectives; folded runs skip them, and this module computes them.
 
-Where all ranks of a group wait for each other (:class:`trine.folding.pattern.Together`), whom each hears of by way of
-whom differs from rank to rank, and changes nothing but the times of these signals, which are joins. They are worked out
-for the ranks that somebody looks at, for whole groups at a time, from the very edges of the patterns.
+If all ranks of a group wait for each other (:class:`trine.folding.pattern.Together`), each rank receives signals over
+different peers. This changes only the times of these signals, which are joins. They are computed on demand for whole
+groups at a time, from the edges of the patterns.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from trine.arrays import Int64
 from trine.folding.pattern import ENTERED, SELF, Pattern, Together
 from trine.folding.stages import FoldedRun
 
-#: Times that are worked out at once (32 MiB).
+#: Maximum number of times per block (32 MiB).
 MAX_TIMES = 4_000_000
 
 Times = tuple[Int64, Int64, Int64]
 
 
 def whole_times(run: FoldedRun, ranks: Sequence[int], knows_signals: bool = True) -> list[Times]:
-    """Ready, start and end of each task of the pattern of each of ``ranks``, ps: int64[tasks of the pattern] each; of
-    signals that were left out -1, unless ``knows_signals``.
+    """Return ready, start and end of the pattern's tasks for each of ``ranks``, ps: int64[tasks of the pattern] each.
+    Skipped signals are -1 unless ``knows_signals``.
     """
     of_classes: dict[tuple[int, ...], Times] = {}
     times: list[Times] = []
@@ -53,8 +53,8 @@ def whole_times(run: FoldedRun, ranks: Sequence[int], knows_signals: bool = True
 
 
 def _alike(run: FoldedRun, rows_of: dict[tuple[str, int], list[int]]) -> list[tuple[str, list[tuple[int, list[int]]]]]:
-    """Groups, by (axis, first rank), as those of equal patterns, which are looked at together: (first rank, rows) of
-    each. Of groups whose members are of the same classes the first stands for all.
+    """Merge groups, given by (axis, first rank), for joint evaluation: per axis and patterns, (first rank, rows) of
+    each group. Groups whose members have equal classes are represented by the first one.
     """
     found: dict[tuple[str, bytes], dict[bytes, tuple[int, list[int]]]] = {}
     for (axis, first), rows in rows_of.items():
@@ -66,7 +66,7 @@ def _alike(run: FoldedRun, rows_of: dict[tuple[str, int], list[int]]) -> list[tu
 
 
 class _Waits(NamedTuple):
-    """What one signal waits for: own entry, own sends, entries and sends of peers by (role[, number])."""
+    """Dependencies of one signal: own entry, own sends, entries and sends of peers by (role[, number])."""
 
     entry: bool
     sends: list[int]
@@ -75,8 +75,8 @@ class _Waits(NamedTuple):
 
 
 class _Kind:
-    """Members of groups that follow one pattern. at: int64, their places among all; classes: int64[stages, distinct],
-    those that they are in; class_at: int64, which of these each has.
+    """Group members that follow one pattern. at: int64, their positions among all members; classes: int64[stages,
+    distinct], the distinct classes; class_at: int64, index of each member into these.
     """
 
     def __init__(self, run: FoldedRun, axis: str, members: Int64, pattern: Pattern, at: Int64) -> None:
@@ -92,14 +92,14 @@ class _Kind:
         self._places: dict[int, Int64] = {}
 
     def places_of(self, role: int) -> Int64:
-        """int64[members of the kind]: the places of those in a role of each."""
+        """Return the positions of the peers in ``role`` of each member: int64[members of the kind]."""
         if role not in self._places:
             peers = self.pattern.peers[self._rows, role].astype(np.int64)
             self._places[role] = self._firsts + self._run.job.grid.coordinates(peers, self._axis)
         return self._places[role]
 
     def ends(self, tasks: Int64) -> Int64:
-        """int64[members of the kind, tasks]: when tasks have ended on each; those of a class once."""
+        """Return the end of each task on each member, int64[members of the kind, tasks]; computed once per class."""
         ends = np.full((self.classes.shape[1], len(tasks)), -1, np.int64)
         for column, numbers in enumerate(self.classes.T.tolist()):
             for stage, number in zip(self._run.stages, numbers, strict=True):
@@ -111,7 +111,7 @@ class _Kind:
 
 
 class _GroupSignals:
-    """All collectives, in which all ranks wait for each other, of groups whose members follow the same patterns.
+    """The collectives with mutual waits of groups whose members follow the same patterns.
 
     members: int64[groups, group size].
     """
@@ -127,7 +127,7 @@ class _GroupSignals:
         ]
 
     def all(self) -> Iterator[_AxisSignals]:
-        """The signals of some collectives, until there are no more."""
+        """Yield the signals of all collectives, some at a time."""
         of_axis = ([one for one in kind.pattern.together if one.axis == self.axis] for kind in self.kinds)
         for calls in zip(*of_axis, strict=True):  # members agree on the collectives of their group, and on their order
             num_members = sum(len(kind.at) for kind in self.kinds)
@@ -136,7 +136,7 @@ class _GroupSignals:
                 yield self._signals([_some(one, slice(first, first + step)) for one in calls])
 
     def _signals(self, calls: list[Together]) -> _AxisSignals:
-        """calls: some collectives, as each kind knows them."""
+        """Compute the signals of ``calls``: the same collectives, once for each kind."""
         num_members, num_keys = sum(len(kind.at) for kind in self.kinds), len(calls[0].keys)
         entries = np.full((num_members, num_keys), -1, np.int64)
         sends = np.full((num_members, max(one.num_sends for one in calls), num_keys), -1, np.int64)
@@ -153,7 +153,7 @@ class _GroupSignals:
 
 
 class _AxisSignals:
-    """Ends of all sends of some collectives: int64[members, sends, keys]."""
+    """Ends of all sends of a block of collectives: int64[members, sends, keys]."""
 
     def __init__(self, groups: _GroupSignals, calls: list[Together], sends: Int64) -> None:
         self.groups = groups
@@ -161,7 +161,7 @@ class _AxisSignals:
         self.sends = sends
 
     def of(self, group: int, rank: int) -> tuple[Int64, Int64]:
-        """Tasks of the pattern of a rank of ``group`` (or of one like it), and when each of these signals was given."""
+        """Return the signal tasks of a rank of ``group`` (or of one like it), and the time of each."""
         groups, job = self.groups, self.groups.run.job
         pattern = job.patterns[int(job.pattern_of[rank])]
         one = next(one for kind, one in zip(groups.kinds, self.calls, strict=True) if kind.pattern is pattern)
@@ -170,7 +170,7 @@ class _AxisSignals:
 
 
 def _heard(kind: _Kind, one: Together, place: int, entries: Int64, sends: Int64) -> Int64:
-    """int64[members, keys]: when the last has ended that send ``place`` of each member waits for."""
+    """Return the latest end among the dependencies of send ``place`` of each member: int64[members, keys]."""
     waits = _waits(kind.pattern, one, place)
     found = [entries[kind.at]] if waits.entry else []
     found += [sends[kind.at, number] for number in waits.sends]
@@ -181,12 +181,12 @@ def _heard(kind: _Kind, one: Together, place: int, entries: Int64, sends: Int64)
 
 
 def _some(one: Together, some: slice) -> Together:
-    """The same call, of some of its collectives."""
+    """Return the same call with only ``some`` of its collectives."""
     return replace(one, keys=one.keys[some], entered=one.entered[some], first=one.first[some])
 
 
 def _waits(pattern: Pattern, one: Together, place: int) -> _Waits:
-    """What send ``place`` of a collective waits for; all collectives of a call are alike, so the first is looked at."""
+    """Return the dependencies of send ``place``, from the first collective of a call, as all of them are alike."""
     edges, task = pattern.edges, int(one.first[0]) + place
     own = slice(*np.searchsorted(edges.task, [task, task + 1]))
     found = _Waits(False, [], [], [])

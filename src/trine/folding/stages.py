@@ -1,9 +1,9 @@
-"""Running a job folded: the classes hold until something reaches them that tells them apart, then finer ones go on.
+"""Folded simulation of a job: coarse classes of ranks run until a difference reaches them, then finer ones continue.
 
-The first classes leave out what has not happened yet: what ranks exchange along *deferred* axes. Tasks that would do so
-are held. When the first of them becomes ready, the run stops, the axis is activated for the programs that need it, the
-classes are refined with what is left to do, and each new class takes over the state of the one that it was in. Ranks
-that have nothing to do with each other any more go on in runs of their own. See docs/design/folding.md.
+The first classes ignore later exchanges along *deferred* axes, and hold back the tasks that begin one. When the first
+held task becomes ready, the run stops and the axis is activated for the programs that need it. The remaining
+tasks are refined into new classes, which take over the state of their old classes. Ranks that no longer interact
+continue in separate runs. See docs/design/folding.md.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from trine.graph.placement import Placement
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot
 from trine.units import format_time
 
-#: With more classes than this share of the ranks, every rank is simulated by itself.
+#: If the classes exceed this share of the ranks, every rank is simulated by itself.
 MOST_CLASSES = 0.25
-#: Fewer ranks are always refined to the end: it costs nothing.
+#: Up to this many ranks are always refined to the end, because it costs nothing.
 FEW_RANKS = 4096
 #: Axes are deferred while more tasks than this would be simulated, and deferring one more at least halves them.
 MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
-#: Up to so many tasks, by which rank each hears of the others is simulated as it is (about 0.3 s).
+#: Signals between ranks are simulated one by one up to this many tasks (about 0.3 s).
 FEW_TASKS = 500_000
-#: At a stop all axes are activated if this share of the tasks would have to be simulated by themselves anyway.
+#: A stop activates all axes if the necessary ones alone already need this share of the tasks.
 WORTH_WAITING = 0.9
-#: Runs of ranks that have nothing to do with each other are cut so that each has about this many tasks.
+#: Ranks without interaction are divided into runs of about this many tasks.
 RUN_TASKS = 6_000_000
-#: More tasks at a time (about 10 GB) are refused before they are built.
+#: Simulating more tasks at a time (about 10 GB) is refused before they are built.
 MAX_TASKS = 60_000_000
-#: ... and so many (about 3 GB) where there is an estimate in their place: :mod:`trine.simulation.estimated`.
+#: ... and above this number (about 3 GB) if :mod:`trine.simulation.estimated` can estimate the result instead.
 ESTIMATE_TASKS = 24_000_000
-#: After so many stops all axes are activated.
+#: All axes are activated after this many stops.
 MAX_STOPS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RunStage(ClassTasks):
-    """What ran on one set of classes. ready_ps, start_ps, end_ps: int64[tasks of the graph], -1 if not yet.
+    """Result of one run of a set of classes. ready_ps, start_ps, end_ps: int64[tasks of the graph], -1 if not yet.
 
-    begins_ps: when it began. num_tasks: of its graph. num_events: of the engine.
+    begins_ps: start of the run. num_tasks: tasks of its graph. num_events: events of the engine.
     """
 
     ready_ps: Int64
@@ -74,7 +74,7 @@ class RunStage(ClassTasks):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FoldedRun:
-    """What a folded run gave. ``table``: the routes of its ranks."""
+    """Result of a folded simulation. ``table``: the routes of its ranks."""
 
     job: JobPatterns
     stages: tuple[RunStage, ...]
@@ -85,29 +85,29 @@ class FoldedRun:
 
     @property
     def leaves_signals_out(self) -> bool:
-        """Whether signals of collectives in which all wait for each other were not simulated."""
+        """Whether the signals of collectives with mutual waits were skipped."""
         part = next((part for part in self.stages[0].parts if part.pattern.together), None)
         return part is not None and bool(part.number_of[part.pattern.together[0].signals[0, -1]] < 0)
 
     @property
     def most_classes(self) -> int:
-        """The most classes that were simulated at a time."""
+        """The largest number of classes simulated at a time."""
         return max(stage.partition.num_classes for stage in self.stages)
 
     def class_of(self, rank: int) -> tuple[int, int]:
-        """The last class that a rank was in, and how many ranks were in it."""
+        """Return the last class of a rank, and the size of that class."""
         partition = next(e.partition for e in reversed(self.stages) if e.partition.class_of[rank] >= 0)
         number = int(partition.class_of[rank])
         return number, int(partition.sizes[number])
 
     def classes_of(self, rank: int) -> tuple[int, ...]:
-        """The class of a rank in each stage, -1 where it has nothing left to do."""
+        """Return the class of a rank in each stage, -1 if it has no tasks left."""
         return tuple(int(stage.partition.class_of[rank]) for stage in self.stages)
 
     def times(self, rank: int) -> tuple[Int64, Int64, Int64]:
-        """Ready, start and end of each task of a rank's pattern, ps: int64[tasks of the pattern] each.
+        """Return ready, start and end of each task of a rank's pattern, ps: int64[tasks of the pattern] each.
 
-        Not of signals, by which ranks tell each other something: :func:`trine.folding.signals.whole_times`.
+        Skipped signals have -1 here: see :func:`trine.folding.signals.whole_times`.
         """
         pattern = self.job.patterns[self.job.pattern_of[rank]]
         columns = [np.full(pattern.num_tasks, -1, np.int64) for _ in range(3)]
@@ -121,7 +121,7 @@ class FoldedRun:
         return columns[0], columns[1], columns[2]
 
     def step_ends(self) -> Int64:
-        """When each training step ended on all ranks: int64[steps], ps. Tasks without a step belong to the last."""
+        """Return when each training step ended on all ranks: int64[steps], ps. Unlabelled tasks belong to the last."""
         num_steps = 1 + max(int(pattern.labels[5].max(initial=0)) for pattern in self.job.patterns)
         ends = np.zeros(num_steps, np.int64)
         for stage in self.stages:
@@ -134,7 +134,7 @@ class FoldedRun:
         return np.maximum.accumulate(ends)
 
     def rank_ends(self) -> Int64:
-        """When the last task of each rank has ended: int64[ranks], ps."""
+        """Return the end of the last task of each rank: int64[ranks], ps."""
         ends = np.zeros(self.job.grid.num_ranks, np.int64)
         for stage in self.stages:
             sizes = np.array([len(part.tasks) for part in stage.parts], np.int64)[stage.part_of]
@@ -147,7 +147,7 @@ class FoldedRun:
 
 
 class UnfoldedTimes(NamedTuple):
-    """Records of all tasks of all ranks; ``numbers``: a rank -> the number of each task of its pattern among them."""
+    """Records of all tasks of all ranks; ``numbers``: maps a rank to the record number of each task of its pattern."""
 
     records: Records
     numbers: Callable[[int], Int64]
@@ -155,7 +155,7 @@ class UnfoldedTimes(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A run that is still to be made: from where its parts were stopped ``before``, or, the first, a quotient."""
+    """A pending run: continues ``parts`` from the state ``before``; the first run has a quotient instead."""
 
     before: tuple[Quotient, Snapshot] | None
     quotient: Quotient | None
@@ -164,11 +164,11 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Folder:
-    """Runs one job.
+    """Folded simulation of one job.
 
-    initial_colors: int64[ranks], what else tells ranks apart from the beginning. scaling: durations by rank.
-    places: see :func:`trine.folding.neighbourhood.link_places`; None on networks of flows. has_estimate: says, when
-    it is of interest, whether there is an estimate to give in place of more than ESTIMATE_TASKS tasks.
+    initial_colors: int64[ranks], further initial differences between ranks. scaling: durations by rank. places: see
+    :func:`trine.folding.neighbourhood.link_places`; None on networks of flows. has_estimate: tells, when needed,
+    whether an estimate can replace more than ESTIMATE_TASKS tasks.
     """
 
     job: JobPatterns
@@ -184,7 +184,7 @@ class Folder:
     table: RouteTable = field(init=False)
     places: Int64 | None = field(init=False)
     _known_readers: dict[str, dict[int, set[int]]] = field(default_factory=dict)
-    #: what the parts of a key are, and their classes; of the latest that were asked for, until a run begins
+    #: the latest results of _classes since the last run began: key, parts, and their classes
     _latest: list[tuple[object, Sequence[PatternPart], tuple[Partition, Neighbourhood]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -195,16 +195,16 @@ class Folder:
 
     @property
     def shared_link(self) -> str:
-        """A link that several routes cross, where the network serves their messages in turn; "" where there is none."""
+        """A link shared by several routes in a network that serves messages in turn, or "" if no link is shared."""
         if self.places is None:
             return ""
         shared = np.flatnonzero(self.places == SHARED)
         return self.placement.link_name(int(shared[0])) if len(shared) else ""
 
     def run(self, unfolded: Callable[[], UnfoldedTimes] | None = None) -> FoldedRun:
-        """Simulate everything. Raises PlanError where more than MAX_TASKS tasks had to be simulated at a time.
+        """Simulate everything. Raises PlanError if more than MAX_TASKS tasks have to be simulated at a time.
 
-        unfolded: simulates all tasks of all ranks, for a caller who shows them; taken where no two ranks are alike.
+        unfolded: simulates all tasks of all ranks, for a caller that shows them; used if no two ranks are alike.
         """
         parts, partition, neighbourhood = self._first()
         if self.places is None:  # runs of queues cannot stop
@@ -221,7 +221,7 @@ class Folder:
         return self._in_stages(quotient)
 
     def first_classes(self) -> Int64:
-        """The finest class of each rank, int64[ranks]; where they make too many tasks, that in which the run begins."""
+        """Return the finest class of each rank, int64[ranks], or its initial class if that makes too many tasks."""
         parts, partition, neighbourhood = self._first()
         if _num_tasks(parts, partition) > RUN_TASKS:
             partition = self._deferred(parts, partition, neighbourhood)[1]
@@ -230,8 +230,8 @@ class Folder:
     # -- classes ---------------------------------------------------------------------------------------------------
 
     def _first(self) -> tuple[list[PatternPart], Partition, Neighbourhood]:
-        """All ranks, at the beginning, and their classes; without signals where these would tell ranks apart that make
-        many tasks.
+        """Return all ranks at the beginning, with their classes; drops signals if the rank differences that they cause
+        make many tasks.
         """
         parts = whole_parts(self.job.patterns)
         if any(pattern.together for pattern in self.job.patterns):
@@ -244,13 +244,13 @@ class Folder:
         return parts, *self._classes(parts)
 
     def _classes(self, parts: Sequence[PatternPart], most: int | None = None) -> tuple[Partition, Neighbourhood]:
-        """The classes of ranks that see the same along active axes, each by itself if they are too many (``most``)."""
+        """Return the classes of ranks with equal views along active axes; each rank alone above ``most`` classes."""
         key = _identity(parts), most
         for known, _, answer in self._latest:
             if known == key:
                 return answer
         answer = self._found_classes(parts, most)
-        self._latest = [*self._latest[-2:], (key, parts, answer)]  # the parts too: the key has numbers of their arrays
+        self._latest = [*self._latest[-2:], (key, parts, answer)]  # the parts too: the key holds ids of their arrays
         return answer
 
     def _found_classes(self, parts: Sequence[PatternPart], most: int | None) -> tuple[Partition, Neighbourhood]:
@@ -268,8 +268,8 @@ class Folder:
         return among(partition, ranks, self.placement.num_ranks, len(neighbourhood.real_links)), neighbourhood
 
     def _link_colors(self, neighbourhood: Neighbourhood) -> Int64:
-        """Equal numbers for links of equal bandwidth, latency and place on their route, where that is of interest; and
-        for groups along one axis.
+        """Return equal numbers for links of equal bandwidth, latency and, in networks of queues, place on their route;
+        and for groups along one axis.
         """
         columns = [self.placement.link_bytes_per_s, self.placement.link_latency_ps]
         if self.places is not None:  # a message that crosses two links waits for both
@@ -286,7 +286,7 @@ class Folder:
         return np.concatenate([colors, int(colors.max(initial=0)) + 1 + axis])
 
     def _neighbourhood(self, parts: Sequence[PatternPart]) -> tuple[Neighbourhood, Int64]:
-        """What the ranks of ``parts`` see, and these ranks, rising."""
+        """Return the neighbourhood of the ranks of ``parts``, and these ranks in ascending order."""
         ranks = np.sort(np.concatenate([part.ranks for part in parts]))
         number_of = np.full(self.placement.num_ranks, -1, np.int32)
         number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
@@ -295,9 +295,9 @@ class Folder:
     def _deferred(
         self, parts: list[PatternPart], partition: Partition, neighbourhood: Neighbourhood
     ) -> tuple[list[PatternPart], Partition, Neighbourhood]:
-        """Defer axes to begin with, as long as there are many tasks and that at least halves them.
+        """Defer axes at the beginning, while there are many tasks and one more axis at least halves them.
 
-        Of axes that leave few tasks the one that is used last, else the one that leaves fewest.
+        Prefers the axis that is used last among those that leave few tasks, else the axis that leaves the fewest.
         """
         axes = sorted({axis for part in parts for axis in part.pattern.role_axes})
         while partition.num_classes > len(parts) and (tasks := _num_tasks(parts, partition)) > MANY_TASKS:
@@ -342,7 +342,7 @@ class Folder:
         return self._gave([_stage_of(quotient, records, 0)], records.num_events)
 
     def _as_simulated(self, parts: list[PatternPart], partition: Partition, times: UnfoldedTimes) -> FoldedRun:
-        """A run in which every rank is its own class, from the times of all tasks."""
+        """Build a run with one class per rank from the times of all tasks."""
         part_of = np.empty(len(partition.sizes), np.int32)
         for number, part in enumerate(parts):
             part_of[part.ranks] = number
@@ -402,7 +402,7 @@ class Folder:
         )
 
     def _activated(self, quotient: Quotient, snapshot: Snapshot, hold: Bool) -> dict[str, set[int]]:
-        """The axes of held tasks that are ready -> the programs whose ranks may notice."""
+        """Return the axes of ready held tasks -> the programs whose ranks may be affected."""
         active: dict[str, set[int]] = {}
         ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))
         of_class = np.searchsorted(quotient.base, ready, side="right") - 1
@@ -423,7 +423,7 @@ class Folder:
             programs |= new
 
     def _readers(self, axis: str) -> dict[int, set[int]]:
-        """Program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
+        """Return program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
         if axis not in self._known_readers:
             program_of = np.array([pattern.program for pattern in self.job.patterns])[self.job.pattern_of]
             found: dict[int, set[int]] = {}
@@ -436,9 +436,9 @@ class Folder:
         return self._known_readers[axis]
 
     def _refined(self, quotient: Quotient, snapshot: Snapshot, active: dict[str, set[int]] | None) -> list[_Waiting]:
-        """What is left to do, cut into runs of ranks that have nothing to do with each other.
+        """Return the remaining tasks, divided into runs of independent ranks.
 
-        active: axis -> the programs for which it is activated now; None: all axes for all programs.
+        active: axis -> the programs that activate it now; None: all axes for all programs.
         """
         parts = []
         masks: dict[tuple[int, bytes], PatternPart] = {}
@@ -454,15 +454,15 @@ class Folder:
         return [_Waiting((quotient, snapshot), None, cut) for cut in self._cut(parts)]
 
     def _all_at_once(self, parts: Sequence[PatternPart]) -> bool:
-        """Whether activating all axes now costs little more than activating what must be."""
+        """Return whether activating all axes now costs little more than activating the necessary ones."""
         partly, wholly = (
             _num_tasks(parts, self._classes(which)[0]) for which in (parts, _deferring(parts, frozenset()))
         )
         return partly >= (WORTH_A_STOP if wholly <= RUN_TASKS else WORTH_WAITING) * wholly
 
     def _cut(self, parts: Sequence[PatternPart]) -> list[list[PatternPart]]:
-        """Parts by run: all that may still be stopped in one, the others in runs of about RUN_TASKS tasks."""
-        # What is exchanged along deferred axes later may cross the links of others now: it joins ranks too.
+        """Divide parts into runs: one for all that may stop again, the others with about RUN_TASKS tasks each."""
+        # Later exchanges along deferred axes may cross links that other ranks use now, so they join ranks too.
         _, neighbourhood = self._classes(_deferring(parts, frozenset()))
         ranks = np.sort(np.concatenate([part.ranks for part in parts]))
         component = join_components(neighbourhood.ptr, neighbourhood.items, len(neighbourhood.links))
@@ -496,12 +496,12 @@ class Folder:
 
 
 def _identity(parts: Sequence[PatternPart]) -> list[tuple[object, ...]]:
-    """Equal for parts of the same ranks that have the same to do, as long as one of them lives."""
+    """Return equal keys for parts with the same ranks and the same remaining tasks, as long as one of them is alive."""
     return [(id(part.pattern), id(part.tasks), id(part.edges), part.deferred, part.ranks.tobytes()) for part in parts]
 
 
 def _num_tasks(parts: Sequence[PatternPart], partition: Partition) -> int:
-    """Tasks of the representatives of a partition."""
+    """Return the number of tasks of a partition's representatives."""
     total = 0
     for part in parts:
         classes = np.unique(partition.class_of[part.ranks])
@@ -525,7 +525,7 @@ def _stage_of(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> 
 
 
 def _deferring(parts: Sequence[PatternPart], axes: frozenset[str]) -> list[PatternPart]:
-    """The same parts, exchanging nothing along ``axes`` yet."""
+    """Return the same parts with ``axes`` deferred."""
     return [replace(part, deferred=axes) for part in parts]
 
 
@@ -534,7 +534,7 @@ def _is_deferred(part: PatternPart, axis: str, active: dict[str, set[int]]) -> b
 
 
 def _held(quotient: Quotient) -> Bool:
-    """Which tasks begin an exchange along an axis that is deferred for their part."""
+    """Return which tasks begin an exchange along an axis that is deferred for their part."""
     of_part = [_begins(part) for part in quotient.parts]
     hold = np.zeros(quotient.graph.num_tasks, np.bool_)
     for number, at in enumerate(quotient.part_of.tolist()):
@@ -543,7 +543,7 @@ def _held(quotient: Quotient) -> Bool:
 
 
 def _begins(part: PatternPart) -> Bool:
-    """bool[tasks that are left]: entries into collectives, and messages, along deferred axes."""
+    """Return bool[remaining tasks]: entries into collectives, and messages, along deferred axes."""
     pattern, deferred = part.pattern, part.deferred
     begins = np.zeros(pattern.num_tasks, np.bool_)
     if deferred:
@@ -556,7 +556,7 @@ def _begins(part: PatternPart) -> Bool:
 
 
 def _first_use_ps(parts: Sequence[PatternPart], axis: str) -> int:
-    """How long ranks compute, at least, before they begin an exchange along ``axis``."""
+    """Return the minimum compute time before any rank begins an exchange along ``axis``."""
     first_ps = []
     for part in parts:
         begins = np.flatnonzero(_begins(replace(part, deferred=frozenset({axis}))))
@@ -568,7 +568,7 @@ def _first_use_ps(parts: Sequence[PatternPart], axis: str) -> int:
 
 
 def _axis_of(job: JobPatterns, pattern: Pattern, task: int) -> str:
-    """The axis along which a held task begins something."""
+    """Return the axis of the exchange that a held task begins."""
     if pattern.key[task] >= 0:
         return job.keys[int(pattern.key[task])][0]
     return pattern.role_axes[int(pattern.role[task])]
@@ -577,7 +577,7 @@ def _axis_of(job: JobPatterns, pattern: Pattern, task: int) -> str:
 def _left(
     part: PatternPart, left: Bool, number: int, class_of: Int32, known: dict[tuple[int, bytes], PatternPart]
 ) -> PatternPart:
-    """Ranks of class ``number`` with what is left of their tasks; ``known`` keeps what only depends on that."""
+    """Return the ranks of class ``number`` with their remaining tasks; ``known`` caches the rank-independent fields."""
     name = (id(part), np.packbits(left).tobytes())
     if name not in known:
         known[name] = _trimmed(part, left)
@@ -604,7 +604,7 @@ def _trimmed(part: PatternPart, left: Bool) -> PatternPart:
 
 
 def _taken_over(coarse: Quotient, snapshot: Snapshot, fine: Quotient) -> Snapshot:
-    """The state of every finer class is that of the class that it was in."""
+    """Return a snapshot that gives each finer class the state of its former class."""
     origin = np.empty(fine.graph.num_tasks, np.int32)
     left_of: dict[int, Int64] = {}
     for number in range(fine.partition.num_classes):

@@ -1,4 +1,4 @@
-"""What a job moves in all, over all ranks, from the patterns alone, and whether classes contend for links."""
+"""Total traffic of a job over all ranks, from the patterns alone, and contention of classes for links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trine.units import PS_PER_S
 
 
 def link_bytes(job: JobPatterns, placement: Placement, table: RouteTable, step: int | None) -> Int64:
-    """What each link of the cluster carries in a step (None: in all): int64[links], bytes."""
+    """Return the bytes that each link of the cluster carries in a step (None: in all): int64[links]."""
     carried = np.zeros(len(placement.link_bytes_per_s), np.int64)
     for pattern in job.patterns:
         for role, size in _bytes_by_role(pattern, step).items():
@@ -28,7 +28,7 @@ def link_bytes(job: JobPatterns, placement: Placement, table: RouteTable, step: 
 
 
 def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkUse, ...]:
-    """One row for all links of one rate and tier that carry the same; ``carried``: :func:`link_bytes`."""
+    """Return one row for all links of equal rate, tier and load; ``carried``: :func:`link_bytes`."""
     used = np.flatnonzero(carried)
     rates = placement.link_bytes_per_s[used]
     tiers = placement.cluster.link_tiers if isinstance(placement.cluster, Cluster) else None
@@ -73,7 +73,7 @@ def _bytes_by_role(pattern: Pattern, step: int | None) -> dict[int, int]:
 
 
 def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int, int], int]:
-    """How many collectives of each (kind, bytes, group size) the system runs in a step (None: in all)."""
+    """Return the number of collectives of each (kind, bytes, group size) in a step (None: in all), over the system."""
     members: dict[tuple[str, int, int], int] = {}
     for pattern in job.patterns:
         named = job.templates[pattern.program].collectives
@@ -92,14 +92,14 @@ def collective_totals(job: JobPatterns, step: int | None) -> dict[tuple[str, int
     return totals
 
 
-#: Links must carry for several classes, and classes be apart, for this share of the run: less cannot move it by more.
+#: Contention and skew of classes are reported from this share of the run; below it the effect is smaller still.
 WORTH_A_WORD = 2e-3
 
 
 def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
-    """A sentence for runs in which ranks that run one program are told apart and share links; "" for others.
+    """Return a warning if ranks of one program behave differently and share links, else "".
 
-    It says what may be: such ranks need not send at the same time.
+    The effect is possible but not certain: such ranks need not send at the same time.
     """
     programs = len(run.job.job.programs)
     finest = max((stage.partition for stage in run.stages), key=lambda partition: partition.num_classes)
@@ -116,7 +116,7 @@ def sensitivity_warning(run: FoldedRun, placement: Placement) -> str:
 
 
 def apart_ps(run: FoldedRun) -> int:
-    """How far classes that run one program are apart: the most, over steps of programs, between their ends."""
+    """Return the largest skew between classes of one program: the spread of end times, over all program steps."""
     ends: dict[int, tuple[Int64, Int64]] = {}
     for stage in run.stages:
         for number, at in enumerate(stage.part_of.tolist()):
@@ -133,7 +133,7 @@ def apart_ps(run: FoldedRun) -> int:
 
 
 def apart_in_ps(extraction: Extraction, records: Records) -> int:
-    """The same of a run in which each rank was simulated by itself."""
+    """Return :func:`apart_ps` for a run that simulated each rank by itself."""
     own = np.array([len(template.kind) for template in extraction.templates], np.int64)
     sizes = own[extraction.program_of]
     base = np.cumsum(sizes) - sizes
@@ -145,10 +145,10 @@ def apart_in_ps(extraction: Extraction, records: Records) -> int:
 
 
 def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> float:
-    """The most seconds that a link takes for what several classes send over it to several, in collectives of one kind.
+    """Return the maximum time in s that a link spends on traffic from several classes to several, per collective kind.
 
-    What all goes to one rank is left out, as it waits for all of it in any order, and so are copies to and from the
-    host, which are short.
+    Excludes links with a single receiver, which waits for all its data in any order, and copies to and from the host,
+    which are short.
     """
     crossing: dict[object, _Crossing] = {}
     table = RouteTable(placement.routes)
@@ -164,7 +164,7 @@ def shared_s(job: JobPatterns, placement: Placement, partition: Partition) -> fl
 
 
 class _Crossing:
-    """Of each link, the bytes and the least and the greatest class of who sends and who receives: int64[links] each."""
+    """Bytes of each link, and the least and the greatest class of its senders and receivers: int64[links] each."""
 
     def __init__(self, num_links: int, num_classes: int) -> None:
         self.least, self.most = np.full((2, num_links), num_classes), np.full((2, num_links), -1)
@@ -183,7 +183,7 @@ class _Crossing:
 
 
 def _sent(job: JobPatterns, pattern: Pattern) -> dict[tuple[object, int], int]:
-    """Bytes that a rank sends to each role: in collectives of one axis and algorithm, and in messages of one axis."""
+    """Return a rank's bytes to each role: in collectives of one axis and algorithm, and in messages of one axis."""
     sends = (pattern.kind == TRANSFER) & ~np.isin(pattern.role, HOSTS)
     pairs, which = np.unique(np.stack([pattern.key[sends], pattern.role[sends]]), axis=1, return_inverse=True)
     sizes = np.zeros(pairs.shape[1], np.int64)

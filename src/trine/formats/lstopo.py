@@ -1,4 +1,4 @@
-"""``lstopo file.xml`` of hwloc 2 and 3: sockets, PCIe bridges, GPUs, NICs, NVLinks (docs/formats/imports.md)."""
+"""Reader of ``lstopo file.xml`` (hwloc 2, 3): sockets, PCIe bridges, GPUs, NICs, NVLinks (docs/formats/imports.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trine.schema import show
 from trine.units import whole_number
 
 NODE = "node0"
-#: Vendors of GPUs that compute; the VGA of a board's controller is a display too.
+#: Vendors of compute GPUs; a display device may also be the VGA of a board's controller.
 _GPU_VENDORS = ("10de", "1002", "8086")
 _COMPUTE = ("cuda", "nvml", "rsmi", "opencl", "levelzero")
 #: ``0302 [10de:2330] [10de:16c1] a1``: class, vendor and device.
@@ -46,15 +46,15 @@ def lstopo_cluster(
 
     Parameters
     ----------
-    gpu: the GPU model, which the file at best has as a marketing name.
+    gpu: the GPU model; the file has at most its marketing name.
     links: numbers of ``pcie`` (all PCIe links), ``socket``, and ``nvlink``, ``xgmi``. In a file without their
-        bandwidths ``nvlink`` joins all GPUs through an NVSwitch, each with the entry's usual lanes or as many as
-        ``"nvlink3*4"`` says; else it names the entry whose lanes carry the file's bandwidths.
+        bandwidths ``nvlink`` joins all GPUs through an NVSwitch, each with the entry's usual lanes or the number in
+        ``"nvlink3*4"``; else it names the entry whose lanes carry the file's bandwidths.
     links_from: as for the other readers; the catalogue is used in any case.
 
     Raises
     ------
-    SpecError: not such a file, hwloc 1, no GPU, links without numbers.
+    SpecError: not an lstopo file, hwloc 1, no GPU, links without numbers.
     """
     check_links_from(links_from)
     root = parse_xml(text, file)
@@ -118,7 +118,7 @@ class _MachineReader:
                 self.notes.append(f"{logical} logical GPUs on {gpus} GPUs: the partitions of a GPU count as one")
 
     def bridges(self, parent: Element, above: int, *, skip_packages: bool = False, many: bool = False) -> None:
-        """Host bridges at or below a package, die, group or machine; their PCI devices hang at the processor."""
+        """Attach the PCI devices of host bridges at or below a package, die, group or machine to the processor."""
         for child in parent.all("object"):
             kind = child.get("type")
             if kind == "Package" and skip_packages:
@@ -135,7 +135,7 @@ class _MachineReader:
         return any(self.wanted(item) for item in _walk(bridge, "PCIDev"))
 
     def pci(self, item: Element, above: int) -> None:
-        """A PCI bridge with what is below it, or a device; bridges with nothing of interest below are left out."""
+        """Add a PCI bridge and its children, or a device; bridges without GPUs or NICs below are skipped."""
         if item.get("type") == "Bridge":
             if not self.holds_devices(item):
                 return
@@ -150,7 +150,7 @@ class _MachineReader:
             self.add(item, kind, above)
 
     def wanted(self, item: Element) -> str:
-        """``gpu``, ``nic`` or nothing, by PCI class and by what the operating system made of the device."""
+        """Return ``gpu``, ``nic`` or an empty text, from the PCI class and the operating system's devices."""
         if item.get("type") != "PCIDev":
             return ""
         match = _PCI_TYPE.match(item.get("pci_type"))
@@ -182,7 +182,7 @@ class _MachineReader:
                 self.by_object[part.get("gp_index")] = index
 
     def join_distances(self, root: Element) -> bool:
-        """Join devices by the bandwidths between GPUs that hwloc found; whether there are any."""
+        """Join devices by hwloc's bandwidths between GPUs; return whether the file has any."""
         joined = False
         for kind in ("nvlink", "xgmi"):
             for matrix in bandwidths(root, kind, self.file):
@@ -193,7 +193,7 @@ class _MachineReader:
         return joined
 
     def link_ends(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> dict[tuple[int, int], int]:
-        """Return MB/s by pairs of devices, each pair once. All NVSwitches are one, as NCCL counts them."""
+        """Return MB/s by pairs of devices, each pair once. All NVSwitches count as one, as in NCCL."""
         found: dict[tuple[int, int], int] = {}
         switch = None
         for (left, right), mb_per_s in matrix.items():
@@ -210,7 +210,7 @@ class _MachineReader:
         return found
 
     def generation(self, kind: str, matrix: Mapping[tuple[str, str], int]) -> tuple[str | None, str]:
-        """Return the catalogue entry of the links: of the GPU model given, of the file's, or by their bandwidth."""
+        """Return the links' catalogue entry: from the user's GPU model, the file's model, or the bandwidth."""
         if kind == "nvlink" and self.gpu and load_gpu(self.gpu).nvlink:
             return load_gpu(self.gpu).nvlink, f"GPU model {self.gpu}"
         if kind == "xgmi" and self.gpu and (entry := xgmi_of_model(self.gpu)):
@@ -224,7 +224,7 @@ class _MachineReader:
         return entry, f"links of {lane / 1000:g} GB/s"
 
     def rates_of(self, kind: str, entry: str | None, why: str, mb_per_s: int) -> Link:
-        """Return the numbers of a link with ``mb_per_s`` by the data sheet, as lanes of the entry."""
+        """Return the numbers of a link with a data-sheet speed of ``mb_per_s``, as lanes of the entry."""
         choice = self.media.chosen(kind)
         name = choice.entry.name if choice is not None and choice.entry else entry
         lanes = Fraction(mb_per_s * 10**6, link_named(name).peak_bytes_per_s) if name else None
@@ -234,7 +234,7 @@ class _MachineReader:
         return rates
 
     def rates(self, item: Element) -> Link:
-        """Of the link above an item: its speed in GB/s, or the user's choice."""
+        """Return the numbers of the link above an item, from its speed in GB/s or the user's choice."""
         choice = self.media.chosen("pcie")
         if choice is not None:
             return choice.rates("host")
@@ -266,7 +266,7 @@ def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, 
         if not element.tag.startswith("distances2") or element.get("name").lower() != f"{kind}bandwidth":
             continue
         if element.tag == "distances2" and element.get("indexing") not in ("gp", ""):
-            continue  # of NUMA nodes or processing units, which have no such links
+            continue  # for NUMA nodes or processing units, which have no NVLinks or XGMI
         names = [word.rpartition(":")[2] for part in element.all("indexes") for word in part.text.split()]
         words = [word for part in element.all("u64values") for word in part.text.split()]
         numbers = [number for word in words if (number := whole_number(word, most=10**9)) is not None]
@@ -289,7 +289,7 @@ def _info(item: Element, name: str) -> str:
 
 
 def _walk(item: Element, kind: str) -> Iterator[Element]:
-    """Items of a type below one, not further below those."""
+    """Yield items of a type below ``item``, but not below another such item."""
     for child in item.all("object"):
         if child.get("type") == kind:
             yield child
@@ -298,7 +298,7 @@ def _walk(item: Element, kind: str) -> Iterator[Element]:
 
 
 def _branches(bridge: Element, reader: _MachineReader) -> Iterator[Element]:
-    """What directly below a bridge is or leads to devices; a bridge with one of these is only a port."""
+    """Yield the children of a bridge that are, or lead to, devices; a bridge with only one is just a port."""
     for child in bridge.all("object"):
         if reader.wanted(child) or (child.get("type") == "Bridge" and reader.holds_devices(child)):
             yield child

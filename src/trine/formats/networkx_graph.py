@@ -19,7 +19,7 @@ from trine.units import parse_bandwidth, parse_time
 
 _NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail")
 _EDGE_KEYS = ("bandwidth", "latency", "class", "medium", "link", "peak_bandwidth")
-#: What InfraGraph adds to the nodes of its expanded graphs; the names say the same.
+#: Attributes that InfraGraph adds to the nodes of its expanded graphs; they repeat the names.
 _INFRAGRAPH_KEYS = ("instance", "instance_idx", "device", "composed_device")
 
 
@@ -31,12 +31,12 @@ def from_networkx(
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
 ) -> Cluster:
-    """A cluster from a networkx Graph, MultiGraph, DiGraph or MultiDiGraph.
+    """Return a cluster from a networkx Graph, MultiGraph, DiGraph or MultiDiGraph.
 
     Node attributes: ``kind`` or ``type`` (gpu, host, nic, switch, or xpu, cpu, port, ...), ``gpu``, ``node``,
     ``forwards``, ``reduces``, ``rail``. Edge attributes: ``bandwidth`` and ``latency`` (text with units, or bytes/s
-    and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is one direction, of an
-    undirected one both.
+    and ps), ``class``, ``medium`` or ``link``, ``peak_bandwidth``. An edge of a directed graph is a link in one
+    direction, an edge of an undirected graph is a link in both.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def node_link_cluster(
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
 ) -> Cluster:
-    """As :func:`from_networkx`, from networkx' node-link data (``nodes`` with ``id``, ``edges`` or ``links``)."""
+    """Return a cluster from networkx' node-link data (``nodes`` with ``id``, ``edges`` or ``links``)."""
     entries = data.get("edges", data.get("links"))
     if not isinstance(data.get("nodes"), list) or not isinstance(entries, list):
         raise SpecError("node-link data needs lists 'nodes' and 'edges'", file=file)
@@ -82,7 +82,7 @@ def node_link_cluster(
 
 
 _BOOLEANS = {"true": True, "false": False}
-#: Types of GraphML's keys -> how their text is read.
+#: Types of GraphML's keys -> parsers of their text.
 _GRAPHML_TYPES: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("int", "long"), int),
     **dict.fromkeys(("float", "double"), float),
@@ -97,7 +97,7 @@ def graphml_cluster(
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
 ) -> Cluster:
-    """As :func:`from_networkx`, from GraphML as :func:`graphml_text` and networkx write it."""
+    """Return a cluster from GraphML, as written by :func:`graphml_text` and networkx."""
     root = parse_xml(text, file)
     graphs = root.all("graph")
     if len(graphs) != 1:
@@ -161,7 +161,7 @@ def _cluster(
 
 
 def _paired(wires: list[Cable]) -> list[Cable]:
-    """One-way wires, each followed by the one that goes back, so that files say both as one."""
+    """Merge each one-way wire with the first wire back, so that files list both as one."""
     waiting: dict[tuple[int, int], list[int]] = {}
     paired: list[Cable | None] = []
     for wire in wires:
@@ -204,7 +204,7 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
 
 
 def _kind(name: str, attributes: dict[str, Any], file: str) -> str:
-    """The kind of a node; InfraGraph's expanded graphs call it type, and may hold types of the user's own."""
+    """Return the kind of a node; InfraGraph's expanded graphs call it type, and may contain user-defined types."""
     if "kind" not in attributes and "composed_device" in attributes:
         known = {"xpu": GPU, "cpu": HOST, "nic": NIC, "memory": HOST}
         return known.get(str(attributes.get("type")), SWITCH)
@@ -248,10 +248,10 @@ def _rates(
 
 
 def to_networkx(cluster: Cluster) -> Any:
-    """A ``networkx.MultiDiGraph``: a node a device, an edge a link.
+    """Return a ``networkx.MultiDiGraph`` with a node per device and an edge per link.
 
     Node attributes: ``kind``, ``gpu``, ``node``, ``forwards``, ``reduces``, ``rail``; edge attributes: ``bandwidth``
-    (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. Attributes that are None are left out.
+    (bytes/s), ``latency`` (ps), ``class``, ``medium``, ``peak_bandwidth``. None values are omitted.
     The graph has the cluster's ``name``. :func:`trine.formats.networkx_graph.from_networkx` is the inverse.
 
     Raises
@@ -286,7 +286,7 @@ def to_networkx(cluster: Cluster) -> Any:
 
 
 def graphml_text(cluster: Cluster) -> str:
-    """GraphML, which Gephi, yEd and others read; attributes as :func:`to_networkx` has them."""
+    """Return GraphML, which Gephi, yEd and others read, with the attributes of :func:`to_networkx`."""
     return "\n".join(_networkx().generate_graphml(to_networkx(cluster))) + "\n"
 
 

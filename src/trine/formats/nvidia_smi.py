@@ -1,4 +1,4 @@
-"""The matrix that ``nvidia-smi topo -m`` prints, as people paste it (docs/formats/imports.md)."""
+"""Reader of the matrix of ``nvidia-smi topo -m``, as people paste it (docs/formats/imports.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
 from trine.schema import show
 
-#: How near two devices are over PCIe, nearest first; SOC is what old drivers call SYS.
+#: Distances of two devices over PCIe, nearest first; old drivers print SOC for SYS.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _CODE = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV(\d{1,3})")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[(?:0|4|1|24)m")
@@ -29,7 +29,7 @@ _P2P_CODES = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 _LABEL = re.compile(r"^((?:(?!GPU\d)[^\n])*?\S)\s*GPU0\s+X\s", re.MULTILINE)
 #: Cells of a markdown table before its first device.
 _CELLS_BEFORE = re.compile(r"^[ \t]*\|.*?(?=\b(?:GPU|NIC|mlx)\d)", re.MULTILINE)
-#: A name of the header without a space before the next one, as tables of vLLM's collect_env have them.
+#: A name in the header without a space before the next one, as in tables of vLLM's collect_env.
 _GLUED = re.compile(r"((?:GPU|NIC)\d+)(?=GPU|NIC|CPU)")
 _NIC_LEGEND = re.compile(r"^\s*(NIC\d+)\s*:\s*(\S+)\s*$", re.MULTILINE)
 MAX_COLUMNS = 1024
@@ -60,18 +60,18 @@ def nvidia_smi_cluster(
     links: Mapping[str, str] | None = None,
     links_from: str | None = None,
 ) -> Cluster:
-    """Read what ``nvidia-smi topo -m`` printed.
+    """Read the output of ``nvidia-smi topo -m``.
 
     Parameters
     ----------
-    gpu: the GPU model, such as ``"h100-sxm"``, which says the generation of NVLink and PCIe: the text does not.
+    gpu: the GPU model, such as ``"h100-sxm"``; it sets the generation of NVLink and PCIe, which the text lacks.
     links: numbers of ``nvlink`` (a lane), ``pcie`` and ``socket`` (between processors) instead: a catalogue entry
         or ``"BANDWIDTH, LATENCY"`` (of the whole link).
     links_from: as for the other readers; the catalogue is used in any case.
 
     Raises
     ------
-    SpecError: not such a matrix, cut short, contradictory, or links without numbers.
+    SpecError: not a topology matrix, truncated, contradictory, or links without numbers.
     """
     check_links_from(links_from)
     matrix = parse_matrix(text, file)
@@ -79,10 +79,9 @@ def nvidia_smi_cluster(
 
 
 def parse_matrix(text: str, file: str) -> Matrix:
-    """The matrix in a text, whatever comes before it, in whatever lines it is wrapped, coloured or not.
+    """Return the matrix in a text, which may have other text before it, wrapped lines, and colours.
 
-    Raises SpecError: no matrix, an unknown code, a row that is cut short or missing, or a pair that is told in two
-    ways.
+    Raises SpecError: no matrix, an unknown code, a truncated or missing row, or a pair with two different codes.
     """
     text = _ESCAPES.sub("", text)
     if label := _LABEL.search(text):
@@ -108,7 +107,7 @@ def parse_matrix(text: str, file: str) -> Matrix:
 
 
 def _leaves_out_nvlinks(legend: str) -> bool:
-    """Whether a legend, unless it is cut after its first line, does not explain ``NV#``."""
+    """Return whether a legend of more than one line does not explain ``NV#``."""
     explained = list(_EXPLAINED.finditer(legend))
     if not explained or any(match[1] == "NV#" for match in explained):
         return False
@@ -116,7 +115,7 @@ def _leaves_out_nvlinks(legend: str) -> bool:
 
 
 def _rows(body: list[str], names: tuple[str, ...], file: str) -> dict[str, list[str]]:
-    """Cells and what follows them, by row; a row begins with the name of a column."""
+    """Return the cells of each row and the words after them; a row begins with a column's name."""
     rows: dict[str, list[str]] = {}
     current: list[str] = []
     known = set(names)
@@ -158,7 +157,7 @@ NODE = "node0"
 
 
 def build_machine(matrix: Matrix, name: str, gpu: str | None, choices: LinkChoices, file: str) -> Cluster:
-    """One node of what the matrix shows.
+    """Return a cluster of one node from the matrix.
 
     Raises SpecError: a matrix that contradicts itself, more NVLinks than the GPU model has, links without numbers.
     """
@@ -217,7 +216,7 @@ class _Machine:
                 self.notes.append(f"{members[0]} shows no NVLink, other GPUs do")
 
     def join_unseen_nvlinks(self, index: dict[str, int]) -> None:
-        """Join all GPUs by the NVLinks that the user chose; else note or, for ``topo -mp``, refuse their absence."""
+        """Join all GPUs by the user's choice of NVLinks; else note their absence, or refuse it for ``topo -mp``."""
         gpus = self.matrix.gpus
         if len(gpus) < 2:
             return
@@ -263,7 +262,7 @@ class _Machine:
         raise SpecError(text, file=self.file)
 
     def note_missing(self, each: Mapping[str, int], lanes: Mapping[tuple[str, str], int]) -> None:
-        """Note GPUs with fewer links to the NVSwitch than others, and pairs with fewer than both GPUs have."""
+        """Note GPUs with fewer links to the NVSwitch than others, and pairs with fewer links than both their GPUs."""
         most = max(each.values())
         for gpu, count in each.items():
             if count < most:
@@ -273,7 +272,7 @@ class _Machine:
             self.notes.append(f"fewer NVLinks than both GPUs have to others: {', '.join(odd)}")
 
     def join_switch(self, each: Mapping[str, int], index: dict[str, int], note: str) -> None:
-        """Join GPUs to a new NVSwitch by so many lanes each."""
+        """Join GPUs to a new NVSwitch; ``each``: lanes of each GPU."""
         rates = {gpu: self.media.of("nvlink", self.nvlink, self.why, Fraction(count)) for gpu, count in each.items()}
         taken = sum(device.name.startswith("nvswitch") for device in self.draft.devices)
         name = f"nvswitch{taken}" if taken else "nvswitch"
@@ -290,7 +289,7 @@ class _Machine:
         return link_named(self.nvlink).lanes if self.nvlink in known_links() else None
 
     def join_pcie(self, index: dict[str, int]) -> None:
-        """A processor for each NUMA node, a PCIe switch for each group under a bridge, one more above several."""
+        """Add a processor per NUMA node, a PCIe switch per group under a bridge, and one above several groups."""
         pcie = None if self.gpu is None else load_gpu(self.gpu).pcie
         rates = self.media.of("pcie", pcie, self.why)
         sockets = self.sockets()
@@ -321,9 +320,9 @@ class _Machine:
             self.draft.join(a, b, self.media.of("socket", "upi", why))
 
     def sockets(self) -> list[tuple[str, ...]]:
-        """Return devices by NUMA node: those that a code nearer than SYS joins, and GPUs of equal CPU affinity.
+        """Group devices by NUMA node: joined by a code nearer than SYS, or GPUs of equal CPU affinity.
 
-        A virtual machine with one visible NUMA node shows the same affinity everywhere; then the codes alone count.
+        A virtual machine with one visible NUMA node shows the same affinity everywhere; then only the codes count.
         """
         groups = self.grouped(self.matrix.names, lambda a, b: self.is_near(a, b) or self.has_same_affinity(a, b))
         if self.contradiction(groups) is not None:
@@ -339,18 +338,18 @@ class _Machine:
         return code != "SYS" and not code.startswith("NV")
 
     def has_same_affinity(self, a: str, b: str) -> bool:
-        """Whether NVLinks hide the relation of two GPUs of the same CPU affinity."""
+        """Return whether NVLinks hide the PCIe distance of two GPUs of the same CPU affinity."""
         affinity = self.matrix.affinity
         hidden = self.matrix.codes.get((a, b), "SYS").startswith("NV")
         return hidden and bool(affinity.get(a)) and affinity.get(a) == affinity.get(b)
 
     def contradiction(self, groups: Iterable[tuple[str, ...]]) -> tuple[str, str] | None:
-        """Return two devices of a group that are SYS apart, None without such."""
+        """Return two devices of a group that are SYS apart, or None."""
         pairs = (pair for members in groups for pair in combinations(members, 2))
         return next((pair for pair in pairs if self.matrix.codes.get(pair) == "SYS"), None)
 
     def near(self, names: Sequence[str], level: str) -> list[tuple[str, ...]]:
-        """Groups joined by codes up to a level."""
+        """Return groups joined by codes up to a level."""
         allowed = LEVELS[: LEVELS.index(level) + 1]
         return self.grouped(names, lambda a, b: self.matrix.codes.get((a, b), "") in allowed)
 
@@ -359,7 +358,7 @@ class _Machine:
 
 
 def _groups(names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """Names that pairs join, directly or not, in the order of the names."""
+    """Return groups of names joined by pairs, directly or not, in the order of the names."""
     leader = {name: name for name in names}
 
     def of(name: str) -> str:

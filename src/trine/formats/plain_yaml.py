@@ -1,8 +1,7 @@
-"""A fast way through plain block YAML, which is what tools write: PyYAML takes 4 s a megabyte, this a tenth of it.
+"""Fast parser of plain block YAML, the usual output of tools: PyYAML takes 4 s per megabyte, this a tenth of it.
 
-Only a part of YAML is read, and that part as PyYAML reads it: keys and values on one line, block lists, no comments,
-no flow style, no multi-line text, no words that stand for something else. For all other text the answer is None, and
-the caller asks PyYAML.
+It reads a subset of YAML with PyYAML's results: keys and values on one line, block lists, no comments, no flow style,
+no multi-line text, no words with a special meaning. For all other text it returns None, and the caller uses PyYAML.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _INT = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _FLOAT = re.compile(r"-?[0-9]{1,15}\.[0-9]{1,17}")
 _QUOTED = re.compile(r"'[^'\\\t]*'")
 _WORDS = re.compile(r"[A-Za-z][\w ./()\[\]:+-]*", re.ASCII)
-#: Words that YAML takes for something else.
+#: Words with a special meaning in YAML.
 _SPECIAL = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 _MAX_DEPTH = 32
 
@@ -30,11 +29,11 @@ class _Token(NamedTuple):
 
 
 class _NotPlain(Exception):
-    """The text is not of the plain part."""
+    """Signal that the text is outside the plain subset."""
 
 
 def parse_plain(text: str) -> object | None:
-    """The data of a plain YAML text, None where it is not plain."""
+    """Return the data of a plain YAML text, or None if it is not plain."""
     try:
         tokens = _tokens(text)
         if not tokens:
@@ -67,7 +66,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _node(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
-    """The value that begins at token ``at``, in this column, and the token after it."""
+    """Return the value that begins at token ``at``, in this column, and the index of the token after it."""
     token = tokens[at]
     if token.column != column or depth > _MAX_DEPTH:
         raise _NotPlain
@@ -105,7 +104,7 @@ def _mapping(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[di
 
 
 def _below(tokens: list[_Token], at: int, column: int, depth: int) -> tuple[object, int]:
-    """The value under a key: further right, or a list whose dashes are below the key itself."""
+    """Return the value under a key: indented, or a list with its dashes in the key's column."""
     if at == len(tokens):
         raise _NotPlain
     after = tokens[at]

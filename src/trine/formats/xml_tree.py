@@ -1,4 +1,4 @@
-"""XML from strangers: no entities, no DTD of its own, nothing fetched, bounded in size, depth and number."""
+"""Parser of untrusted XML: no entities, no internal DTD, no fetching, limited size, depth and element count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ELEMENTS = 1 << 20
 
 @dataclass
 class Element:
-    """An element with its attributes, its child elements, its own text, and the line it begins on."""
+    """An element with its attributes, child elements, text, and first line."""
 
     tag: str
     attributes: dict[str, str]
@@ -24,20 +24,20 @@ class Element:
     text: str = ""
 
     def get(self, name: str, default: str = "") -> str:
-        """An attribute, stripped."""
+        """Return an attribute, stripped."""
         return self.attributes.get(name, default).strip()
 
     def all(self, tag: str) -> list[Element]:
-        """Child elements of this tag."""
+        """Return the child elements with this tag."""
         return [child for child in self.children if child.tag == tag]
 
 
 def parse_xml(text: str, file: object) -> Element:
-    """The root element.
+    """Return the root element.
 
-    A DOCTYPE that only names an external DTD (hwloc writes one) is skipped, and that DTD never read.
+    A DOCTYPE that only names an external DTD (hwloc writes one) is skipped; the DTD is never read.
 
-    Raises SpecError: not well formed, with entities or declarations of its own, too large or too deep; names the line.
+    Raises SpecError: not well formed, contains entities or declarations, too large or too deep; names the line.
     """
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise SpecError(f"is larger than {MAX_BYTES} bytes", file=file)

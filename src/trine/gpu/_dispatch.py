@@ -1,4 +1,4 @@
-"""When things start and end: tasks of the graph, kernels, workgroups."""
+"""Starts and ends of graph tasks, kernels and workgroups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ U = np.uint64
 
 @inlined
 def begin_ready(work: TaskTables, clock: Record) -> None:
-    """A task that has become ready begins, or waits for its stream."""
+    """Begin a ready task, or leave it to its stream."""
     clock.num_ready -= 1
     number = np.int64(work.ready[U(clock.num_ready)])
     task = work.tasks[U(number)]
@@ -41,7 +41,7 @@ def begin_ready(work: TaskTables, clock: Record) -> None:
 
 @inlined
 def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
-    """A task begins; returns whether it would last until after MAX_PS."""
+    """Begin a task; return whether it would end after MAX_PS."""
     number, now = clock.begin, clock.now
     clock.begin = -1
     task = tables.work.tasks[U(number)]
@@ -62,7 +62,7 @@ def begin(tables: LoopTables, clock: Record, model: Record) -> bool:
 
 @inlined
 def far_event(program: ProgramTable, machine: MachineTables, clock: Record, first_far: Int, payload: Int) -> None:
-    """What was in the heap: the end of a task (2 * task), a launch (2 * task + 1), an entity whose event is now."""
+    """Handle a heap entry: a task's end (2 * task), a launch (2 * task + 1), or an entity with an event now."""
     if payload >= first_far:
         clock.scheduled = payload - first_far
         return
@@ -83,7 +83,7 @@ def far_event(program: ProgramTable, machine: MachineTables, clock: Record, firs
 
 @inlined
 def end_task(work: TaskTables, clock: Record) -> None:
-    """A task has ended: others may become ready."""
+    """End a task and release its successors."""
     number = clock.ended
     clock.ended = -1
     task = work.tasks[U(number)]
@@ -97,7 +97,7 @@ def end_task(work: TaskTables, clock: Record) -> None:
 
 @inlined
 def kick_gpu(entities: Entities, machine: MachineTables, clock: Record, model: Record) -> None:
-    """The GPU's dispatcher gets an event, if it has none and a kernel waits."""
+    """Give the GPU's dispatcher an event if a kernel waits and no event is pending."""
     number = clock.kick_gpu
     clock.kick_gpu = -1
     gpu = machine.gpus[U(number)]
@@ -111,7 +111,7 @@ def kick_gpu(entities: Entities, machine: MachineTables, clock: Record, model: R
 def dispatch(
     program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, model: Record, gpu_number: Int
 ) -> None:
-    """The GPU starts the next workgroup of the first kernel in its queue on the next CU with room, if any."""
+    """Start the next workgroup of the first kernel in the GPU's queue on the next CU with room, if any."""
     gpu = machine.gpus[U(gpu_number)]
     gpu.is_pending = 0
     number = np.int64(gpu.first_kernel)
@@ -142,7 +142,7 @@ def dispatch(
 
 @inlined
 def _find_room(machine: MachineTables, model: Record, gpu_number: Int, count: Int) -> Int:
-    """The next CU of the GPU that has room for ``count`` wavefronts; -1: none has."""
+    """Return the GPU's next CU with room for ``count`` wavefronts; -1 if all are full."""
     own = np.int64(machine.gpus[U(gpu_number)].next_cu)
     for _ in range(model.cus):
         cu = machine.cus[U(gpu_number * model.cus + own)]
@@ -156,7 +156,7 @@ def _find_room(machine: MachineTables, model: Record, gpu_number: Int, count: In
 def _start_waves(
     program: ProgramTable, machine: MachineTables, clock: Record, model: Record, cu_number: Int, group: Int, count: Int
 ) -> Int:
-    """Give the wavefronts of a workgroup places; returns that of the last one."""
+    """Assign slots to the wavefronts of a workgroup; return the slot of the last wavefront."""
     before = np.int64(-1)
     place = cu_number * model.waves
     for index in range(count):

@@ -1,4 +1,4 @@
-"""A message in the fabric: lanes of links, and their arbitration where they lead out of a GPU."""
+"""Messages in the fabric: lanes of links, and the arbitration of lanes out of a GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cross(
     number: Int,
     stage: Int,
 ) -> None:
-    """A message comes to a lane (STAGE_EGRESS: that leads out of a GPU; STAGE_LANE), or has left one (STAGE_LEFT)."""
+    """Handle a message's arrival at a lane (STAGE_EGRESS: out of a GPU; STAGE_LANE), or its departure (STAGE_LEFT)."""
     event = entities.events[U(number)]
     row = np.int64(event.position)
     lane = paths.lanes[U(row)]
@@ -72,7 +72,7 @@ def cross(
         clock.scheduled = number
     elif event.kind == IS_PACKET:
         event.stage = STAGE_ARRIVED
-        if event.pair >= 0:  # at the peer: first come those from nearby, as with messages
+        if event.pair >= 0:  # at the peer, packets from nearby come first, as with messages
             event.key = (event.key & OWN_KEY) | (np.int64(paths.pairs[U(event.pair)].label) << SHIFT_LABEL)
         clock.scheduled = number
     else:
@@ -81,7 +81,7 @@ def cross(
 
 @inlined
 def _service_ps(entities: Entities, paths: PathTable, number: Int) -> Int:
-    """How long a message takes of the lane that it is at; a packet by its bytes."""
+    """Return the service time of a message at its current lane; packets depend on their bytes."""
     event = entities.events[U(number)]
     lane = paths.lanes[U(event.position)]
     form = np.int64(event.form)
@@ -92,7 +92,7 @@ def _service_ps(entities: Entities, paths: PathTable, number: Int) -> Int:
 
 @inlined
 def _tells(entities: Entities, paths: PathTable, model: Record, number: Int) -> bool:
-    """Whether something happens when the message has left its GPU: the next packet, or the store is posted."""
+    """Return whether a message's departure from its GPU has effects: the next packet, or a posted store."""
     event = entities.events[U(number)]
     is_posted = model.is_posted == 1 and (event.kind == IS_STORE or event.kind == IS_RELEASE) and event.wave >= 0
     if event.kind != IS_PACKET and not is_posted:
@@ -110,7 +110,7 @@ def _leave(
     model: Record,
     number: Int,
 ) -> None:
-    """The last byte of a message has entered a lane out of a GPU."""
+    """Handle the effects after the last byte of a message has entered a lane out of a GPU."""
     if model.is_fair == 1:
         lane = paths.lanes[U(entities.events[U(number)].position)]
         _serve_next(entities, paths, machine, clock, lane.resource)
@@ -125,7 +125,7 @@ def _leave(
 
 @inlined
 def _forget(entities: Entities, machine: MachineTables, clock: Record, number: Int) -> None:
-    """A write to the memory of a host goes on alone: nothing comes back of it, so to its wavefront it is over."""
+    """Detach a write to host memory from its wavefront: it gets no answer, so the wavefront is done with it."""
     event = entities.events[U(number)]
     line = machine.lines[U(event.line)]
     line.unacknowledged -= 1
@@ -138,7 +138,7 @@ def _forget(entities: Entities, machine: MachineTables, clock: Record, number: I
 
 @inlined
 def _wait(entities: Entities, machine: MachineTables, clock: Record, resource: Int, number: Int) -> None:
-    """The message waits for the lane, behind others of its kind."""
+    """Queue a message at the lane, behind others of its kind."""
     event, queue = entities.events[U(number)], machine.lane_queues[U(resource)]
     control = np.int64(event.form) & 1
     if event.form >= POLL:
@@ -153,7 +153,7 @@ def _wait(entities: Entities, machine: MachineTables, clock: Record, resource: I
 
 @inlined
 def _serve_next(entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, resource: Int) -> None:
-    """The lane serves the next message that waits for it, data and control in turns."""
+    """Serve the next message in the lane's queues, data and control in turns."""
     queue = machine.lane_queues[U(resource)]
     control = np.int64(queue.turn)
     if queue.first[U(control)] < 0:

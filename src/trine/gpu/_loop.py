@@ -1,7 +1,7 @@
-"""The load-store event loop, compiled. Its semantics are those of ``reference/`` (docs/design/gpu-model.md).
+"""The load-store event loop, compiled. ``reference/`` defines its semantics (docs/design/gpu-model.md).
 
-What a turn of the loop hands on is in its clock: set by what happens (in the modules beside this one), taken back to -1
-by who deals with it.
+Clock fields pass follow-up work from one turn of the loop to the next: an event handler (in the modules beside this
+one) sets a field, and the handler of the follow-up resets it to -1.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ U = np.uint64
 
 @kernel
 def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> Int:
-    """Run until nothing can happen, ``budget`` events have, an array is full or it is time to stop; returns why.
+    """Run until no event remains, ``budget`` events are done, an array is full or it is time to stop; return why.
 
-    All state is in the arguments, so that the shell may grow arrays and call again. One turn does one thing: what
-    follows at once from the last event, in the order of the branches below, else the next event. Each function is
-    called from one place: every call is compiled as a copy.
+    All state is in the arguments, so the caller can grow arrays and call again. One turn does one thing: an immediate
+    consequence of the last event, in the order of the branches below, or else the next event. Each function has a
+    single call site, because every call is compiled as a copy.
     """
     work, program, paths, peers, entities, wheel, machine, counters = tables
     limit = clock.num_events + budget
     # In the heap: ends of tasks (2 * task), launches (+ 1), the next write of a replayed peer, then entities.
     first_far = 2 * model.tasks + 1
-    follows = True  # something may follow from the last event: most events are hops, from which nothing does
+    follows = True  # the last event may have consequences; hops, most events, never do
     status = np.int64(FINISHED)
     while True:
-        number = np.int64(-1)  # the request whose event it is
+        number = np.int64(-1)  # the request with the current event
         if follows:
             if clock.num_free_requests < MARGIN:
                 status = np.int64(REQUESTS_FULL)
@@ -129,7 +129,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
                             push(wheel.heap, clock, peers.writes[U(clock.next_write)].time_ps, payload, BY_PAYLOAD)
                     else:
                         if payload >= first_far:
-                            clock.idle = idle  # on its way into the wheel: nothing has happened
+                            clock.idle = idle  # only moves into the wheel: not an event
                         far_event(program, machine, clock, first_far, payload)
                 else:
                     clock.idle = idle
@@ -175,7 +175,7 @@ def advance(tables: LoopTables, clock: Record, model: Record, budget: Int) -> In
 
 @inlined
 def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) -> bool:
-    """Put the events that this turn has made into the order; False: one would be after MAX_PS."""
+    """Queue the events of this turn; return False if one would be after MAX_PS."""
     entities = tables.entities
     scheduled = clock.scheduled
     if clock.onward >= 0:
@@ -185,7 +185,7 @@ def _schedule(tables: LoopTables, clock: Record, model: Record, first_far: Int) 
         if label < 0:
             if label == HAS_LEFT:
                 give_request(entities, clock, scheduled)
-            scheduled = clock.scheduled  # a multimem request that goes on, or none
+            scheduled = clock.scheduled  # a multimem request that continues, or -1
             if scheduled < 0:
                 scheduled = clock.other
                 clock.other = -1

@@ -1,7 +1,7 @@
-"""What memories know: which lines are in the L2, and which wavefronts sleep until a line is written.
+"""State of the memories: the lines in the L2, and the wavefronts that sleep until a line is written.
 
-Tags change in the order in which messages arrive (docs/design/gpu-model.md). Who is armed is in the list of the line of
-its semaphore, linked by the ``line`` that an acquire has no other use for (docs/design/replay.md, ways to wait).
+Tags change in the order of message arrival (docs/design/gpu-model.md). Armed acquires form one list per line, linked
+through their otherwise unused ``line`` field (docs/design/replay.md, ways to wait).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trine.gpu._wheel import give_event
 
 U = np.uint64
 
-#: What an access to the L2 finds, as sum: 1 a hit; 2 a dirty line has to go.
+#: Result of an L2 access, as a sum: 1 for a hit, 2 for a dirty line that is evicted.
 HIT, DIRTY = 1, 2
 
 
@@ -43,7 +43,7 @@ def look_up(
     address: Int,
     stores: Int,
 ) -> Int:
-    """The line of ``address`` is there from now on, the most recent of its set; returns what had to happen for that."""
+    """Make the line of ``address`` the most recent of its set; return HIT, DIRTY (it evicts a dirty line) or 0."""
     number = address // model.line_bytes
     first_set = (gpu * model.channels + channel) * model.sets
     first = (first_set + (number // model.channels) % model.sets) * model.ways
@@ -67,7 +67,7 @@ def look_up(
 
 @inlined
 def half_of(line: Int) -> Int:
-    """The half of the L2 in which a line is at home: the parity of its number's bits, as hashing spreads them."""
+    """Return the home half of a line in the L2: the parity of its number's bits, which models address hashing."""
     for shift in (32, 16, 8, 4, 2, 1):
         line ^= line >> shift
     return line & 1
@@ -77,7 +77,7 @@ def half_of(line: Int) -> Int:
 def monitor_arm(
     entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, model: Record, number: Int
 ) -> None:
-    """The memory refuses an acquire: it takes an entry of the monitor table, if there is one."""
+    """Arm the monitor for a refused acquire if the table has a free entry."""
     event = entities.events[U(number)]
     gpu_number = np.int64(event.gpu)
     gpu = machine.gpus[U(gpu_number)]
@@ -103,7 +103,7 @@ def monitor_arm(
 
 @inlined
 def monitor_sleep(entities: Entities, clock: Record, number: Int) -> None:
-    """The answer of an armed acquire is back: nothing happens to it until it is woken."""
+    """Put an armed acquire to sleep when its answer is back; it waits until it is woken."""
     event = entities.events[U(number)]
     if event.form >= POLL:
         clock.num_pollers -= 1
@@ -120,7 +120,7 @@ def monitor_wake(
     clock: Record,
     model: Record,
 ) -> bool:
-    """Wake who armed first of those on the line of the semaphore ``clock.wake``; False: nobody is."""
+    """Wake the first armed acquire on the line of the semaphore ``clock.wake``; return False if no acquire is armed."""
     if model.monitors < 0:
         return False
     line = np.int64(program.flag_line[U(clock.wake)])

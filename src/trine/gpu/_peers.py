@@ -1,6 +1,6 @@
-"""The life of a peer write: what comes from GPUs that are not simulated, what goes to them, and the log of what comes.
+"""Traffic of replayed peers: their incoming writes, the requests sent to them, and the log of arrivals.
 
-docs/design/replay.md says what it means.
+docs/design/replay.md defines the semantics.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ U = np.uint64
 
 @inlined
 def is_uncached(model: Record, address: Int) -> bool:
-    """Whether requests to ``address`` go past the L2."""
+    """Return whether requests to ``address`` bypass the L2."""
     return bool(model.uncached_first <= address < model.uncached_end)
 
 
 @inlined
 def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, what: Int, label: Int) -> None:
-    """A row of the log: a request has come from another GPU, or has set out for one, or its answer is back."""
+    """Add a log row: a request from another GPU arrives, a request to one departs, or its answer returns."""
     event = entities.events[U(number)]
     row = peers.log[U(clock.num_log)]
     clock.num_log += 1
@@ -60,7 +60,7 @@ def note(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int, 
 def arrive(
     entities: Entities, paths: PathTable, machine: MachineTables, peers: PeerWriteTable, clock: Record, model: Record
 ) -> None:
-    """The next entry of the write tracking table: a semaphore changes, or a request begins where the table says."""
+    """Apply the next entry of the write tracking table: change a semaphore, or start a request at ``peers_begin``."""
     write = peers.writes[U(clock.next_write)]
     clock.next_write += 1
     if model.peers_begin == AT_MEMORY and write.kind == IS_RELEASE:
@@ -83,7 +83,7 @@ def arrive(
     event.gpu = 0
     event.key = write.key
     event.time_ps = write.time_ps
-    if write.kind == IS_FLOW:  # what a dma to the own GPU is, and of no wavefront
+    if write.kind == IS_FLOW:  # like a local dma, but without a wavefront
         event.pair = -1
         event.form = 0
         event.stage = STAGE_FLOW
@@ -101,7 +101,7 @@ def arrive(
 
 @inlined
 def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> None:
-    """A request to a peer that is replayed is to get the next answer of its wavefront's place; -1: there is none."""
+    """Assign the next answer of the wavefront's slot to a request to a replayed peer; -1 if no answer remains."""
     answers = peers.answers_of[U(entities.events[U(number)].wave)]
     answer = answers.first + answers.issued
     answers.issued += 1
@@ -110,12 +110,12 @@ def number_answer(entities: Entities, peers: PeerWriteTable, number: Int) -> Non
 
 @inlined
 def answer_of_put(entities: Entities, peers: PeerWriteTable, clock: Record, number: Int) -> Int:
-    """When the record has the wavefront know that its dma to a peer that is replayed is there; -1: it has not."""
+    """Return the recorded time at which a wavefront learns that its dma to a replayed peer arrived; -1 if missing."""
     answer_number = np.int64(entities.answer[U(number)])
     if answer_number < 0 or peers.answers[U(answer_number)].time_ps < clock.now:
         entities.events[U(number)].time_ps = clock.now
         clock.unrecorded = number
-        clock.log_room = -1  # so that the loop looks
+        clock.log_room = -1  # makes the loop check ``unrecorded``
         return np.int64(-1)
     return np.int64(peers.answers[U(answer_number)].time_ps)
 
@@ -124,7 +124,7 @@ def answer_of_put(entities: Entities, peers: PeerWriteTable, clock: Record, numb
 def stay_away(
     entities: Entities, paths: PathTable, peers: PeerWriteTable, clock: Record, model: Record, number: Int
 ) -> None:
-    """A request has left for a peer that is replayed: its time becomes that when the answer is out of the port."""
+    """Set the time of a request to a replayed peer to the time at which its answer leaves the target's port."""
     event = entities.events[U(number)]
     amount = np.int64(0)
     time_ps = event.time_ps
@@ -132,9 +132,9 @@ def stay_away(
         answer_number = np.int64(entities.answer[U(number)])
         if answer_number < 0 or peers.answers[U(answer_number)].time_ps < time_ps:
             clock.unrecorded = number
-            clock.log_room = -1  # so that the loop looks
+            clock.log_room = -1  # makes the loop check ``unrecorded``
             return
-        clock.idle = 0  # what the record has to come is no waiting for ever
+        clock.idle = 0  # a poll whose answer is recorded is not a deadlock
         answer = peers.answers[U(answer_number)]
         time_ps = answer.time_ps
         if answer.is_refused == 1:
@@ -149,7 +149,7 @@ def stay_away(
 
 @inlined
 def _uncontended_ps(entities: Entities, paths: PathTable, peers: PeerWriteTable, model: Record, number: Int) -> Int:
-    """What the path from the first lane to the peer's memory and back takes if nobody else is there."""
+    """Return the uncontended time from behind the first lane to the peer's memory and back."""
     event = entities.events[U(number)]
     out, back = path_out(entities, paths, number), path_back(entities, paths, model, number)
     channel = channel_of(model, event.address)

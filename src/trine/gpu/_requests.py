@@ -1,6 +1,6 @@
 """The life of a request: issued by a CU, through its GPU, over the fabric, to the memory of the other GPU, and back.
 
-Lanes of the fabric are in _fabric.py, what the memory knows is in _memory.py, peers that are replayed in _peers.py.
+Lanes of the fabric are in _fabric.py, the state of memories in _memory.py, replayed peers in _peers.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from trine.gpu.program import READ_FLAGGED, REDUCE
 
 U = np.uint64
 
-#: What :func:`next_segment` returns of a request that ends here; of one that stays at a switch while its copies go on.
+#: Results of :func:`next_segment`: the request has ended; it stays at a switch while its copies continue.
 HAS_LEFT, AT_SWITCH = -1, -2
 
 
@@ -83,7 +83,7 @@ HAS_LEFT, AT_SWITCH = -1, -2
 def make_request(
     tables: LoopTables, clock: Record, model: Record, number: Int, kind: Int, place: Int, operand: Int, line: Int
 ) -> None:
-    """A request of ``kind`` for an operand of ``line`` (-1: it has none) is issued."""
+    """Issue a request of ``kind`` for an operand of ``line`` (-1: no line)."""
     program, paths, machine = tables.program, tables.paths, tables.machine
     event = tables.entities.events[U(number)]
     pair_number = np.int64(program.operand_pair[U(operand)])
@@ -117,7 +117,7 @@ def make_request(
 def poll_again(
     entities: Entities, program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, number: Int
 ) -> None:
-    """A poll is issued again."""
+    """Issue a poll again."""
     event = entities.events[U(number)]
     event.issued_ps = clock.now
     event.form = POLL + 1
@@ -127,7 +127,7 @@ def poll_again(
 
 @inlined
 def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> None:
-    """The request stands at the link out of its CU."""
+    """Put the request at the link out of its CU."""
     entities, program, paths, machine = tables.entities, tables.program, tables.paths, tables.machine
     event = entities.events[U(number)]
     place = np.int64(event.wave)
@@ -160,7 +160,7 @@ def set_out(tables: LoopTables, clock: Record, model: Record, number: Int) -> No
 def hop(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
-    """A message at a link inside a GPU."""
+    """Serve a message at a link inside a GPU."""
     event = entities.events[U(number)]
     step = np.int64(paths.noc_hops[U(event.position)])
     link_number = (step >> 1) + event.gpu * model.resources
@@ -177,9 +177,9 @@ def hop(
 
 @inlined
 def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) -> Int:
-    """Let a request at the end of a segment begin the next one that has something in it; returns its key's label.
+    """Move a request at the end of a segment to the next non-empty segment; return its key's label.
 
-    HAS_LEFT: it was of a GPU that is not simulated, or a member's copy, and has left. AT_SWITCH: its copies go on.
+    HAS_LEFT: it belonged to a replayed GPU, or was a member's copy, and has ended. AT_SWITCH: its copies continue.
     """
     entities, paths, machine = tables.entities, tables.paths, tables.machine
     event = entities.events[U(number)]
@@ -250,7 +250,7 @@ def next_segment(tables: LoopTables, clock: Record, model: Record, number: Int) 
 
 @inlined
 def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable, clock: Record) -> None:
-    """The switch copies the multimem request ``clock.copied`` for its next member, when the request is there."""
+    """Copy the multimem request ``clock.copied``, now at the switch, for its next member."""
     number = clock.copied
     event = entities.events[U(number)]
     pair = paths.pairs[U(event.pair)]
@@ -260,12 +260,12 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
         clock.copied = -1
     copy_number = take_request(entities, clock)
     copy = entities.events[U(copy_number)]
-    # lines lie behind each other alike, from where each member's operand begins
+    # every member's operand has the same layout of lines from its first address
     line = event.address - program.member_address[U(pair.first_member)]
     copy.address = program.member_address[U(member)] + line
     copy.kind = IS_ADD if pair.gpu == TO_SWITCH_ADDS else event.kind
     first = np.int64(program.member_semaphore[U(pair.first_member)])
-    copy.semaphore = program.member_semaphore[U(member)] + event.semaphore - first  # of a flagged line, its own
+    copy.semaphore = program.member_semaphore[U(member)] + event.semaphore - first  # each flagged line has a semaphore
     copy.amount = event.amount
     copy.choice = event.choice  # of the member's spokes
     copy.pair = program.member_pair[U(member)]
@@ -280,7 +280,7 @@ def copy_for_member(entities: Entities, program: ProgramTable, paths: PathTable,
 
 @inlined
 def _answer_of_member(entities: Entities, paths: PathTable, clock: Record, model: Record, copy_number: Int) -> None:
-    """The answer of a member will be at the switch; with the last one the multimem request goes on."""
+    """Count a member's answer at the switch; after the last one the multimem request continues."""
     number = np.int64(entities.events[U(copy_number)].line)
     event = entities.events[U(number)]
     event.position -= 1
@@ -306,9 +306,9 @@ def reach_memory(
     number: Int,
     stage: Int,
 ) -> None:
-    """A request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL).
+    """Serve a request at the L2 or the channel (STAGE_MEMORY), or at the channel behind the L2 (STAGE_CHANNEL).
 
-    What the memory of a host takes is in the links that lead to it.
+    A host's memory takes no time here; the links to it include its time.
     """
     event = entities.events[U(number)]
     now, kind = clock.now, np.int64(event.kind)
@@ -356,7 +356,7 @@ def leave_memory(
     model: Record,
     number: Int,
 ) -> None:
-    """The memory has done what it was asked: semaphores change, others look at them, the answer leaves."""
+    """Finish a request at the memory: change semaphores, let waiters check them, send the answer."""
     event = entities.events[U(number)]
     kind = event.kind
     if kind in (IS_STORE, IS_RELEASE):
@@ -394,7 +394,7 @@ def wake(
     clock: Record,
     model: Record,
 ) -> None:
-    """The semaphore has changed: who waits for it first is answered, if it can be; who sleeps on its line wakes up."""
+    """Answer the first waiter of a changed semaphore if possible, else wake a sleeper on its line."""
     semaphore = machine.semaphores[U(clock.wake)]
     number = np.int64(semaphore.first_waiting)
     if number < 0 or entities.events[U(number)].amount > semaphore.amount:
@@ -422,7 +422,7 @@ def answer(
     model: Record,
     number: Int,
 ) -> bool:
-    """The answer is back at the CU; returns whether for long nothing has happened but polls, nor is to come."""
+    """Handle an answer at the CU; return whether only polls have happened for long, and only polls are pending."""
     event = entities.events[U(number)]
     place = np.int64(event.wave)
     kind = event.kind
@@ -474,7 +474,7 @@ def answer(
 def _read(
     entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
-    """A read is back; the last of its line goes to the ALU if there is something to reduce, else the line is ready."""
+    """Count a returned read; the last one of its line starts the ALU for a reduction, else makes the line ready."""
     event = entities.events[U(number)]
     place = np.int64(event.wave)
     line = machine.lines[U(event.line)]
@@ -499,6 +499,6 @@ def _read(
 
 @inlined
 def _only_polls(clock: Record) -> bool:
-    """Whether all events to come are of polls (but the one whose event it is), or of CUs that have polls to repeat."""
+    """Return whether all pending events are polls (except the current one), or CUs that have polls to repeat."""
     events = clock.num_in_wheel + clock.num_open - clock.at_open + clock.num_queued + 1
     return bool(events - clock.num_cu_events + clock.num_queued_polls == clock.num_pollers)

@@ -1,4 +1,4 @@
-"""What many events do: keys of events, requests taken and given back, wavefronts that go on or do something else."""
+"""Helpers of many events: event keys, allocation of requests, state changes of wavefronts."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _MAX_SEQUENCE = (1 << (SHIFT_WAVE - SHIFT_SEQUENCE)) - 1
 
 @inlined
 def wave_key(program: ProgramTable, model: Record, cu: Int, place: Int) -> Int:
-    """The key of a wavefront's event."""
+    """Return the key of a wavefront's event."""
     own = place - np.int64(program.cu_gpu[U(cu)]) * model.cus * model.waves
     return (np.int64(WAVE_CLASS) << SHIFT_CLASS) | (own << SHIFT_WAVE)
 
 
 @inlined
 def wait_key(entities: Entities, program: ProgramTable, machine: MachineTables, model: Record, number: Int) -> Int:
-    """The key of an event of the wavefront whose request it is; those of one wavefront come as they were issued."""
+    """Return the key of an event of a request's wavefront; events of one wavefront keep the order of issue."""
     event = entities.events[U(number)]
     place = np.int64(event.wave)
     key = wave_key(program, model, np.int64(machine.waves[U(place)].cu), place)
@@ -54,7 +54,7 @@ def wait_key(entities: Entities, program: ProgramTable, machine: MachineTables, 
 
 @inlined
 def own_key(program: ProgramTable, machine: MachineTables, model: Record, place: Int, class_of_event: Int) -> Int:
-    """The key of the wavefront's next request at its own GPU."""
+    """Return the key of the wavefront's next request at its own GPU, and advance its sequence number."""
     wave = machine.waves[U(place)]
     gpu = np.int64(program.cu_gpu[U(wave.cu)])
     sequence = np.int64(wave.sequence)
@@ -69,27 +69,27 @@ def own_key(program: ProgramTable, machine: MachineTables, model: Record, place:
 
 @inlined
 def take_request(entities: Entities, clock: Record) -> Int:
-    """A free request; the loop has made sure that there is one."""
+    """Return a free request; the loop ensures that enough are free."""
     clock.num_free_requests -= 1
     return np.int64(entities.free_requests[U(clock.num_free_requests)])
 
 
 @inlined
 def give_request(entities: Entities, clock: Record, number: Int) -> None:
-    """The request is free again."""
+    """Free a request."""
     entities.free_requests[U(clock.num_free_requests)] = number
     clock.num_free_requests += 1
 
 
 @inlined
 def channel_of(model: Record, address: Int) -> Int:
-    """The channel of the memory that has ``address``."""
+    """Return the memory channel of ``address``."""
     return (address // model.memory_interleave_bytes) % model.channels
 
 
 @inlined
 def choose_path(num_paths: Int, model: Record, address: Int) -> Int:
-    """Which of ``num_paths`` paths the line at ``address`` takes (``Fabric`` in fabric.py has the rule)."""
+    """Choose the path, out of ``num_paths``, of the line at ``address`` (rule: ``Fabric`` in fabric.py)."""
     if num_paths == 1:
         return np.int64(0)
     block = address // model.port_interleave_bytes
@@ -101,14 +101,14 @@ def choose_path(num_paths: Int, model: Record, address: Int) -> Int:
 
 @inlined
 def path_out(entities: Entities, paths: PathTable, number: Int) -> Int:
-    """The path of a request over the fabric."""
+    """Return the path of a request over the fabric."""
     event = entities.events[U(number)]
     return np.int64(paths.pairs[U(event.pair)].first_out) + event.choice
 
 
 @inlined
 def path_back(entities: Entities, paths: PathTable, model: Record, number: Int) -> Int:
-    """The path of its answer: the same of as many, else by the address too."""
+    """Return the path of the answer: the request's choice if path counts match, else chosen by the address."""
     event = entities.events[U(number)]
     pair = paths.pairs[U(event.pair)]
     first, num_paths = np.int64(pair.first_back), np.int64(pair.end_back) - pair.first_back
@@ -119,7 +119,7 @@ def path_back(entities: Entities, paths: PathTable, model: Record, number: Int) 
 
 @inlined
 def enter_fabric(entities: Entities, paths: PathTable, number: Int, segment: Int, path_number: Int) -> Int:
-    """Begin a segment over the fabric; returns the label of its first lane."""
+    """Begin a segment over the fabric; return the label of its first lane."""
     event, path = entities.events[U(number)], paths.paths[U(path_number)]
     event.segment = segment
     event.position = path.first
@@ -129,7 +129,7 @@ def enter_fabric(entities: Entities, paths: PathTable, number: Int, segment: Int
 
 @inlined
 def enter_gpu(entities: Entities, paths: PathTable, number: Int, segment: Int, noc_path: Int) -> bool:
-    """Begin a segment inside a GPU, if there is anything on its path."""
+    """Begin a segment inside a GPU; return whether its path has any hop."""
     event = entities.events[U(number)]
     first, end = paths.noc_paths[U(noc_path)], paths.noc_paths[U(noc_path + 1)]
     event.segment = segment
@@ -140,7 +140,7 @@ def enter_gpu(entities: Entities, paths: PathTable, number: Int, segment: Int, n
 
 @inlined
 def serve(machine: MachineTables, number: Int, now: Int, service_ps: Int, control: Int) -> Int:
-    """A resource serves a message (``control`` 1: without data) after all that came before; returns when it has."""
+    """Serve a message (``control`` 1: without data) after all earlier ones; return the end of service."""
     resource = machine.resources[U(number)]
     end_ps = max(now, resource.free_ps) + service_ps
     resource.free_ps = end_ps
@@ -151,7 +151,7 @@ def serve(machine: MachineTables, number: Int, now: Int, service_ps: Int, contro
 
 @inlined
 def post(entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, number: Int) -> None:
-    """A write, or a release, has been posted: with the last one of its line (of a store, with each) a slot is free."""
+    """Count a posted write or release; the last one of a line, or each one of a store or release, frees a slot."""
     event = entities.events[U(number)]
     line = machine.lines[U(event.line)]
     line.unposted -= 1
@@ -164,14 +164,14 @@ def post(entities: Entities, program: ProgramTable, machine: MachineTables, cloc
 
 @inlined
 def go_later(machine: MachineTables, clock: Record, place: Int) -> None:
-    """The wavefront goes on in a turn of its own, before what has been put there before."""
+    """Push a wavefront on the stack of those that continue, each in a separate turn; the last pushed goes first."""
     machine.to_do[U(clock.num_to_do)] = place
     clock.num_to_do += 1
 
 
 @inlined
 def wake_group(machine: MachineTables, clock: Record, place: Int) -> None:
-    """All wavefronts of a workgroup go on, the first one first; ``place``: of the last one."""
+    """Let all wavefronts of a workgroup continue, the first one first; ``place``: slot of the last one."""
     while place >= 0:
         go_later(machine, clock, place)
         place = np.int64(machine.waves[U(place)].sibling)
@@ -179,7 +179,7 @@ def wake_group(machine: MachineTables, clock: Record, place: Int) -> None:
 
 @inlined
 def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, now: Int) -> None:
-    """The wavefront does something else from now on; its time so far goes to what it did."""
+    """Change the wavefront's state; the time since the last change counts for the old state."""
     wave, times = machine.waves[U(place)], machine.wave_times[U(place)]
     cu_number = np.int64(wave.cu)
     cu = machine.cus[U(cu_number)]
@@ -198,7 +198,7 @@ def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, no
         was = np.int64(SEMAPHORE)
     elif before == WAVE_AT_BARRIER:
         was = np.int64(BARRIER)
-    elif before == WAVE_COMPUTING:  # of fences and delays: memory
+    elif before == WAVE_COMPUTING:  # fences and delays count as memory
         was = np.int64(COMPUTING)
     counters.state[U(_NUM_STATES * cu_number + was)] += spent_ps
     wave.doing = doing
@@ -208,7 +208,7 @@ def do(machine: MachineTables, counters: RunCounters, place: Int, doing: Int, no
 
 @inlined
 def queue_item(entities: Entities, machine: MachineTables, cu_number: Int, item: Int) -> None:
-    """A line with writes to issue (2 * line), or a poll to repeat (2 * request + 1), joins its CU's queue of those."""
+    """Append a line with writes to issue (2 * line), or a poll to repeat (2 * request + 1), to its CU's queue."""
     cu = machine.cus[U(cu_number)]
     last = np.int64(cu.last_item)
     if item & 1 == 1:
@@ -226,7 +226,7 @@ def queue_item(entities: Entities, machine: MachineTables, cu_number: Int, item:
 
 @kernel
 def finish_states(machine: MachineTables, counters: RunCounters, clock: Record) -> Int:
-    """Of a run that stops here: what wavefronts have been doing up to now goes to the records."""
+    """Add each wavefront's time in its current state to the counters when a run stops."""
     for place in range(len(machine.waves)):
         doing = np.int64(machine.waves[U(place)].doing)
         if doing not in (WAVE_GONE, WAVE_ENDED):

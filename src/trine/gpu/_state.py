@@ -1,7 +1,7 @@
 """State of the load-store event loop: its records, its clock, and the numbers of the GPU model that it reads.
 
-Everything that can have an event of its own is an *entity* with one number: CUs, then places of wavefronts, then
-dispatchers (one a GPU), then requests (and packets, and flows of them), whose number grows with the run.
+Everything that can have an event is an *entity* with a number: CUs, then wavefront slots ("places"), then dispatchers
+(one per GPU), then requests (and packets, and flows of packets), whose count grows with the run.
 """
 
 from __future__ import annotations
@@ -12,58 +12,58 @@ from trine._records import RecordArray, record_dtype
 from trine.arrays import Int8, Int32, Int64
 from trine.engine._state import TaskTables
 
-#: Why the loop came back: nothing more can happen; the budget of events is spent; too few free requests or lines; the
-#: instant to stop at has come; time is over; nothing happens but polls that nobody will ever answer; the log is full;
-#: a request gets no answer from the record that is replayed.
+#: Reasons for the loop's return: no events remain; the event budget is spent; too few free requests; too few free
+#: lines; the stop time is reached; simulated time passes MAX_PS; only polls that can never succeed remain; the log is
+#: full; the replayed record has no answer for a request.
 FINISHED, PAUSED, REQUESTS_FULL, LINES_FULL, STOPPED, OVERFLOW, STUCK, LOG_FULL, NO_ANSWER = range(9)
 
-#: The time wheel reaches 4 us ahead, in buckets of up to 32 ps: events of one bucket are sorted by one int64: 5 bits of
+#: The time wheel reaches 4 us ahead, in buckets of up to 32 ps. One int64 orders the events of a bucket: 5 bits of
 #: time, then the key.
 WHEEL_BITS, MAX_BUCKET_BITS = 22, 5
-#: Keys: what it is (3 bits), distance of the requester (13), place of the wavefront in its GPU (15), number of the
-#: request (14), rank of the requester (12).
+#: Keys: event class (3 bits), distance of the requester (13), wavefront slot in its GPU (15), number of the request
+#: (14), rank of the requester (12).
 SHIFT_SEQUENCE, SHIFT_WAVE, SHIFT_LABEL, SHIFT_CLASS, SHIFT_TIME = 12, 26, 41, 54, 57
-#: All of a key but the distance: the key at servers of the requester's own GPU.
+#: Mask of a key without the distance: the key at servers of the requester's GPU.
 OWN_KEY = ~((1 << SHIFT_CLASS) - (1 << SHIFT_LABEL))
 MAX_RANKS, MAX_WAVES = 1 << 12, 1 << 15
-#: Paths of a pair, as a request notes which one it takes.
+#: Limit of the paths of a pair, from the width of a request's ``choice``.
 MAX_PATHS = (1 << 15) - 1
 MESSAGE_CLASS, TRANSFER_CLASS, DMA_CLASS, WAVE_CLASS, CU_CLASS, DISPATCH_CLASS = range(1, 7)
 
-#: Free requests and lines that one turn of the loop may need.
+#: Maximum number of free requests, and of free lines, that one turn of the loop may need.
 MARGIN = 8
 
-#: An entity: one cache line. CUs, wavefronts and dispatchers have ``time_ps`` and ``key`` alone; flows and packets have
-#: fields of their own in place of some that requests have.
+#: An entity: one cache line. CUs, wavefronts and dispatchers use only ``time_ps`` and ``key``; flows and packets
+#: overlay some of the requests' fields.
 EVENT = record_dtype(
     64,
-    ("time_ps", "i8"),  # when
+    ("time_ps", "i8"),  # time of its event
     ("key", "i8"),  # the order of events of one instant
     ("address", "i8"),
     ("issued_ps", "i8"),
-    # the hop that is next: an entry of noc_hops, or a lane; of a multimem request at its switch: copies on their way
+    # the next hop: an entry of noc_hops, or a lane; for a multimem request at its switch: number of copies in flight
     ("position", "i4"),
-    ("amount", "i4"),  # of a semaphore; of a packet: bytes
-    ("pair", "i4"),  # of its GPU and the other; -1: to its own GPU
-    ("wave", "i4"),  # place of its wavefront; -1: of a GPU that is replayed, or a transfer
-    # line at work that it is of; of a flow the next to the same peer, of an acquire the next armed one, of a copy for a
-    # member the multimem request
+    ("amount", "i4"),  # for a semaphore; for a packet: bytes
+    ("pair", "i4"),  # pair of its GPU and its destination; -1: local
+    ("wave", "i4"),  # slot of its wavefront; -1: belongs to a replayed GPU or a transfer
+    # its line in flight; for a flow: the next flow to the same peer; for an acquire: the next armed one; for a
+    # member's copy: the multimem request
     ("line", "i4"),
     ("semaphore", "i4"),  # of all GPUs; -1: none
-    ("gpu", "i2"),  # that it is in
-    ("choice", "i2"),  # which of the paths of its pair it takes
-    ("stage", "i1"),  # STAGE_HOP, ...: what its event means
-    ("segment", "i1"),  # SEGMENT_OUT, ...: which part of its travel
-    ("form", "i1"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a poll that was refused before
+    ("gpu", "i2"),  # its current GPU
+    ("choice", "i2"),  # index of its path among the pair's paths
+    ("stage", "i1"),  # STAGE_HOP, ...: meaning of its event
+    ("segment", "i1"),  # SEGMENT_OUT, ...: current part of its trip
+    ("form", "i1"),  # 0 with data, 1 without; + PACKET: a packet; + POLL: a repeated poll
     ("kind", "i1"),  # IS_LOAD, ...
-    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: how it waits, POLLS, ...
+    ("monitor", "i2", "choice"),  # of an acquire, which crosses no fabric: its way to wait, POLLS, ...
     ("total_bytes", "i8", "address"),  # of a flow
-    ("not_left", "i8", "issued_ps"),  # of a flow: packets that have not left the first link
-    ("not_arrived", "i8", "position"),  # of a flow: packets
-    ("operand", "i4", "gpu"),  # of a flow: where it goes to
-    ("task", "i4", "line"),  # of a flow that is of no wavefront: the transfer
+    ("not_left", "i8", "issued_ps"),  # of a flow: packets still to leave the first link
+    ("not_arrived", "i8", "position"),  # of a flow: packets still to arrive
+    ("operand", "i4", "gpu"),  # of a flow: its destination
+    ("task", "i4", "line"),  # of a flow without a wavefront: the transfer
     ("first_path", "i4", "semaphore"),  # of such a flow
-    ("number", "i8", "address"),  # of a packet: which of its flow
+    ("number", "i8", "address"),  # of a packet: its number in the flow
     ("flow", "i4", "semaphore"),  # of a packet
 )
 PACKET, POLL = 2, 4
@@ -72,44 +72,44 @@ PACKET, POLL = 2, 4
 IS_ADD = -1
 IS_LOAD, IS_STORE, IS_ACQUIRE, IS_RELEASE, IS_PACKET, IS_FLOW = range(6)
 
-#: How an acquire waits: not asleep (it polls), armed (its answer is on the way), asleep, woken before its answer was
-#: back, asking again.
+#: Ways of an acquire to wait: polling; armed, with its answer on the way; asleep; woken before the return of its
+#: answer; asking again.
 POLLS, ARMED, ASLEEP, WOKEN, AGAIN = range(5)
-#: Segments of the travel of a request: in its GPU, over the fabric, in the other GPU, at the memory; and back. LANDS: a
-#: write of a replayed peer that begins at the memory.
+#: Segments of a request's trip: in its GPU, over the fabric, in the other GPU, at the memory; and back. LANDS: a write
+#: of a replayed peer that begins at the memory.
 (SEGMENT_OUT, SEGMENT_FABRIC, SEGMENT_THERE, SEGMENT_MEMORY, SEGMENT_FROM, SEGMENT_BACK, SEGMENT_HOME, SEGMENT_OVER,
  SEGMENT_LANDS) = range(9)  # fmt: skip
-#: Where a request is, when its event comes.
+#: Stages: position of a request at its event.
 (STAGE_HOP, STAGE_LANE, STAGE_EGRESS, STAGE_LEFT, STAGE_MEMORY, STAGE_CHANNEL, STAGE_DONE, STAGE_ANSWER, STAGE_ALU,
  STAGE_RETRY, STAGE_FLOW, STAGE_ARRIVED, STAGE_DELIVERED, STAGE_KNOWN, STAGE_SENDING) = range(15)  # fmt: skip
 
 WAVE = record_dtype(
     64,
-    ("op", "i4"),  # the operation that it is at
-    ("end", "i4"),  # behind its last operation
+    ("op", "i4"),  # current operation
+    ("end", "i4"),  # one more than its last operation
     ("group", "i4"),  # workgroup
-    ("index", "i4"),  # of it among ``count``
+    ("index", "i4"),  # its number in the workgroup, of ``count``
     ("count", "i4"),
-    ("line", "i4"),  # what it issues next
+    ("line", "i4"),  # the line to issue next
     ("operand", "i4"),
-    ("slots", "i4"),  # that its requests hold
+    ("slots", "i4"),  # held by its requests
     ("unfinished", "i4"),  # lines, releases, dmas
     ("doing", "i4"),  # WAVE_GONE, ...
     ("cu", "i4"),
-    ("sequence", "i4"),  # number of its next request, of its key
+    ("sequence", "i4"),  # number of its next request, part of keys
     ("next_in_queue", "i4"),  # of its CU; -1: none
-    ("sibling", "i4"),  # the next of its workgroup; -1: none
-    ("current_line", "i4"),  # the line at work that it issues reads of
+    ("sibling", "i4"),  # the next wavefront of the workgroup; -1: none
+    ("current_line", "i4"),  # the line in flight whose reads it issues
 )
-#: What a wavefront is doing; WAVE_GONE: the place is free; WAVE_ENDED: the wavefront has ended, its workgroup has not;
+#: States of a wavefront; WAVE_GONE: the slot is free; WAVE_ENDED: the wavefront has ended, its workgroup still runs;
 #: WAVE_PAUSED: in a fence or delay.
 (WAVE_GONE, WAVE_NEW, WAVE_QUEUED, WAVE_FULL, WAVE_COUNTING, WAVE_DRAINING, WAVE_ACQUIRING, WAVE_AT_BARRIER,
  WAVE_COMPUTING, WAVE_ENDED, WAVE_PAUSED) = range(11)  # fmt: skip
 
 WAVE_TIME = record_dtype(
     16,
-    ("since_ps", "i8"),  # when what it is doing began
-    ("full_ps", "i8"),  # how long its CU had had no slot left then
+    ("since_ps", "i8"),  # start of its current state
+    ("full_ps", "i8"),  # its CU's ``full_ps`` at that time
 )
 
 CU = record_dtype(
@@ -120,32 +120,32 @@ CU = record_dtype(
     ("last_item", "i4"),
     ("slots", "i4"),  # taken
     ("is_pending", "i4"),  # whether it has an event
-    ("groups", "i4"),  # workgroups that it holds
+    ("groups", "i4"),  # resident workgroups
     ("waves", "i4"),
     ("ready_ps", "i8"),  # when it may issue again
     ("alu_ps", "i8"),  # when its ALU is free
-    ("full_ps", "i8"),  # how long it has had no slot left
-    ("full_since_ps", "i8"),  # -1: it has one
+    ("full_ps", "i8"),  # total time without a free slot
+    ("full_since_ps", "i8"),  # -1: a slot is free
 )
 
-#: Of a CU, where polls take turns or the order of its wavefronts is drawn; beside CU, which fills a cache line.
+#: Turns of polls and random order of a CU's wavefronts; separate from CU, which fills a cache line.
 CU_TURN = record_dtype(
     16,
-    ("free_ps", "i8"),  # when the next poll may have its turn
+    ("free_ps", "i8"),  # earliest turn of the next poll
     ("drawn", "i8"),  # the last number drawn
 )
 
-#: A line at work.
+#: A line in flight.
 LINE = record_dtype(
     32,
     ("wave", "i4"),
     ("op", "i4"),
     ("number", "i4"),
-    ("reads", "i4"),  # that are out or to come
+    ("reads", "i4"),  # still to return
     ("writes", "i4"),  # to issue
     ("unposted", "i4"),  # writes
     ("unacknowledged", "i4"),
-    ("next", "i4"),  # in the queue of its CU: as ``first_item``
+    ("next", "i4"),  # in the queue of its CU, encoded like ``first_item``
 )
 
 #: A link inside a GPU, a slice of its L2, a channel of its memory, or a lane of a link of the fabric.
@@ -154,15 +154,15 @@ RESOURCE = record_dtype(
     ("free_ps", "i8"),
     ("messages", "2i8"),  # served: with data, without
     ("busy_ps", "i8"),
-    ("service_ps", "2i8"),  # of links inside GPUs: what a message takes, and the latency behind
+    ("service_ps", "2i8"),  # of links inside GPUs: time per message, then the latency behind
     ("after_ps", "i8"),
 )
 
-#: Who waits for a lane out of a GPU, where arbitration is fair.
+#: Queues of a lane out of a GPU with fair arbitration.
 LANE_QUEUE = record_dtype(
     32,
     ("is_busy", "i4"),
-    ("turn", "i4"),  # which kind is served next: 0 with data, 1 without
+    ("turn", "i4"),  # the kind to serve next: 0 with data, 1 without
     ("first", "2i4"),  # of both kinds; -1: none
     ("last", "2i4"),
 )
@@ -175,8 +175,8 @@ LANE = record_dtype(
     ("after_ps", "i8"),  # latency behind
     ("bytes_per_s", "i8"),
     ("label", "i8"),  # of the key
-    ("leaves", "i8"),  # whether it leads out of a GPU
-    ("is_first", "i4"),  # of its path
+    ("leaves", "i8"),  # 1: leads out of a GPU
+    ("is_first", "i4"),  # in its path
     ("is_last", "i4"),
 )
 
@@ -189,10 +189,10 @@ PATH = record_dtype(
     ("port_in", "i4"),
 )
 
-#: A simulated GPU and another rank, or the other way round; or a multimem operand: up to its switch, and down again.
+#: Requester and destination, at least one of them simulated; or a multimem operand: up to its switch, and down again.
 PAIR = record_dtype(
     32,
-    ("gpu", "i4"),  # the simulated GPU that the requests go to; -1: none
+    ("gpu", "i4"),  # the destination's simulated GPU; -1: replayed
     ("label", "i4"),  # 1 + distance
     ("first_out", "i4"),  # paths there and back
     ("end_out", "i4"),
@@ -202,19 +202,19 @@ PAIR = record_dtype(
     ("first_member", "i4", "label"),  # of a multimem operand
     ("end_member", "i8", "latency_ps"),
 )
-#: In place of the simulated GPU: a multimem operand, which goes to a switch; one that adds to its members' memory.
+#: Values of ``gpu`` for multimem operands, which go to a switch; the second adds to the members' memory.
 TO_SWITCH, TO_SWITCH_ADDS = -2, -3
 
 SEMAPHORE = record_dtype(
     16,
     ("amount", "i8"),
-    ("first_waiting", "i4"),  # requests that the memory has not answered; -1: none
+    ("first_waiting", "i4"),  # requests that wait at the memory; -1: none
     ("last_waiting", "i4"),
 )
 
 GROUP = record_dtype(
     16,
-    ("waves_left", "i4"),  # wavefronts that run
+    ("waves_left", "i4"),  # running wavefronts
     ("at_barrier", "i4"),
     ("first_wave", "i4"),
 )
@@ -230,33 +230,33 @@ GPU = record_dtype(
     64,
     ("first_kernel", "i4"),  # queue of kernels; -1: none
     ("last_kernel", "i4"),
-    ("next_cu", "i4"),  # to look at
+    ("next_cu", "i4"),  # to try first
     ("is_pending", "i4"),  # whether its dispatcher has an event
     ("ready_ps", "i8"),  # of the dispatcher
-    ("num_armed", "i8"),  # entries taken of its monitor table
-    ("nic_free_ps", "i8"),  # from when the next dma may come to a NIC
+    ("num_armed", "i8"),  # used entries of its monitor table
+    ("nic_free_ps", "i8"),  # earliest time of the next dma at a NIC
 )
 
 #: Dmas to a peer.
 CHAIN = record_dtype(
     32,
-    ("first", "i4"),  # that has not been delivered; -1: none
+    ("first", "i4"),  # the first undelivered dma; -1: none
     ("last", "i4"),
-    ("entering", "i4"),  # the first link; -1: none
+    ("entering", "i4"),  # the dma at the first link; -1: none
     ("initiation_ps", "i8"),  # from the operation to the first packet
-    ("interval_ps", "i8"),  # between dmas of the GPU that cross NICs; 0: does not cross any
+    ("interval_ps", "i8"),  # between dmas of the GPU that cross NICs; 0: no NIC on the path
 )
 
-#: A place in an L2. A stamp is the number of the access, twice, and 1 more where the line is dirty; 0: empty.
+#: A place in an L2. stamp: 2 * number of the last access, + 1 if the line is dirty; 0: empty.
 CACHE_LINE = record_dtype(16, ("tag", "i8"), ("stamp", "i8"))
 
-#: Acquires on the monitor of a line with flags: request, -1: none.
+#: Queue of acquires armed on a line with flags: requests; -1: none.
 WATCHERS = record_dtype(8, ("first", "i4"), ("last", "i4"))
 
-#: What a GPU has done.
+#: Counters of a GPU.
 COUNTS = record_dtype(
     128,
-    ("issued", "4i8"),  # loads, stores, acquires, releases: by the kind of a request
+    ("issued", "4i8"),  # loads, stores, acquires, releases (indexed by kind)
     ("polls", "i8"),
     ("load_ps", "i8"),  # latency of all loads
     ("packets", "i8"),
@@ -264,11 +264,11 @@ COUNTS = record_dtype(
     ("misses", "i8"),
     ("flagged", "i8"),  # loads of lines with flags
     ("wakeups", "i8"),
-    ("spurious", "i8"),  # wake-ups for nothing
+    ("spurious", "i8"),  # wake-ups followed by a failed attempt
     ("monitor_full", "i8"),
 )
 
-#: An entry of the write tracking table: what comes from a replayed peer.
+#: An entry of the write tracking table: an arrival from a replayed peer.
 PEER_WRITE = record_dtype(
     64,
     ("time_ps", "i8"),
@@ -280,14 +280,14 @@ PEER_WRITE = record_dtype(
     ("kind", "i4"),
 )
 
-#: Answers that a record has for the requests of a place of wavefronts, and how many requests it has issued.
+#: Range of the recorded answers for a wavefront slot, and the number of issued requests.
 ANSWERS = record_dtype(32, ("first", "i8"), ("end", "i8"), ("issued", "i8"))
 ANSWER = record_dtype(16, ("time_ps", "i8"), ("is_refused", "i8"))
 
 #: Uncontended times of a message with data, and without.
 SERVICE = record_dtype(16, ("message_ps", "2i8"))
 
-#: A request has come to the recorded GPU, one of its own sets out for another GPU, its answer is back.
+#: A request arrives at the recorded GPU, a request leaves it for another GPU, or its answer is back.
 LOG_ROW = record_dtype(
     64,
     ("what", "i8"),  # HAS_COME, SETS_OUT, IS_BACK
@@ -301,18 +301,18 @@ LOG_ROW = record_dtype(
 )
 HAS_COME, SETS_OUT, IS_BACK = range(3)
 
-#: What ``op_start`` has of the first acquire of a workgroup that is not there yet, in a run up to when all are.
+#: ``op_start`` of a workgroup's first acquire before its start, in a run that stops when all workgroups wait.
 LOOKED_FOR = -2
 
-#: Where a run is; survives from one call of the loop to the next. The second half is what a turn of the loop hands on:
-#: set by what happens, taken back to -1 (nothing) by who deals with it.
+#: State of a run between calls of the loop. The second half, from ``kick_cu``, passes follow-up work from one turn to
+#: the next: an event handler sets a field, the handler of the follow-up resets it to -1 (nothing to do).
 CLOCK = record_dtype(
     384,
     ("now", "i8"),  # ps
     ("bucket_bits", "i8"),  # buckets of the wheel are 2 ** bits ps wide
     ("open_bucket", "i8"),
     ("num_open", "i8"),  # events of the open bucket
-    ("at_open", "i8"),  # the next of them
+    ("at_open", "i8"),  # index of the next one
     ("num_in_wheel", "i8"),
     ("num_queued", "i8"),  # entries of the heap
     ("num_to_do", "i8"),  # wavefronts in ``to_do``
@@ -324,33 +324,33 @@ CLOCK = record_dtype(
     ("num_issued", "i8"),  # requests
     ("stop_ps", "i8"),  # the instant to stop at
     ("tick", "i8"),  # accesses of L2s
-    ("num_pollers", "i8"),  # polls that were refused and will be repeated
-    ("num_queued_polls", "i8"),  # those of them that wait for their CU, or in the queue of a fair lane
+    ("num_pollers", "i8"),  # refused polls that will be repeated
+    ("num_queued_polls", "i8"),  # refused polls that wait for their CU, or in the queue of a fair lane
     ("num_cu_events", "i8"),
-    ("idle", "i8"),  # events of refused polls, one after the other
+    ("idle", "i8"),  # consecutive events of refused polls
     ("next_write", "i8"),  # of the write tracking table
     ("num_log", "i8"),  # rows of the log
-    ("log_room", "i8"),  # rows of it that may be in use at the end of a turn
-    ("not_waiting", "i8"),  # of a run up to when the last workgroup waits: how many do not yet
-    ("kick_cu", "i8"),  # a CU, a GPU that may have something to do
+    ("log_room", "i8"),  # maximum of ``num_log`` at the end of a turn
+    ("not_waiting", "i8"),  # workgroups that do not wait yet, in a run that stops when all wait
+    ("kick_cu", "i8"),  # a CU (below: a GPU) that may have work
     ("kick_gpu", "i8"),
-    ("wake", "i8"),  # a semaphore that has changed
+    ("wake", "i8"),  # a changed semaphore
     ("inject", "i8"),  # a flow whose packets from inject_number to inject_end enter
     ("inject_number", "i8"),
     ("inject_end", "i8"),
-    ("copied", "i8"),  # a multimem request that its switch copies for its members
+    ("copied", "i8"),  # a multimem request at its switch, to copy for its members
     ("deliver", "i8"),  # a pair whose first dma may have arrived
-    ("begin", "i8"),  # a task that begins
-    ("ended", "i8"),  # a task that has ended
-    ("scheduled", "i8"),  # an entity that gets an event
-    ("other", "i8"),  # another one: that a lane out of a GPU serves next
+    ("begin", "i8"),  # a task to begin
+    ("ended", "i8"),  # an ended task
+    ("scheduled", "i8"),  # an entity with a new event
+    ("other", "i8"),  # a second one: the next message of a lane out of a GPU
     ("onward", "i8"),  # a request at the end of a segment
-    ("freed", "i8"),  # a wavefront that has a slot back
-    ("fewer", "i8"),  # a wavefront that has one thing less unfinished
-    ("ready_line", "i8"),  # a line that has all its reads
-    ("over_line", "i8"),  # a line that is over
-    ("retried", "i8"),  # a poll to be repeated
-    ("unrecorded", "i8"),  # a request that gets no answer
+    ("freed", "i8"),  # a wavefront that gets a slot back
+    ("fewer", "i8"),  # a wavefront with one unfinished item less
+    ("ready_line", "i8"),  # a line with complete reads
+    ("over_line", "i8"),  # a finished line
+    ("retried", "i8"),  # a poll to repeat
+    ("unrecorded", "i8"),  # a request without a recorded answer
 )
 HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, union-attr]
 
@@ -358,21 +358,21 @@ HANDED_ON = CLOCK.names[CLOCK.names.index("kick_cu") :]  # type: ignore[index, u
 MODEL = record_dtype(
     512,
     ("cus", "i8"),  # of a GPU
-    ("first_host", "i8"),  # of the GPUs, those from this on are hosts: memory alone
+    ("first_host", "i8"),  # GPUs from this number on are hosts: only memory
     ("channels", "i8"),
     ("ports", "i8"),
-    ("waves", "i8"),  # places of wavefronts of a CU
+    ("waves", "i8"),  # wavefront slots of a CU
     ("resources", "i8"),  # of a GPU
     ("line_bytes", "i8"),
     ("issue_ps", "i8"),
     ("max_slots", "i8"),  # of a CU
-    ("unroll", "i8"),  # slots of a wavefront, where the program does not say
+    ("unroll", "i8"),  # default slots of a wavefront
     ("is_posted", "i8"),  # stores
     ("memory_ps", "i8"),
     ("first_slice", "i8"),  # resource; -1: no L2
     ("first_channel", "i8"),
-    ("channel_ps", "2i8"),  # what a message with data, and without, takes of a channel of the memory
-    ("slice_ps", "2i8"),  # and of a slice of the L2
+    ("channel_ps", "2i8"),  # time of a message with data, and without, at a memory channel
+    ("slice_ps", "2i8"),  # and at a slice of the L2
     ("l2_ps", "i8"),
     ("far_ps", "i8"),
     ("sets", "i8"),  # of a slice
@@ -380,14 +380,14 @@ MODEL = record_dtype(
     ("memory_interleave_bytes", "i8"),
     ("port_interleave_bytes", "i8"),
     ("is_hashed", "i8"),  # whether the port is chosen by a hash of the address
-    ("is_fair", "i8"),  # whether lanes out of a GPU serve data and control in turns
+    ("is_fair", "i8"),  # 1: lanes out of a GPU serve data and control in turns
     ("launch_ps", "i8"),
     ("dispatch_ps", "i8"),
     ("barrier_ps", "i8"),
     ("fence_ps", "i8"),
-    ("poll_ps", "i8"),  # -1: the memory keeps what it cannot answer
+    ("poll_ps", "i8"),  # -1: failed requests wait at the memory
     ("poll_turn_ps", "i8"),
-    ("is_drawn", "i8"),  # whether the order of a CU's wavefronts is
+    ("is_drawn", "i8"),  # 1: the order of a CU's wavefronts is random
     ("dma_ps", "i8"),
     ("packet_bytes", "i8"),
     ("packet_header_bytes", "i8"),
@@ -395,34 +395,34 @@ MODEL = record_dtype(
     ("reduce_bytes_per_cycle", "i8"),
     ("max_groups", "i8"),  # workgroups of a CU
     ("tasks", "i8"),  # of the task graph
-    ("first_wave", "i8"),  # where the entities of each kind begin
+    ("first_wave", "i8"),  # first entity of each kind
     ("first_dispatcher", "i8"),
     ("first_request", "i8"),
-    ("cu_channel", "i8"),  # where the paths inside a GPU of each kind begin: from CUs to channels, ...
+    ("cu_channel", "i8"),  # first path of each kind inside a GPU: from CUs to channels, ...
     ("cu_port", "i8"),
     ("channel_port", "i8"),
     ("port_channel", "i8"),
     ("channel_cu", "i8"),
     ("port_cu", "i8"),
-    ("peers_begin", "i8"),  # where what comes from outside begins: AT_MEMORY, ...
-    ("recorded_gpu", "i8"),  # whose arrivals are logged; -1: none
-    ("has_answers", "i8"),  # 1: answers of replayed peers are those of a record
-    ("uncached_first", "i8"),  # addresses whose requests go past the L2
+    ("peers_begin", "i8"),  # start of incoming traffic: AT_MEMORY, ...
+    ("recorded_gpu", "i8"),  # the GPU with logged arrivals; -1: none
+    ("has_answers", "i8"),  # 1: answers of replayed peers come from a record
+    ("uncached_first", "i8"),  # range of addresses that bypass the L2
     ("uncached_end", "i8"),
-    ("monitors", "i8"),  # room of a GPU's monitor table; -1: it has none
+    ("monitors", "i8"),  # capacity of a GPU's monitor table; -1: no monitor
     ("wakeup_ps", "i8"),
 )
-#: Where what comes from outside begins: at the memory, at the first link, out of the port.
+#: Start of incoming traffic: at the memory, at the first link, out of the port.
 AT_MEMORY, AT_LINK, AT_PORT = range(3)
 
 
 class ProgramTable(NamedTuple):
-    """The program, read only: the columns of a GpuProgram, which are not copied, and what follows from them.
+    """The program, read only: the columns of a GpuProgram, without copies, and columns derived from them.
 
-    op_reads: operands of each operation that are sources. operand_pair: -1: the own GPU. operand_semaphore: of all
-    GPUs, -1: none. rank_bits: of each GPU, the rank as part of keys. flag_line: of each semaphore, the line that it
-    lies in, numbered; -1: nobody sleeps on it. Operands are those of :class:`trine.gpu.multimem.OperandHeads`;
-    member_pair, member_address, member_semaphore: of the members of multimem ones (PAIR has which).
+    op_reads: number of sources of each operation. operand_pair: -1: local. operand_semaphore: numbered over all GPUs,
+    -1: none. rank_bits: rank of each GPU, as part of keys. flag_line: number of each semaphore's line; -1: not
+    monitored. Operands are the rows of :class:`trine.gpu.multimem.OperandHeads`; member_pair, member_address,
+    member_semaphore: members of multimem operands (PAIR has their range).
     """
 
     op_kind: Int8
@@ -454,9 +454,9 @@ class ProgramTable(NamedTuple):
 
 
 class PathTable(NamedTuple):
-    """Hops, and where the paths are among them. Read only but for what numba wants writable.
+    """Hops, and the ranges of the paths among them. Read only, although numba requires writable arrays.
 
-    noc_hops: links of a GPU, twice, and 1 more where it is the last of its path; path i, j of a kind is
+    noc_hops: 2 * link of a GPU, + 1 for the last hop of a path; path i, j of a kind is
     noc_hops[noc_paths[at]:noc_paths[at + 1]], at = first of the kind (in the numbers of the model) + i * columns + j.
     route_path: the path of each route of the task graph.
     """
@@ -470,12 +470,12 @@ class PathTable(NamedTuple):
 
 
 class Entities(NamedTuple):
-    """One record an entity, modified in place. free_requests: stack.
+    """One record per entity, modified in place. free_requests: stack.
 
-    next: the next entity in the list that it waits in: its bucket of the wheel, or the queue of a lane, a CU, a
-        semaphore. Apart from the records, so that a walk along a bucket need not wait for the memory of one after the
-        other (1.3 times as fast).
-    answer: where a record is replayed, the answer that a request to a replayed peer is to get; -1: there is none.
+    next: the next entity in the same list: a bucket of the wheel, or the queue of a lane, a CU or a semaphore.
+        Separate from the records, so that a walk along a bucket does not wait for each record's memory (1.3 times as
+        fast).
+    answer: in a replay of a record, the answer assigned to a request to a replayed peer; -1: none.
     """
 
     events: RecordArray
@@ -488,7 +488,7 @@ class Wheel(NamedTuple):
     """Events in the order of time, modified in place.
 
     head: of each bucket, -1: empty. open_key, open_id: events of the open bucket, sorted from at_open to num_open.
-    heap: what is too far away, and tasks.
+    heap: events too distant for the wheel, and tasks.
     """
 
     head: Int32
@@ -498,10 +498,10 @@ class Wheel(NamedTuple):
 
 
 class PeerWriteTable(NamedTuple):
-    """What comes from replayed peers, and what stands for them; empty where all are simulated. ``log``: in and out.
+    """Incoming traffic and stand-ins of replayed peers; empty if all GPUs are simulated. ``log``: in and out.
 
-    writes: the write tracking table. answers_of: by place of wavefronts, the answers of a record. fabric_ps (by path),
-    there_ps (by port and channel), home_ps (by channel and port): uncontended times of what is not simulated.
+    writes: the write tracking table. answers_of: recorded answers by wavefront slot. fabric_ps (by path),
+    there_ps (by port and channel), home_ps (by channel and port): uncontended times of parts outside the simulation.
     memory_ps: a line, a semaphore; and the same past the L2.
     """
 
@@ -516,9 +516,9 @@ class PeerWriteTable(NamedTuple):
 
 
 class MachineTables(NamedTuple):
-    """GPUs, modified in place. free_lines: stack. to_do: stack of wavefronts to go on.
+    """GPUs, modified in place. free_lines: stack. to_do: stack of wavefronts to continue.
 
-    lane_queues: by resource, where arbitration is fair. cache: places of all L2s. watchers: by line with flags.
+    lane_queues: by resource, with fair arbitration only. cache: places of all L2s. watchers: by line with flags.
     """
 
     waves: RecordArray
@@ -540,7 +540,7 @@ class MachineTables(NamedTuple):
 
 
 class RunCounters(NamedTuple):
-    """What the records need, modified in place: columns of GpuRecords. state: int64[cus * states], ps."""
+    """Columns of GpuRecords, modified in place. state: int64[cus * states], ps."""
 
     op_start: Int64
     op_end: Int64
@@ -552,7 +552,7 @@ class RunCounters(NamedTuple):
 
 
 class LoopTables(NamedTuple):
-    """All that the loop works on, but for its clock and the numbers of the model."""
+    """The data of the loop, without its clock and the numbers of the model."""
 
     work: TaskTables
     program: ProgramTable

@@ -1,4 +1,4 @@
-"""The life of a wavefront: it goes through its operations, its CU issues its requests, and it ends."""
+"""The life of a wavefront: it executes its operations, its CU issues its requests, and it ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from trine.gpu.program import ACQUIRE, BARRIER, COMPUTE, DELAY, DMA, FENCE, NOP,
 U = np.uint64
 
 
-# A wavefront goes on
+# Progress of a wavefront
 
 
 @inlined
@@ -54,7 +54,7 @@ def go_on(
     clock: Record,
     model: Record,
 ) -> None:
-    """The wavefront on top of the stack goes on."""
+    """Continue the wavefront on top of the stack."""
     clock.num_to_do -= 1
     place = np.int64(machine.to_do[U(clock.num_to_do)])
     doing = _pass_operations(program, machine, counters, clock, model, place)
@@ -84,7 +84,7 @@ def go_on(
 
 @inlined
 def wave_event(machine: MachineTables, clock: Record, place: Int) -> None:
-    """A wavefront goes on: from the ALU, a fence or a delay, or with all others from a barrier."""
+    """Continue a wavefront after the ALU, a fence or a delay, or a whole workgroup after a barrier."""
     wave = machine.waves[U(place)]
     if wave.doing == WAVE_AT_BARRIER:
         wake_group(machine, clock, np.int64(machine.groups[U(wave.group)].first_wave))
@@ -96,7 +96,7 @@ def wave_event(machine: MachineTables, clock: Record, place: Int) -> None:
 def _pass_operations(
     program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, model: Record, place: Int
 ) -> Int:
-    """Pass operations that are over or another wavefront's; returns what it does now."""
+    """Skip operations that are done or belong to another wavefront; return the wavefront's new state."""
     wave, op_start = machine.waves[U(place)], counters.op_start
     while True:
         op = np.int64(wave.op)
@@ -120,7 +120,7 @@ def _pass_operations(
 
 @inlined
 def _begin_to_wait(clock: Record) -> None:
-    """A workgroup waits from now on; with the last one, this instant is the last that happens."""
+    """Count a workgroup that begins to wait; when the last one does, stop at the end of this instant."""
     clock.not_waiting -= 1
     if clock.not_waiting == 0:
         clock.stop_ps = clock.now
@@ -128,7 +128,7 @@ def _begin_to_wait(clock: Record) -> None:
 
 @inlined
 def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record, place: Int, op: Int, kind: Int) -> Int:
-    """What the wavefront does in an operation, -1: it is through with it.
+    """Return the wavefront's state in an operation; -1 if it is done with the operation.
 
     ``unroll`` limits the slots of data operations.
     """
@@ -160,7 +160,7 @@ def _begin_or_wait(program: ProgramTable, machine: MachineTables, model: Record,
 
 @inlined
 def _queue(machine: MachineTables, model: Record, cu_number: Int, place: Int) -> None:
-    """The wavefront joins the end of its CU's queue; where the order is drawn, half of the times the front."""
+    """Append a wavefront to its CU's queue; with random order, insert it at the front half of the time."""
     cu = machine.cus[U(cu_number)]
     machine.waves[U(place)].next_in_queue = -1
     if cu.first_wave < 0:
@@ -181,7 +181,7 @@ def _queue(machine: MachineTables, model: Record, cu_number: Int, place: Int) ->
 def _come_to_barrier(
     entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record, place: Int
 ) -> None:
-    """With the last wavefront of the workgroup all go on, a while later."""
+    """Count a wavefront at the barrier; the last one lets the workgroup continue after ``barrier_ps``."""
     wave = machine.waves[U(place)]
     group = machine.groups[U(wave.group)]
     group.at_barrier += 1
@@ -200,7 +200,7 @@ def _come_to_barrier(
 
 @inlined
 def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, place: Int) -> None:
-    """A wavefront has ended; with the last one its workgroup, with the last of these the kernel."""
+    """End a wavefront; the last one ends its workgroup, and the last workgroup ends the kernel."""
     wave = machine.waves[U(place)]
     group_number = np.int64(wave.group)
     group = machine.groups[U(group_number)]
@@ -223,12 +223,12 @@ def _end(program: ProgramTable, machine: MachineTables, counters: RunCounters, c
         clock.ended = program.kernel_task[U(number)]
 
 
-# Its CU issues: writes of lines that are ready, polls again, reads of wavefronts in turns
+# A CU issues writes of ready lines, repeated polls, and reads of wavefronts in turns
 
 
 @inlined
 def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, clock: Record, model: Record) -> None:
-    """The CU gets an event, if it has none and may issue something."""
+    """Give the CU an event if it may issue something and no event is pending."""
     number = clock.kick_cu
     clock.kick_cu = -1
     cu = machine.cus[U(number)]
@@ -243,7 +243,7 @@ def kick_cu(entities: Entities, program: ProgramTable, machine: MachineTables, c
 
 @inlined
 def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle: Int) -> Int:
-    """The event of a CU; returns the request that it issues, which stands at the link out of the CU now, or -1."""
+    """Handle the event of a CU; return the request that it issues, now at the link out of the CU, or -1."""
     entities, program, machine, counters = tables.entities, tables.program, tables.machine, tables.counters
     cu = machine.cus[U(cu_number)]
     cu.is_pending = 0
@@ -288,7 +288,7 @@ def issue(tables: LoopTables, clock: Record, model: Record, cu_number: Int, idle
 
 @inlined
 def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, line_number: Int) -> Int:
-    """The operand of the next write of a line; with the last one the line leaves the queue."""
+    """Return the operand of the next write of a line; after its last write the line leaves the queue."""
     line = machine.lines[U(line_number)]
     left = line.writes
     line.writes = left - 1
@@ -301,7 +301,7 @@ def _next_write(program: ProgramTable, machine: MachineTables, cu_number: Int, l
 def _next_of_wave(
     program: ProgramTable, machine: MachineTables, counters: RunCounters, clock: Record, place: Int
 ) -> tuple[Int, Int, Int]:
-    """What a wavefront issues next: kind of request, operand, line (-1: none)."""
+    """Return the wavefront's next request: kind, operand, line (-1: none)."""
     wave = machine.waves[U(place)]
     op = np.int64(wave.op)
     issued = np.int64(wave.operand)
@@ -333,7 +333,7 @@ def _next_of_wave(
 
 @inlined
 def _begin_line(machine: MachineTables, clock: Record, place: Int, op: Int, reads: Int, operands: Int) -> None:
-    """The next line of the wavefront's operation."""
+    """Begin the next line of the wavefront's operation."""
     clock.num_free_lines -= 1
     number = np.int64(machine.free_lines[U(clock.num_free_lines)])
     wave, line = machine.waves[U(place)], machine.lines[U(number)]
@@ -348,12 +348,12 @@ def _begin_line(machine: MachineTables, clock: Record, place: Int, op: Int, read
     wave.unfinished += 1
 
 
-# What an event means for wavefronts and their CUs
+# Consequences of an event for wavefronts and their CUs
 
 
 @inlined
 def settle(entities: Entities, machine: MachineTables, clock: Record, model: Record) -> None:
-    """Do what the turn has left to do, and forget it."""
+    """Do the remaining work of the turn and reset its clock fields."""
     if clock.ready_line >= 0:
         _write_or_end(entities, machine, clock)
         clock.ready_line = -1
@@ -381,7 +381,7 @@ def settle(entities: Entities, machine: MachineTables, clock: Record, model: Rec
 
 @inlined
 def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> None:
-    """A line that has all its reads: its writes are issued; without any it is over."""
+    """Queue the writes of a line whose reads are complete; a line without writes ends."""
     number = clock.ready_line
     line = machine.lines[U(number)]
     place = np.int64(line.wave)
@@ -397,7 +397,7 @@ def _write_or_end(entities: Entities, machine: MachineTables, clock: Record) -> 
 
 @inlined
 def _free_slot(machine: MachineTables, clock: Record, model: Record) -> None:
-    """The wavefront ``freed``, and its CU, have a slot back."""
+    """Return a slot to the wavefront ``freed`` and its CU."""
     wave = machine.waves[U(clock.freed)]
     cu = machine.cus[U(wave.cu)]
     wave.slots -= 1

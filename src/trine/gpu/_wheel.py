@@ -1,8 +1,8 @@
-"""Events in order: a wheel of buckets, each sorted when it is opened; a heap for what is far away, and for tasks.
+"""Event queue: a wheel of buckets, each sorted when it is opened; a heap for distant events and for tasks.
 
-One event an entity, so that lists need no memory of their own. 1.3 to 1.5 times as fast as a heap alone, with the same
-order. The more GPUs, the narrower the buckets: sorting what lies in one took most of what a line cost more on 64 GPUs
-than on 8.
+Each entity has one event, so lists need no extra memory. 1.3 to 1.5 times as fast as a heap alone, with the same
+order. Buckets are narrower with more GPUs: with equal buckets, sorting caused most of the extra time per line on
+64 GPUs compared with 8.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from trine.gpu._state import FINISHED, PAUSED, SHIFT_TIME, STOPPED, Entities, Wh
 U = np.uint64
 prefetch = make_prefetch()
 
-#: What :func:`next_event` returns where the top of the heap is next; what it returns where nothing may happen is below.
+#: :func:`next_event` returns this if the top of the heap is next, and smaller numbers if no event may happen.
 FROM_HEAP = -1
-#: How many buckets further the events are looked for that are fetched into the cache.
+#: Number of buckets to search for the next events to prefetch into the cache.
 FETCHED = 8
 
 
 @inlined
 def give_event(entities: Entities, clock: Record, entity: Int, at_ps: Int, key: Int) -> None:
-    """At the end of this turn ``entity`` gets an event."""
+    """Give ``entity`` an event; it enters the queue at the end of this turn."""
     event = entities.events[U(entity)]
     event.time_ps = at_ps
     event.key = key
@@ -35,7 +35,7 @@ def give_event(entities: Entities, clock: Record, entity: Int, at_ps: Int, key: 
 
 @inlined
 def schedule(entities: Entities, wheel: Wheel, clock: Record, first_far: Int, entity: Int) -> None:
-    """Put the event of ``entity`` into the order; in the heap it has number ``first_far + entity``."""
+    """Insert the event of ``entity`` into the queue; in the heap it has number ``first_far + entity``."""
     open_key, open_id = wheel.open_key, wheel.open_id
     event = entities.events[U(entity)]
     at_ps = event.time_ps
@@ -63,7 +63,7 @@ def schedule(entities: Entities, wheel: Wheel, clock: Record, first_far: Int, en
 
 @inlined
 def next_event(entities: Entities, wheel: Wheel, clock: Record, limit: Int) -> Int:
-    """The entity whose event it is from now on; FROM_HEAP; or FROM_HEAP - 1 - why, where none may happen now."""
+    """Return the entity with the next event; FROM_HEAP; or FROM_HEAP - 1 - reason if no event may happen now."""
     heap = wheel.heap
     if clock.at_open == clock.num_open:
         if clock.num_in_wheel == 0:
@@ -90,7 +90,7 @@ def next_event(entities: Entities, wheel: Wheel, clock: Record, limit: Int) -> I
 
 @inlined
 def take_far(wheel: Wheel, clock: Record) -> Int:
-    """What is at the top of the heap happens now."""
+    """Pop the top of the heap, advance the clock to it and return its payload."""
     top = wheel.heap[U(0)]
     now = top.time_ps
     payload = top.payload
@@ -106,13 +106,13 @@ def take_far(wheel: Wheel, clock: Record) -> Int:
 
 @inlined
 def _whole_key(event: Record, clock: Record) -> Int:
-    """The order of an event in its bucket: the instant, then the key."""
+    """Return the sort key of an event in its bucket: the instant, then the key."""
     return ((event.time_ps & ((1 << clock.bucket_bits) - 1)) << SHIFT_TIME) | event.key
 
 
 @inlined
 def _filled_bucket(wheel: Wheel, bucket: Int, most: Int) -> Int:
-    """The first of up to ``most`` buckets from ``bucket`` on that has events; the last of them, if none has."""
+    """Return the first bucket with events among ``most`` buckets from ``bucket`` on; the last one if all are empty."""
     mask = len(wheel.head) - 1
     end = bucket + most - 1
     while bucket < end and wheel.head[U(bucket & mask)] < 0:
@@ -122,9 +122,9 @@ def _filled_bucket(wheel: Wheel, bucket: Int, most: Int) -> Int:
 
 @inlined
 def _open(entities: Entities, wheel: Wheel, clock: Record, bucket: Int) -> None:
-    """Sort the events of ``bucket`` into the open one, which must be empty.
+    """Sort the events of ``bucket`` into the open bucket, which must be empty.
 
-    They were put in one in front of the other, most in the order of their keys: from behind they are nearly sorted.
+    Events were prepended to the list, mostly in key order, so the reversed list is nearly sorted.
     """
     open_key, open_id = wheel.open_key, wheel.open_id
     mask = len(wheel.head) - 1
@@ -146,7 +146,7 @@ def _open(entities: Entities, wheel: Wheel, clock: Record, bucket: Int) -> None:
     clock.at_open = 0
     clock.num_open = count
     clock.num_in_wheel -= count
-    # those that are next are fetched meanwhile
+    # prefetch the next events meanwhile
     entity = np.int64(wheel.head[U(_filled_bucket(wheel, bucket + 1, FETCHED) & mask)])
     while entity >= 0:
         prefetch(entities.events, entity)
@@ -156,7 +156,7 @@ def _open(entities: Entities, wheel: Wheel, clock: Record, bucket: Int) -> None:
 
 @inlined
 def _sort(keys: Int64, ids: Int32, count: Int) -> None:
-    """Shell sort; with few events the only gap is 1, which is an insertion sort."""
+    """Sort by keys (Shell sort); with few events the only gap is 1, which is an insertion sort."""
     gap = np.int64(1)
     while gap * 9 < count:
         gap = gap * 3 + 1

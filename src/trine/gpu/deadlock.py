@@ -1,4 +1,4 @@
-"""Why nothing can happen any more inside the GPUs: which wavefronts wait, where, for what."""
+"""Explain a deadlock inside the GPUs: the waiting wavefronts, their operations, and the awaited resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = 8
 
 
 class StuckWavefront(NamedTuple):
-    """A wavefront of a simulated program that waits for ever; ``op`` is the end of its workgroup if all is over."""
+    """A wavefront that waits forever; ``op`` is the end of its workgroup if all its operations are over."""
 
     workgroup: int
     wavefront: int
@@ -22,7 +22,7 @@ class StuckWavefront(NamedTuple):
 
 
 class QueuedKernel(NamedTuple):
-    """A kernel of a simulated program with workgroups that found no room on a CU."""
+    """A kernel with workgroups that found no room on a CU."""
 
     kernel: int
     num_workgroups: int
@@ -37,7 +37,7 @@ def for_barrier(there: int, wavefronts: int) -> str:
 
 
 def for_lines(unfinished: int, flagged: Sequence[str]) -> str:
-    """``unfinished`` lines and requests, of which some wait for the flags ``flagged`` (:func:`for_semaphore`)."""
+    """Describe ``unfinished`` lines and requests; some wait for the flags ``flagged`` (:func:`for_semaphore`)."""
     what = f"{unfinished} unfinished {'request' if unfinished == 1 else 'requests'}"
     if not flagged:
         return what
@@ -51,10 +51,10 @@ def for_slot(limit: int, whose: str) -> str:
 def gpu_deadlock(
     system: GpuSystem, stuck: Sequence[StuckWavefront], num_stuck: int, queued: Iterable[QueuedKernel], num_tasks: int
 ) -> DeadlockError:
-    """Name those that wait.
+    """Return the error, with the names of the waiting wavefronts and kernels.
 
-    stuck: the first :data:`SHOWN` of ``num_stuck`` wavefronts, in the order of ranks and slots. num_tasks: that have
-    not ended.
+    stuck: the first :data:`SHOWN` of ``num_stuck`` wavefronts, in the order of ranks and slots. num_tasks: number of
+    unfinished tasks.
     """
     lines = [_wavefront(system, one) for one in stuck[:SHOWN]]
     if num_stuck > len(lines):

@@ -1,7 +1,7 @@
-"""Which of the wavefronts of a compute unit that are ready issues next, where that is drawn and not in turns.
+"""Random choice of the next ready wavefront of a compute unit to issue, as an alternative to taking turns.
 
-The minimal standard generator of Park and Miller (CACM 31, 1988), one for each compute unit: few bits, and the same in
-Python and compiled.
+The minimal standard generator of Park and Miller (CACM 31, 1988), one for each compute unit: small state, and the same
+numbers in Python and compiled code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MODULUS = 2**31 - 1
 
 
 def first_draw(seed: int | None, cu: int) -> int:
-    """Where the numbers of a compute unit begin; compute units of the same number draw alike on all GPUs."""
+    """Return the generator's initial state; compute units of the same number draw the same numbers on all GPUs."""
     if seed is None:
         return 0
     return int(np.random.SeedSequence([seed, cu]).generate_state(1)[0]) % (MODULUS - 1) + 1

@@ -1,4 +1,4 @@
-"""Several GPU programs as one: each on its own ranks, in its own place of memory, with its own semaphores."""
+"""Join GPU programs into one; each part gets separate ranks, addresses and semaphores."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from trine.errors import InputError
 from trine.gpu.program import COLUMNS, POINTERS, Buffer, GpuProgram
 from trine.gpu.validate import MAX_ADDRESS, MAX_RANKS
 
-#: Most initial values of semaphores, over all ranks: 1 GiB of them.
+#: Maximum number of initial semaphore values over all ranks: 1 GiB.
 MAX_SEMAPHORES = 2**28
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlacedProgram:
-    """A program and where it is put.
+    """A program and its placement in the joined program.
 
-    ranks: the rank of the whole that each of its ranks is. address_shift: added to all addresses, bytes.
-    semaphore_shift: added to the numbers of its semaphores. name: put before the names of its buffers and labels;
-    empty: they stay as they are.
+    ranks: the joined program's rank for each of the program's ranks. address_shift: added to all addresses, bytes.
+    semaphore_shift: added to the numbers of its semaphores. name: prefix of its buffers and labels; empty: no prefix.
 
-    Raises InputError: ranks that are not as many as the program has, or one twice; a shift below 0.
+    Raises InputError: a wrong number of ranks, a repeated rank, or a shift below 0.
     """
 
     program: GpuProgram
@@ -49,18 +48,18 @@ class PlacedProgram:
 
     @property
     def semaphores_end(self) -> int:
-        """One more than the last of its semaphores."""
+        """One more than the number of the last semaphore."""
         return self.semaphore_shift + int(self.program.semaphores.shape[1])
 
 
 def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "joined") -> GpuProgram:
-    """One program with the kernels of all parts, those of the first part first, each part's in its order.
+    """Return one program with the kernels of all parts, part by part, each in its order.
 
-    Parts may share memory (one's output is another's input), never semaphores of a rank. Buffers are named where all
-    parts name theirs; a payload has only what is one part.
+    Parts may share memory (the output of one part is the input of another), but never semaphores of a rank. The result
+    has named buffers if all parts have them, and a payload if it has a single part.
 
-    Raises InputError: no parts, a rank that is not there, lines of different sizes, semaphores that two parts have, or
-    more of them than MAX_SEMAPHORES.
+    Raises InputError: no parts, a rank out of range, different line sizes, semaphores shared by two parts, or more
+    semaphores than MAX_SEMAPHORES.
     """
     if not parts:
         raise InputError("there is nothing to join", field="parts")
@@ -89,7 +88,7 @@ def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "j
 
 
 def _moved(part: PlacedProgram, label: Int32) -> dict[str, npt.NDArray[Any]]:
-    """The columns of a part in its place; ``label``: the new number of each of its labels."""
+    """Return the columns of a part, moved to its placement; ``label``: the new number of each of its labels."""
     program, ranks = part.program, np.array(part.ranks, np.int32)
     semaphore = program.operand_semaphore
     return {name: getattr(program, name) for name in COLUMNS} | {
@@ -142,14 +141,14 @@ def _check_semaphores(parts: Sequence[PlacedProgram]) -> None:
 
 
 def _offsets(pointers: Sequence[Int64]) -> Int64:
-    """CSR offsets of all members, one part's behind the other's."""
+    """Concatenate the parts' CSR offsets."""
     starts = np.cumsum([0, *(pointer[-1] for pointer in pointers)])
     inner = [pointer[:-1] + start for pointer, start in zip(pointers, starts[:-1], strict=True)]
     return np.append(np.concatenate(inner), starts[-1]).astype(np.int64)
 
 
 def _labels(parts: Sequence[PlacedProgram]) -> tuple[tuple[str, ...], list[Int32]]:
-    """All labels, and of each part the new number of each old one; the last entry is that of -1: none."""
+    """Return all labels, and for each part the new number of each label; the last entry maps -1 (no label)."""
     numbers: dict[str, int] = {}
     renamed = [
         np.array(
@@ -172,7 +171,7 @@ def _semaphores(parts: Sequence[PlacedProgram], num_ranks: int) -> Int32:
 
 
 def _buffers(parts: Sequence[PlacedProgram]) -> tuple[Buffer, ...]:
-    """Those of all parts, equal ones once; of a name that several have all but the first get a number."""
+    """Return the buffers of all parts, equal ones once; repeated names get a number."""
     if not all(part.program.buffers for part in parts):
         return ()
     found: dict[str, Buffer] = {}

@@ -1,4 +1,4 @@
-"""The resources of one GPU and the paths through it: what each message crosses, from where to where."""
+"""The resources of one GPU and the paths of messages through it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trine.errors import SpecError
 from trine.gpu.model import MESH, GpuModel
 from trine.gpu.records import ResourceNames
 
-#: What a path begins or ends at.
+#: The ends of a path.
 CU, CHANNEL, PORT = "cu", "channel", "port"
 
 
@@ -22,7 +22,7 @@ _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0))
 
 
 class Hop(NamedTuple):
-    """A resource of the GPU that a message is served by, and the latency until it comes to the next."""
+    """A resource of the GPU that serves a message, and the latency to the next hop."""
 
     resource: int
     after_ps: int
@@ -30,9 +30,9 @@ class Hop(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuLayout:
-    """Resources 0..r-1 of one GPU: links of the NoC first, then memory channels, then slices of the L2 if there is one.
+    """Resources 0..r-1 of one GPU: links of the NoC, then memory channels, then slices of the L2 if it has one.
 
-    bytes_per_s: int64[r]. first_channel, first_slice: where those begin (first_slice -1: no L2).
+    bytes_per_s: int64[r]. first_channel, first_slice: first resource of each (first_slice -1: no L2).
     """
 
     model: GpuModel
@@ -46,7 +46,7 @@ class GpuLayout:
         return len(self.bytes_per_s)
 
     def path(self, source: str, i: int, target: str, j: int) -> tuple[Hop, ...]:
-        """What a message crosses inside the GPU from CU, channel or port ``i`` to ``j``; memory itself is not in it."""
+        """Return the hops inside the GPU from CU, channel or port ``i`` to ``j``, without the memory itself."""
         if self.model.noc.kind == MESH:
             return self._through_mesh(source, i, target, j)
         out = 2 * self._end(source, i)
@@ -54,17 +54,17 @@ class GpuLayout:
         return (Hop(out, self.model.noc.hop_ps), Hop(into, 0))
 
     def num_ends(self, kind: str) -> int:
-        """How many CUs, channels or ports there are."""
+        """Return the number of CUs, channels or ports."""
         return {CU: self.model.num_cus, CHANNEL: self.model.memory.num_channels, PORT: self.model.ports.count}[kind]
 
     def after_ps(self) -> npt.NDArray[np.int64]:
-        """int64[r]: the latency behind each link of the NoC; 0 behind memory, whose latency is the model's."""
+        """Return int64[r]: the latency behind each link of the NoC; 0 for memory, whose latency is in the model."""
         after = np.zeros(self.num_resources, np.int64)
         after[: self.first_channel : 1 if self.model.noc.kind == MESH else 2] = self.model.noc.hop_ps
         return after
 
     def paths(self, source: str, target: str) -> tuple[Int32, Int32]:
-        """The resources of :meth:`path` from each i to each j, int32, one path after the other: that from i to j is
+        """Return the resources of :meth:`path` from each i to each j as CSR, (hops int32, ptr int32): path i, j is
         ``hops[ptr[at] : ptr[at + 1]]``, at = i * (number of targets) + j.
         """
         i, j = (a.ravel() for a in np.indices((self.num_ends(source), self.num_ends(target))))
@@ -119,7 +119,7 @@ class GpuLayout:
 
 
 def layout_of(model: GpuModel) -> GpuLayout:
-    """The resources of a GPU. Raises SpecError: a mesh that does not exist."""
+    """Return the resources of a GPU. Raises SpecError: a mesh without rows or columns."""
     names, kinds, source, target = _mesh_names(model) if model.noc.kind == MESH else _crossbar_names(model)
     rates = [model.noc.bytes_per_s] * len(names)
     first_channel, first_slice = len(names), -1
@@ -148,7 +148,7 @@ def layout_of(model: GpuModel) -> GpuLayout:
 
 
 def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
-    """Links out of CUs, links into CUs, four out of each router; those over the edge exist in name only."""
+    """Return links out of CUs, links into CUs, four out of each router; links over the mesh's edge are never used."""
     noc = model.noc
     if noc.rows < 1 or noc.cols < 1:
         raise SpecError(f"GPU model {model.name!r}: a mesh has rows and columns, got {noc.rows} x {noc.cols}")
@@ -177,7 +177,7 @@ def _crossbar_names(model: GpuModel) -> tuple[list[str], list[str], list[int], l
 
 
 def router_of(model: GpuModel, kind: str, i: int) -> int:
-    """The router of a mesh at which CU, channel or port ``i`` sits (docs/design/gpu-model.md)."""
+    """Return the mesh router of CU, channel or port ``i`` (docs/design/gpu-model.md)."""
     rows, cols = model.noc.rows, model.noc.cols
     if kind == CU:
         return i % (rows * cols)

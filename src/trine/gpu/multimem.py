@@ -1,4 +1,4 @@
-"""Multimem operands: which rows of a program are one operand, whether they are well formed, and the heads alone."""
+"""Multimem operands: grouping of rows into operands, checks, and the first row of each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_sums
 from trine.gpu import program as isa
 from trine.gpu.program import GpuProgram, is_flagged, is_member, is_read
 
-#: What is wrong with which rows: bool[rows], and the words for one of them.
+#: A check: the faulty rows, bool[rows], and a function that returns the message for one of them.
 Check = tuple[Bool, Callable[[int], str]]
 
 
 class OperandHeads(NamedTuple):
-    """The operands of a program with one row each, as loops go through them.
+    """The operands of a program with one row each, for loops over operands.
 
-    ptr: int64[operations + 1]. rows: int64[m], the first row of each in the program. role: int8[m], multimem ones as
-    READ, WRITE or WRITE_FLAGGED. end: int64[m], behind the last row of each. num_reads: int64[operations].
+    ptr: int64[operations + 1]. rows: int64[m], the first row of each in the program. role: int8[m], with READ, WRITE or
+    WRITE_FLAGGED for multimem operands. end: int64[m], behind the last row of each. num_reads: int64[operations].
     """
 
     ptr: Int64
@@ -30,7 +30,7 @@ class OperandHeads(NamedTuple):
 
 
 def operand_heads(program: GpuProgram) -> OperandHeads:
-    """The operands of ``program``, which is well formed."""
+    """Return the operands of a well-formed ``program``."""
     rows = np.flatnonzero(~is_member(program))
     before = pointers(~is_member(program))
     role = program.operand_role[rows]
@@ -43,13 +43,13 @@ def operand_heads(program: GpuProgram) -> OperandHeads:
 
 
 def first_rows(program: GpuProgram) -> Int64:
-    """int64[rows]: the first row of the operand that each row belongs to."""
+    """Return int64[rows]: the first row of each row's operand."""
     rows = np.arange(len(program.operand_role))
     return np.maximum.accumulate(np.where(is_member(program), 0, rows)) if len(rows) else rows
 
 
 def multimem_checks(program: GpuProgram, op_of: Int64, own: Int32) -> Iterator[Check]:
-    """What may be wrong with multimem operands. op_of, own: the operation of each row, and the rank that runs it."""
+    """Yield checks of multimem operands. op_of, own: the operation of each row, and the rank that runs it."""
     role, rank, step = program.operand_role, program.operand_rank, program.operand_step
     member, kind = is_member(program), program.op_kind[op_of]
     heads = np.isin(role, isa.MULTIMEM_ROLES)

@@ -21,7 +21,7 @@ from trine.units import transfer_ps
 
 
 class Lanes:
-    """Numbers for lanes of links (and whole links, which transfers use), behind the resources of all GPUs."""
+    """Numbers of lanes of links (and of whole links, which transfers use), after the resources of all GPUs."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -31,12 +31,12 @@ class Lanes:
         return self.first + self.number.setdefault((link, lane), len(self.number))
 
 
-#: Kinds of paths inside a GPU, in the order in which the loop has them.
+#: Kinds of paths inside a GPU, in the loop's order.
 PATHS = ((CU, CHANNEL), (CU, PORT), (CHANNEL, PORT), (PORT, CHANNEL), (CHANNEL, CU), (PORT, CU))
 
 
 class OperandPairs(NamedTuple):
-    """The pair of each operand of :class:`OperandHeads`, int32, -1: the own GPU; of each row of members, int32."""
+    """Pair of each operand of :class:`OperandHeads`, int32, -1: local; and of each row of members, int32."""
 
     heads: OperandHeads
     of_operand: Int32
@@ -45,7 +45,7 @@ class OperandPairs(NamedTuple):
 
 
 def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]:
-    """All paths; which of them operands take; and those over the fabric."""
+    """Return all paths, the pairs of operands, and the paths over the fabric."""
     paths = [system.layout.paths(*kind) for kind in PATHS]
     begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
     fabric = FabricPaths(system, Lanes(system.num_gpus * system.layout.num_resources))
@@ -72,14 +72,14 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]
 
 
 def _steps(hops: Int32, ptr: Int32) -> Int32:
-    """Each hop twice, and 1 more where it is the last of its path."""
+    """Return 2 * each hop, + 1 for the last hop of a path."""
     steps = 2 * hops
     steps[ptr[1:][np.diff(ptr) > 0] - 1] += 1
     return steps
 
 
 def _lanes(fabric: FabricPaths) -> RecordArray:
-    """The hops of all paths over the fabric, one path after the other."""
+    """Return the hops of all paths over the fabric, path after path."""
     lanes = _records(LANE, fabric.rows)
     for first, end, *_ in fabric.paths():
         if first < end:
@@ -88,7 +88,7 @@ def _lanes(fabric: FabricPaths) -> RecordArray:
 
 
 def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> RecordArray:
-    """Rows, whose columns are the first fields of ``dtype``."""
+    """Return records of ``rows``, whose columns are the first fields of ``dtype``."""
     records = new_records(len(rows), dtype)
     for field, column in zip(dtype.names or (), zip(*rows, strict=True), strict=False):
         records[field] = column
@@ -96,11 +96,11 @@ def _records(dtype: np.dtype[np.void], rows: Sequence[tuple[object, ...]]) -> Re
 
 
 class FabricPaths:
-    """Paths of pairs (the rank whose requests they are, the other rank) there and back, and of the routes of transfers.
+    """Paths of pairs (requester, other rank) there and back, and of the routes of transfers.
 
-    Of a path, only what is simulated has rows: with replayed peers, of the target's requests the first lane; of those
-    of others the path there, and the first lane back. fabric_ps: (with data, without) of each path, what the rest of it
-    takes without contention.
+    Only simulated hops have rows: with replayed peers, the first lane of the target's requests; for requests of peers
+    the path there, and the first lane back. fabric_ps: uncontended time of the other hops of each path, (with data,
+    without).
     """
 
     def __init__(self, system: GpuSystem, lanes: Lanes) -> None:
@@ -110,13 +110,13 @@ class FabricPaths:
         self.pair_gpu: list[int] = []
         self.pair_label: list[int] = []
         self.pair_latency: list[int] = []
-        #: of each pair of dmas: from the operation to the first packet, and between two; else 0
+        #: of each pair of dmas: time from the operation to the first packet, and between two dmas; else 0
         self.pair_initiation: list[tuple[int, int]] = []
         self.out: list[tuple[int, int, int, int]] = []
         self.back: list[tuple[int, int, int, int]] = []
         self.routes: list[tuple[int, int, int, int]] = []
-        #: of each multimem operand: TO_SWITCH or TO_SWITCH_ADDS, its first member, the pair whose paths are its own,
-        #: the end of its members
+        #: of each multimem operand: TO_SWITCH or TO_SWITCH_ADDS, its first member, the pair that holds its paths, the
+        #: end of its members
         self.multimem: list[tuple[int, int, int, int]] = []
         self._out_ps: list[tuple[int, int]] = []
         self._back_ps: list[tuple[int, int]] = []
@@ -128,7 +128,7 @@ class FabricPaths:
         self.home, self.image = system.link_home.tolist(), system.link_image.tolist()
 
     def add_pair(self, rank: int, peer: int, is_dma: bool) -> None:
-        """Paths of the requests of ``rank`` to ``peer``, of which at least one is simulated."""
+        """Add the paths of requests of ``rank`` to ``peer``; at least one of the two is simulated."""
         system = self.system
         find = system.fabric.dma_paths if is_dma else system.fabric.paths
         is_away, is_foreign = int(system.gpu_of[peer]) < 0, int(system.gpu_of[rank]) < 0
@@ -145,7 +145,7 @@ class FabricPaths:
         self.pair_initiation.append(system.fabric.initiation_ps(rank, peer) if is_dma else (0, 0))
 
     def add_spokes(self, gpu: int, rank: int, peer: int, spokes: Sequence[Spoke]) -> int:
-        """The pair of copies that a switch makes of requests of ``rank`` for ``peer``, whose spokes are given."""
+        """Add the pair of a switch's copies of requests of ``rank`` for ``peer``, which has these spokes."""
         self.pair_gpu.append(gpu)
         self.pair_label.append(0 if rank == peer else 1 + self.system.distance(rank, peer))
         for spoke in spokes:
@@ -155,7 +155,7 @@ class FabricPaths:
         return self._end_pair()
 
     def add_hub(self, rank: int, spokes: Sequence[Spoke]) -> int:
-        """The pair of multimem requests of ``rank``: up to a switch, and the answer down."""
+        """Add the pair of multimem requests of ``rank``: up to a switch, and the answer down."""
         self.pair_gpu.append(TO_SWITCH)
         self.pair_label.append(0)
         for spoke in spokes:
@@ -180,7 +180,7 @@ class FabricPaths:
         peer: int,
         simulated: int,
     ) -> None:
-        """A path, of whose hops the first ``simulated`` are simulated."""
+        """Add a path with its first ``simulated`` hops simulated."""
         first = len(self.rows)
         for hop in path.hops[:simulated]:
             home = self.home[hop.link]
@@ -197,7 +197,7 @@ class FabricPaths:
         return [*self._out_ps, *self._back_ps, *[(0, 0)] * len(self.routes)]
 
     def _services_ps(self, rate: int) -> tuple[int, int]:
-        """How long a message with data and one without take at ``rate``."""
+        """Return the times of a message with data and of one without at ``rate``."""
         if rate not in self.service_ps:
             model = self.system.model
             data_bytes, control_bytes = model.line_bytes + model.header_bytes, model.header_bytes
@@ -209,7 +209,7 @@ class FabricPaths:
         self.rows.append((resource, services_ps, after_ps, rate, label, int(self.leaves[link])))
 
     def add_route(self, route: int) -> int:
-        """The path of a route of the task graph, as a number behind all paths of pairs."""
+        """Add the path of a route of the task graph; return its number, which follows all paths of pairs."""
         graph, first = self.system.graph, len(self.rows)
         assert graph.link_latency_ps is not None
         for link in graph.links_of(route).tolist():
@@ -223,7 +223,7 @@ class FabricPaths:
         return [*self.out, *self.back, *self.routes]
 
     def pairs(self) -> list[tuple[int, ...]]:
-        """As the fields of PAIR; paths back come behind all paths out."""
+        """Return rows with the fields of PAIR; paths back follow all paths out."""
         back_ptr = [len(self.out) + at for at in self._back_ptr]
         ends = list(zip(self.out_ptr[:-1], self.out_ptr[1:], back_ptr[:-1], back_ptr[1:], strict=True))
         most = max((end - first for first, end, *_ in ends), default=0)
@@ -237,7 +237,7 @@ class FabricPaths:
 def add_multimem(
     system: GpuSystem, heads: OperandHeads, fabric: FabricPaths, operand_pair: Int32
 ) -> tuple[Int64, Int32]:
-    """Pairs of multimem operands, written to ``operand_pair``; all rows of their members, and the pair of each."""
+    """Write pairs of multimem operands to ``operand_pair``; return all rows of their members, and the rows' pairs."""
     program = system.program
     if not has_multimem(program):
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
@@ -269,7 +269,7 @@ def add_multimem(
 
 
 def outside_ranks(system: GpuSystem) -> list[int]:
-    """The replayed ranks that send something, in order."""
+    """Return the replayed ranks that send anything, in order."""
     outside = system.outside
     if outside is None:
         return []
@@ -278,7 +278,7 @@ def outside_ranks(system: GpuSystem) -> list[int]:
 
 
 def _requesters(system: GpuSystem) -> list[int]:
-    """Those of them that send more than what copy engines and NICs bring, which may come where no request can."""
+    """Return the replayed ranks that send requests, not only dmas, which may use paths closed to requests."""
     outside = system.outside
     if not isinstance(outside, Arrivals):
         return outside_ranks(system)
@@ -287,15 +287,15 @@ def _requesters(system: GpuSystem) -> list[int]:
 
 
 def operand_gpus(system: GpuSystem) -> tuple[Int32, Int64]:
-    """The simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
+    """Return the simulated GPU and the operation of each operand: int32[operands], int64[operands]."""
     program = system.program
     operand_op = program.operand_op
     return program.op_rank[operand_op], operand_op
 
 
 def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]]:
-    """The pair of each row (-1: the own GPU, or of a multimem operand), and what the pairs are: (simulated GPU, rank,
-    whether for dma)."""
+    """Return the pair of each row (-1: local, or a multimem operand), and the pairs: (simulated GPU, rank, whether for
+    dma)."""
     program = system.program
     gpu, op = operand_gpus(system)
     peer = system.operand_peer.astype(np.int64)
@@ -311,5 +311,5 @@ def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]
 
 
 def lane_columns(lanes: Lanes) -> tuple[Sequence[int], Sequence[int]]:
-    """The link and the number of each lane, in the order of their resources."""
+    """Return the link and the number of each lane, in the order of their resources."""
     return [link for link, _ in lanes.number], [lane for _, lane in lanes.number]

@@ -1,4 +1,4 @@
-"""The write tracking table, and what stands for replayed peers, as the arrays that the compiled loop reads."""
+"""The write tracking table and the stand-ins for replayed peers, as the arrays that the compiled loop reads."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trine.units import transfer_ps
 
 _NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQUENCE
 _PLACE_BITS = S.SHIFT_LABEL - S.SHIFT_WAVE
-#: Rows of the log at first.
+#: Initial rows of the log.
 _FIRST_ROWS = 1 << 12
 
 
 class _Entries(NamedTuple):
-    """The write tracking table. label: 1 + distance. place, number: of keys."""
+    """The write tracking table. label: 1 + distance. place, number: parts of keys."""
 
     time_ps: Int64
     rank: Int64
@@ -41,11 +41,11 @@ class _Entries(NamedTuple):
 
 
 def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: Int32) -> PeerWriteTable:
-    """What comes from replayed peers, and what stands for them; empty where all are simulated.
+    """Return the incoming traffic and the stand-ins of replayed peers; empty if all GPUs are simulated.
 
     model: the record of :func:`trine.gpu.tables.make_model`.
 
-    Raises InputError: more writes of an instant than can be ordered; a record that is not of the system.
+    Raises InputError: more lines than event keys can order, or a record of another system.
     """
     outside = system.outside
     answers_of, answers = new_records(0, S.ANSWERS), new_records(0, S.ANSWER)
@@ -66,14 +66,14 @@ def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: 
 
 
 def _services(times_ps: Int64) -> RecordArray:
-    """times_ps: int64[rows, 2]."""
+    """Convert ``times_ps``, int64[rows, 2], to SERVICE records."""
     services = new_records(len(times_ps), S.SERVICE)
     services["message_ps"] = times_ps
     return services
 
 
 def _writes(system: GpuSystem, at_memory: bool, flag_line: Int32) -> RecordArray:
-    """The write tracking table, in the order in which the loop takes it."""
+    """Return the write tracking table in the loop's order."""
     entries = _entries(system, flag_line)
     is_put = entries.kind == S.IS_FLOW
     key = np.where(is_put, S.DMA_CLASS, S.MESSAGE_CLASS) << np.int64(S.SHIFT_CLASS) | entries.place << S.SHIFT_WAVE
@@ -116,7 +116,7 @@ def _entries(system: GpuSystem, flag_line: Int32) -> _Entries:
 
 
 def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, flag_line: Int32) -> _Entries:
-    """Lines in the order of their instants; data in a line that has a flag changes it by 0, which wakes who sleeps."""
+    """Split writes into lines, ordered by time; data in a line with a flag adds 0 to the flag, which wakes sleepers."""
     rank, line_bytes = writes.peer.astype(np.int64), system.model.line_bytes
     order = np.lexsort(
         (writes.size_bytes, writes.value, writes.semaphore, writes.address, label_of[rank], writes.time_ps)
@@ -153,7 +153,7 @@ def _lines_of_writes(writes: PeerWrites, label_of: Int64, system: GpuSystem, fla
 
 
 def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
-    """Lines of the target that have a flag that is waited for, and one such flag."""
+    """Map each line of the target that holds an acquired flag to one such flag."""
     program = system.program
     if system.model.monitor is None:
         return {}
@@ -165,7 +165,7 @@ def _watched(system: GpuSystem, flag_line: Int32) -> dict[int, int]:
 
 
 def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[RecordArray, RecordArray]:
-    """Which answers each place gets, and when they come, and which were refused."""
+    """Return the range of answers of each wavefront slot, and the answers: arrival times and refusals."""
     cu, slot = np.divmod(record.answer_place.astype(np.int64), system.model.wavefronts_per_cu)
     places = system.model.num_cus * waves
     if (slot >= waves).any() or (cu >= system.model.num_cus).any():
@@ -183,7 +183,7 @@ def _answers(record: Arrivals, system: GpuSystem, waves: int) -> tuple[RecordArr
 
 
 def _inside_ps(system: GpuSystem, source: str, target: str) -> Int64:
-    """int64[paths, 2]: what the links of each path inside a GPU take, uncontended, with data and without."""
+    """Return int64[paths, 2]: the uncontended time of each path inside a GPU, with data and without."""
     hops, ptr = system.layout.paths(source, target)
     columns = service_columns(system)
     each = np.stack([columns[:, 0] + columns[:, 2], columns[:, 1] + columns[:, 2]], axis=1)
@@ -193,7 +193,7 @@ def _inside_ps(system: GpuSystem, source: str, target: str) -> Int64:
 
 
 def _memory_ps(model: GpuModel) -> Int64:
-    """int64[4]: of a line (with an L2: a hit) and a semaphore; of both past the L2."""
+    """Return int64[4]: memory times of a line (with an L2: a hit) and of a semaphore; then both past the L2."""
     memory, l2 = model.memory, model.l2
     sizes = (model.line_bytes, model.header_bytes)
     past = [transfer_ps(size, memory.bytes_per_s) + memory.latency_ps for size in sizes]

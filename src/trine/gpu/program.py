@@ -1,7 +1,7 @@
-"""What GPUs run, load by load and store by store: kernels of workgroups of operations. Frozen data without logic.
+"""GPU programs at the load-store level: kernels of workgroups of operations. Frozen data without logic.
 
-After ASTRA-sim 3.0 (arXiv 2606.10440): a workgroup is a list of operations that its wavefronts go through; data moves
-one cache line at a time. How operations take time: docs/design/gpu-model.md. NVIDIA's words: SM, thread block, warp.
+After ASTRA-sim 3.0 (arXiv 2606.10440): a workgroup is a list of operations that its wavefronts execute; data moves
+one cache line at a time. Timing: docs/design/gpu-model.md. NVIDIA's terms: SM (CU), thread block, warp.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ OP_NAMES = ("load", "store", "copy", "reduce", "dma", "acquire", "release", "wai
             "fence", "delay")  # fmt: skip
 DATA_OPS = (LOAD, STORE, COPY, REDUCE)
 
-#: What an operand is. A FLAGGED line carries its own flag (LL, LL128): whoever loads it waits until it has been stored;
-#: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (a switch does it, one request a line):
-#: READ_SUM reads a line of each member, added up (ld_reduce); WRITE_ALL writes a line to each (st), a flagged one where
-#: its rows have semaphores; ADD_ALL adds one to each (red). Such a row is the operand's first member; those of the
-#: others follow it (READ_MEMBER, WRITE_MEMBER).
+#: Roles of operands. A FLAGGED line carries its own flag (LL, LL128): a load waits until the line has been stored;
+#: line i of the operand has semaphore ``operand_semaphore + i``. Multimem (done by a switch, one request per line):
+#: READ_SUM reads the sum of a line of each member (ld_reduce); WRITE_ALL writes a line to each member (st), with a flag
+#: if its rows have semaphores; ADD_ALL adds a line to each member (red). Such a row is the operand's first member; the
+#: rows of the other members follow it (READ_MEMBER, WRITE_MEMBER).
 (READ, WRITE, READ_FLAGGED, WRITE_FLAGGED, READ_SUM, WRITE_ALL, ADD_ALL, READ_MEMBER, WRITE_MEMBER) = range(9)
 ROLE_NAMES = (
     "read", "write", "read flagged", "write flagged", "read sum", "write all", "add all", "read member", "write member",
@@ -37,7 +37,7 @@ READ_ROLES = (READ, READ_FLAGGED, READ_SUM, READ_MEMBER)
 MULTIMEM_ROLES = (READ_SUM, WRITE_ALL, ADD_ALL)
 MEMBER_ROLES = (READ_MEMBER, WRITE_MEMBER)
 
-#: The columns of a program and their types; each level's members are found by its pointer.
+#: The columns of a program and their types; pointers delimit the members of each level.
 KERNEL_COLUMNS: Mapping[str, npt.DTypeLike] = {"kernel_rank": np.int32, "kernel_wavefronts": np.int32}
 OP_COLUMNS: Mapping[str, npt.DTypeLike] = {
     "op_kind": np.int8, "op_amount": np.int64, "op_unroll": np.int32, "op_label": np.int32,
@@ -52,9 +52,9 @@ POINTERS = ("kernel_ptr", "workgroup_ptr", "operand_ptr")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buffer:
-    """A range of addresses that every rank has: bytes ``base`` to ``base + size_bytes`` of its own memory.
+    """A range of addresses on every rank: bytes ``base`` to ``base + size_bytes`` of the rank's memory.
 
-    uncached: requests to it go past the L2.
+    uncached: requests to it bypass the L2.
     """
 
     name: str
@@ -67,26 +67,26 @@ class Buffer:
 class GpuProgram(OneLine):
     """The kernels of all ranks as arrays.
 
-    Kernels: kernel_rank int32[k]; kernel_wavefronts int32[k], wavefronts a workgroup; kernel_ptr int64[k + 1]: kernel i
-        has workgroups kernel_ptr[i] to kernel_ptr[i + 1]; kernel_names.
+    Kernels: kernel_rank int32[k]; kernel_wavefronts int32[k], wavefronts per workgroup; kernel_ptr int64[k + 1]: kernel
+        i has workgroups kernel_ptr[i] to kernel_ptr[i + 1]; kernel_names.
     Workgroups: workgroup_ptr int64[w + 1]: the operations of each.
-    Operations: op_kind int8[n]; op_amount int64[n]: lines (data operations: cache lines in all, shared by the
-        wavefronts), bytes (DMA), cycles (COMPUTE, DELAY), what an ACQUIRE takes and a RELEASE adds, requests that may
-        be left (WAITCNT); 0 for BARRIER, FENCE and NOP. op_unroll int32[n]: requests of one wavefront in flight, of
-        data operations; 0: what the GPU model says. op_label int32[n]: index into labels, -1: none.
-    Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, whose
-        memory it is; operand_address int64, bytes; operand_step int32: line i of a data operation is at address
+    Operations: op_kind int8[n]; op_amount int64[n]: lines (data operations: total cache lines, shared by the
+        wavefronts), bytes (DMA), cycles (COMPUTE, DELAY), the semaphore's decrease (ACQUIRE) or increase (RELEASE),
+        requests that may remain unfinished (WAITCNT); 0 for BARRIER, FENCE and NOP. op_unroll int32[n]: requests in
+        flight per wavefront, for data operations; 0: the GPU model's value. op_label int32[n]: index into labels or -1.
+    Operands, CSR by operand_ptr int64[n + 1], sources before targets: operand_role int8; operand_rank int32, the rank
+        of the memory; operand_address int64, bytes; operand_step int32: line i of a data operation is at address
         + i * step; operand_semaphore int32: the semaphore of an ACQUIRE or RELEASE, of a DMA that releases one when
         its bytes have arrived (-1: none), of the first line of a flagged operand; else -1.
-        LOAD: READs. STORE: WRITEs. COPY: one READ, WRITEs. REDUCE: READs, then none or several WRITEs (none: the result
-        stays in registers). DMA: a READ and a WRITE, or a WRITE alone (of 0 bytes: it only releases). ACQUIRE: a READ
-        of the own rank. RELEASE: WRITEs. READs of DMA are of the own rank. Data operations and RELEASEs may have
-        multimem operands in place of READs and WRITEs: a row for each member, the own rank among them, each once.
-    semaphores: int32[ranks, s]: initial values; a rank's own, numbered from 0. Each ACQUIRE or flagged line consumes
-        what it takes.
-    payload_bytes: what the collective moves as nccl-tests counts it, 0 where that means nothing.
-    num_hosts: of the ranks the last so many are hosts, which run no kernels: memory that the others load from and store
-        to.
+        LOAD: READs. STORE: WRITEs. COPY: one READ, WRITEs. REDUCE: READs, then any number of WRITEs (without any, the
+        result stays in registers). DMA: a READ and a WRITE, or only a WRITE (of 0 bytes: it only releases). ACQUIRE: a
+        READ of the same rank. RELEASE: WRITEs. READs of DMA are local. Data operations and RELEASEs may have multimem
+        operands in place of READs and WRITEs: a row for each member, the operation's rank included, each once.
+    semaphores: int32[ranks, s]: initial values; numbered from 0 on each rank. Each ACQUIRE or flagged load decreases
+        its semaphore.
+    payload_bytes: the collective's payload as nccl-tests counts it, 0 if not applicable.
+    num_hosts: the last ``num_hosts`` ranks are hosts, which run no kernels: memory for the loads and stores of the
+        other ranks.
     """
 
     name: str
@@ -116,7 +116,7 @@ class GpuProgram(OneLine):
 
     @property
     def num_gpus(self) -> int:
-        """Ranks that are no hosts."""
+        """Number of ranks without hosts."""
         return self.num_ranks - self.num_hosts
 
     @property
@@ -131,7 +131,7 @@ class GpuProgram(OneLine):
     def num_ops(self) -> int:
         return len(self.op_kind)
 
-    # Who is whose; worked out each time.
+    # Indices from rows to their parents; computed on each access.
 
     @property
     def workgroup_kernel(self) -> Int64:
@@ -155,31 +155,31 @@ class GpuProgram(OneLine):
 
 
 def is_member(program: GpuProgram) -> Bool:
-    """bool[operands]: rows of further members of the multimem operand before them, which are no operands themselves."""
+    """Return bool[operands]: rows of further members of a multimem operand, which are not separate operands."""
     return np.isin(program.operand_role, MEMBER_ROLES)
 
 
 def is_read(program: GpuProgram) -> Bool:
-    """bool[operands]: rows that are read, not written."""
+    """Return bool[operands]: rows that are read, not written."""
     return np.isin(program.operand_role, READ_ROLES)
 
 
 def is_flagged(program: GpuProgram) -> Bool:
-    """bool[operands]: rows whose lines carry flags of their own."""
+    """Return bool[operands]: rows whose lines carry flags."""
     role, lined = program.operand_role, np.isin(program.op_kind, DATA_OPS)
     multicast = np.isin(role, (WRITE_ALL, WRITE_MEMBER)) & (program.operand_semaphore >= 0)
     return np.isin(role, (READ_FLAGGED, WRITE_FLAGGED)) | (multicast & np.repeat(lined, np.diff(program.operand_ptr)))
 
 
 def has_multimem(program: GpuProgram) -> bool:
-    """Whether a switch adds up or multicasts for any of its operands."""
+    """Return whether a switch reduces or multicasts any operand."""
     return bool((program.operand_role >= READ_SUM).any())
 
 
 def same_program(one: GpuProgram, other: GpuProgram) -> bool:
-    """Whether two programs do the same under the same names.
+    """Return whether two programs have the same operations and names.
 
-    Labels are compared by what they say, not by number; steps of operations without lines are not compared.
+    Labels are compared by text, not by number; steps of operations without lines are ignored.
     """
     plain = ("name", "num_ranks", "num_hosts", "buffers", "line_bytes", "payload_bytes", "notes")
     arrays = (
@@ -208,9 +208,9 @@ def _labels(program: GpuProgram) -> list[str]:
 
 
 def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:
-    """These kernels alone, in this order, and the numbers of their operands in ``program``.
+    """Return a program of these kernels, in this order, and the numbers of their operands in ``program``.
 
-    Ranks, semaphores and buffers stay those of the whole program.
+    Ranks, semaphores and buffers of the whole program remain.
     """
     chosen = kernels
     columns: dict[str, Any] = {name: getattr(program, name)[chosen] for name in KERNEL_COLUMNS}
@@ -222,5 +222,5 @@ def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:
 
 
 def kernels_of_rank(program: GpuProgram, rank: int) -> GpuProgram:
-    """The kernels of one rank alone, in their order."""
+    """Return a program of one rank's kernels, in their order."""
     return of_kernels(program, np.flatnonzero(program.kernel_rank == rank))[0]

@@ -1,7 +1,7 @@
-"""What happened inside the GPUs of a load-store run. Frozen data without logic.
+"""Records of the GPUs of a load-store run. Frozen data without logic.
 
-A run simulates some GPUs; where ranks behave the same (folding), each stands for several: ``GpuRecords.gpu_of`` says
-for which.
+A run may simulate fewer GPUs than ranks: if ranks behave the same (folding), each GPU stands for several ranks, listed
+in ``GpuRecords.gpu_of``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from trine.gpu.peers import Arrivals
 from trine.graph.taskgraph import Records
 from trine.shown import OneLine
 
-#: What a wavefront does between its start and its end: it computes (the CU's ALU works for it or is waited for), waits
-#: to issue a request (the CU issues those of others), for memory (request slots, waitcnt), for a semaphore, at a
-#: barrier.
+#: States of a wavefront: computing (in the CU's ALU or waiting for it), waiting to issue a request (the CU issues for
+#: other wavefronts), waiting for memory (request slots, waitcnt), for a semaphore, at a barrier.
 COMPUTING, ISSUE, MEMORY, SEMAPHORE, BARRIER = range(5)
 STATE_NAMES = ("compute", "issue", "memory", "semaphore", "barrier")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNames:
-    """What the resources of one GPU are.
+    """Names and kinds of the resources of one GPU.
 
-    names: of each (``cu3.out``, ``router0->router1``, ``channel5``, ``l2.5``). kind: ``cu``, ``noc``, ``memory``,
-    ``l2``. source, target: of links of a mesh the routers that they join (row * cols + column), else -1.
+    names: ``cu3.out``, ``router0->router1``, ``channel5``, ``l2.5``, ... kinds: ``cu``, ``noc``, ``memory``, ``l2``.
+    source, target: for mesh links, the routers that they join (row * cols + column), else -1.
     """
 
     names: tuple[str, ...]
@@ -45,21 +44,21 @@ OF_GPUS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuRecords(OneLine):
-    """Columns of what happened; times in ps from the start of the run, -1 for what never happened. Hosts have no rows.
+    """Columns of a run; times in ps from the start of the run, -1 for events that never happened. Hosts have no rows.
 
-    Of simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], which one stands
+    Simulated GPUs 0..g-1: ranks int32[g], the rank that each was simulated as; gpu_of int32[ranks], the GPU that stands
         for each rank.
-    Of the workgroups and operations of the program of the simulated GPUs: workgroup_start_ps, workgroup_end_ps
-        int64[w]; workgroup_cu int32[w], the CU on its GPU; op_start_ps, op_end_ps int64[n]: from when the first
-        wavefront takes it up to when the last is through with it (a data operation: has issued it).
-    state_ps: int64[g, cus, 5], time of wavefronts in each state; sums up to all that they were there.
+    Workgroups and operations of the simulated GPUs' program: workgroup_start_ps, workgroup_end_ps int64[w];
+        workgroup_cu int32[w], the CU on its GPU; op_start_ps, op_end_ps int64[n]: from the first wavefront's start
+        until the last wavefront is done (for a data operation: has issued it).
+    state_ps: int64[g, cus, 5], time of wavefronts in each state; the sum is their total time on the CU.
     resource_data, resource_control: int64[g, r], messages with data and without that each resource has served;
         resource_busy_ps int64[g, r].
-    Of lanes 0..l-1 of fabric links that were used: lane_link int32[l], index into the cluster's links (of a folded run:
-        the first of its orbit); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
-    Of the simulated GPUs, int64[g]: loads, stores, acquires, releases: requests that their wavefronts issued; polls: of
-        these the acquires and flagged loads that were asked again; load_latency_ps: sum over loads, from issue to
-        answer; packets: that left through copy engines and NICs; l2_hits, l2_misses.
+    Used lanes 0..l-1 of fabric links: lane_link int32[l], index into the cluster's links (in a folded run: the first of
+        its orbit); lane_number int32[l]; lane_data, lane_control, lane_busy_ps int64[l].
+    Simulated GPUs, int64[g]: loads, stores, acquires, releases: requests issued by their wavefronts; polls: repeated
+        acquires and flagged loads, included in the former; load_latency_ps: sum over loads, from issue to answer;
+        packets: sent through copy engines and NICs; l2_hits, l2_misses.
     """
 
     ranks: Int32
@@ -98,7 +97,7 @@ class GpuRecords(OneLine):
 
 
 def without_hosts(records: GpuRecords, num_hosts: int) -> GpuRecords:
-    """Without the rows of the last GPUs, which are hosts, and have nothing inside."""
+    """Return the records without the rows of the last GPUs, which are hosts and have no CUs."""
     if not num_hosts:
         return records
     gpus = len(records.ranks) - num_hosts
@@ -109,9 +108,9 @@ def without_hosts(records: GpuRecords, num_hosts: int) -> GpuRecords:
 
 
 class GpuOutcome(NamedTuple):
-    """``finished``: False where the run stopped early (``until_ps``, Ctrl-C, stuck); what had not happened is -1 then.
+    """Result of a run. ``finished``: False if it stopped early (``until_ps``, Ctrl-C, stuck); missing times are -1.
 
-    arrivals: where the system says ``record``.
+    arrivals: only if the system has ``record`` set.
     """
 
     records: Records
@@ -120,7 +119,7 @@ class GpuOutcome(NamedTuple):
     arrivals: Arrivals | None = None
 
 
-#: Of those the ones that say what happened; and the columns with a row for each workgroup, operation and lane.
+#: The columns of results in OF_GPUS; then the columns with a row for each workgroup, operation and lane.
 OF_GPU = OF_GPUS[2:]
 OF_WORKGROUP = ("workgroup_start_ps", "workgroup_end_ps", "workgroup_cu")
 OF_OPERATION = ("op_start_ps", "op_end_ps")

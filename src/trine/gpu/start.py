@@ -1,4 +1,4 @@
-"""The state of the compiled load-store loop: how it begins, and how it grows."""
+"""The state of the compiled load-store loop: its initial values and its growth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Bundle = TypeVar("Bundle", bound=tuple[object, ...])
 
 @dataclass(slots=True)
 class GpuState:
-    """All that the loop works on; parts of ``tables`` are replaced by larger ones when they are full.
+    """The data of the loop; full parts of ``tables`` are replaced by larger ones.
 
     clocks, models: one record each.
     """
@@ -50,7 +50,7 @@ class GpuState:
 
 
 def new_state(system: GpuSystem) -> GpuState:
-    """The state at 0, before anything has happened; what comes from outside is still to begin."""
+    """Return the state at time 0, before any event; :func:`begin_peers` adds the incoming traffic."""
     paths, pairs, fabric = make_paths(system)
     program = make_program(system, pairs)
     models = make_model(system)
@@ -92,21 +92,21 @@ def new_state(system: GpuSystem) -> GpuState:
 
 
 def begin_peers(state: GpuState) -> None:
-    """The first entry of the write tracking table gets its event."""
+    """Schedule the first entry of the write tracking table."""
     writes = state.tables.peers.writes
     if not len(writes):
         return
     num_queued = int(state.clock.num_queued)
     queued = state.tables.wheel.heap[: num_queued + 1]
     queued[num_queued] = writes["time_ps"][0], 2 * state.model.tasks
-    queued.sort()  # by time, then payload; what is in order is a heap
+    queued.sort()  # by time, then payload; a sorted array is a heap
     state.clock.num_queued = num_queued + 1
 
 
 def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
-    """A copy that goes on with what comes from outside ``system``; what the loop only reads is shared.
+    """Return a copy that continues with the incoming traffic of ``system``; read-only arrays are shared.
 
-    system: that of ``state``, but for what and when its replayed peers send.
+    system: the system of ``state``, possibly with other traffic from replayed peers.
     """
     tables = state.tables
     copy = GpuState(
@@ -128,7 +128,7 @@ def goes_on(state: GpuState, system: GpuSystem) -> GpuState:
 
 
 def _own(bundle: Bundle) -> Bundle:
-    """The arrays of a NamedTuple, copied; records begin at a cache line."""
+    """Copy the arrays of a NamedTuple; records begin at a cache line."""
     return with_parts(bundle, lambda array: _longer(array, len(array)))
 
 
@@ -193,7 +193,7 @@ def _new_counters(system: GpuSystem) -> RunCounters:
 
 
 def _resources(system: GpuSystem, num_resources: int) -> RecordArray:
-    """All resources, free; those of the GPUs first."""
+    """Return all resources, free, with the GPUs' resources first."""
     resources = new_records(num_resources, S.RESOURCE)
     own = service_columns(system)
     inside = resources[: system.num_gpus * len(own)].reshape(system.num_gpus, len(own))
@@ -203,7 +203,7 @@ def _resources(system: GpuSystem, num_resources: int) -> RecordArray:
 
 
 def more_requests(state: GpuState) -> None:
-    """Twice as many; those that exist keep their numbers."""
+    """Double the number of requests; existing ones keep their numbers."""
     old, wheel = state.tables.entities, state.tables.wheel
     first = int(state.model.first_request)
     before = len(old.events) - first
@@ -244,19 +244,19 @@ def more_lines(state: GpuState) -> None:
 
 
 def more_log(state: GpuState) -> None:
-    """Twice as many rows."""
+    """Double the number of log rows."""
     peers = state.tables.peers
     state.tables = state.tables._replace(peers=peers._replace(log=_longer(peers.log, 2 * len(peers.log))))
     state.clock.log_room = _log_room(state)
 
 
 def _log_room(state: GpuState) -> int:
-    """Rows of the log that may be in use at the end of a turn."""
+    """Return the number of log rows that may be in use at the end of a turn."""
     return max(0, len(state.tables.peers.log) - S.MARGIN)
 
 
 def _longer(array: npt.NDArray[Number], length: int) -> npt.NDArray[Number]:
-    """A copy with room for ``length`` entries."""
+    """Return a copy with room for ``length`` entries."""
     longer: npt.NDArray[Number]
     if array.dtype.names is None:
         longer = np.zeros(length, array.dtype)

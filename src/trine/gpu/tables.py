@@ -1,4 +1,4 @@
-"""A system as the arrays that the compiled loop reads: the program and the numbers of the model."""
+"""The arrays that the compiled loop reads from a system: the program and the numbers of the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trine.units import transfer_ps
 
 
 def service_columns(system: GpuSystem) -> Int64:
-    """int64[resources of a GPU, 3]: ps that messages with data and without take of a link, and the latency behind."""
+    """Return int64[resources of a GPU, 3]: a link's ps per message with and without data, and the latency behind."""
     model, layout = system.model, system.layout
     rates = layout.bytes_per_s.tolist()
     sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
@@ -31,7 +31,7 @@ def service_columns(system: GpuSystem) -> Int64:
 
 
 def make_program(system: GpuSystem, pairs: OperandPairs) -> ProgramTable:
-    """The program as the loop reads it."""
+    """Return the program in the loop's layout."""
     program, graph, heads = system.program, system.graph, pairs.heads
     num_semaphores = program.semaphores.shape[1]
     semaphore = program.operand_semaphore.astype(np.int64)
@@ -74,7 +74,7 @@ def _plain(array: np.ndarray, dtype: type) -> np.ndarray:
 
 
 def make_model(system: GpuSystem) -> RecordArray:
-    """What the loop needs to know of the GPU model and of the numbering of entities: one record."""
+    """Return the numbers of the GPU model and of the entities that the loop needs: one record."""
     model, layout, memory, program = system.model, system.layout, system.model.memory, system.program
     line, header = model.line_bytes, model.header_bytes
     num_cus, waves = system.num_gpus * model.num_cus, places_of(system)
@@ -138,7 +138,7 @@ def _replay_numbers(system: GpuSystem) -> dict[str, int | tuple[int, int]]:
 
 
 def places_of(system: GpuSystem) -> int:
-    """Wavefronts that a CU needs room for: those of the model, or fewer, where the program has not as many."""
+    """Return the wavefront slots per CU: the model's number, or fewer if the program has fewer wavefronts."""
     program, model = system.program, system.model
     total = np.zeros(system.num_gpus, np.int64)
     np.add.at(total, program.kernel_rank, np.diff(program.kernel_ptr) * program.kernel_wavefronts)
@@ -146,7 +146,7 @@ def places_of(system: GpuSystem) -> int:
 
 
 def requests_in_all(system: GpuSystem) -> int:
-    """Requests that the program issues: an estimate of the work, for progress."""
+    """Estimate the number of requests that the program issues, for the progress display."""
     program = system.program
     operands = np.diff(operand_heads(program).ptr)
     lines = np.where(program.op_kind < DMA, program.op_amount, 1)
@@ -154,9 +154,9 @@ def requests_in_all(system: GpuSystem) -> int:
 
 
 def flag_lines(system: GpuSystem) -> Int32:
-    """int32[semaphores of all GPUs]: the line that each lies in, numbered from 0; -1: none, or not one.
+    """Return int32[semaphores of all GPUs]: each semaphore's line, numbered from 0; -1: no line, or several.
 
-    It is that of the acquires; of a semaphore that nobody waits for, that of what releases it.
+    The acquires of a semaphore define its line, or the releases if nobody acquires it.
 
     Raises InputError: the GPU has a monitor, and the program stores data to a line that has a flag.
     """
@@ -194,7 +194,7 @@ def flag_lines(system: GpuSystem) -> Int32:
 
 
 def _line_of(semaphore: Int64, line: Int64, count: int) -> Int64:
-    """int64[count]: the line of each semaphore, -1: it has none or several."""
+    """Return int64[count]: the line of each semaphore; -1 for no line or several."""
     least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(least, semaphore, line)
     np.maximum.at(most, semaphore, line)
@@ -202,7 +202,7 @@ def _line_of(semaphore: Int64, line: Int64, count: int) -> Int64:
 
 
 def _refuse_data(system: GpuSystem, flags: Int64) -> None:
-    """flags: int64[2, n], GPUs and lines that have flags, sorted."""
+    """Refuse data stores to lines with flags. flags: int64[2, n], GPUs and lines that have flags, sorted."""
     program, line_bytes = system.program, system.model.line_bytes
     op = program.operand_op
     lines = np.where(np.isin(program.op_kind[op], DATA_OPS), program.op_amount[op], 0)

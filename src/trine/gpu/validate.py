@@ -1,4 +1,4 @@
-"""Is a GPU program well formed (gpu/program.py), and can a GPU model run it? All checks are over whole arrays."""
+"""Checks that a GPU program is well formed (gpu/program.py) and a GPU model can run it. All checks use whole arrays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trine.gpu.model import GpuModel
 from trine.gpu.multimem import multimem_checks
 from trine.gpu.program import GpuProgram, has_multimem, is_flagged, is_member, is_read
 
-#: So that an address, and lines times a step, stay within int64.
+#: Limits that keep addresses, and lines times a step, within int64.
 MAX_ADDRESS, MAX_AMOUNT = 2**61, 2**31 - 1
 Bounds: TypeAlias = Mapping[int, tuple[int, int]]
 MAX_RANKS, MAX_WAVEFRONTS = 4096, 2**15
 _MANY = 2**31
-#: kind -> least and most operands that are read, and that are written.
+#: kind -> (min, max) operands that are read, and that are written.
 _READS: Bounds = {
     isa.LOAD: (1, _MANY),
     isa.STORE: (0, 0),
@@ -37,7 +37,7 @@ _WRITES: Bounds = {
     isa.DMA: (1, 1),
     isa.RELEASE: (1, _MANY),
 }
-#: kind -> least and most of op_amount
+#: kind -> (min, max) of op_amount
 _AMOUNTS: Bounds = {
     **dict.fromkeys((*isa.DATA_OPS, isa.WAITCNT), (0, MAX_AMOUNT)),
     **dict.fromkeys((isa.ACQUIRE, isa.RELEASE), (1, MAX_AMOUNT)),
@@ -50,19 +50,19 @@ _DTYPES = {**isa.COLUMNS, **dict.fromkeys(isa.POINTERS, np.int64), "semaphores":
 
 @dataclass(frozen=True, slots=True)
 class ProgramFault:
-    """What is wrong; ``op``: at which operation, -1: at none."""
+    """A fault of a program; ``op``: the operation, -1: not at an operation."""
 
     message: str
     op: int = -1
 
 
 def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ranks: int | None = None) -> None:
-    """Check that ``program`` is what gpu/program.py says.
+    """Check that ``program`` conforms to gpu/program.py.
 
     Parameters
     ----------
-    model: the GPU that shall run it: line sizes agree, and a CU has room for a workgroup of each kernel.
-    num_ranks: that it shall be run by.
+    model: the GPU to run it: line sizes agree, and a CU has room for a workgroup of each kernel.
+    num_ranks: the number of ranks to run it.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def validate_program(program: GpuProgram, model: GpuModel | None = None, num_ran
 
 
 def find_fault(program: GpuProgram) -> ProgramFault | None:
-    """The first fault of a program, whatever GPU runs it."""
+    """Return the first fault of a program, independent of the GPU."""
     for check in (_shapes, _kernels, _semaphores, _operations):
         fault = check(program)
         if fault is not None:
@@ -88,7 +88,7 @@ def find_fault(program: GpuProgram) -> ProgramFault | None:
 
 
 def place_of(program: GpuProgram, op: int) -> str:
-    """Where operation ``op`` stands, in words."""
+    """Describe the position of operation ``op``."""
     group = int(np.searchsorted(program.workgroup_ptr, op, side="right")) - 1
     kernel = int(np.searchsorted(program.kernel_ptr, group, side="right")) - 1
     name = f" {program.kernel_names[kernel]!r}" if program.kernel_names else ""
@@ -119,7 +119,7 @@ def _model_fault(program: GpuProgram, model: GpuModel) -> ProgramFault | None:
 
 
 def first_fault(wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
-    """The first of the operations where ``wrong`` bool[operations]; ``say`` says what is wrong with it."""
+    """Return a fault for the first operation in ``wrong``, bool[operations]; ``say`` returns its message."""
     if not wrong.any():
         return None
     op = int(wrong.argmax())
@@ -127,7 +127,7 @@ def first_fault(wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
 
 
 def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], str]) -> ProgramFault | None:
-    """As :func:`first_fault`, of operands: ``wrong`` bool[operands]."""
+    """Return a fault for the first operand in ``wrong``, bool[operands]; ``say`` returns its message."""
     if not wrong.any():
         return None
     at = int(wrong.argmax())
@@ -136,7 +136,7 @@ def first_operand_fault(program: GpuProgram, wrong: Bool, say: Callable[[int], s
 
 
 def has_lines(program: GpuProgram) -> Bool:
-    """bool[operations]: whether each moves lines."""
+    """Return bool[operations]: whether each moves lines."""
     which = np.zeros(len(isa.OP_NAMES), bool)
     which[list(isa.DATA_OPS)] = True
     return which[program.op_kind]
@@ -255,7 +255,7 @@ def _operations(program: GpuProgram) -> ProgramFault | None:
 
 
 def _count(program: GpuProgram, which: Bool) -> Int64:
-    """int64[operations]: how many of the operands of each are among ``which``."""
+    """Return int64[operations]: the number of operands of each that are among ``which``, bool[operands]."""
     before = np.zeros(len(which) + 1, np.int64)
     np.cumsum(which, out=before[1:])
     counts: Int64 = np.diff(before[program.operand_ptr])
@@ -263,7 +263,7 @@ def _count(program: GpuProgram, which: Bool) -> Int64:
 
 
 def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str) -> ProgramFault | None:
-    """The first of ``values`` int64[operations] that is not within the bounds of its kind; without any: 0."""
+    """Return a fault for the first of ``values``, int64[operations], outside its kind's bounds (default: 0)."""
     table = np.array([bounds.get(each, (0, 0)) for each in range(len(isa.OP_NAMES))], np.int64)
     low, high = table[kind, 0], table[kind, 1]
 
@@ -275,7 +275,7 @@ def _within(values: Int64, bounds: Bounds, kind: npt.NDArray[np.int8], what: str
 
 
 def operand_faults(program: GpuProgram) -> Iterator[ProgramFault]:
-    """Faults of operands, of operations that are well formed by themselves."""
+    """Yield faults of operands, assuming well-formed operations."""
     role, rank, address = program.operand_role, program.operand_rank, program.operand_address
     op_of = program.operand_op
     kind = program.op_kind[op_of]
@@ -327,7 +327,7 @@ def _no_semaphore(first: int, last: int, count: int) -> str:
 
 
 def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8]) -> Iterator[ProgramFault]:
-    """Lines that do not begin inside one buffer, where the program names buffers; bytes of a dma outside of one.
+    """Yield faults of lines that do not begin inside one named buffer, and of dma bytes outside of one.
 
     The last line of a buffer may reach beyond it: whole lines move, and with a step below a line they overlap.
     """
@@ -357,7 +357,7 @@ def _address_faults(program: GpuProgram, op_of: Int64, kind: npt.NDArray[np.int8
 
 
 def uncached_fault(program: GpuProgram) -> ProgramFault | None:
-    """The first fault of uncached buffers: one of others between them or in a line with them, or a semaphore there."""
+    """Return the first fault of uncached buffers: a cached buffer or semaphore between them or in a shared line."""
     uncached = [buffer for buffer in program.buffers if buffer.uncached]
     if not uncached:
         return None
@@ -374,7 +374,7 @@ def uncached_fault(program: GpuProgram) -> ProgramFault | None:
 
 
 def _semaphore_fault(program: GpuProgram, low: int, high: int) -> ProgramFault | None:
-    """A semaphore that lies among uncached buffers, but in none of them."""
+    """Return a fault for a semaphore between uncached buffers, outside all of them."""
     address = program.operand_address
     is_flag = ~np.isin(program.op_kind, isa.DATA_OPS).repeat(np.diff(program.operand_ptr)) & (
         program.operand_semaphore >= 0

@@ -1,7 +1,7 @@
-"""Task graphs from blocks of columns and edges: the one place that knows how a :class:`TaskGraph` is stored.
+"""Task graphs from blocks of columns and edges: the only module that knows the storage of a :class:`TaskGraph`.
 
-Only storage is shared here. Who sends to whom, what a transfer stands for and who waits for whom is decided by those
-who append: ``parallel/instantiate.py`` for every rank, ``folding/`` for one rank of each class.
+Callers decide the contents: senders and receivers, the meaning of transfers, and dependencies.
+``parallel/instantiate.py`` does so for every rank, ``folding/`` for one rank of each class.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trine.graph.taskgraph import Labels, TaskColumn, TaskGraph
 
 Column = npt.NDArray[Any]
 
-#: The columns of a task graph that have one entry a task, and those of its labels.
+#: The columns of a task graph with one entry per task, and the columns of its labels.
 TASK_COLUMNS: dict[str, TaskColumn] = {
     field.name: field.metadata["column"] for field in fields(TaskGraph) if "column" in field.metadata
 }
@@ -27,7 +27,7 @@ LABEL_COLUMNS: dict[str, TaskColumn] = {field.name: field.metadata["column"] for
 
 
 class GraphLinks(NamedTuple):
-    """What links carry. bytes_per_s, latency_ps: int64[links], no latencies where nobody needs them."""
+    """Properties of links. bytes_per_s, latency_ps: int64[links]; latency_ps may be None if unused."""
 
     bytes_per_s: Int64
     latency_ps: Int64 | None
@@ -35,12 +35,12 @@ class GraphLinks(NamedTuple):
 
     @classmethod
     def none(cls) -> GraphLinks:
-        """No links at all."""
+        """Return an empty set of links."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
 
 
 class TaskRow(NamedTuple):
-    """One task, where tasks come one at a time; fields as of :class:`TaskGraph`, ``num_required`` -1: all."""
+    """One task, for callers that add them one by one; fields of :class:`TaskGraph`, ``num_required`` -1: all."""
 
     kind: int
     rank: int = -1
@@ -53,7 +53,7 @@ class TaskRow(NamedTuple):
 
 
 class GraphAssembler:
-    """Collects blocks of tasks, edges, routes and streams; :meth:`build` makes the graph.
+    """Collector of blocks of tasks, edges, routes and streams; :meth:`build` makes the graph.
 
     Tasks are numbered in the order of the blocks. An array of a block may be changed until the graph is built.
     """
@@ -77,8 +77,8 @@ class GraphAssembler:
     def tasks(self, count: int, **columns: npt.ArrayLike) -> int:
         """Append ``count`` tasks; return the number of the first.
 
-        columns: fields of :class:`TaskGraph` and :class:`Labels` with one entry a task, or one value for all. What is
-        not given is what these fields declare; ``num_required`` is the number of predecessors.
+        columns: fields of :class:`TaskGraph` and :class:`Labels` with one entry per task, or one value for all. Missing
+        columns get the fields' declared fill values; ``num_required`` defaults to the number of predecessors.
         """
         unknown = columns.keys() - TASK_COLUMNS.keys() - LABEL_COLUMNS.keys()
         if unknown:
@@ -89,18 +89,18 @@ class GraphAssembler:
         return first
 
     def rows(self, rows: Sequence[TaskRow], **columns: npt.ArrayLike) -> int:
-        """Append one task a row, and ``columns`` as of :meth:`tasks`; return the number of the first."""
+        """Append one task per row, and ``columns`` as in :meth:`tasks`; return the number of the first."""
         table = np.array(rows, np.int64).reshape(len(rows), len(TaskRow._fields)).T
         return self.tasks(len(rows), **dict(zip(TaskRow._fields, table, strict=True)), **columns)
 
     # -- edges -----------------------------------------------------------------------------------------------------
 
     def connect(self, tasks: npt.ArrayLike, predecessors: npt.ArrayLike) -> None:
-        """Let each of ``tasks`` wait for the one at its place in ``predecessors``."""
+        """Let each of ``tasks`` wait for the entry of ``predecessors`` at the same index."""
         self._edges.append((np.asarray(tasks, np.int64), np.asarray(predecessors, np.int64)))
 
     def connect_rows(self, ptr: Int64, idx: Int32) -> None:
-        """The predecessors of all tasks at once: those of task i are ``idx[ptr[i]:ptr[i + 1]]``."""
+        """Set the predecessors of all tasks at once: task i has ``idx[ptr[i]:ptr[i + 1]]``."""
         self._rows = ptr, idx
 
     # -- routes and streams ----------------------------------------------------------------------------------------
@@ -108,10 +108,10 @@ class GraphAssembler:
     def route(
         self, links: Sequence[int], latency_ps: int, *, counts: Sequence[int] = (), cap: int = 0, key: Hashable = None
     ) -> int:
-        """The number of a route; a ``key`` (all arguments, if None) has one route.
+        """Return the number of a route; a ``key`` (all arguments, if None) has one route.
 
-        latency_ps: of its links, and of the software before them. counts: how many flows of a class cross each link.
-        cap: the most bytes/s of each transfer, 0: no limit.
+        latency_ps: of its links, and of the software before them. counts: flows of a class that cross each link.
+        cap: maximum bytes/s of each transfer, 0: no limit.
         """
         name = (tuple(links), tuple(counts), latency_ps, cap) if key is None else key
         if name not in self._route_numbers:
@@ -130,12 +130,12 @@ class GraphAssembler:
         return first
 
     def latency_ps(self, links: Iterable[int]) -> int:
-        """Sum of the latencies of ``links``."""
+        """Return the sum of the latencies of ``links``."""
         known = self.links.latency_ps
         return 0 if known is None else sum(int(known[link]) for link in links)
 
     def stream(self, rank: int, name: str) -> int:
-        """The number of a stream of a rank."""
+        """Return the number of a stream of a rank."""
         return self._streams.setdefault((rank, name), len(self._streams))
 
     def repeat_streams(self, names: Sequence[str], num_ranks: int) -> None:
@@ -145,7 +145,7 @@ class GraphAssembler:
     # -- the graph -------------------------------------------------------------------------------------------------
 
     def build(self, *, rank_names: Sequence[str], **names: Any) -> TaskGraph:
-        """The graph of everything appended so far; ``names``: tables of :class:`TaskGraph`, such as operator_names."""
+        """Return the graph of all appended blocks; ``names``: tables of :class:`TaskGraph`, such as operator_names."""
         ptr, idx = self._predecessors() if self._rows is None else self._rows
         columns = {name: self._column(name, column) for name, column in TASK_COLUMNS.items()}
         num_required = columns["num_required"]
@@ -169,7 +169,7 @@ class GraphAssembler:
         )
 
     def _predecessors(self) -> tuple[Int64, Int32]:
-        """CSR of all edges: of a task in the order in which they were appended."""
+        """Return all edges as CSR; the edges of a task keep the order of appending."""
         if not self._edges:
             return np.zeros(self.num_tasks + 1, np.int64), np.zeros(0, np.int32)
         tasks, predecessors = (np.concatenate([edges[side] for edges in self._edges]) for side in (0, 1))
@@ -190,7 +190,7 @@ class GraphAssembler:
         return found
 
     def _label(self, name: str, column: TaskColumn) -> Column:
-        """A label that nobody gave takes no memory."""
+        """Return a label column; one that no block has takes no memory."""
         if any(name in block for _, _, block in self._blocks):
             found = self._column(name, column)
             assert found is not None
@@ -214,7 +214,7 @@ class GraphAssembler:
 
 
 class PlacedAssembler(GraphAssembler):
-    """An assembler that knows where ranks sit: routes are numbered by the devices that they join."""
+    """An assembler with a placement of ranks: routes are numbered by the devices that they join."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(GraphLinks(placement.link_bytes_per_s, placement.link_latency_ps, placement.link_names))
@@ -222,13 +222,13 @@ class PlacedAssembler(GraphAssembler):
         self._devices: list[int] = placement.devices.tolist()
 
     def between(self, source: int, target: int, software_ps: int = 0, cap: int = 0) -> int:
-        """The route from one rank to another, with software before each message, and bytes/s at most (0: any)."""
+        """Return the route from one rank to another, with software before each message; cap: max bytes/s (0: any)."""
         return self._joining(self._devices[source], self._devices[target], software_ps, cap)
 
     def between_all(
         self, sources: npt.NDArray[Any], targets: npt.NDArray[Any], software_ps: int, cap: int = 0
     ) -> Int32:
-        """int32[m]: :meth:`between` many ranks at once."""
+        """Return int32[m]: :meth:`between` for many ranks at once."""
         if not len(sources):
             return np.zeros(0, np.int32)
         num_ranks = len(self._devices)
@@ -237,11 +237,11 @@ class PlacedAssembler(GraphAssembler):
         return np.array([self.between(a, b, software_ps, cap) for a, b in both], np.int32)[which]
 
     def from_host(self, rank: int) -> int:
-        """The route from the host memory that serves a rank to the rank. Raises PlanError for a rank without one."""
+        """Return the route to a rank from its host memory. Raises PlanError for a rank without host memory."""
         return self._joining(self.placement.host_of(rank), self._devices[rank])
 
     def to_host(self, rank: int) -> int:
-        """The route from a rank to the host memory that serves it. Raises PlanError for a rank without one."""
+        """Return the route from a rank to its host memory. Raises PlanError for a rank without host memory."""
         return self._joining(self._devices[rank], self.placement.host_of(rank))
 
     def _joining(self, source: int, target: int, software_ps: int = 0, cap: int = 0) -> int:
@@ -254,7 +254,7 @@ class PlacedAssembler(GraphAssembler):
 
 
 def take(graph: TaskGraph, tasks: Int64) -> dict[str, Any]:
-    """Everything of ``tasks`` that has one entry a task, for :func:`dataclasses.replace`; edges stay for the caller."""
+    """Return the per-task data of ``tasks``, for :func:`dataclasses.replace`; the caller handles the edges."""
     columns = {name: getattr(graph, name) for name in TASK_COLUMNS}
     labels = {name: getattr(graph.labels, name)[tasks] for name in LABEL_COLUMNS}
     return {
@@ -265,7 +265,7 @@ def take(graph: TaskGraph, tasks: Int64) -> dict[str, Any]:
 
 
 def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
-    """These tasks with the order that they have among themselves, without labels and pressure."""
+    """Return a graph of these tasks and the edges among them, without labels and pressure."""
     number = np.full(graph.num_tasks, -1, np.int64)
     number[tasks] = np.arange(len(tasks))
     entries, ptr = members(graph.predecessor_ptr, tasks)
@@ -278,7 +278,7 @@ def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
 
 
 def no_labels(num_tasks: int) -> Labels:
-    """Labels that say nothing: -1 everywhere."""
+    """Return empty labels: -1 everywhere."""
     return Labels(**{name: np.full(num_tasks, column.fill, column.dtype) for name, column in LABEL_COLUMNS.items()})
 
 

@@ -12,15 +12,15 @@ from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
 
 
 class TaskGraphBuilder:
-    """Collect tasks, then :meth:`build` a :class:`~trine.graph.taskgraph.TaskGraph`.
+    """Collector of tasks; :meth:`build` makes a :class:`~trine.graph.taskgraph.TaskGraph`.
 
     Parameters
     ----------
     link_bytes_per_s, link_latency_ps: of each link, in the order of their numbers.
-    link_names, rank_names: for people; numbered where absent. With ``rank_names`` no other rank is accepted.
+    link_names, rank_names: for people; default: numbers. With ``rank_names``, further ranks are refused.
 
-    Tasks are numbered in the order in which they are added. ``after`` may name tasks that are added later; numbers are
-    checked by :meth:`build`. Every method raises InputError naming the task at fault.
+    Tasks are numbered in the order of addition. ``after`` may name tasks that are added later; :meth:`build` checks the
+    numbers. Every method raises InputError naming the task at fault.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TaskGraphBuilder:
         return self._add(TaskRow(JOIN, rank, num_required=len(after) if need is None else need), after, name)
 
     def build(self) -> TaskGraph:
-        """Return the graph of everything added so far."""
+        """Return the graph of all added tasks."""
         n = len(self._rows)
         for task, after in enumerate(self._after):
             for other in after:

@@ -1,4 +1,4 @@
-"""The rank grid: from a rank's coordinates on the axes to its number and back, and the groups along axes."""
+"""The rank grid: conversion between a rank's number and its coordinates, and the groups along axes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trine.graph.program import Peer
 class RankGrid:
     """Ranks numbered with the first axis fastest: rank = sum of coordinate x stride.
 
-    A group may lie along several axes at once: ``"cp+dp"`` names all ranks that differ on ``cp`` and ``dp`` only, and
-    a position on it is that on ``cp`` plus the size of ``cp`` times that on ``dp``.
+    A group may lie along several axes at once: ``"cp+dp"`` names all ranks that differ only on ``cp`` and ``dp``, and
+    a position on it is the coordinate on ``cp`` plus the size of ``cp`` times the coordinate on ``dp``.
     """
 
     def __init__(self, axes: Sequence[tuple[str, int]]) -> None:
@@ -29,7 +29,7 @@ class RankGrid:
         self.num_ranks = stride
 
     def parts(self, axis: str) -> tuple[str, ...]:
-        """The axes of the grid that ``axis`` names. Raises PlanError for one that the grid does not have."""
+        """Return the grid's axes that ``axis`` names. Raises PlanError for an unknown axis."""
         names = tuple(axis.split("+"))
         for name in names:
             if name not in self.sizes:
@@ -37,11 +37,11 @@ class RankGrid:
         return names
 
     def size(self, axis: str) -> int:
-        """Ranks of a group along ``axis``."""
+        """Return the number of ranks of a group along ``axis``."""
         return math.prod(self.sizes[name] for name in self.parts(axis))
 
     def coordinate(self, rank: int, axis: str) -> int:
-        """Position of ``rank`` along ``axis``."""
+        """Return the position of ``rank`` along ``axis``."""
         position, size = 0, 1
         for name in self.parts(axis):
             position += rank // self.strides[name] % self.sizes[name] * size
@@ -49,7 +49,7 @@ class RankGrid:
         return position
 
     def coordinates(self, ranks: Int64, axis: str) -> Int64:
-        """int64[ranks]: the position of each along ``axis``."""
+        """Return int64[ranks]: the position of each along ``axis``."""
         position, size = np.zeros(len(ranks), np.int64), 1
         for name in self.parts(axis):
             position += ranks // self.strides[name] % self.sizes[name] * size
@@ -57,7 +57,7 @@ class RankGrid:
         return position
 
     def offsets(self, axis: str) -> Int64:
-        """int64[group size]: how far each position lies from position 0 of its group."""
+        """Return int64[group size]: the difference in rank between each position and position 0 of its group."""
         offsets = np.zeros(1, np.int64)
         for name in self.parts(axis):
             own = np.arange(self.sizes[name], dtype=np.int64) * self.strides[name]
@@ -65,28 +65,28 @@ class RankGrid:
         return offsets
 
     def firsts(self, ranks: Int64, axis: str) -> Int64:
-        """int64[ranks]: the rank at position 0 of the group of each along ``axis``."""
+        """Return int64[ranks]: the rank at position 0 of each rank's group along ``axis``."""
         firsts: Int64 = ranks - self.offsets(axis)[self.coordinates(ranks, axis)]
         return firsts
 
     def members(self, axis: str) -> Int64:
-        """int64[groups, group size]: all groups along ``axis``, by their first rank."""
+        """Return int64[groups, group size]: all groups along ``axis``, by their first rank."""
         ranks = np.arange(self.num_ranks, dtype=np.int64)
         firsts = ranks[self.coordinates(ranks, axis) == 0]
         members: Int64 = firsts[:, None] + self.offsets(axis)[None, :]
         return members
 
     def resolve(self, rank: int, peer: Peer) -> int:
-        """The rank that ``peer`` means when ``rank`` says it."""
+        """Return the rank that ``peer`` refers to in the program of ``rank``."""
         offsets = self.offsets(peer.axis)
         return int(rank + offsets[peer.position] - offsets[self.coordinate(rank, peer.axis)])
 
     def group(self, rank: int, axis: str) -> tuple[int, ...]:
-        """Ranks of the group of ``rank`` along ``axis``, by position."""
+        """Return the ranks of the group of ``rank`` along ``axis``, by position."""
         offsets = self.offsets(axis)
         first = rank - int(offsets[self.coordinate(rank, axis)])
         return tuple((first + offsets).tolist())
 
     def groups(self, axis: str) -> list[tuple[int, ...]]:
-        """All groups along ``axis``, by their first rank."""
+        """Return all groups along ``axis``, by their first rank."""
         return [tuple(group) for group in self.members(axis).tolist()]

@@ -1,4 +1,4 @@
-"""When memory is taken and given back, in terms of tasks. Frozen data."""
+"""Memory allocations and frees, each tied to a task. Frozen data."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from trine.shown import OneLine
 
-#: Categories of memory, in the order in which summaries list them.
+#: Memory categories, in the order of summaries.
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs", "workspaces")
-#: Categories that summaries and documents leave out where nothing is in them.
+#: Categories that summaries and documents omit when empty.
 SELDOM = frozenset({"workspaces"})
-#: Blocks of stream n have numbers from n times this on; stream 0 runs the operators.
+#: Block numbers of stream n start at n times this; stream 0 runs the operators.
 BLOCKS_PER_STREAM = 2**40
 _MAX_STREAMS = 256
 
@@ -28,12 +28,12 @@ class MemoryEvents(OneLine):
     """Changes of a rank's memory, each at the start or the end of a task.
 
     task: int32[m], index into the task graph. at_end: int8[m], 1 if it happens when the task ends, 0 when it starts.
-    rank: int32[m]. delta_bytes: int64[m], negative when memory is given back. category: int8[m], index into
-    MEMORY_CATEGORIES. resident_bytes: int64[ranks, categories], held from the beginning to the end. block: int64[m],
-    the same number where a block of a rank is taken and given back, -1 for bytes that are none; None where not known.
-    held: int64[m, 4], where blocks that collectives use are held for them: tasks of the clock of the launching thread
-    (:class:`trine.graph.program.LaunchClock`: launch, ps, behind) and the task that uses a block given back; -1 for no
-    task; None where nothing is held.
+    rank: int32[m]. delta_bytes: int64[m], negative for frees. category: int8[m], index into MEMORY_CATEGORIES.
+    resident_bytes: int64[ranks, categories], allocated for the whole run. block: int64[m], the same number for the
+    allocation and the free of a block, -1 for bytes outside blocks; None if blocks are unknown.
+    held: int64[m, 4], for blocks kept while collectives use them: the launching thread's clock
+    (:class:`trine.graph.program.LaunchClock`: launch, ps, behind) and the task that uses the freed block; -1 for no
+    task; None if no block is kept.
     """
 
     task: npt.NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""Where the ranks of a job sit: devices of a cluster, and the links between them."""
+"""Placement of a job's ranks: devices of a cluster, and the links between them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from trine.arrays import Bool, Int32, Int64
 from trine.errors import PlanError
 
-#: What a collective is: the algorithm to simulate (a name, None for the default, or a plan of
-#: :mod:`trine.collectives.library_flows`), and ps of software before each of its messages
+#: A collective's algorithm (a name, None for the default, or a plan of
+#: :mod:`trine.collectives.library_flows`) and ps of software before each of its messages
 CollectiveAnswer = tuple[Any, int]
 #: (kind, bytes, ranks, algorithm or None) -> the answer
 CollectiveCosts = Callable[[str, int, Sequence[int], str | None], CollectiveAnswer]
@@ -22,8 +22,8 @@ GroupCosts = Callable[[str, int, Int64, str | None], tuple[Int32, Sequence[Colle
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouteSoftware:
-    """What software adds before a message by its route: ``outer_ps`` where it crosses a link of ``is_outer``
-    (bool[links]), else ``inner_ps``."""
+    """Software time before a message: ``outer_ps`` if its route crosses a link of ``is_outer`` (bool[links]), else
+    ``inner_ps``."""
 
     is_outer: Bool
     inner_ps: int
@@ -34,7 +34,7 @@ class RouteSoftware:
 
 
 class ClusterRoutes(Protocol):
-    """What is asked of a cluster; devices and links are numbers. See :class:`trine.cluster.Cluster`."""
+    """Interface of a cluster; devices and links are numbers. See :class:`trine.cluster.Cluster`."""
 
     @property
     def link_bytes_per_s(self) -> Int64: ...
@@ -51,11 +51,11 @@ class ClusterRoutes(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Placement:
-    """devices: int64[ranks], the device of each. cluster: None for one rank on a device of its own.
+    """Devices of the ranks. devices: int64[ranks]. cluster: None for one rank on a lone device.
 
-    costs: chooses the algorithm of a group's collective, and says what software adds to its messages (None: the
-    algorithm asked for, and nothing). group_costs: the same for many groups at once. software: what is added to that
-    before each message by its route, of jobs that are a single collective.
+    costs: chooses the algorithm of a group's collective and the software time before its messages (None: the
+    requested algorithm, no software time). group_costs: the same for many groups at once. software: further time
+    before each message, by its route; only in jobs that are a single collective.
     """
 
     devices: Int64
@@ -87,22 +87,22 @@ class Placement:
         return "gpu0" if self.cluster is None else self.cluster.device_names[int(self.devices[rank])]
 
     def collective(self, kind: str, size_bytes: int, ranks: Sequence[int], algorithm: str | None) -> CollectiveAnswer:
-        """The algorithm to simulate, and ps of software before each message."""
+        """Return the algorithm to simulate, and ps of software before each message."""
         return (algorithm, 0) if self.costs is None else self.costs(kind, size_bytes, ranks, algorithm)
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """The links from one device to another."""
+        """Return the links from one device to another."""
         return () if self.cluster is None else self.cluster.route(source, target)
 
     def host_of(self, rank: int) -> int:
-        """The device of the host memory that serves a rank. Raises PlanError where there is none."""
+        """Return the device of the host memory that serves a rank. Raises PlanError if the rank has no host."""
         return int(self._hosts_of(np.array([rank], np.int64))[0])
 
     def routes(self, sources: Int64 | None, targets: Int64 | None) -> tuple[Int64, Int32]:
-        """CSR of the links from rank to rank: (ptr int64[m + 1], links int32).
+        """Return the links from rank to rank as CSR: (ptr int64[m + 1], links int32).
 
-        Without ``sources`` from the host memory of each target, without ``targets`` to that of each source. Raises
-        PlanError for a rank whose host is not known.
+        Without ``sources``, routes start at each target's host memory; without ``targets``, they end at each source's.
+        Raises PlanError for a rank whose host is unknown.
         """
         given = sources if sources is not None else targets
         assert given is not None

@@ -1,8 +1,8 @@
-"""Rank programs: what one rank does, with symbolic references to other ranks. Frozen data without logic.
+"""Rank programs: the steps of one rank, with symbolic references to other ranks. Frozen data without logic.
 
-All ranks that play the same role (the same pipeline stage, say) share one program. A reference to another rank is
-by its position on an axis of the rank grid (stage 3, all other coordinates mine), never by number: that is what folding
-needs, because a program is then the same object for every rank that behaves alike.
+All ranks with the same role (such as the same pipeline stage) share one program. A program refers to another rank by
+its position on an axis of the rank grid (stage 3, all other coordinates unchanged), never by number. Folding relies on
+this: ranks that behave alike share the same program object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COMPUTE_STREAM, LAUNCH_STREAM, HOST_STREAM = "compute", "cpu", "host"
 
 
 class Phase(IntEnum):
-    """What part of a training step a task belongs to; -1 in labels: none."""
+    """Part of a training step that a task belongs to; -1 in labels: none."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -27,7 +27,7 @@ class Phase(IntEnum):
 
 
 class Label(NamedTuple):
-    """What a step is for; -1 where it does not apply. ``operator`` and ``layer`` index the job's name tables."""
+    """Purpose of a step; -1 for fields that do not apply. ``operator`` and ``layer`` index the job's name tables."""
 
     phase: int = -1
     operator: int = -1
@@ -38,7 +38,7 @@ class Label(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Another rank on an axis of the grid: ``position`` is its coordinate there, all others are one's own.
+    """Another rank on an axis of the grid: ``position`` is its coordinate there; all other coordinates are equal.
 
     An axis may join several of the grid, fastest first: ``"cp+dp"``, see :class:`trine.graph.grid.RankGrid`.
     """
@@ -49,7 +49,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Occupy an in-order stream of this rank for a time."""
+    """Work that occupies an in-order stream of this rank for a time."""
 
     stream: str
     duration_ps: int
@@ -59,9 +59,9 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send bytes to a peer, whose program has the :class:`Recv` with the same ``tag``.
+    """A message to a peer, whose program has the :class:`Recv` with the same ``tag``.
 
-    ``pressure_ppm``: millionths of its speed that the compute stream loses while the message is on its way.
+    ``pressure_ppm``: slowdown of the compute stream while the message is on its way, in millionths of its speed.
     """
 
     peer: Peer
@@ -74,7 +74,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Wait for what a peer sends under ``tag``."""
+    """A wait for the message that a peer sends under ``tag``."""
 
     peer: Peer
     tag: tuple[int | str, ...]
@@ -84,7 +84,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """Copy bytes from the memory of this rank's host to the rank, or ``to_host``."""
+    """A copy from the memory of this rank's host to the rank, or the other way with ``to_host``."""
 
     size_bytes: int
     after: tuple[int, ...]
@@ -94,14 +94,14 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Take part in a collective of the group along ``axis``; all members name it by the same ``key``.
+    """A rank's part in a collective of the group along ``axis``; all members use the same ``key``.
 
     ``axis`` may join several axes of the grid, fastest first (``"cp+dp"``). ``size_bytes`` is the payload as nccl-tests
     counts it, ``root`` the position of the root in the group (or -1), ``algorithm`` the name of the schedule to use
     (None: the default of the kind).
-    Collectives of one ``queue`` run in the order of the program, one after the other; an empty queue is that of the
-    axis. (Libraries run those of one communicator and stream in order.)
-    ``pressure_ppm``: millionths of its speed that the compute stream loses from the entry to the end of the collective.
+    Collectives of one ``queue`` run one after the other in program order, as libraries do for one communicator and
+    stream; an empty queue means the queue of the axis.
+    ``pressure_ppm``: slowdown of the compute stream from the entry to the end, in millionths of its speed.
     """
 
     kind: str
@@ -120,10 +120,10 @@ Step = Compute | Send | Recv | HostCopy | Collective
 
 
 class MemoryChange(NamedTuple):
-    """``delta_bytes`` of memory category ``category`` when step ``step`` starts (or, ``at_end``, ends).
+    """A change of ``delta_bytes`` in memory category ``category`` when ``step`` starts (with ``at_end``: ends).
 
-    ``block``: the same number where a block is taken and given back; -1 for bytes that are no block of their own.
-    ``user``: of a block that is given back, the collective that was recorded to use it; -1 for none.
+    ``block``: the same number for the allocation and the free of a block; -1 for bytes outside blocks.
+    ``user``: for a freed block, the collective recorded as its user; -1 for none.
     """
 
     step: int
@@ -135,8 +135,8 @@ class MemoryChange(NamedTuple):
 
 
 class LaunchClock(NamedTuple):
-    """When the launching thread comes to a step: ``more_ps`` after the end of step ``launch``, and not before the end
-    of step ``behind``, which its queue of launches waits for; -1 for no such step."""
+    """Time at which the launching thread reaches a step: ``more_ps`` after the end of step ``launch``, but not before
+    the end of step ``behind``, which limits its launch queue; -1 for no step."""
 
     launch: int
     more_ps: int
@@ -147,8 +147,8 @@ class LaunchClock(NamedTuple):
 class RankProgram:
     """Steps in program order; ``after`` of a step names earlier steps by index.
 
-    ``resident_bytes`` are held throughout, one number a memory category (:data:`trine.graph.memory.MEMORY_CATEGORIES`).
-    ``clocks``: of each step, where blocks that collectives use are held for them; else empty.
+    ``resident_bytes``: allocated throughout, one number per category (:data:`trine.graph.memory.MEMORY_CATEGORIES`).
+    ``clocks``: one per step if blocks are kept while collectives use them; else empty.
     """
 
     name: str
@@ -160,7 +160,7 @@ class RankProgram:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """All that runs: distinct programs, and which of them each rank runs (``program_of[rank]``).
+    """Distinct programs, and the index of each rank's program (``program_of[rank]``).
 
     ``axes`` are the axes of the rank grid with their sizes, fastest first: rank = sum of coordinate x stride.
     ``program_of`` may be any sequence of numbers, such as an array.

@@ -1,6 +1,6 @@
-"""What one GPU computes in one step: operators on tensors, in the order in which they ran.
+"""The computation of one GPU in one step: operators on tensors, in execution order.
 
-Frozen data without logic. Readers in :mod:`trine.workload` make it, :mod:`trine.parallel` spreads it over ranks.
+Frozen data without logic. Readers in :mod:`trine.workload` create it, :mod:`trine.parallel` spreads it over ranks.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from trine.units import format_time
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
-#: ``Workload.format`` of a workload that was written from a model's shapes: its times are predictions.
+#: ``Workload.format`` of a workload synthesised from a model's shapes: its times are predictions.
 SYNTHESISED = "synthesised"
 
-#: Entry of ``Workload.missing`` of a profile in which no kernel ran on a GPU.
+#: Entry of ``Workload.missing`` for a profile without GPU kernels.
 GPU_KERNELS = "GPU kernels"
-#: Key of ``Workload.metadata``: picoseconds of the traced step, profiler on.
+#: Key of ``Workload.metadata``: picoseconds of the traced step, with the profiler on.
 TRACED_STEP = "traced_step_ps"
 
-#: Key of ``Workload.metadata`` that names the machine of a trace without GPU kernels, where it is no CPU.
+#: Key of ``Workload.metadata``: the machine of a trace without GPU kernels, unless it is a CPU.
 RECORDED_ON = "recorded_on"
 
-#: Roles of tensors. ``input`` (data and targets that the step is given), ``weight`` (trained), ``buffer`` (kept, not
-#: trained: running mean), ``table`` (embedding rows that this rank alone holds: no collective is of them), ``gradient``
-#: (of a weight), ``optimizer_state``, ``activation`` (made on the way).
+#: Roles of tensors: ``input`` (data and targets of the step), ``weight`` (trained), ``buffer`` (persistent but not
+#: trained: running mean), ``table`` (embedding rows of this rank alone, which take part in no collective),
+#: ``gradient`` (of a weight), ``optimizer_state``, ``activation`` (intermediate result).
 ROLES = ("input", "weight", "buffer", "gradient", "optimizer_state", "activation", "table")
 
 
@@ -38,7 +38,7 @@ class Tensor(OneLine):
     """One tensor as an operator sees it.
 
     ``batch_dims`` are the dimensions whose size is proportional to the batch; empty for weights, weight gradients,
-    optimizer state, and statistics. Tensors with one ``storage`` share their memory.
+    optimizer state, and statistics. Tensors with the same ``storage`` share memory.
     """
 
     id: int
@@ -55,11 +55,11 @@ class Operator(OneLine):
     """One operator that ran on the GPU.
 
     ``gpu_time_ps`` is the recorded busy time of its kernels. ``launch_start_ps`` and ``launch_duration_ps`` are the CPU
-    side: when, from the start of the step, the launching thread began it and how long that kept the thread busy, on a
-    clock that stands still while the thread waits for the GPU; None where the trace has no CPU side. ``forward_id`` of
-    a backward operator is the operator whose gradient it computes. ``attributes`` holds what shapes do not say (stride,
-    padding, dilation, groups, transposed, num_heads, causal, ...). ``kernel_times_ps`` are the recorded times of its
-    kernels in order, where the trace has them.
+    side: the start of the launch in the launching thread, from the start of the step, and its duration, on a clock that
+    stops while the thread waits for the GPU; None if the trace has no CPU side. ``forward_id`` of a backward operator
+    is the operator whose gradient it computes. ``attributes`` holds facts missing from the shapes (stride, padding,
+    dilation, groups, transposed, num_heads, causal, ...). ``kernel_times_ps`` are the recorded times of its kernels in
+    order, if the trace has them.
     """
 
     id: int
@@ -78,10 +78,10 @@ class Operator(OneLine):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:
-    """A trained weight, and where its gradient comes from.
+    """A trained weight, and the source of its gradient.
 
-    ``gradient`` is the id of the gradient tensor where the trace has one. ``gradient_operator`` is the id of the last
-    backward operator that adds to the gradient (None in an inference step, or where the weight gets no gradient).
+    ``gradient`` is the id of the gradient tensor, if the trace has one. ``gradient_operator`` is the id of the last
+    backward operator that adds to the gradient (None in an inference step, or if the weight gets no gradient).
     """
 
     weight: int
@@ -92,10 +92,10 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedCollective(OneLine):
-    """All collectives of one operation that the trace of a distributed job holds; none of them is an operator.
+    """All collectives of one operation in the trace of a distributed job; they are not operators.
 
-    ``size_bytes`` is the sum of their messages, None if the trace does not tell. ``time_ps`` is the time of their
-    kernels, or of their calls where no kernel was recorded.
+    ``size_bytes`` is the sum of their message sizes, or None if the trace does not record it. ``time_ps`` is the time
+    of their kernels, or of their calls if no kernel was recorded.
     """
 
     operation: str
@@ -105,7 +105,7 @@ class RecordedCollective(OneLine):
 
 
 class Recipe(Protocol):
-    """How a synthesised workload was written: ``software``, its profile, which somebody chose (``is_said``) or not."""
+    """The recipe of a synthesised workload: ``software`` is its profile, ``is_said`` whether the user chose it."""
 
     @property
     def software(self) -> Any: ...
@@ -114,11 +114,11 @@ class Recipe(Protocol):
     def is_said(self) -> bool: ...
 
     def again(self, workload: Workload, software: Any) -> Workload:
-        """``workload`` with the operators of another profile; as it is where it was changed since it was written."""
+        """Write ``workload`` for another profile; return it unchanged if it was modified since it was written."""
         ...
 
     def on(self, workload: Workload, gpu: str) -> Workload | None:
-        """Return ``workload`` with its times on another GPU; None if it was changed since it was written."""
+        """Return ``workload`` with its times on another GPU; None if it was modified since it was written."""
         ...
 
 
@@ -126,10 +126,10 @@ class Recipe(Protocol):
 class Workload(OneLine):
     """One step of a job on one GPU, as recorded.
 
-    ``operators`` are in the order of execution on the GPU; ``parameters`` in the order of the model's registration.
-    ``assumptions`` says in sentences what the trace does not hold and what was put in its place; ``missing`` names it.
-    ``unprofiled_step_ps`` is the step time measured without the profiler, where the trace has it. ``recipe``: of one
-    that was synthesised here, how. ``collectives`` are those of the recorded job, which a layout replaces by its own.
+    ``operators`` are in execution order on the GPU; ``parameters`` in the model's registration order. ``assumptions``
+    are sentences about gaps in the trace and the values that fill them; ``missing`` names the gaps.
+    ``unprofiled_step_ps`` is the step time measured without the profiler, if the trace has it. ``recipe``: how a
+    workload was synthesised. ``collectives`` are those the recorded job ran; a layout replaces them by new ones.
     """
 
     name: str
@@ -176,12 +176,12 @@ class Workload(OneLine):
 
     @property
     def has_gpu_times(self) -> bool:
-        """Whether operator times are those of a GPU; a step on a CPU, or on meta tensors, has the CPU's."""
+        """Whether operator times come from a GPU; a step on a CPU, or on meta tensors, has CPU times."""
         return GPU_KERNELS not in self.missing
 
     @property
     def recorded_on(self) -> str:
-        """The machine whose times the operators have, in words."""
+        """The machine of the operator times, in words."""
         if self.has_gpu_times:
             return self.gpu or "a GPU that the trace does not name"
         return self.metadata.get(RECORDED_ON, "a CPU")

@@ -1,9 +1,9 @@
-"""The axes of a plan's rank grid, and the groups of ranks that its forms of parallelism talk in.
+"""The axes of a plan's rank grid, and the communication groups of its forms of parallelism.
 
-The ranks of a pipeline stage are numbered twice. Dense weights: tp, cp and the replicas (``shard``: of hybrid sharding,
-then ``dp``). Weights of experts: etp, ep and the replicas of an expert, over the same ranks (Megatron-core's parallel
-folding: core/parallel_state.py, expert_decoder_rank_generator; torchtitan: distributed/parallel_dims.py). The grid has
-one axis for each part that both numberings have in common, so that each group lies along whole axes.
+The ranks of a pipeline stage have two numberings. Dense weights: tp, cp and the replicas (``shard``: of hybrid
+sharding, then ``dp``). Expert weights: etp, ep and the replicas of an expert, over the same ranks (Megatron-core's
+parallel folding: core/parallel_state.py, expert_decoder_rank_generator; torchtitan: distributed/parallel_dims.py). The
+grid has one axis for each part common to both numberings, so each group lies along whole axes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from trine.errors import PlanError, nearest
 
-#: The order of axes of Megatron-Core, fastest first.
+#: Megatron-Core's order of axes, fastest first.
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 _NAMES = tuple(DEFAULT_ORDER.split("-"))
-#: Replicas of the experts' weights, as a form of parallelism of an axis.
+#: Replicas of expert weights, as the form of parallelism of an axis.
 EXPERT_REPLICAS = "edp"
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of the grid. dense, expert: the form of parallelism that its ranks differ in, of dense weights and of
-    experts' weights (tp, cp, shard, dp, pp; etp, ep, edp, pp)."""
+    """An axis of the grid. dense, expert: the form of parallelism along it, for dense weights and for expert weights
+    (tp, cp, shard, dp, pp; etp, ep, edp, pp)."""
 
     name: str
     size: int
@@ -32,9 +32,9 @@ class Axis:
 
 
 def grid_axes(order: str, degrees: Mapping[str, int], shard_degree: int | None) -> tuple[Axis, ...]:
-    """Axes of the rank grid, fastest first; only tp, dp and pp are there with a single rank.
+    """Return the axes of the rank grid, fastest first; without axes of size 1, except tp, dp and pp.
 
-    degrees: of tp, cp, ep, etp, pp, and in dp all replicas. shard_degree: ranks that share one copy in hybrid sharding.
+    degrees: of tp, cp, ep, etp, pp; dp counts all replicas. shard_degree: ranks that share one copy in hybrid sharding.
     Raises PlanError if no grid has both numberings.
     """
     names = order.split("-")
@@ -69,7 +69,7 @@ def _folded(degrees: Mapping[str, int], shard_degree: int | None) -> list[Axis] 
             if expert[0][1] == 1 and len(expert) > 1:
                 del expert[0]
         if form == "dp" and shard > 1 and any(role != EXPERT_REPLICAS for role, _ in parts):
-            return None  # the ranks that share one copy have all experts
+            return None  # the ranks that share one copy must have all experts
         found += [Axis(_name(form, role, len(parts)), part, form, role) for role, part in parts]
         if (form == "tp" and not parts) or (form == "dp" and not any(axis.name == form for axis in found)):
             found.append(Axis(form, 1, form, EXPERT_REPLICAS))
@@ -77,14 +77,14 @@ def _folded(degrees: Mapping[str, int], shard_degree: int | None) -> list[Axis] 
 
 
 def _name(form: str, role: str, num_parts: int) -> str:
-    """The name of a part: of replicas that experts are spread over, the experts'; ``tp.ep`` of a divided tp group."""
+    """Return a part's name: ``dp``, ``shard``, the experts' form for replicas they are spread over, or ``tp.ep``."""
     if form in ("dp", "shard"):
         return form if role == EXPERT_REPLICAS else role
     return form if num_parts == 1 else f"{form}.{role}"
 
 
 def _replicas_divided(names: Sequence[str], degrees: Mapping[str, int], shard_degree: int | None) -> tuple[Axis, ...]:
-    """Experts over a part of the data-parallel replicas alone, at the place that the order says."""
+    """Return axes with experts over a part of the data-parallel replicas only, placed by the order."""
     if degrees["dp"] % degrees["ep"] or degrees["etp"] != degrees["tp"]:
         raise PlanError(
             f"tp {degrees['tp']} x cp {degrees['cp']} x dp {degrees['dp']} and etp {degrees['etp']} x ep "
@@ -104,12 +104,12 @@ def _replicas_divided(names: Sequence[str], degrees: Mapping[str, int], shard_de
 
 
 class AxisGroups:
-    """Names of the groups of a plan, as axes of its grid joined by ``+`` (fastest first); ``""`` for one rank alone.
+    """Names of a plan's groups, as axes of its grid joined by ``+`` (fastest first); ``""`` for a single rank.
 
-    tensor, expert_tensor: ranks that divide dense operators, and operators of experts. data: replicas of the weights
-    that are not an expert's, so of all that reduce one gradient. replicas: those of them with a batch of their own.
-    expert: those of an expert's weights. shard, expert_shard: over which parameters, gradients or optimizer state are
-    spread, and copies: the ranks that hold the same part (hybrid sharding).
+    tensor, expert_tensor: ranks that divide dense operators and expert operators. data: replicas of dense weights, so
+    all ranks that reduce one gradient. replicas: the subset with separate batches. expert: replicas of expert weights.
+    shard, expert_shard: ranks that shard parameters, gradients or optimizer state; copies: ranks with the same part
+    (hybrid sharding).
     """
 
     def __init__(self, axes: Sequence[Axis], is_hybrid: bool) -> None:
@@ -131,7 +131,7 @@ class AxisGroups:
         return "+".join(axis.name for axis in self._axes if is_wanted(axis) and axis.size > 1)
 
     def size(self, group: str) -> int:
-        """Ranks of a group of that name."""
+        """Return the number of ranks in a group."""
         total, sizes = 1, {axis.name: axis.size for axis in self._axes}
         for name in group.split("+") if group else ():
             total *= sizes[name]

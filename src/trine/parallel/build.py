@@ -1,4 +1,4 @@
-"""From a workload and a plan to rank programs: one program for each pipeline stage, shared by all its ranks."""
+"""Conversion of a workload and a plan to rank programs: one program per pipeline stage, shared by all its ranks."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from trine.software.profile import Software
 
 
-#: Operators that one rank may run; a program of this size takes some ten seconds to write.
+#: Maximum operators per rank; a program of this size takes about ten seconds to write.
 MAX_STEPS = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildReport:
-    """What the build decided: the resolved plan in numbers, time by evidence, and what a user should know.
+    """The decisions of the build: the resolved plan in numbers, time by evidence, and warnings for the user.
 
     batch, micro_batches: of one replica, the largest; replica_batches: of each if they differ.
-    cut_rule: where the pipeline's cuts lie, in words; empty without a pipeline.
-    one_operation_bytes: that all stages broadcast as one operation of their replicas in one step: of ``buffers``, of
-    the ``parameters`` that ZeRO updated.
+    cut_rule: the placement of the pipeline's cuts, in words; empty without a pipeline.
+    one_operation_bytes: bytes per step that all stages broadcast with ONE_OPERATION: ``buffers``, or ``parameters``
+    updated by ZeRO.
     """
 
     batch: int
@@ -61,7 +61,7 @@ class BuildReport:
     one_operation_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def samples(self, replicas: int) -> int:
-        """Samples of all ``replicas`` in one step."""
+        """Return the samples of all ``replicas`` in one step."""
         return sum(self.replica_batches) or self.batch * replicas
 
 
@@ -71,14 +71,14 @@ def build_job(
 ) -> tuple[Job, BuildReport]:  # fmt: skip
     """Build the rank programs of ``workload`` under ``plan``.
 
-    software: the profile whose memory it is. has_host: whether ranks have host memory; host_bytes_per_s: its bandwidth
-    for each rank, which offload of the optimizer needs. mixed: the GPU models under the ranks if there are several;
-    ``compute`` is then the first of its models.
+    software: the profile that determines memory. has_host: whether ranks have host memory; host_bytes_per_s: its
+    bandwidth per rank, for offload of the optimizer. mixed: the GPU models of the ranks if there are several;
+    ``compute`` is then for the first of its models.
 
-    Raises PlanError when the layout, the batch or the cuts cannot run.
+    Raises PlanError for a layout, batch or cuts that cannot run.
     """
     for kind, algorithm in plan.algorithm:
-        if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: flows of the library, no schedule
+        if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
             known_name(kind, algorithm)
     plan = plan.filled()
     context = JobContext(workload, plan, compute, launch, software, mixed)
@@ -124,7 +124,7 @@ def build_job(
 
 
 def _one_operation_bytes(job: Job) -> Mapping[str, int]:
-    """Bytes that are broadcast so in the first step, by what they are; stages that share a key broadcast together."""
+    """Return the first step's ONE_OPERATION broadcast bytes by kind; stages with the same key broadcast together."""
     steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
     found = [step for step in steps if step.algorithm == ONE_OPERATION]
     first = min((step.label.step for step in found), default=0)
@@ -138,7 +138,7 @@ def _one_operation_bytes(job: Job) -> Mapping[str, int]:
 def _programs(
     context: JobContext, has_host: bool
 ) -> tuple[tuple[RankProgram, ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Distinct programs, which of them each rank runs, and the bytes of each stage's buckets."""
+    """Return the distinct programs, the program of each rank, and the bytes of each stage's buckets."""
     plan = context.plan
     if plan.data == "dp" and plan.dp > 1:
         return *_data_parallel(context, has_host), ()
@@ -151,7 +151,7 @@ def _programs(
 
 
 def _data_parallel(context: JobContext, has_host: bool) -> tuple[tuple[RankProgram, ...], tuple[int, ...]]:
-    """Programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
+    """Return the programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
     plan, mixed = context.plan, context.mixed
     gpus = [0] * plan.dp if mixed is None else mixed.of_rank.tolist()
     others = sorted(set(gpus[1:]))
@@ -161,7 +161,7 @@ def _data_parallel(context: JobContext, has_host: bool) -> tuple[tuple[RankProgr
 
 
 class _Kind(NamedTuple):
-    """Ranks of one program: their stage, position on the ep axis if that matters, GPU model, and batch (0: all)."""
+    """Ranks of one program: their stage, position on the ep axis if it matters, GPU model, and batch (0: all)."""
 
     stage: int
     position: int
@@ -170,7 +170,7 @@ class _Kind(NamedTuple):
 
 
 def _kinds(context: JobContext) -> tuple[list[_Kind], tuple[int, ...]]:
-    """The kinds of ranks of a job, sorted, and the number of each rank's."""
+    """Return the kinds of ranks of a job, sorted, and the kind of each rank."""
     plan, mixed = context.plan, context.mixed
     grid = RankGrid(plan.axes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
@@ -189,7 +189,7 @@ def _kinds(context: JobContext) -> tuple[list[_Kind], tuple[int, ...]]:
 
 
 def _context_of(context: JobContext, kind: _Kind) -> JobContext:
-    """The context of the ranks of one kind."""
+    """Return the context of the ranks of one kind."""
     found = context.on_gpu(kind.gpu)
     words = [] if context.mixed is None else [context.mixed.names[kind.gpu]]
     if kind.batch:
@@ -199,7 +199,7 @@ def _context_of(context: JobContext, kind: _Kind) -> JobContext:
 
 
 def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
-    """Raise PlanError for algorithms of collectives that the job never runs."""
+    """Raise PlanError if the plan sets an algorithm for a collective that the job never runs."""
     if not plan.algorithm:
         return
     steps = [step for program in job.programs for step in program.steps]
@@ -243,12 +243,12 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
     return tuple(found)
 
 
-#: Cuts that are named one by one; of more, the number.
+#: Maximum cuts named one by one; the rest are counted.
 MAX_NAMED = 3
 
 
 def cut_rule(context: JobContext) -> str:
-    """Where cuts lie, in words; empty without a pipeline."""
+    """Return the placement of the cuts, in words; empty without a pipeline."""
     plan, forward = context.plan, [op for op in context.workload.operators if op.phase == FORWARD]
     if plan.pp == 1:
         return ""
@@ -260,7 +260,7 @@ def cut_rule(context: JobContext) -> str:
 
 
 def wide_crossings(context: JobContext) -> tuple[str, ...]:
-    """A sentence for each cut that an activation crosses which is larger than what its layer puts out."""
+    """Return a sentence for each cut crossed by an activation larger than its layer's output."""
     limit = _layer_outputs(context)
     tensors = context.workload.tensors
     widest: dict[int, Crossing] = {}  # target -> crossing
@@ -284,9 +284,9 @@ def wide_crossings(context: JobContext) -> tuple[str, ...]:
 
 
 def _layer_outputs(context: JobContext) -> Mapping[int, int]:
-    """Forward operator id -> the bytes of the largest activation that leaves its layer; empty without layers.
+    """Return for each forward operator id the bytes of the largest activation leaving its layer; {} without layers.
 
-    What the last layer puts out is the output of its last operator (the loss).
+    The output of the last layer is the output of its last operator (the loss).
     """
     tensors, forward = context.workload.tensors, [op for op in context.workload.operators if op.phase == FORWARD]
     if not has_layers(forward):

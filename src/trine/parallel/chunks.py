@@ -1,4 +1,4 @@
-"""The passes of one chunk of the model: which operators each kind of pass runs, and what crosses its borders where."""
+"""The passes of one chunk of the model: the operators of each kind of pass, and the tensors that cross its borders."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing, Stage
 class OperatorRun(NamedTuple):
     """One run of an operator within a pass.
 
-    part: which of its gradients a backward operator computes in this run, where it can be run in halves; else BOTH.
-    rerun: a forward operator runs again. adds: it adds to gradients of weights, as far as the operator does at all.
+    part: the gradients that a backward operator computes in this run, if it can run in halves; else BOTH.
+    rerun: a recomputed forward operator. adds: this run adds to weight gradients, if the operator has any.
     """
 
     op: Operator
@@ -24,20 +24,20 @@ class OperatorRun(NamedTuple):
 
     @property
     def key(self) -> tuple[int, str, bool]:
-        """What tells it from other runs of one micro-batch."""
+        """Identifies this run within one micro-batch."""
         return self.op.id, self.part, self.rerun
 
 
 class Place(NamedTuple):
-    """Where in its program a stage is: pass kind (a PHASE of model/program.py), micro-batch (-1: none) and step.
+    """Position in a stage's program: phase (:class:`trine.graph.program.Phase`), micro-batch (-1: none) and step.
 
-    ``is_last``: the gradients of the weights of this pass (of this operator, where the hook is given one) are complete
-    with it, so that they can be reduced. With ``Plan.sync = "each"`` that is so once a micro-batch, else once a step.
-    ``chunk``: which of the model's consecutive parts the pass runs; several may sit on one stage.
-    ``part``: in a backward phase that the schedule splits, ``"input"`` (gradients of activations) or ``"weight"``.
-    An operator that computes both is run twice, once in each part.
-    ``rerun``: a forward operator runs again within a backward pass (recomputation); everything that it needs of other
-    ranks is sent again.
+    ``is_last``: this pass (or this operator, in an operator hook) completes its weights' gradients, so they can be
+    reduced. With ``Plan.sync = "each"`` this happens once per micro-batch, else once per step.
+    ``chunk``: the part of the model that the pass runs; a stage may hold several.
+    ``part``: in a split backward phase, ``"input"`` (activation gradients) or ``"weight"``. An operator that computes
+    both runs twice, once in each part.
+    ``rerun``: a forward operator runs again in a backward pass (recomputation); all data that it needs from other ranks
+    is sent again.
     """
 
     phase: int
@@ -50,12 +50,12 @@ class Place(NamedTuple):
 
     @property
     def key(self) -> tuple[int | str, ...]:
-        """What tells the collectives of one operator at different places apart: for the ``key`` of a collective."""
+        """Distinguishes the collectives of one operator at different places: part of a collective's ``key``."""
         return (self.microbatch, self.step, *([self.part] if self.part else []), *(["rerun"] if self.rerun else []))
 
 
 class ChunkPass(NamedTuple):
-    """The runs of one kind of pass, and by position what arrives from other chunks before a run, or leaves after it."""
+    """The runs of one kind of pass, and by position the arrivals from other chunks before a run and sends after it."""
 
     runs: tuple[OperatorRun, ...]
     arriving: Mapping[int, tuple[Crossing, ...]]
@@ -65,8 +65,8 @@ class ChunkPass(NamedTuple):
 class Chunk:
     """Consecutive operators of the model: ``forward`` and ``backward``, and its passes by kind.
 
-    ``segments``: the forward operators that are run again, each segment right before the first backward operator of
-    one of its members; without those ``left_out`` (their ids).
+    ``segments``: the recomputed forward operators, each segment right before the first backward operator of one of its
+    members; ``left_out``: ids of members that do not run again.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Chunk:
         return ChunkPass(tuple(OperatorRun(op) for op in self.forward), _grouped(arriving), _grouped(leaving))
 
     def _backward_runs(self, part: str, begun: set[int]) -> tuple[OperatorRun, ...]:
-        """The runs of a backward pass, or of one part of it; ``begun`` are the segments that ran again before."""
+        """Return the runs of a backward pass, or of one part of it; ``begun``: segments already recomputed."""
         runs: list[OperatorRun] = []
         for op in self.backward:
             own = self._parts.get(op.id, INPUT_PART)
@@ -112,9 +112,9 @@ class Chunk:
         return tuple(runs)
 
     def _backward_pass(self, stages: Stages, runs: tuple[OperatorRun, ...]) -> ChunkPass:
-        """A gradient arrives before its producer needs it and leaves after its last reader made it.
+        """Return a backward pass. A gradient arrives before its first use and leaves after its last reader computes it.
 
-        In the input part of a pass, that is the last operator there that computes a gradient of the same reader.
+        In the input part of a pass, this is the last operator there that computes a gradient of the same reader.
         """
         last = len(runs) - 1
         reader_of = {op.id: op.forward_id for op in self.backward}
@@ -132,7 +132,7 @@ class Chunk:
 
 
 def _needed(runs: Sequence[OperatorRun], crossing: Crossing) -> int:
-    """The first run that needs the gradient of what ``crossing`` brought: also what is run again only for its sake."""
+    """Return the first run that needs the gradient of the crossing tensor, or a recomputation just before it."""
     if crossing.gradient_before < 0:
         return 0
     found = next((i for i, run in enumerate(runs) if run.op.forward_id == crossing.producer), 0)
@@ -142,7 +142,7 @@ def _needed(runs: Sequence[OperatorRun], crossing: Crossing) -> int:
 
 
 def operators_by_chunk(workload: Workload, stages: Stages) -> list[tuple[list[Operator], list[Operator]]]:
-    """Forward and backward operators of each chunk, in order."""
+    """Return the forward and backward operators of each chunk, in order."""
     found: list[tuple[list[Operator], list[Operator]]] = [([], []) for _ in range(stages.num_stages)]
     for op in workload.operators:
         if op.phase in (FORWARD, BACKWARD):

@@ -1,13 +1,13 @@
-"""Context parallelism: each rank has a part of every sample's tokens, and attention has to see the others.
+"""Context parallelism: each rank holds a part of every sample's tokens, and attention needs all of them.
 
-ring: keys and values go round the ranks in cp - 1 steps, beside the attention of the blocks that are there (Liu et al.,
-Ring Attention with Blockwise Transformers, 2023). Each rank has two parts of the sequence, one from each end, so that
-with a causal mask all blocks have the same number of products. Backward, keys and values go round again, one step ahead
-of their gradients, and begin where the forward pass left them: cp - 1 steps of each.
-all-gather: keys and values are gathered before attention, forward and backward, and their gradients scattered (Llama
-Team, The Llama 3 Herd of Models, 2024, section 3.3.2).
-ulysses: an all-to-all before attention gives each rank all tokens of a part of the heads, and one behind it gives them
-back (Jacobs et al., DeepSpeed Ulysses, 2023).
+ring: keys and values circulate in cp - 1 steps, overlapped with the attention of the blocks already present (Liu et
+al., Ring Attention with Blockwise Transformers, 2023). Each rank has two parts of the sequence, one from each end, so
+all blocks have equal work under a causal mask. In the backward pass, keys and values circulate again, one step ahead of
+their gradients, from their positions at the end of the forward pass: cp - 1 steps of each.
+all-gather: keys and values are gathered before attention, forward and backward, and their gradients are
+reduce-scattered (Llama Team, The Llama 3 Herd of Models, 2024, section 3.3.2).
+ulysses: an all-to-all before attention gives each rank all tokens of a part of the heads, and another one after it
+restores the layout (Jacobs et al., DeepSpeed Ulysses, 2023).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trine.parallel.token_partition import is_attention
 
 
 class ContextAttention(Extension):
-    """What attention sends on the ``cp`` axis."""
+    """The communication of attention on the ``cp`` axis."""
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
@@ -54,14 +54,14 @@ class ContextAttention(Extension):
     # -- sizes -------------------------------------------------------------------------------------------------------
 
     def _bytes(self, op: Operator, tensors: Iterable[int], batch: int) -> int:
-        """Bytes of these tensors of an attention on one rank: its part of the tokens and heads."""
+        """Return the bytes of an attention's tensors on one rank: its part of the tokens and heads."""
         return sum(self.context.head_bytes(op, t, batch) for t in tensors)
 
     def _forward(self, op: Operator) -> Operator:
         return self.context.operators[op.forward_id] if op.phase == BACKWARD and op.forward_id is not None else op
 
     def _keys(self, op: Operator, batch: int) -> int:
-        """Bytes of keys and values."""
+        """Return the bytes of keys and values."""
         return self._bytes(op, self._forward(op).inputs[1:3], batch)
 
     def _collective(self, kind: str, size: int, op: Operator, place: Place, number: int, after: tuple[int, ...]) -> int:
@@ -99,7 +99,7 @@ class ContextAttention(Extension):
         self.writer.wait(self._collective("all_to_all", self._bytes(op, tensors, batch), op, place, 1, (done,)))
 
     def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
-        """Ring attention: block by block, while the next block is on its way."""
+        """Write ring attention block by block, each overlapped with the transfer of the next block."""
         if self._style != "ring" or not is_attention(run.op):
             return None
         op, size, backward = run.op, self._keys(run.op, batch), run.op.phase == BACKWARD
@@ -115,7 +115,7 @@ class ContextAttention(Extension):
                 self.writer.wait(arrived)
             done = self.writer.operator(op, block_ps, label, is_first=i == 0)
         if backward:
-            self.writer.wait(step)  # the gradients of one's own keys and values have come home
-        # A block that is worked on, and one on its way; backward their gradients too.
+            self.writer.wait(step)  # the gradients of this rank's keys and values have returned
+        # One block in use and one in transfer; in the backward pass their gradients too.
         self.program.memory.temporary(size * (4 if backward else 2), first, done)
         return done

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: gradients are reduced bucket by bucket, beside the backward pass."""
+"""DistributedDataParallel: gradients are reduced bucket by bucket, overlapped with the backward pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.plan import Plan
 from trine.parallel.stages import OwnedWeight
 
-#: Begins the key of a broadcast of buffers.
+#: Prefix of the key of a buffer broadcast.
 BUFFERS = "buffers"
 
 
@@ -31,7 +31,7 @@ class Gradient:
 class Bucket:
     """Weights whose gradients are reduced together; it is ready after operator ``ready_after``.
 
-    ``is_expert``: they are an expert's, which fewer ranks share.
+    ``is_expert``: the weights belong to an expert, which fewer ranks share.
     """
 
     weights: tuple[int, ...]
@@ -43,12 +43,12 @@ class Bucket:
 def fill_buckets(
     gradients: Sequence[Gradient], first_cap: int, cap: int, is_expert: bool = False
 ) -> tuple[Bucket, ...]:
-    """Put gradients, in the order in which they become ready, into buckets of one dtype each.
+    """Put gradients, sorted by when they become ready, into buckets of one dtype each.
 
-    A bucket closes when it has reached its cap in bytes: ``first_cap`` for the first of a dtype, ``cap`` for the
-    others. A gradient is never split. This is the steady state of PyTorch's DDP, which rebuilds its buckets in the
-    order of arrival after the first step (Li et al., PyTorch Distributed, VLDB 2020, section 4.2). Buckets are returned
-    in the order in which they become ready.
+    A bucket closes when it reaches its cap in bytes: ``first_cap`` for the first of a dtype, ``cap`` for the others. A
+    gradient is never split. This is the steady state of PyTorch's DDP, which rebuilds its buckets in arrival order
+    after the first step (Li et al., PyTorch Distributed, VLDB 2020, section 4.2). The result is sorted by when buckets
+    become ready.
     """
     order = {gradient.weight: i for i, gradient in enumerate(gradients)}
     closed: list[tuple[int, Bucket]] = []
@@ -82,18 +82,18 @@ class BucketReductions(Extension):
         self.groups = self.context.plan.groups
         self.buckets = self.make_buckets()
         self.reductions: list[int] = []
-        self.reduced: list[tuple[Bucket, int]] = []  # since it was last emptied (by who wants to know)
+        self.reduced: list[tuple[Bucket, int]] = []  # since the consumer (offload) last cleared it
         self._ready: dict[int, list[int]] = {}
         for number, bucket in enumerate(self.buckets):
             self._ready.setdefault(bucket.ready_after, []).append(number)
         self._late: list[tuple[int, Label, Place]] = []
 
     def make_buckets(self) -> tuple[Bucket, ...]:
-        """What is reduced together."""
+        """Return the buckets to reduce."""
         return buckets_of(self.program)
 
     def begin_step(self, step: int) -> None:
-        """As DDP does, broadcast buffers from the first replica before the forward pass."""
+        """Broadcast buffers from the first replica before the forward pass, as DDP does."""
         program, writer = self.program, self.writer
         size = self.context.buffer_bytes(program.forward)
         if size and self.context.workload.is_training and broadcasts_buffers(self.context.plan):
@@ -116,21 +116,21 @@ class BucketReductions(Extension):
                 self._late.append((number, label, place))
 
     def end_pass(self, place: Place) -> None:
-        """Without overlap, what is reduced for each micro-batch is so behind its backward pass."""
+        """Reduce a micro-batch's late buckets after its backward pass, if each micro-batch is reduced by itself."""
         if self.context.plan.reduces_each:
             self._reduce_late([late for late in self._late if late[2].microbatch == place.microbatch])
 
     def complete(self) -> tuple[int, ...]:
-        """The steps after which a bucket is reduced: the latest operator; behind all passes also what was sent.
+        """Return the steps that a bucket's reduction waits for: the latest operator; after all passes also the sends.
 
-        Megatron-LM's finalize_model_grads comes after its pipeline's last send has been waited for.
+        Megatron-LM calls finalize_model_grads after the last send of its pipeline has ended.
         """
         plan = self.context.plan
         late = () if plan.dp_overlap or plan.reduces_each else self.writer.sent
         return (*self.writer.last_compute(), *late)
 
     def reduce(self, number: int, label: Label, place: Place) -> int:
-        """Reduce a bucket behind the latest operator; the last step of it."""
+        """Reduce a bucket after the latest operator, and return the last step of the reduction."""
         bucket = self.buckets[number]
         axis = self.groups.expert if bucket.is_expert else self.groups.data
         key, after = ("bucket", self.program.stage, number, *self.context.replica_key(place)), self.complete()
@@ -153,18 +153,18 @@ class BucketReductions(Extension):
 
 
 def broadcasts_buffers(plan: Plan) -> bool:
-    """Whether replicas exchange their buffers before the forward pass."""
+    """Return whether replicas exchange their buffers before the forward pass."""
     return plan.sharding == "none" and plan.buffers != "none"
 
 
 def buckets_of(program: StageProgram, cap: int | None = None) -> tuple[Bucket, ...]:
-    """The buckets of a stage's gradients, in the order in which they fill up. cap: bytes, in place of the plan's."""
+    """Return the buckets of a stage's gradients, in the order they fill up. cap: bytes, instead of the plan's."""
     plan, groups, found = program.context.plan, program.context.plan.groups, list[Bucket]()
     first_cap, cap = (plan.first_bucket_bytes, plan.bucket_bytes) if cap is None else (cap, cap)
     gradients = ready_gradients(program, program.weights)
     experts = program.context.token_partition.expert_weights
     for is_expert in (False, True):
-        # Experts' gradients are reduced by fewer ranks, or by none, and have buckets of their own.
+        # Fewer ranks, or no ranks, reduce the experts' gradients, so these have separate buckets.
         own = [gradient for gradient in gradients if (gradient.weight in experts) == is_expert]
         if own and (groups.expert if is_expert else groups.data):
             found += fill_buckets(own, first_cap, cap, is_expert)
@@ -172,17 +172,17 @@ def buckets_of(program: StageProgram, cap: int | None = None) -> tuple[Bucket, .
 
 
 def in_order(program: StageProgram, buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
-    """Buckets in the order in which they are complete."""
+    """Return the buckets sorted by when they become ready."""
     order = {op.id: i for i, op in enumerate(program.backward)}
     return tuple(sorted(buckets, key=lambda bucket: order[bucket.ready_after]))
 
 
 def ready_gradients(program: StageProgram, weights: Iterable[OwnedWeight]) -> list[Gradient]:
-    """The gradients of ``weights`` in the order in which they are ready."""
+    """Return the gradients of ``weights``, sorted by when they become ready."""
     context = program.context
     order = {op.id: i for i, op in enumerate(program.backward)}
-    # Gradients of one operator are ready in the order in which the trace made them (their ids grow), as autograd
-    # accumulates a linear's bias before its weight; without ids, in the order of registration.
+    # Gradients of one operator become ready in the order the trace created them (by id), as autograd accumulates a
+    # linear's bias before its weight; without ids, in registration order.
     made = {p.weight: p.gradient for p in context.workload.parameters if p.gradient is not None}
     ready = sorted(
         (order[w.gradient_operator], made.get(w.weight, 0), i, w)

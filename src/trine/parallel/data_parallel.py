@@ -14,19 +14,19 @@ from trine.parallel.writer import ProgramWriter
 
 
 def build_data_parallel(context: JobContext, is_first: bool, has_host: bool) -> RankProgram:
-    """Write the program of the first GPU, or of another.
+    """Write the program of the first GPU, or of another one.
 
-    A step, as torch.nn.DataParallel does it, without overlap: the first GPU scatters the inputs, broadcasts the
-    weights, every GPU runs its share forward, the first gathers the outputs, computes the loss over all samples and
-    sends its gradient back, every GPU runs backward, the gradients are reduced to the first, which runs the optimizer.
-    Outputs are gathered and gradients scattered by point-to-point copies; weights and gradients travel in one
-    broadcast and one reduction. Each GPU has a launching thread of its own (PyTorch's share one interpreter lock).
+    A step runs without overlap, as in torch.nn.DataParallel. The first GPU scatters the inputs and broadcasts the
+    weights. Every GPU runs its share forward. The first GPU gathers the outputs, computes the loss over all samples and
+    scatters its gradient. Every GPU runs backward. The gradients are reduced to the first GPU; it runs the optimizer.
+    Outputs and their gradients move by point-to-point copies; weights and gradients move in one broadcast and one
+    reduction. Each GPU has its own launching thread (PyTorch's threads share one interpreter lock).
     """
     return _DataParallelProgram(context, is_first, has_host).build()
 
 
 def split_off_loss(workload: Workload) -> tuple[list[Operator], list[Operator]]:
-    """Forward operators of the model, and those of the loss: from the first loss after the last weight."""
+    """Return the model's and the loss's forward operators; the loss starts at the first one after the last weight."""
     forward = [op for op in workload.operators if op.phase == FORWARD]
     weights = [i for i, op in enumerate(forward) if any(workload.tensors[t].role == "weight" for t in op.inputs)]
     after = weights[-1] + 1 if weights else 0
@@ -53,7 +53,7 @@ class _DataParallelProgram:
         self.memory = StageMemory(context, 0, [runs], [0], self.writer)
 
     def build(self) -> RankProgram:
-        """Write all steps."""
+        """Write all steps and return the program."""
         context, replicas = self.context, self.context.plan.dp
         weights = sum(p.size_bytes for p in context.workload.parameters)
         for step in range(context.plan.steps):

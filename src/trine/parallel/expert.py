@@ -1,8 +1,8 @@
 """Expert parallelism: tokens go to the ranks of their experts and come back, forward and backward.
 
-Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens: an
-all-to-all of what every rank gets at least, and beside it, where ranks get unlike parts, a message of the rest to each.
-So little imbalance costs little; both share links, so it may end a little before an even exchange would.
+Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens. An
+all-to-all carries the smallest share of any rank; if shares differ, messages beside it carry each rank's remainder. So
+a little imbalance costs little. Both share links, so it may end a little before an even exchange would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DISPATCH, COMBINE = "dispatch", "combine"
 
 
 class ExpertExchange(Extension):
-    """Messages among the ranks that experts are spread over: behind dispatch and before combine, backward reversed."""
+    """Messages among the ranks of the experts: after dispatch and before combine, reversed in the backward pass."""
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
@@ -46,7 +46,7 @@ class ExpertExchange(Extension):
     def _exchange(
         self, op: Operator, tensor: int, there: bool, batch: int, place: Place, after: tuple[int, ...]
     ) -> None:
-        """Send the copies of tokens (``there``: to their experts, else back); the next operator waits for them."""
+        """Send the token copies (``there``: to their experts, else back); the next operator waits for them."""
         size = self._even.rank_bytes(tensor, batch)
         label = self.label(op, place)
         key = ("ep", op.id, *place.key)
@@ -58,7 +58,7 @@ class ExpertExchange(Extension):
     def _messages(
         self, size: int, there: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
     ) -> None:
-        """What goes to each rank (``there``; else comes from it) beyond the smallest of their shares."""
+        """Exchange the bytes to each rank (``there``; else from it) in excess of the smallest share."""
         own, least = self.program.expert_position, _part(size, min(self._load.shares))
         rest = [_part(size, share) - least for share in self._load.shares]
         others = [p for p in range(self.context.plan.ep) if p != own]

@@ -1,7 +1,7 @@
-"""What a form of parallelism adds to the program of a stage: the interface between the stage and its communication.
+"""The interface between a stage and the communication that each form of parallelism adds to its program.
 
-A stage runs operators, pass by pass. Everything else in its program (collectives of tensor parallelism, reductions of
-gradients, gathers of sharded weights, ...) is written by extensions, which the stage calls at fixed points. An
+A stage runs operators, pass by pass. Everything else in its program (collectives of tensor parallelism, gradient
+reductions, gathers of sharded weights, ...) is written by extensions, which the stage calls at fixed points. An
 extension appends steps through ``program.writer`` and makes the next operator wait with ``writer.wait``.
 """
 
@@ -22,14 +22,14 @@ from trine.parallel.writer import ProgramWriter
 
 
 class Completion(NamedTuple):
-    """Whether a pass is the last that adds to gradients: ``inputs`` of weights whose gradients are made in the input
-    part (norms), ``weights`` of all others."""
+    """Whether a pass is the last to add to gradients. inputs: for weights whose gradients the input part computes
+    (norms); weights: for all other weights."""
 
     inputs: bool
     weights: bool
 
     def of(self, run: OperatorRun, parts: Mapping[int, str]) -> bool:
-        """Whether the gradients that ``run`` adds to are complete after it."""
+        """Return whether the gradients that ``run`` adds to are complete after it."""
         if not run.adds or run.op.phase != BACKWARD:
             return False
         return self.inputs if parts.get(run.op.id) == INPUT_PART else self.weights
@@ -38,9 +38,9 @@ class Completion(NamedTuple):
 class RankActions:
     """The passes of pipeline rank ``rank``.
 
-    groups: passes in order, two together where they are joined. orders, order_of: the runs of one micro-batch, for each
-    way in which micro-batches pass, and the way of each. forward, backward, last_backward: see
-    :class:`trine.parallel.extension.StageProgram`.
+    groups: passes in order, joined passes together. orders: the operator runs of a micro-batch, for each distinct
+    sequence of its passes; order_of: the index into ``orders`` of each micro-batch. forward, backward, last_backward:
+    see :class:`trine.parallel.extension.StageProgram`.
     """
 
     def __init__(self, context: JobContext, rank: int) -> None:
@@ -69,7 +69,7 @@ class RankActions:
         self.orders, self.order_of = self._orders()
 
     def completes(self, one: PipelineAction) -> Completion:
-        """Of which gradients ``one`` is the last pass (of its micro-batch, where each is reduced)."""
+        """Return the gradients that ``one`` completes (for its micro-batch alone if each is reduced separately)."""
         has_inputs, has_weights = one.kind in (BACKWARD_PASS, INPUT_PASS), one.kind in (BACKWARD_PASS, WEIGHT_PASS)
         if self._each:
             return Completion(has_inputs, has_weights)
@@ -79,13 +79,13 @@ class RankActions:
         )
 
     def is_end_of_microbatch(self, one: PipelineAction) -> bool:
-        """Whether nothing of the micro-batch runs here after ``one``; inference keeps what it made for the step."""
+        """Return whether ``one`` is the micro-batch's last pass here; inference keeps its tensors for the step."""
         return self.context.pipeline.backward and self._end[one.microbatch] is one
 
     def peer(self, crossing: Crossing, place: Place) -> int:
-        """The rank at the other end of a message; -1 where none is sent.
+        """Return the rank at the other end of a message, or -1 if no message is sent.
 
-        That is so between two chunks of one rank, and where an earlier chunk of the rank was sent the tensor.
+        No message is sent between two chunks of one rank, or if an earlier chunk of the rank received the tensor.
         """
         rank_of, pipeline = self.context.schedule.rank_of, self.context.pipeline
         source = rank_of(crossing.source, place.microbatch, pipeline)
@@ -99,7 +99,7 @@ class RankActions:
         return target if source == self.rank else source
 
     def _by_readiness(self) -> list[Operator]:
-        """Backward operators in the order in which their last runs of a step end."""
+        """Return the backward operators, sorted by the end of their last run in a step."""
         parts = self.context.stages.parts
         ready: list[tuple[int, int, Operator]] = []
         for one in self.passes:
@@ -130,13 +130,13 @@ class RankActions:
 
 
 class StageProgram:
-    """The program of one rank of the pipeline while it is written: what its operators and its extensions share.
+    """The program of one pipeline rank during construction: the state that operators and extensions share.
 
-    stage: that rank. forward, backward: operators of all chunks that it holds; ``backward`` in the order in which their
-    last runs of a step end, so in the order in which gradients are ready. expert_position: on the ep axis, where ranks
-    differ by it. last_backward: forward operator id -> the last of its backward operators that computes gradients of
-    activations (of any, where none does). copies: chunk and micro-batch -> the step that copies its inputs from the
-    host. extensions: in the order in which they are called.
+    stage: the pipeline rank. forward, backward: operators of all its chunks; ``backward`` sorted by the end of their
+    last run in a step, and so by when gradients become ready. expert_position: on the ep axis, if its ranks differ.
+    last_backward: forward operator id -> the last of its backward operators that computes activation gradients (the
+    last of all, if none does). copies: chunk and micro-batch -> the step that copies its inputs from the host.
+    extensions: in call order.
     """
 
     def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
@@ -157,12 +157,12 @@ class StageProgram:
         self.extensions: list[Extension] = []
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
-        """Write one run of an operator; returns its time in picoseconds. ``share``: of an optimizer operator."""
+        """Write one run of an operator and return its time (ps). share: fraction of an optimizer operator."""
         raise NotImplementedError
 
 
 class Extension:
-    """Does nothing at every point; a form of parallelism overrides those that it needs."""
+    """A base class that does nothing; a form of parallelism overrides the methods that it needs."""
 
     def __init__(self, program: StageProgram) -> None:
         self.program = program
@@ -170,40 +170,40 @@ class Extension:
         self.writer = program.writer
 
     def label(self, op: Operator, place: Place) -> Label:
-        """What is written for an operator is labelled as the operator is."""
+        """Return the label of ``op``, for the steps written on its behalf."""
         return self.context.label(op, self.program.stage, place.microbatch, place.step, place.rerun)
 
     def begin_step(self, step: int) -> None:
-        """Before the first pass of a training step."""
+        """Run before the first pass of a training step."""
 
     def begin_pass(self, place: Place) -> None:
-        """Before the first operator of a pass (and before what arrives from other stages)."""
+        """Run before the first operator of a pass (and before the arrivals from other stages)."""
 
     def before(self, op: Operator, place: Place) -> None:
-        """Before an operator, after what arrives for it from other stages."""
+        """Run before an operator, after the arrivals that it needs from other stages."""
 
     def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
-        """Write an operator in pieces, in place of as one; its last step, or None to leave it to others."""
+        """Write an operator in pieces instead of as one. Returns its last step, or None to decline."""
         return None
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        """After an operator on ``batch`` samples, step ``done`` of the program; before what it sends on."""
+        """Run after an operator on ``batch`` samples (step ``done`` of the program), before its sends."""
 
     def end_pass(self, place: Place) -> None:
-        """After the last operator of a pass."""
+        """Run after the last operator of a pass."""
 
     def before_optimizer(self, step: int) -> None:
-        """After all passes of a step."""
+        """Run after all passes of a step."""
 
     def optimizer_elsewhere(self, place: Place) -> None:
-        """In place of the optimizer's operators, on a rank without weights."""
+        """Run in place of the optimizer's operators, on a rank without weights."""
 
     def optimizer_share(self, share: Fraction) -> Fraction:
-        """The part of the recorded optimizer step that this rank does, given what it would be otherwise."""
+        """Return this rank's part of the recorded optimizer step; ``share`` is its part without this extension."""
         return share
 
     def after_optimizer(self, step: int) -> None:
-        """After the optimizer's operators."""
+        """Run after the optimizer's operators."""
 
     def resident(self, sizes: dict[str, int]) -> None:
-        """Change what stays in memory from step to step: bytes by category, see trine.graph.memory."""
+        """Change the memory that persists between steps: bytes by category, see trine.graph.memory."""

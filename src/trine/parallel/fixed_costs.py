@@ -1,7 +1,7 @@
-"""What a profile's software does besides the model's operators: each micro-batch, and around the optimizer step.
+"""Work of a profile's software besides the model's operators: per micro-batch, and around the optimizer step.
 
-The operators are in the workload (phase ``optimizer``, attribute ``cost``); here is when they run and what they send:
-reductions of single numbers (the norm of all gradients, the loss that is logged), for which the next operator waits.
+The operators are in the workload (phase ``optimizer``, attribute ``cost``). This module decides when they run, and adds
+their reductions of single numbers (the gradient norm, the logged loss). The next operator waits for these.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from trine.parallel.job import JobContext
 from trine.parallel.stages import INPUT_PART
 
 _MICRO_BATCH = "micro-batch"
-#: Bytes of a number that is reduced.
+#: Bytes of a reduced number.
 _NUMBER_BYTES = 4
 
 
 def is_each_microbatch(op: Operator) -> bool:
-    """Whether an operator of the optimizer phase runs behind each backward pass, not once a step."""
+    """Return whether an operator of the optimizer phase runs after each backward pass instead of once per step."""
     return op.phase == OPTIMIZER and op.attributes.get("when") == _MICRO_BATCH
 
 
 def has_fixed_costs(context: JobContext) -> bool:
-    """Whether the workload has any."""
+    """Return whether the workload has fixed costs."""
     return any("cost" in op.attributes for op in context.workload.operators if op.phase == OPTIMIZER)
 
 
 class FixedCosts(Extension):
-    """Runs the costs of a micro-batch, and reduces numbers behind those that do."""
+    """The fixed costs of each micro-batch, and the reductions that follow fixed costs."""
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
         self._each = [op for op in self.context.workload.operators if is_each_microbatch(op)]
 
     def end_pass(self, place: Place) -> None:
-        """Behind the pass that adds to gradients of weights."""
+        """Run the micro-batch costs after the pass that adds to weight gradients."""
         if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
             return
         whole = part = self.context.optimizer_share(self.program.stage)
@@ -52,7 +52,7 @@ class FixedCosts(Extension):
                 self.after(op, -1, 0, behind)
 
     def optimizer_elsewhere(self, place: Place) -> None:
-        """A rank without weights still enters the reductions of the others."""
+        """Join the reductions of the other ranks; a rank without weights takes part in them too."""
         for op in self.program.optimizer:
             if not is_each_microbatch(op):
                 self.after(op, -1, 0, place)
@@ -69,7 +69,7 @@ class FixedCosts(Extension):
                 self.writer.wait(self.writer.collective("all_reduce", axis, key, _NUMBER_BYTES, after, label))
 
     def _axes(self, name: str) -> list[str]:
-        """The axes of the grid that ``name`` means, one after the other; those of one rank are left out.
+        """Return the grid axes for ``name`` in order of use, without axes of size 1.
 
         A group of several axes is reduced axis by axis, as a tree over domains of fast links does.
         """

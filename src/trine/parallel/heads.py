@@ -1,7 +1,7 @@
-"""How many heads attention has, and at which degrees of tensor parallelism frameworks run them.
+"""Numbers of attention heads, and the degrees of tensor parallelism at which frameworks run them.
 
-Megatron-core (its ``TransformerConfig``) refuses a tensor-parallel size that does not divide the attention heads, or
-that is neither a multiple nor a divisor of the heads of keys and values; and a split of features that leaves a rest.
+Megatron-core (``TransformerConfig``) refuses a tensor-parallel size that does not divide the attention heads, or that
+is neither a multiple nor a divisor of the key-value heads; it also refuses uneven splits of features.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trine.compute.kinds import family_of
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Operator, Tensor, Workload
 
-#: What lies between the product of queries and keys and the softmax: scale, mask, another shape.
+#: Kinds of operators between the query-key product and the softmax: scale, mask, reshape.
 _KEEPS_SCORES = ("elementwise", "view", "copy")
 #: Attention operators of PyTorch that take (batch, tokens, heads, size); all others take (batch, heads, tokens, size).
 _TOKENS_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
@@ -22,11 +22,11 @@ _TOKENS_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Heads of the attention of one layer.
+    """Attention heads of one layer.
 
-    queries, keys: heads of queries, and of keys and values. size: features of a head, 0 where not known. layer: where.
-    as_made: whether attention is one operator that reads (batch, heads, tokens, size) with as many heads of keys and
-    values as the model makes, so that ranks can share one of them.
+    queries, keys: query heads and key-value heads. size: features of a head, 0 if unknown. layer: the layer's name.
+    as_made: whether attention is one operator that reads (batch, heads, tokens, size) with as many key-value heads as
+    the model computes, so that ranks can share one of them.
     """
 
     queries: int
@@ -36,7 +36,7 @@ class Heads:
     as_made: bool = False
 
     def takes(self, tp: int) -> bool:
-        """Whether ``tp`` ranks can share these heads."""
+        """Return whether ``tp`` ranks can share these heads."""
         return self.queries % tp == 0 and (self.keys % tp == 0 or tp % self.keys == 0)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of a workload: its heads, each kind once, and layers whose heads the trace does not tell."""
+    """The attention of a workload: its distinct heads, and the layers whose heads the trace does not show."""
 
     heads: tuple[Heads, ...]
     unknown: tuple[str, ...]
@@ -58,16 +58,16 @@ class Attention:
 
 
 def attention_of(workload: Workload) -> Attention:
-    """What the attributes and shapes of forward operators tell of attention.
+    """Derive attention heads from the attributes and shapes of forward operators.
 
-    In one operator: its attributes ``num_heads`` and ``num_kv_heads``, or the shapes of what it reads. In parts: the
-    softmax of scores, (batch, heads, tokens, tokens) or (batch x heads, ...), behind a product of activations. Keys and
-    values that are copied for each head of queries are known from the projections of one tensor: two are narrower.
+    Fused attention: its attributes ``num_heads`` and ``num_kv_heads``, or the shapes of its inputs. Unfused: the
+    softmax of scores, (batch, heads, tokens, tokens) or (batch x heads, ...), after a product of activations. Keys and
+    values copied for each query head show in the projections of one tensor: two are narrower.
     """
     found: dict[tuple[int, int, int, bool], Heads] = {}
     unknown: dict[str, None] = {}
     narrower = _narrower_projections(workload)
-    scores: dict[int, int] = {}  # storage of a product of activations, and of what is made of it -> size of a head
+    scores: dict[int, int] = {}  # storage of a product of activations, or of a tensor derived from it -> head size
     for op in workload.operators:
         if op.phase != FORWARD:
             continue
@@ -94,13 +94,13 @@ def _storages(workload: Workload, op: Operator) -> list[int]:
 
 
 def multiplies_activations(workload: Workload, op: Operator) -> bool:
-    """Whether the operator is a product of activations with each other."""
+    """Return whether the operator multiplies activations with each other."""
     roles = [workload.tensors[t].role for t in op.inputs]
     return family_of(kind_of(op)) == "matmul" and bool(roles) and "weight" not in roles
 
 
 def fused_heads(workload: Workload, op: Operator) -> Heads | None:
-    """Heads of an attention in one operator; None where neither attributes nor shapes tell them."""
+    """Return the heads of fused attention; None if neither attributes nor shapes show them."""
     tensors = [t for i in op.inputs[:3] if len((t := workload.tensors[i]).shape) == 4]
     queries, keys = op.attributes.get("num_heads"), op.attributes.get("num_kv_heads")
     said = isinstance(queries, int) and isinstance(keys, int) and queries > 0 and keys > 0
@@ -126,7 +126,7 @@ def _scores(workload: Workload, op: Operator, size: int) -> Heads | None:
 
 
 def _narrower_projections(workload: Workload) -> dict[int, int]:
-    """Features of the widest of three linears that read the same tensor -> those of the two others, if less."""
+    """Return, for three linears that read one tensor: features of the widest -> features of the others, if fewer."""
     readers: dict[int, list[int]] = {}
     for op in workload.operators:
         if op.phase == FORWARD and family_of(kind_of(op)) == "linear" and op.outputs:
@@ -145,13 +145,13 @@ def _last(tensor: Tensor) -> int:
     return tensor.shape[-1] if tensor.shape else 0
 
 
-# -- what cannot be ----------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
-    """Raise PlanError, naming the heads and the nearest valid degrees, where ``tp`` ranks cannot share them.
+    """Raise PlanError, naming the heads and the nearest valid degrees, if ``tp`` ranks cannot share them.
 
-    are_divided: whether ranks compute some of the heads each, and not all of them.
+    are_divided: whether each rank computes only some of the heads.
     """
     for heads in attention.heads:
         if not heads.takes(tp):
@@ -167,7 +167,7 @@ def check_heads(attention: Attention, tp: int, are_divided: bool) -> None:
 def check_features(
     workload: Workload, attention: Attention, features: Mapping[int, int], tp: int, axis: str = "tp"
 ) -> None:
-    """Raise PlanError where a split leaves a rest of the features of an operator (id -> features) of a transformer."""
+    """Raise PlanError if ``tp`` does not divide the features of an operator (id -> features) of a transformer."""
     if not attention.heads:
         return
     for op_id, number in features.items():
@@ -180,7 +180,7 @@ def check_features(
 
 
 def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], most: int | None = None) -> str:
-    """The nearest degrees, below and above, that all heads and features take."""
+    """Return a sentence with the nearest degrees, below and above, that all heads and features allow."""
     heads = tuple(heads)
     top = min(h.queries for h in heads) if most is None else most
     valid = [n for n in range(1, top + 1) if all(h.takes(n) for h in heads) and not any(f % n for f in features)]

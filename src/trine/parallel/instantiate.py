@@ -1,7 +1,7 @@
-"""From rank programs to the task graph: every rank's steps become tasks, every symbolic reference a number.
+"""Conversion of rank programs to the task graph: steps of ranks become tasks, symbolic references become numbers.
 
 Task numbers: first the tasks of rank 0, then of rank 1, ..., each in program order; then the transfers of the
-collectives. A step of a program becomes one task, a collective two joins (entered, ended) plus its transfers.
+collectives. A program step becomes one task; a collective becomes two joins (entered, ended) plus its transfers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from trine.graph.program import COMPUTE_STREAM, Collective, Job
 from trine.graph.taskgraph import CollectiveLabel, TaskGraph
 from trine.parallel.template import LABEL_FIELDS, ProgramTemplate, make_template, memory_events
 
-#: More tasks than this (about 10 GB) are refused before anything of their size is built.
+#: Larger jobs (about 10 GB) are refused before large arrays are built.
 MAX_TASKS = 50_000_000
-#: Columns that are the same on all ranks of a program.
+#: Columns that are equal on all ranks of a program.
 OWN_COLUMNS = ("kind", "duration_ps")
 
 
 class _Instantiation:
-    """Every rank's tasks, numbered one rank after the other; then those of the collectives."""
+    """All ranks' tasks, numbered rank by rank, followed by the tasks of the collectives."""
 
     def __init__(self, job: Job, placement: Placement) -> None:
         self.job = job
@@ -74,7 +74,7 @@ class _Instantiation:
             self.assembler.connect(template.edges[0] + self.base[rank], template.edges[1] + self.base[rank])
 
     def _pressure(self, templates: Sequence[ProgramTemplate]) -> dict[str, npt.NDArray[np.int32]]:
-        """What tasks take from the compute streams of their ranks, where any does."""
+        """Return the slowdown that tasks cause on their ranks' compute streams; empty without any slowdown."""
         if COMPUTE_STREAM not in self.streams or all(template.pressure_ppm is None for template in templates):
             return {}
         ppm = np.zeros(len(self.peer), dtype=np.int32)
@@ -88,7 +88,7 @@ class _Instantiation:
         return {"pressure_ppm": ppm, "pressure_stream": stream}
 
     def messages(self) -> None:
-        """Resolve sends, receives and host copies of every rank."""
+        """Resolve the sends, receives and host copies of every rank."""
         sent: dict[tuple[int, int, tuple[int | str, ...]], int] = {}
         for rank, program in enumerate(self.job.program_of):
             for task, send in self.templates[program].sends:
@@ -110,14 +110,14 @@ class _Instantiation:
         self._received(sent)
 
     def _message(self, rank: int, target: int, task: int) -> None:
-        """The route of one message between pipeline stages."""
+        """Set the route of one message between pipeline stages."""
         size_bytes = int(self.size_bytes[task])
         sent = message_of(size_bytes, *self.placement.collective("send_recv", size_bytes, (rank, target), None))
         self.size_bytes[task] = sent.size_bytes
         self.route[task] = self.assembler.between(rank, target, sent.software_ps, sent.cap)
 
     def _received(self, sent: dict[tuple[int, int, tuple[int | str, ...]], int]) -> None:
-        """Edges from each receive to its send. Raises PlanError for a message without a sender or receiver."""
+        """Connect each receive to its send. Raises PlanError for a message without a sender or receiver."""
         tasks, predecessors = [], []
         for rank, program in enumerate(self.job.program_of):
             for task, receive in self.templates[program].receives:
@@ -134,7 +134,7 @@ class _Instantiation:
     # -- transfers of the collectives ----------------------------------------------------------------------------
 
     def all_collectives(self) -> None:
-        """The transfers of every collective, group by group."""
+        """Add the transfers of every collective, group by group."""
         used = dict.fromkeys(s.axis for p in self.job.programs for s in p.steps if isinstance(s, Collective))
         order = {name: number for number, (name, _) in enumerate(self.job.axes)}
         for axis in sorted(used, key=lambda axis: [order[name] for name in axis.split("+")]):
@@ -144,7 +144,7 @@ class _Instantiation:
                         self._collective(group, key, step)
 
     def _agreed(self, group: tuple[int, ...], axis: str) -> dict[tuple[int | str, ...], Collective]:
-        """The collectives of a group, in order. Raises PlanError unless all members name the same ones alike."""
+        """Return the collectives of a group, in order. Raises PlanError unless all members have equal ones."""
         first = self._collectives_of(group[0], axis)
         wanted = [(key, c.kind, c.size_bytes, c.root, c.algorithm) for key, c in first.items()]
         checked = {self.job.program_of[group[0]]}
@@ -188,8 +188,8 @@ class _Instantiation:
 def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents]:
     """Turn the programs of ``job`` into one task graph on the devices of ``placement``.
 
-    Raises PlanError when a message has no receiver, a member of a group does not take part in its collective, or the
-    graph would have more than MAX_TASKS tasks.
+    Raises PlanError for a message without a receiver, a group member that does not take part in its collective, or a
+    graph of more than MAX_TASKS tasks.
     """
     _check_size(job)
     made = _Instantiation(job, placement)
@@ -200,7 +200,7 @@ def instantiate(job: Job, placement: Placement) -> tuple[TaskGraph, MemoryEvents
 
 
 def _check_size(job: Job) -> None:
-    """Refuse collectives on unknown axes, and a job whose graph would not fit into memory, before building anything."""
+    """Raise PlanError for collectives on unknown axes, and for a job whose graph would not fit into memory."""
     sizes, grid = dict(job.axes), RankGrid(job.axes)
     per_program = []
     for program in job.programs:
@@ -213,7 +213,7 @@ def _check_size(job: Job) -> None:
             raise PlanError(
                 f"program {program.name!r} has collectives on {', '.join(unknown)}, which is no axis of the grid"
             )
-        # A ring all-reduce of n ranks is 2 (n - 1) transfers a rank; no algorithm here has many more.
+        # A ring all-reduce of n ranks has 2 (n - 1) transfers per rank; no algorithm here has many more.
         rings = sum(2 * (grid.size(step.axis) - 1) for step in program.steps if isinstance(step, Collective))
         per_program.append(len(program.steps) + rings)
     total = sum(per_program[program] for program in job.program_of)

@@ -1,10 +1,10 @@
 """The CPU thread that launches a rank's operators and collectives, in program order, ahead of the GPU.
 
-Operator n starts when it has been launched, besides all that it waits for anyway. Most launches never hold anything up:
-the GPU is still busy with what was launched before. Those are not written, exactly: of the end of the latest operator a
-lower bound is kept, as time after the last launch that was written (its operator cannot have started before that, and
-durations only grow). An operator whose launch ends within the bound is launched in time whatever happens, and its cost
-is added to the next launch that is written, so that the thread is as busy as it is.
+An operator starts after its launch and its other dependencies. Most launches delay nothing, because the GPU is still
+busy with earlier operators. These launches are not written, yet the result is exact: the thread keeps a lower bound on
+the latest operator's end, as time after the last written launch (the launched operator cannot start earlier, and
+durations only grow). A launch that ends within the bound is always in time. Its cost is added to the next written
+launch, so the thread is equally busy.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from collections.abc import Sequence
 
 from trine.graph.program import LAUNCH_STREAM, Compute, Label, LaunchClock, Step
 
-#: What the latest operator ends after the last launch at least, where nothing is known.
+#: Lower bound on the latest operator's end when it is unknown.
 _UNKNOWN = -(2**62)
-#: Entries of a collective in the queue of launches: besides its kernel ProcessGroupNCCL records an event and waits for
-#: it on either stream (4), and the allocator records one for a block that is freed (CUDACachingAllocator.cpp).
+#: Entries of a collective in the launch queue: besides its kernel, ProcessGroupNCCL records an event and waits for it
+#: on either stream (4), and the allocator records one for a freed block (CUDACachingAllocator.cpp).
 ENTRIES_PER_COLLECTIVE = 6
 
 
 class LaunchThread:
-    """Writes the launches of one rank program to ``steps``.
+    """The writer of the launches of one rank program; appends them to ``steps``.
 
-    merges: leave out launches that cannot hold anything up; False where durations may shrink (jitter).
-    queue_limit: launches that the thread may be ahead of the GPU when a pass begins, None for any number.
+    merges: leave out launches that cannot delay anything; False if durations may shrink (jitter).
+    queue_limit: maximum launches ahead of the GPU at the start of a pass, None for no limit.
     """
 
     def __init__(self, steps: list[Step], merges: bool, queue_limit: int | None = None) -> None:
         self._steps = steps
         self._merges = merges
         self._limit = queue_limit
-        self.last_written = -1  # step of the last launch that was written
-        self._unwritten_ps = 0  # launches since the last one that was written
-        self._ahead_ps = _UNKNOWN  # how long after that one the latest operator ends, at least
-        self._waits: list[int] = []  # what the next launch waits for
+        self.last_written = -1  # step of the last written launch
+        self._unwritten_ps = 0  # launches since the last written one
+        self._ahead_ps = _UNKNOWN  # lower bound on the latest operator's end, after that launch
+        self._waits: list[int] = []  # dependencies of the next launch
         self._takes_waits = False
         self._count = 0.0  # launches since the thread last waited for all of the GPU
         self._counts: list[float] = []  # launches up to each operator since then, and its step
         self._operators: list[int] = []
 
     def operator(self, launch_ps: int, kernels: float, waits: Sequence[int], label: Label) -> int | None:
-        """Launch an operator of the compute stream that waits for ``waits``; the step of its launch, if it matters."""
+        """Launch a compute-stream operator that waits for ``waits``; return its launch step, or None if merged."""
         self._count += kernels
         if self._takes_waits:
             self._takes_waits = False
@@ -56,14 +56,14 @@ class LaunchThread:
         return step
 
     def runs(self, step: int, duration_ps: int) -> None:
-        """The operator that was launched last is ``step`` of the program, and takes ``duration_ps`` at least."""
+        """Note that the operator launched last is ``step`` of the program and takes at least ``duration_ps``."""
         self._ahead_ps += duration_ps
         if self._limit is not None:
             self._counts.append(self._count)
             self._operators.append(step)
 
     def communication(self, launch_ps: int, follows: bool, label: Label) -> int | None:
-        """Launch a collective or message; ``follows``: it waits for the latest operator anyway."""
+        """Launch a collective or message. follows: whether it waits for the latest operator anyway."""
         self._count += 1
         total = self._unwritten_ps + launch_ps
         if not launch_ps or (self._merges and follows and total <= self._ahead_ps):
@@ -73,13 +73,13 @@ class LaunchThread:
         return self._write(total, label)
 
     def busy(self, cpu_ps: int) -> None:
-        """The thread does something that nothing waits for but its next launch."""
+        """Keep the thread busy with work that delays only its next launch."""
         self._unwritten_ps += cpu_ps
 
     def synchronise(self, steps: Sequence[int], label: Label, *, and_next: bool = False) -> None:
-        """The thread goes on when ``steps``, the latest operator among them, have ended.
+        """Make the thread wait for ``steps``, which include the latest operator.
 
-        and_next: the next launch also waits for all that its operator waits for (messages that arrive).
+        and_next: the next launch also waits for all dependencies of its operator (arriving messages).
         """
         if self._unwritten_ps and (self._waits or self._unwritten_ps > self._ahead_ps):
             self._write(self._unwritten_ps, label)
@@ -104,7 +104,7 @@ class LaunchThread:
 
     @property
     def unwritten_ps(self) -> int:
-        """CPU time of the launches since the last one that was written."""
+        """CPU time of the launches since the last written one."""
         return self._unwritten_ps
 
     def _wait_for(self, steps: Sequence[int]) -> None:
@@ -120,7 +120,7 @@ class LaunchThread:
 
 
 class LaunchClocks:
-    """When the launching thread comes to each step, for blocks that wait for collectives (``record_stream``)."""
+    """Times at which the launching thread reaches each step, for blocks that collectives hold (``record_stream``)."""
 
     def __init__(self, thread: LaunchThread, queue_limit: int | None) -> None:
         self.of_steps: list[LaunchClock] = []

@@ -1,8 +1,8 @@
-"""Local SGD: replicas train alone and average their parameters every H steps.
+"""Local SGD: replicas train independently and average their parameters every H steps.
 
 Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019; Lin, Stich, Patel and Jaggi, Don't Use Large
-Mini-Batches, Use Local SGD, ICLR 2020. A pass from rank programs to rank programs: gradients are not reduced, and
-behind the optimizer of every H-th step one all-reduce averages the parameters whose gradients DDP would have reduced.
+Mini-Batches, Use Local SGD, ICLR 2020. A pass over rank programs: it removes gradient reductions, and adds one
+all-reduce after every H-th optimizer step that averages the parameters whose gradients DDP would have reduced.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ AVERAGE = "average"
 
 
 def local_sgd(job: Job, sync_every: int) -> Job:
-    """The job of DDP replicas, turned into one that averages parameters at the end of every ``sync_every``-th step.
+    """Convert a job of DDP replicas to one that averages parameters at the end of every ``sync_every``-th step.
 
-    The average is one all-reduce of all parameters of a stage behind the optimizer (as PyTorch's
-    PeriodicModelAverager does), and the next step waits for it; nothing overlaps with it. Buffers are broadcast at the
-    beginning of a round only. So a round of ``sync_every`` steps moves the bytes of one step of DDP.
+    The average is one all-reduce of all parameters of a stage after the optimizer (like PyTorch's
+    PeriodicModelAverager). The next step waits for it, and nothing overlaps with it. Buffers are broadcast only at the
+    start of a round. So a round of ``sync_every`` steps moves the bytes of one DDP step.
 
     Raises PlanError: fewer than two replicas, other collectives on the dp axis than DDP's (sharded, context-parallel or
     DataParallel layouts), or steps that are not a multiple of ``sync_every``.
@@ -49,7 +49,7 @@ def local_sgd(job: Job, sync_every: int) -> Job:
 
 
 def _is_on_dp(step: Step, word: str) -> bool:
-    """Whether it is a collective of replicas whose key begins with ``word``."""
+    """Return whether the step is a collective of replicas whose key begins with ``word``."""
     return isinstance(step, Collective) and step.axis == "dp" and step.key[0] == word
 
 
@@ -67,7 +67,7 @@ def _local(program: RankProgram, sync_every: int) -> RankProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Sync:
-    """What a step of DDP reduces on a rank: bytes, its last gradient collective, and its stage."""
+    """The reductions of one DDP step on a rank: bytes, the last gradient collective's algorithm, and the stage."""
 
     size_bytes: int
     algorithm: str | None
@@ -75,7 +75,7 @@ class _Sync:
 
 
 class _Rewriting:
-    """Copies a program step by step; ``new[i]`` are the steps that stand for step i of the old one."""
+    """A step-by-step copy of a program; ``new[i]`` are the steps that replace step i of the old one."""
 
     def __init__(self, program: RankProgram, sync_every: int) -> None:
         self.program, self.every = program, sync_every
@@ -89,7 +89,7 @@ class _Rewriting:
         self.before: tuple[int, ...] = ()
 
     def step(self, number: int) -> None:
-        """Copy one training step, with an average behind it if a round ends."""
+        """Copy one training step, and append an average if a round ends."""
         sync = self._sync(number)
         first_buffers = number % self.every == 0
         for i in self.of_step[number]:
@@ -106,7 +106,7 @@ class _Rewriting:
             self._average(number, sync)
 
     def _average(self, number: int, sync: _Sync) -> None:
-        """Append the all-reduce of the parameters behind the last operator of the step, and what the CPU does then."""
+        """Append the parameter all-reduce after the step's last operator and the CPU work that follows it."""
         last = max(
             i for i, step in enumerate(self.steps) if isinstance(step, Compute) and step.stream == COMPUTE_STREAM
         )
@@ -114,11 +114,11 @@ class _Rewriting:
         key = (AVERAGE, sync.stage, number)
         self.before = (len(self.steps),)
         on_host = (i for i in range(last + 1, len(self.steps)) if isinstance(self.steps[i], Compute | HostCopy))
-        after = (last, *on_host)  # of an optimizer that is offloaded: its updates and copies
+        after = (last, *on_host)  # for an offloaded optimizer: its updates and copies
         self.steps.append(Collective("all_reduce", "dp", key, sync.size_bytes, -1, sync.algorithm, after, label))
 
     def _sync(self, number: int) -> _Sync | None:
-        """None for a stage that trains no weights."""
+        """Return the step's reductions; None for a stage without trained weights."""
         found = [self.program.steps[i] for i in self.of_step[number]]
         over_dp = [s for s in found if isinstance(s, Collective) and "dp" in s.axis.split("+")]
         other = [s for s in over_dp if not self._is_of_ddp(s)]

@@ -1,11 +1,11 @@
-"""Offload to host memory: what leaves the GPU, when it is copied out, and when it comes back.
+"""Offload to host memory: the data that leaves the GPU, its copies to the host, and its return.
 
 ``optimizer``: after ZeRO-Offload (Ren et al., USENIX ATC 2021, section 4). Gradients go to the host bucket by bucket
-while the backward pass goes on; when all are there the CPU updates the weights, bucket by bucket, and each bucket goes
-back while the CPU works on the next. The next forward pass waits for all.
+during the backward pass. Once all have arrived, the CPU updates the weights bucket by bucket; each bucket is copied
+back while the CPU works on the next. The next forward pass waits for all of them.
 
-``activations``: what the backward pass of a layer needs is copied out after its forward pass, and fetched while the
-backward pass of the layer behind it runs.
+``activations``: activations that a layer's backward pass needs are copied out after its forward pass, and fetched
+during the backward pass of the layer after it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _STATE = MEMORY_CATEGORIES.index("optimizer_state")
 
 
 def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> float:
-    """Bandwidth of host memory that each of ``gpus`` (devices, int64) has: that of its host's, evenly shared.
+    """Return the host memory bandwidth of each of ``gpus`` (devices, int64): an even share of its host's.
 
-    Raises PlanError for a GPU without host memory, or one whose host memory lies behind no link.
+    Raises PlanError if a GPU has no host memory, or no link to it.
     """
     hosts = cluster.hosts_of(gpus)
     if (hosts < 0).any():
@@ -54,7 +54,7 @@ def host_bytes_per_s(cluster: Cluster, gpus: np.typing.NDArray[np.int64]) -> flo
 
 
 def check_offload(context: JobContext, has_host: bool) -> None:
-    """Raise PlanError where there is nothing to offload, or nowhere to put it."""
+    """Raise PlanError if there is nothing to offload, or no host memory for it."""
     what, workload = context.plan.offload, context.workload
     if what == "none":
         return
@@ -67,17 +67,17 @@ def check_offload(context: JobContext, has_host: bool) -> None:
 
 
 def require_copies(plan_offload: str, programs: tuple[RankProgram, ...]) -> None:
-    """Raise PlanError where offload was asked for and nothing is ever copied to a host."""
+    """Raise PlanError if the plan offloads but no program copies anything to a host."""
     copied = any(isinstance(step, HostCopy) and step.to_host for program in programs for step in program.steps)
     if plan_offload != "none" and not copied:
         raise PlanError(f"offload of the {plan_offload} finds nothing to copy to the host")
 
 
 class GradientsToHost(Extension):
-    """Copies each bucket of gradients to the host when it is complete and reduced, and frees it on the GPU.
+    """The copies of gradient buckets to the host: each is copied once complete and reduced, and freed on the GPU.
 
-    Called after all other extensions, so that the reduction of a bucket is written by then. buckets: those that are
-    reduced, and of what no replicas share (without any: of all gradients) those that DDP would make.
+    Called after all other extensions, so that a bucket's reduction is already written. buckets: the reduced buckets,
+    and DDP's buckets for gradients that no replicas share (all of them without replicas).
     """
 
     def __init__(self, program: StageProgram) -> None:
@@ -86,7 +86,7 @@ class GradientsToHost(Extension):
 
     @cached_property
     def reductions(self) -> BucketReductions | None:
-        """The extension that reduces gradients over replicas."""
+        """The extension that reduces gradients over replicas, if any."""
         return next((one for one in self.program.extensions if isinstance(one, BucketReductions)), None)
 
     @cached_property
@@ -103,7 +103,7 @@ class GradientsToHost(Extension):
         return in_order(self.program, (*reduced, *self._own))
 
     def part_bytes(self, bucket: Bucket) -> int:
-        """Bytes of a bucket's weights that this rank updates: all, or less where replicas share the optimizer."""
+        """Return the bytes of a bucket's weights that this rank updates: fewer if replicas share the optimizer."""
         is_shared = isinstance(self.reductions, ShardedReductions) and bucket not in self._own
         degree = shard_degrees(self.program)[bucket.is_expert] if is_shared else 1
         return -(-bucket.size_bytes // degree)
@@ -135,15 +135,15 @@ class GradientsToHost(Extension):
         self.program.memory.gradients_left(bucket.weights, self.copies[-1])
 
     def optimizer_share(self, share: Fraction) -> Fraction:
-        """The GPU does nothing of the optimizer step."""
+        """Return 0: the GPU does no part of the optimizer step."""
         return Fraction(0)
 
 
 class HostOptimizer(Extension):
-    """The optimizer step on the CPU, and its weights on their way back. Called before all other extensions.
+    """The optimizer step on the CPU, and the copies of its weights back. Called before all other extensions.
 
-    The CPU reads each gradient, and reads and writes each weight and each byte of optimizer state once, at its share of
-    the host memory's bandwidth.
+    The CPU reads each gradient once, and reads and writes each weight and each byte of optimizer state once, at its
+    share of the host memory's bandwidth.
     """
 
     def after_optimizer(self, step: int) -> None:
@@ -163,11 +163,11 @@ class HostOptimizer(Extension):
         gradients.copies.clear()
 
     def resident(self, sizes: dict[str, int]) -> None:
-        """The state stays in host memory."""
+        """Remove the optimizer state from GPU memory; it stays on the host."""
         sizes["optimizer_state"] = 0
 
     def _state_bytes(self) -> int:
-        """Bytes of optimizer state that this rank would hold."""
+        """Return the bytes of optimizer state that this rank would hold."""
         others = [one.resident for one in self.program.extensions if one is not self]
         program = self.program
         return program.memory.resident(program.weights, program.optimizer, False, others)[_STATE]
@@ -179,12 +179,12 @@ class HostOptimizer(Extension):
 
 
 class ActivationOffload(Extension):
-    """Copies what the backward pass of a unit needs to the host after its forward pass, and fetches it before.
+    """The copies of each unit's activations: to the host after its forward pass, and back before its backward pass.
 
-    A unit's copy must have ended when the next unit has run, so that no more than two of them fill the memory.
-    A unit is a layer with a number in its name (``layers.17``), or, where there are none, every layer. What later
-    operators of the forward pass still read leaves with the last unit that does. The last unit of the model stays: its
-    backward pass comes at once.
+    The operator after a unit waits for the previous unit's copy, so at most two fill memory. A unit is a layer with a
+    number in its name (``layers.17``), or every layer if no name has one. Activations that later forward operators
+    still read leave with the last unit that reads them. The last unit of the model stays, because its backward pass
+    follows immediately.
     """
 
     def __init__(self, program: StageProgram) -> None:
@@ -192,7 +192,7 @@ class ActivationOffload(Extension):
         self.memory: StageMemory = program.memory
         self._units = {number: _Units(self.context, chunk) for number, chunk in enumerate(self.context.chunks)}
         self._gone: dict[tuple[int, int, int], tuple[int, int]] = {}  # micro-batch, chunk, unit -> copy, bytes
-        self._storages: dict[int, set[int]] = {}  # of a micro-batch, those that have left
+        self._storages: dict[int, set[int]] = {}  # micro-batch -> storages on the host
         self._back: dict[tuple[int, int, int], int] = {}
         self._last_out: tuple[int, ...] = ()
         self._last_in: tuple[int, ...] = ()
@@ -207,7 +207,7 @@ class ActivationOffload(Extension):
             self._fetch_next(place, len(self._units[place.chunk].ends))
 
     def before(self, op: Operator, place: Place) -> None:
-        """The next operator of the backward pass waits for what its unit needs, while the next unit's is fetched."""
+        """Make the operator wait for its unit's activations, and start to fetch the next unit's."""
         if place.phase != Phase.BACKWARD:
             return
         unit = self._units[place.chunk].of(op)
@@ -215,7 +215,7 @@ class ActivationOffload(Extension):
         if key in self._gone and self._gone[key][1]:
             self._fetch(key, place)
             self.writer.wait(self._back[key])
-            self._gone[key] = (self._gone[key][0], 0)  # waited for
+            self._gone[key] = (self._gone[key][0], 0)  # already waited for
             self._fetch_next(place, unit)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
@@ -240,7 +240,7 @@ class ActivationOffload(Extension):
                 gone.add(storage)
                 size += num_bytes
         if size:
-            for before in self._last_out:  # two units at a time, as Transformer Engine's double buffering does
+            for before in self._last_out:  # two units at a time, like Transformer Engine's double buffering
                 self.writer.wait(before)
             copy = HostCopy(size, (done, *self._last_out), self._label(place), to_host=True)
             self._last_out = (self.writer.add(copy),)
@@ -248,7 +248,7 @@ class ActivationOffload(Extension):
             self.writer.memory.append(MemoryChange(self._last_out[0], True, -size, _ACTIVATIONS))
 
     def _fetch_next(self, place: Place, unit: int) -> None:
-        """Start to fetch what the unit before ``unit`` (so the next of the backward pass) needs."""
+        """Start to fetch the activations of the unit before ``unit`` (the next one of the backward pass)."""
         for earlier in reversed(range(unit)):
             if (place.microbatch, place.chunk, earlier) in self._gone:
                 self._fetch((place.microbatch, place.chunk, earlier), place)
@@ -267,7 +267,7 @@ class ActivationOffload(Extension):
 
 
 class _Units:
-    """The units of a chunk: where they end, which operator is of which, who reads a storage last in the forward pass.
+    """The units of a chunk: their ends, their operators, and the last reader of each storage in the forward pass.
 
     ends: ids of the last operator of each. place: forward operator -> position. last_use: storage -> position.
     """
@@ -288,10 +288,10 @@ class _Units:
         }  # fmt: skip
 
     def of(self, op: Operator) -> int:
-        """The unit of a forward operator, or of the one that a backward operator belongs to; -1: none."""
+        """Return the unit of a forward operator, or of a backward operator's forward operator; -1: no unit."""
         forward = op.forward_id if op.phase == BACKWARD else op.id
         return self._unit.get(forward, -1) if forward is not None else -1
 
     def stays(self, unit: int) -> bool:
-        """Whether what a unit leaves is needed again at once."""
+        """Return whether a unit stays on the GPU because its backward pass follows immediately."""
         return self._is_last and unit == len(self.ends) - 1

@@ -1,4 +1,4 @@
-"""Activation recomputation: which forward operators are run again right before the backward pass that needs them."""
+"""Activation recomputation: the forward operators that run again right before the backward pass that needs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trine.parallel.plan import Plan
 if TYPE_CHECKING:
     from trine.software.profile import MemoryStyle, SelectiveStyle
 
-#: Selective recomputation as Megatron-LM means it: the core of attention.
+#: Megatron-LM's selective recomputation: the core of attention.
 ATTENTION = "attention"
 #: The core of attention begins and ends with operators of these kinds.
 CORE_KINDS = frozenset({"matmul", "softmax", "attention"})
@@ -26,13 +26,13 @@ CORE_KINDS = frozenset({"matmul", "softmax", "attention"})
 def recomputed(
     workload: Workload, plan: Plan, forward: Sequence[Operator], selective: str = ATTENTION
 ) -> list[list[Operator]]:
-    """The segments of a part's ``forward`` operators that are run again, each as a whole.
+    """Return the segments of a part's ``forward`` operators that run again, each as a whole.
 
-    ``full``: every layer (block of the operators' names; the first ``plan.recompute_layers`` of the part, where given).
-    Where names tell no layers, the whole part is one segment, as in GPipe (Huang et al., 2019, section 2.3).
-    ``selective``: the core of attention, from the product of queries and keys to that with the values (Korthikanti et
-    al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 5). Other ways of it, by
-    ``selective``: each block as a whole, but for attention and products that are kept (:func:`kept_share`).
+    ``full``: every layer (block of the operators' names; only the first ``plan.recompute_layers`` of the part, if set).
+    If names show no layers, the whole part is one segment, as in GPipe (Huang et al., 2019, section 2.3).
+    ``selective``: the core of attention, from the query-key product to the product with the values (Korthikanti et al.,
+    Reducing Activation Recomputation in Large Transformer Models, 2022, section 5). Other variants, by ``selective``:
+    each block as a whole, except attention and GEMMs that are kept (:func:`kept_share`).
     """
     if plan.recompute == "none":
         return []
@@ -45,11 +45,11 @@ def recomputed(
 
 
 def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -> frozenset[int]:
-    """The last operators of segments that a non-reentrant checkpoint does not run again: nothing reads what they make.
+    """Return the last operators of segments that a non-reentrant checkpoint skips, because nothing reads their output.
 
-    PyTorch's ``torch.utils.checkpoint`` with ``use_reentrant=False`` stops as soon as all that the backward pass needs
-    is there (``set_checkpoint_early_stop``, on by default since 2.1). Of a transformer's layer these are the last
-    product and the addition to the residual.
+    PyTorch's ``torch.utils.checkpoint`` with ``use_reentrant=False`` stops once everything that the backward pass needs
+    exists (``set_checkpoint_early_stop``, on by default since 2.1). In a transformer layer it skips the last GEMM and
+    the residual addition.
     """
     left = []
     of_forward: dict[int, list[Operator]] = {}
@@ -68,10 +68,10 @@ def left_out_again(workload: Workload, segments: Iterable[Sequence[Operator]]) -
 
 
 def kept_share(workload: Workload, op: Operator, keeps: SelectiveStyle) -> Fraction:
-    """Return the part of the results of a block's product that is kept.
+    """Return the fraction of the output of a block's GEMM that is kept.
 
-    Of every second product in the order of queries, keys, values, output, gate, up, down, or with one projection up,
-    the first, third, ... are kept (torchtitan's policy ``op``, which counts the products of a block).
+    ``every-second`` keeps the first, third, ... in the order queries, keys, values, output, gate, up, down (or with a
+    single up projection). This is torchtitan's policy ``op``, which counts the GEMMs of a block.
     """
     name = op.layer.rsplit(".", 1)[-1]
     if kind_of(op) not in ("linear", "matmul") or not op.outputs:
@@ -88,8 +88,8 @@ def kept_share(workload: Workload, op: Operator, keeps: SelectiveStyle) -> Fract
 def kept_operators(
     workload: Workload, plan: Plan, segments: Iterable[Sequence[Operator]], style: MemoryStyle
 ) -> frozenset[int]:
-    """Return operators of segments that do not run again: attention and products that are kept as a whole, dispatched
-    tokens, and what follows the last product of a block, whose results no backward operator needs."""
+    """Return the operators of segments that do not run again: attention and GEMMs that are kept as a whole, dispatched
+    tokens, and operators after the last GEMM of a block, whose results no backward operator needs."""
     if plan.recompute != "selective" or style.selective == ATTENTION:
         return frozenset()
     found: set[int] = set()
@@ -109,7 +109,7 @@ def _is_kept(workload: Workload, plan: Plan, op: Operator, keeps: SelectiveStyle
 
 
 def heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
-    """Heads of queries, and of keys and values, of the attention behind a projection; (1, 1) where none names them."""
+    """Return the query heads and key-value heads of the attention after a projection; (1, 1) if unknown."""
     place = workload.operators.index(op)
     for other in workload.operators[place : place + 4]:
         heads, keys = other.attributes.get("num_heads"), other.attributes.get("num_kv_heads")
@@ -119,7 +119,7 @@ def heads_of(workload: Workload, op: Operator) -> tuple[int, int]:
 
 
 def check_recompute(workload: Workload, plan: Plan, parts: Sequence[Sequence[Sequence[Operator]]]) -> None:
-    """Raise PlanError, with the reason, where the plan's recomputation finds nothing to do or keeps nothing less.
+    """Raise PlanError, with the reason, if the plan's recomputation has nothing to recompute or saves no memory.
 
     parts: the segments of each part of the model.
     """
@@ -150,7 +150,7 @@ def check_recompute(workload: Workload, plan: Plan, parts: Sequence[Sequence[Seq
 
 
 def recompute_notes(plan: Plan, segments: Sequence[Sequence[Operator]]) -> tuple[str, ...]:
-    """What a user should know about the segments that were found."""
+    """Return notes for the user about the segments."""
     if plan.recompute == "selective" and all([kind_of(op) for op in ops] == ["attention"] for ops in segments):
         return (
             "selective recomputation runs fused attention again, which keeps nothing large in memory: it costs time "
@@ -160,7 +160,7 @@ def recompute_notes(plan: Plan, segments: Sequence[Sequence[Operator]]) -> tuple
 
 
 def _attention_cores(workload: Workload, forward: Sequence[Operator]) -> list[list[Operator]]:
-    """Stretches of operators without weights from the first to the last of CORE_KINDS, where they are attention."""
+    """Return runs of operators without weights, from the first to the last of CORE_KINDS, that are attention."""
     found = []
     for has_weight, group in groupby(forward, lambda op: any(workload.tensors[t].role == "weight" for t in op.inputs)):
         ops = list(group)

@@ -1,4 +1,4 @@
-"""What a software keeps in memory besides the tensors that operators name, as its profile says."""
+"""Memory that software keeps besides the operators' tensors, as described by its profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trine.parallel.job import JobContext
 
 _ACTIVATIONS = MEMORY_CATEGORIES.index("activations")
-# Numbers of storages that no tensor has: what is kept more of an operator's output, and its gathered input.
+# Storage numbers outside all tensors': extra copies and kept parts of an operator's output, and its gathered input.
 _MORE, _KEPT, _GATHERED = -(10**12), -2 * 10**12, -3 * 10**12
 _OF_KIND = {"loss": "loss", "embedding": "embedding", "attention": "attention", "linear": "linear", "matmul": "linear"}
 _OF_NAME = {
@@ -28,7 +28,7 @@ _OF_NAME = {
 
 
 def profile_family(op: Operator) -> str:
-    """The family of operators that a profile speaks of; empty for none."""
+    """Return the operator's family in a profile, or an empty string."""
     found = _OF_KIND.get(family_of(kind_of(op)), "")
     return found or next((family for text, family in _OF_NAME.items() if text in op.name), "")
 
@@ -36,7 +36,7 @@ def profile_family(op: Operator) -> str:
 class Extras:
     """Storages that a profile adds to forward operators until their backward operators have run.
 
-    fused: weights whose gradients are accumulated by the product itself. dummy_bytes: of the dummies that stand for
+    fused: weights whose gradients the GEMM itself accumulates. dummy_bytes: bytes of the dummy gradients that replace
     them, one of each shape.
     """
 
@@ -46,8 +46,8 @@ class Extras:
         self._tensors = context.workload.tensors
         self._of: dict[int, dict[int, int]] = {}  # forward operator -> storage -> tensor whose size counts
         self._factor: dict[int, Fraction] = {}
-        self._instead: dict[int, int] = {}  # forward operator -> storage of the input that is not kept
-        self._kept: set[int] = set()  # storages that live on where their operators run again
+        self._instead: dict[int, int] = {}  # forward operator -> storage of the input that the gathered one replaces
+        self._kept: set[int] = set()  # storages that stay allocated although their operators are recomputed
         self.fused: dict[int, None] = {}
         self._add_chunks()
         for op in forward:
@@ -59,7 +59,7 @@ class Extras:
         self.dummy_bytes = sum(size for _, size in shapes)
 
     def _add_chunks(self) -> None:
-        """Logits and what the loss makes of them are there for one part of the tokens at a time."""
+        """Scale the logits and the loss's tensors to one chunk of tokens; only one chunk is alive at a time."""
         chunks = self._style.loss_chunks
         if chunks > 1:
             own = [op for op in self._context.workload.operators if op.phase != OPTIMIZER]
@@ -78,14 +78,14 @@ class Extras:
             self._factor[_MORE - op.id] = Fraction(times).limit_denominator(1000)
 
     def _add_kept(self, op: Operator) -> None:
-        """Of a product that is recomputed, the part of its results that is kept all the same."""
+        """Add the part of a recomputed GEMM's output that is kept anyway."""
         if self._style.selective == ATTENTION or self._context.plan.recompute != "selective" or not layer_of(op.layer):
             return
         keeps, is_expert = self._style.selective_keeps, op.attributes.get("expert") is True
         share = kept_share(self._context.workload, op, keeps)
         is_last = op.layer.endswith(".down")
         if is_expert and is_last and self._context.plan.ep > 1 and keeps.exchanged == "kept":
-            share = Fraction(1)  # what comes back from the experts
+            share = Fraction(1)  # the experts' results
         keeps_last = is_last and self._style.selective == "products" and not is_expert
         if (op.id in self._context.runs_again and share) or keeps_last:
             self._of.setdefault(op.id, {})[_KEPT - op.id] = op.outputs[0]
@@ -108,47 +108,47 @@ class Extras:
             self._instead[op.id] = self._tensors[op.inputs[0]].storage
 
     def _add_fused(self, op: Operator) -> None:
-        """Linear layers of the blocks; embedding and head make their gradients as they are."""
+        """Collect the weights of the blocks' linear layers; embedding and head have separate gradients."""
         if self._style.weight_gradients == "fused" and profile_family(op) == "linear" and layer_of(op.layer):
             weights = [t for t in op.inputs if self._tensors[t].role == "weight" and len(self._tensors[t].shape) > 1]
             self.fused.update(dict.fromkeys(weights))
 
     def of(self, forward: Operator) -> dict[int, None]:
-        """The storages of a forward operator."""
+        """Return the added storages of a forward operator."""
         return dict.fromkeys(self._of.get(forward.id, ()))
 
     def made(self, run: OperatorRun) -> dict[int, None]:
-        """The storages that ``run`` makes."""
+        """Return the added storages that ``run`` allocates."""
         if run.op.phase != FORWARD:
             return {}
         return {storage: None for storage in self.of(run.op) if not run.rerun or storage not in self._kept}
 
     def only_kept(self, run: OperatorRun, touched: dict[int, None]) -> dict[int, None]:
-        """Of the storages that ``run`` touches those that are kept for it: not a part where the whole is."""
+        """Return the storages of ``touched`` that are kept for ``run``: not a part if the whole is kept."""
         op = run.op
         part = self._instead.get(op.forward_id, -1) if op.phase == BACKWARD and op.forward_id is not None else -1
         return {storage: None for storage in touched if storage != part} if part >= 0 else touched
 
     def allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
-        """(storage, tensor whose size counts, category) of what ``run`` makes."""
+        """Return (storage, tensor whose size counts, category) of the storages that ``run`` allocates."""
         if run.op.phase != FORWARD:
             return ()
         made, found = self.made(run), self._of.get(run.op.id, {})
         return tuple((storage, tensor, _ACTIVATIONS) for storage, tensor in found.items() if storage in made)
 
     def times(self, storage: int, size: int) -> int:
-        """Bytes of a storage, given those of the tensor whose size counts."""
+        """Return the bytes of a storage; ``size``: bytes of the tensor whose size counts."""
         factor = self._factor.get(storage)
         return size if factor is None else -(-size * factor.numerator // factor.denominator)
 
     def is_whole(self, storage: int) -> bool:
-        """Whether a tp rank has all of a storage although it has a part of the tensor."""
+        """Return whether a tp rank holds a whole storage although it holds only a part of the tensor."""
         return storage <= _GATHERED
 
 
 class Logits:
-    """Copies of the logits that are alive when the loss's backward pass begins. in_place: storages that take no memory
-    of their own."""
+    """Copies of the logits that are alive when the loss's backward pass begins. in_place: storages that share memory
+    with another copy."""
 
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
         self._context = context
@@ -174,7 +174,7 @@ class Logits:
             self.in_place = set(list(copies)[1:])
 
     def missing(self, op: Operator, live: Mapping[int, tuple[int, ...]], batch: int) -> list[int]:
-        """Bytes of float32 copies that no operator names, at a backward operator of the loss."""
+        """Return the bytes of float32 copies that the trace does not name, at a backward operator of the loss."""
         if self._first is None or self._wanted is None or op.phase != BACKWARD or not op.layer.startswith("loss"):
             return []
         count = self._context.rank_bytes(self._first.id, batch) // _ITEM.get(self._first.dtype, 4)

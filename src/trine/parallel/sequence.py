@@ -1,9 +1,9 @@
 """Sequence parallelism: between split operators each tensor-parallel rank holds a part of the tokens.
 
 Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.2.2. The all-reduces
-of tensor parallelism become an all-gather before a column split and a reduce-scatter behind a row split, and the other
-way round in the backward pass. The input of a column split is not kept whole but gathered again for the gradient of its
-weight, beside the gradient of its input, unless the software keeps it.
+of tensor parallelism become an all-gather before a column split and a reduce-scatter after a row split, and vice versa
+in the backward pass. Unless the software keeps it, the gathered input of a column split is freed, and gathered again
+for the weight gradient, overlapped with the input gradient.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GATHER, SCATTER = "all_gather", "reduce_scatter"
 
 @dataclass(slots=True)
 class _Gathered:
-    """A tensor that is whole for the operators of one forward operator; ``last``: the last step that used it."""
+    """A gathered tensor for the operators of one forward operator; ``last``: the last step that used it."""
 
     owner: int | None
     place: Place
@@ -60,15 +60,15 @@ class SequenceCollectives(SplitCollectives):
                     f"{op_id} ({op.layer}) has to be whole"
                 )
 
-    # -- what is needed and made -----------------------------------------------------------------------------------
+    # -- gathered inputs and scattered outputs ---------------------------------------------------------------------
 
     def _part(self, op: Operator, place: Place) -> str:
-        """Which gradients this run of a backward operator computes."""
+        """Return which gradients this run of a backward operator computes."""
         own = self.context.stages.parts[op.id]
         return place.part if own == BOTH and place.part else own
 
     def _whole_before(self, op: Operator, split: TensorSplit) -> int | None:
-        """The tensor that has to be gathered before ``op``, if any."""
+        """Return the tensor that must be gathered before ``op``, if any."""
         forward = op if op.phase == FORWARD else self.context.operators[op.forward_id or 0]
         if op.phase == FORWARD:
             return next(iter(self.differentiable_input(op)), None) if split.mode == "column" else None
@@ -79,7 +79,7 @@ class SequenceCollectives(SplitCollectives):
         return None
 
     def _scattered_after(self, op: Operator, split: TensorSplit, place: Place) -> tuple[str, int] | None:
-        """The collective behind ``op``, and the tensor that it is about."""
+        """Return the collective after ``op`` and its tensor, if any."""
         if op.phase == FORWARD and split.mode in ("row", "embedding"):
             return SCATTER, op.outputs[0]
         if op.phase == FORWARD and split.forward:
@@ -90,7 +90,7 @@ class SequenceCollectives(SplitCollectives):
         return None
 
     def _overlaps(self, op: Operator, split: TensorSplit, place: Place) -> bool:
-        """Whether the operator runs in pieces beside its collective."""
+        """Return whether the operator runs in pieces overlapped with its collective."""
         if self._pieces == 1 or split.mode not in ("column", "row"):
             return False
         return op.phase == FORWARD or self._part(op, place) == INPUT_PART
@@ -120,12 +120,12 @@ class SequenceCollectives(SplitCollectives):
             if self._copies:
                 self.writer.wait(step)
                 self._copy(tensor, batch, op, place)
-        # Beside the gradient of its input, that of a column split's weight may still be on its way.
+        # During the input gradient of a column split, the gather for its weight gradient may still be in progress.
         if op.phase == FORWARD or split.mode != "column" or self._part(op, place) != INPUT_PART:
             self.writer.wait(known.step)
 
     def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:
-        """A product and its collective in pieces: each piece is gathered before, or scattered behind, its part."""
+        """Write a GEMM and its collective in pieces: each piece is gathered before, or scattered after, its part."""
         op = run.op
         split = self._splits.get(op.id)
         if split is None or not self._overlaps(op, split, place):
@@ -164,7 +164,7 @@ class SequenceCollectives(SplitCollectives):
         if behind[0] == SCATTER and self._copies:
             done = self._copy(behind[1], batch, op, place)
         step = self._collective(behind[0], behind[1], batch, op, place, (done,))
-        if behind[0] == SCATTER:  # until it is scattered the sum over the ranks is whole
+        if behind[0] == SCATTER:  # the sum over the ranks stays whole until the reduce-scatter ends
             size = self.context.gathered_bytes(op, behind[1], batch)
             self.program.memory.temporary(size, done, step, user=step)
             self.program.memory.used_by(op.outputs[:1], place.microbatch, step)
@@ -187,12 +187,12 @@ class SequenceCollectives(SplitCollectives):
         return self.writer.collective(kind, axis, key, size, after, label)
 
     def _copy(self, tensor: int, batch: int, op: Operator, place: Place) -> int:
-        """Copy a whole tensor to, or from, the order in which the collective has it; the step of the copy."""
+        """Copy a whole tensor to or from the collective's layout; return the step of the copy."""
         duration_ps = self.context.copy_ps(tensor, batch)
         return self.writer.operator(op, duration_ps, self.label(op, place), is_first=False)
 
     def _gather_heads(self, op: Operator, batch: int, place: Place) -> None:
-        """Gather queries and keys behind their norms, copy them, and rotate those of the other ranks too."""
+        """Gather queries and keys after their norms, copy them, and rotate the other ranks' as well."""
         context, tensor, label = self.context, op.inputs[0], self.label(op, place)
         if self._gathered_part is None:
             heads, keys = heads_of(context.workload, op)
@@ -213,7 +213,7 @@ class SequenceCollectives(SplitCollectives):
         return found
 
     def _give_back(self, owner: int | None, place: Place) -> None:
-        """Let go of what was gathered for another forward operator than ``owner``, or in another pass."""
+        """Free a tensor gathered for another forward operator than ``owner``, or in another pass."""
         known = self._gathered.get(self.writer.lane)
         if known is not None and (known.owner != owner or known.place != place._replace(is_last=False)):
             self.program.memory.temporary(known.size_bytes, known.step, known.last, user=known.step)
@@ -221,9 +221,9 @@ class SequenceCollectives(SplitCollectives):
 
 
 class SequenceGradients(Extension):
-    """Gradients of weights that see a part of the tokens (norms, routers, biases of row splits) are added up.
+    """The reduction of gradients of weights that see only a part of the tokens (norms, routers, row-split biases).
 
-    One all-reduce on the ``tp`` axis once a step behind the data-parallel reductions, as in Megatron-LM's
+    One all-reduce on the ``tp`` axis per step, after the data-parallel reductions, as in Megatron-LM's
     ``finalize_model_grads``.
     """
 
@@ -253,5 +253,5 @@ class SequenceGradients(Extension):
 
 
 def parts(total: int, count: int) -> list[int]:
-    """``total`` in ``count`` whole parts that differ by one at most."""
+    """Split ``total`` into ``count`` integer parts that differ by at most one."""
     return [total * (i + 1) // count - total * i // count for i in range(count)]

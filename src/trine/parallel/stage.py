@@ -1,4 +1,4 @@
-"""Writing the program of one pipeline rank: its operators pass by pass, and what it exchanges with other ranks."""
+"""The program of one pipeline rank: its operators pass by pass, and its messages to and from other ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
 
-#: What becomes of gradients, by ``Plan.sharding``.
+#: Gradient reductions by ``Plan.sharding``.
 REDUCTIONS: dict[str, type[BucketReductions]] = {
     "none": BucketReductions,
     "zero1": ParameterUpdates,
@@ -29,13 +29,13 @@ REDUCTIONS: dict[str, type[BucketReductions]] = {
     "zero3": ParameterGathers,
     "fsdp": ParameterGathers,
 }
-#: Forms of parallelism from outside, called after trine's own: whether a job wants one, and what it is.
+#: External forms of parallelism, called after trine's: whether a job uses the form, and its extension.
 FORMS: list[tuple[Callable[[JobContext], bool], type[Extension]]] = []
 _PART = {INPUT_PASS: INPUT_PART, WEIGHT_PASS: WEIGHT_PART}
 
 
 class StageBuilder(StageProgram):
-    """Writes the program of one rank of the pipeline."""
+    """The writer of the program of one pipeline rank."""
 
     def __init__(self, context: JobContext, stage: int, has_host: bool, expert_position: int = 0) -> None:
         super().__init__(context, stage, has_host, expert_position)
@@ -49,7 +49,7 @@ class StageBuilder(StageProgram):
     # -- one step ------------------------------------------------------------------------------------------------
 
     def build(self) -> RankProgram:
-        """Write all steps."""
+        """Write all steps and return the program."""
         for step in range(self.context.plan.steps):
             if self.has_host:
                 copied, plan = self._copy_inputs(step), self.context.plan
@@ -77,11 +77,11 @@ class StageBuilder(StageProgram):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets in which gradients are reduced."""
+        """The buckets for gradient reduction."""
         return next((one.buckets for one in self.extensions if isinstance(one, BucketReductions)), ())
 
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
-        """Copy the inputs of each forward pass, one after the other, from the end of the step before."""
+        """Copy the inputs of each forward pass, one after the other, from the end of the previous step on."""
         copies: dict[tuple[int, int], int] = {}
         after = self.writer.last_of_step()
         for one in self.actions.passes:
@@ -95,7 +95,7 @@ class StageBuilder(StageProgram):
         return copies
 
     def _optimizer_step(self, step: int) -> None:
-        """One optimizer step after all gradients have arrived; a rank does the share of it that its weights are."""
+        """Write one optimizer step after all gradients have arrived; a rank runs its weights' share of it."""
         for extension in self.extensions:
             extension.before_optimizer(step)
         self._add_up_shared_gradients(step)
@@ -114,7 +114,7 @@ class StageBuilder(StageProgram):
         self.writer.end_step()
 
     def _add_up_shared_gradients(self, step: int) -> None:
-        """Two ranks that keep the same weights exchange their gradients (as Megatron-LM does for embeddings)."""
+        """Exchange the gradients of weights that two ranks share (as Megatron-LM does for embeddings)."""
         shared = [w for w in self.weights if w.tied_to >= 0 and w.gradient_operator is not None]
         for other, group in groupby(sorted(shared, key=lambda w: w.tied_to), key=lambda w: w.tied_to):
             weights = [owned.weight for owned in group]
@@ -129,9 +129,9 @@ class StageBuilder(StageProgram):
     # -- one pass ------------------------------------------------------------------------------------------------
 
     def _joined(self, together: tuple[PipelineAction, ...], step: int) -> None:
-        """Write two passes that run together: their operators alternate so that both get on alike.
+        """Write two overlapped passes: their operators alternate so that both progress evenly.
 
-        What they send leaves when both have ended (as in DeepSeek's DualPipe).
+        Their messages are sent after both have ended (as in DeepSeek's DualPipe).
         """
         self._outbox = []
         self.writer.fork()
@@ -152,7 +152,7 @@ class StageBuilder(StageProgram):
         self._outbox = None
 
     def _length(self, one: PipelineAction) -> int:
-        """Compute time of a pass, in picoseconds."""
+        """Return the compute time of a pass (ps)."""
         batch = self.context.micro_batches[one.microbatch]
         runs = self._chunk_pass(one).runs
         return sum(self.context.slowest(run.op, batch, run.part) for run in runs)
@@ -161,7 +161,7 @@ class StageBuilder(StageProgram):
         return self.context.chunks[one.chunk].passes[one.kind]
 
     def _pass(self, one: PipelineAction, step: int) -> Iterator[int]:
-        """Write a pass, operator by operator; yields the time of each."""
+        """Write a pass, operator by operator; yield the time of each."""
         chunk_pass = self._chunk_pass(one)
         phase = Phase.FORWARD if one.kind == FORWARD_PASS else Phase.BACKWARD
         place = Place(phase, one.microbatch, step, False, one.chunk, _PART.get(one.kind, ""))
@@ -194,7 +194,7 @@ class StageBuilder(StageProgram):
             self.memory.end_of_microbatch(one.microbatch)
 
     def _pass_on(self, chunk_pass: ChunkPass, place: Place) -> None:
-        """A pass without operators still takes and gives what crosses its borders."""
+        """Receive and send the tensors that cross the borders of a pass without operators."""
         for crossings in chunk_pass.arriving.values():
             for crossing in crossings:
                 self._receive(crossing, place)
@@ -205,7 +205,7 @@ class StageBuilder(StageProgram):
     # -- one operator --------------------------------------------------------------------------------------------
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
-        """Write one run of an operator; returns its time on the slowest GPU model, in picoseconds."""
+        """Write one run of an operator; return its time on the slowest GPU model (ps)."""
         context, op = self.context, run.op
         for before in self._before:
             before(op, place)
@@ -254,12 +254,12 @@ class StageBuilder(StageProgram):
 
 
 def ends_backward(one: PipelineAction) -> bool:
-    """Whether a pass is the last of its micro-batch that adds to gradients of its chunk."""
+    """Return whether a pass is the last of its micro-batch to add to its chunk's gradients."""
     return one.kind in (BACKWARD_PASS, WEIGHT_PASS)
 
 
 def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extension]]:
-    """What the forms of parallelism of a plan add to the programs, in the order in which they are called."""
+    """Return the extensions of a plan's forms of parallelism, in call order."""
     plan = context.plan
     found: list[Callable[[StageProgram], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
     if plan.ep > 1:

@@ -1,4 +1,4 @@
-"""One rank program as arrays: its tasks, without what differs from rank to rank."""
+"""One rank program as arrays: its tasks, without rank-specific data."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
 
 @dataclass(slots=True)
 class ProgramTemplate:
-    """One program as arrays: its tasks, numbered from 0, without what differs from rank to rank.
+    """One program as arrays: its tasks, numbered from 0, without rank-specific data.
 
-    copies, stores: tasks that copy from the host, and to it. pressure_ppm: int32[tasks], what the compute stream loses
-    when each ends, as in TaskGraph; None where nothing presses.
+    copies, stores: tasks that copy from and to the host. pressure_ppm: int32[tasks], speed that the compute stream
+    loses when each task ends, as in TaskGraph; None without pressure.
     """
 
     kind: npt.NDArray[np.int8]
     duration_ps: Int64
     size_bytes: Int64
-    stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 none
+    stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 no stream
     labels: npt.NDArray[np.int32]  # [fields, tasks]
     edges: tuple[Int64, Int64]  # task, predecessor
     first_task: Int64  # of each step
@@ -42,9 +42,9 @@ class ProgramTemplate:
 
 
 def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTemplate:
-    """The tasks of ``program``; ``streams`` numbers the streams of all programs, and is added to.
+    """Return the tasks of ``program``; ``streams`` numbers the streams of all programs, and grows as needed.
 
-    Raises PlanError for two collectives of one key.
+    Raises PlanError for two collectives with the same key.
     """
     steps = program.steps
     width = np.array([_width(step) for step in steps], dtype=np.int64)
@@ -72,7 +72,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
             stream[task] = streams.setdefault(step.stream, len(streams))
         elif isinstance(step, Send):
             sending = int(last[i])
-            if sending > task:  # the kernel presses from the moment at which the message is ready
+            if sending > task:  # the kernel slows compute down as soon as the message is ready
                 tasks.append(sending)
                 predecessors.append(task)
             kind[sending], size[sending] = TRANSFER, step.size_bytes
@@ -88,7 +88,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
                 tasks.append(task)
                 predecessors.append(previous_on_axis[queue])
             previous_on_axis[queue] = int(last[i])
-            tasks.append(int(last[i]))  # it cannot end before this rank has entered
+            tasks.append(int(last[i]))  # it cannot end before this rank enters it
             predecessors.append(task)
             if step.key in template.collectives:
                 raise PlanError(f"program {program.name!r} names collective {step.key} twice")
@@ -98,7 +98,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
 
 
 def _width(step: Step) -> int:
-    """Tasks of a step: what presses on the compute stream begins and ends with a task of its own."""
+    """Return the number of tasks of a step; a step that slows compute down has a task for its start and its end."""
     return 2 if isinstance(step, Collective) or (isinstance(step, Send) and step.pressure_ppm) else 1
 
 
@@ -121,7 +121,7 @@ def _label_table(steps: Sequence[object], width: Int64) -> npt.NDArray[np.int32]
 def memory_events(
     job: Job, templates: Sequence[ProgramTemplate], program_of: Sequence[int], base: Int64
 ) -> MemoryEvents:
-    """Memory changes of ranks; of each its program, and ``base``, its first task: int64[ranks]."""
+    """Return the memory changes of ranks; each has a program and ``base``, its first task: int64[ranks]."""
     parts: dict[str, list[npt.NDArray[np.generic]]] = {
         n: [] for n in ("task", "at_end", "rank", "delta", "category", "block")
     }
@@ -167,7 +167,7 @@ def _held_table(program: RankProgram, template: ProgramTemplate, base: int) -> I
 
 
 def _memory_table(program: RankProgram, template: ProgramTemplate) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-    """int64[changes] each: task of the program, whether at its end, bytes, category, block."""
+    """Return int64[changes] each: task of the program, whether at its end, bytes, category, block."""
     rows = np.array(program.memory, dtype=np.int64).reshape(-1, 6)
     steps = rows[:, 0]
     task = np.where(rows[:, 1] == 1, template.last_task[steps], template.first_task[steps])

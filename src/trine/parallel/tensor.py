@@ -1,12 +1,12 @@
-"""What tensor parallelism sends: a collective behind each split operator, for which the next operator waits.
+"""Collectives of tensor parallelism: one after each split operator; the next operator waits for it.
 
-Gathers of queries, keys and values where a tp group has more ranks than there are heads of keys and values.
+Also gathers queries, keys and values if a tp group has more ranks than there are key-value heads.
 
-As Megatron-core does it (``Attention.get_query_key_value_tensors``, for fewer query groups than tensor-parallel ranks):
-the projection's weight stays sharded by columns, so that a rank's part holds a fraction of a head of keys. Its outputs
-are all-gathered over the group, and a rank takes its queries and the one head of keys and of values that they need.
-Backward, the gradient of what was gathered is a partial sum, zero but for the rank's own heads: a reduce-scatter adds
-it up and leaves each rank the part that its columns made.
+As in Megatron-core (``Attention.get_query_key_value_tensors``, fewer query groups than tensor-parallel ranks), the
+projection's weight stays sharded by columns, so each rank holds a fraction of a key head. Its outputs are all-gathered
+over the group. Each rank then takes its queries and the one key head and value head that they need. In the backward
+pass the gradient of the gathered tensor is a partial sum, zero except for the rank's own heads. A reduce-scatter sums
+it and leaves each rank the part of its columns.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trine.parallel.stages import WEIGHT_PART
 
 
 class SplitCollectives(Extension):
-    """What tensor and sequence parallelism have in common: a reduction of an input's gradient runs beside the operator
-    that computes the gradient of the weight, where the trace has one of its own (as Megatron-LM does by default).
+    """The base class of tensor and sequence parallelism. Overlaps the reduction of an input gradient with the operator
+    that computes the weight gradient, if the trace has a separate one (Megatron-LM's default).
     """
 
     def __init__(self, program: StageProgram) -> None:
@@ -30,25 +30,25 @@ class SplitCollectives(Extension):
         self.axis = self.context.plan.groups.tensor
 
     def wait_beside_weights(self, op: Operator, step: int) -> None:
-        """Make the next operator wait for ``step``, but not the one that computes the gradient of its weight."""
+        """Make the next operator wait for ``step``, unless it computes the gradient of the weight of ``op``."""
         self.writer.wait(step)
         self._reduced[self.writer.lane] = op.forward_id, step
 
     def let_weights_pass(self, op: Operator) -> None:
-        """Before ``op``: take back what it needs not wait for."""
+        """Drop the wait if ``op`` computes the weight gradient."""
         forward, step = self._reduced.pop(self.writer.lane, (None, -1))
         if op.phase == BACKWARD and op.forward_id == forward and self.context.stages.parts[op.id] == WEIGHT_PART:
             self.writer.release(step)
             self._held[self.writer.lane] = step
 
     def hold_again(self) -> None:
-        """After an operator: what it needed not wait for the next one does."""
+        """Make the operator after the weight gradient wait for the reduction."""
         step = self._held.pop(self.writer.lane, None)
         if step is not None:
             self.writer.wait(step)
 
     def differentiable_input(self, op: Operator) -> tuple[int, ...]:
-        """The activation that the forward operator read: its gradient has the same size."""
+        """Return the forward operator's input activation; its gradient has the same size."""
         forward = self.context.operators[op.forward_id] if op.forward_id is not None else op
         tensors = self.context.workload.tensors
         return tuple(t for t in forward.inputs if tensors[t].role == "activation" and tensors[t].size_bytes)[:1]
@@ -61,7 +61,7 @@ class TensorCollectives(SplitCollectives):
         self.let_weights_pass(op)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        """The collective that follows a split operator; the next operator waits for it."""
+        """Add the collective that follows a split operator; the next operator waits for it."""
         self.hold_again()
         if place.phase == Phase.OPTIMIZER:
             return
@@ -84,20 +84,20 @@ class TensorCollectives(SplitCollectives):
 
 
 class HeadGathers(Extension):
-    """All-gathers behind the projections of a regrouped attention, reduce-scatters before their backward operators.
+    """All-gathers after the projections of a regrouped attention, reduce-scatters before their backward operators.
 
-    The gathered tensor lives until the first operator that reads it has ended: it is taken to copy the rank's heads out
-    of it. The gradient of all heads lives during its reduce-scatter.
+    The gathered tensor lives until its first reader ends, which is assumed to copy the rank's heads out of it. The
+    gradient of all heads lives during its reduce-scatter.
     """
 
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
-        self._pending: dict[int, tuple[int, int, int]] = {}  # lane -> storage, step and bytes of what was gathered
+        self._pending: dict[int, tuple[int, int, int]] = {}  # lane -> storage, step and bytes of the gathered tensor
         self._scattered: set[tuple[int, int, int]] = set()  # forward operator, micro-batch, step
         self._axis = self.context.plan.groups.tensor
 
     def before(self, op: Operator, place: Place) -> None:
-        """A reduce-scatter before the first backward operator of a projection."""
+        """Add a reduce-scatter before the first backward operator of a projection."""
         if place.phase == Phase.OPTIMIZER or op.phase != BACKWARD or op.forward_id is None or not self._regroups(op):
             return
         once = op.forward_id, place.microbatch, place.step
@@ -110,7 +110,7 @@ class HeadGathers(Extension):
         self.program.memory.temporary(size, step, step, user=step)
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        """An all-gather behind the projection; what it made is given back behind its first reader."""
+        """Add an all-gather after the projection, and free its result after the first reader."""
         if place.phase == Phase.OPTIMIZER:
             return
         tensors = self.context.workload.tensors
@@ -124,7 +124,7 @@ class HeadGathers(Extension):
             self._pending[self.writer.lane] = tensors[op.outputs[0]].storage, step, size
 
     def end_pass(self, place: Place) -> None:
-        """A stage that ends right behind a projection sends the heads, and keeps nothing whole."""
+        """Free the gathered tensor: a stage that ends right after a projection sends only the heads."""
         pending = self._pending.get(self.writer.lane)
         if pending is not None:
             self._give_back(pending[1])
@@ -141,7 +141,7 @@ class HeadGathers(Extension):
     def _collective(
         self, kind: str, projection: Operator, op: Operator, place: Place, after: tuple[int, ...]
     ) -> tuple[int, int]:
-        """The step and its bytes: all features of the projection, on this rank's tokens."""
+        """Add the collective; return its step and its bytes: all features of the projection, on this rank's tokens."""
         size = self.context.scaled_bytes(projection.outputs[0], self.context.micro_batches[place.microbatch])
         label = self.label(op, place)
         key = ("tp", "heads", op.id, *place.key)

@@ -1,4 +1,4 @@
-"""Which part of the tokens and of the experts one rank works on: sequence, context and expert parallelism."""
+"""The part of the tokens and experts that one rank works on: sequence, context and expert parallelism."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WHOLE = Fraction(1)
 class TokenPartition:
     """Parts of a workload under a plan.
 
-    context: part of the tokens on one rank of the cp group. sequence: part of these that operators run on where
-    sequence parallelism divides them. load: tokens of this rank's experts over those of an even share.
-    expert_tokens: tokens on which a rank's experts work, once gathered over the etp group, over those of a tp group.
-    expert_weights: tensor ids of experts' weights, if experts use the ranks in their own way.
+    context: fraction of the tokens on one rank of the cp group. sequence: fraction of these per operator where sequence
+    parallelism divides them. load: tokens of this rank's experts relative to an even share.
+    expert_tokens: tokens of a rank's experts after the gather over the etp group, relative to a tp group's tokens.
+    expert_weights: tensor ids of the experts' weights, if experts use the ranks differently.
     """
 
     def __init__(self, workload: Workload, plan: Plan) -> None:
@@ -42,16 +42,16 @@ class TokenPartition:
             _check_experts(workload, plan)
 
     def has_tokens(self, tensor: Tensor) -> bool:
-        """Whether a dimension of the tensor counts tokens."""
+        """Return whether a dimension of the tensor counts tokens."""
         return self._length is not None and sequence_dim(tensor, self._length) is not None
 
     def of_tensor(self, tensor: Tensor) -> Fraction:
-        """The part of a tensor that one rank has, before tensor and sequence parallelism divide it."""
+        """Return one rank's fraction of a tensor, before tensor and sequence parallelism divide it."""
         part = self.context if self.context != 1 and self.has_tokens(tensor) else WHOLE
         return part * self.load if tensor.id in self._expert_tensors else part
 
     def split(self, op: Operator, batch: int, share: Fraction, divided: TensorSplit | None) -> Split:
-        """The sizes at which ``op`` runs on one rank; of ring attention, those of one block."""
+        """Return the sizes of ``op`` on one rank; for ring attention, the sizes of one block."""
         if op.phase == OPTIMIZER:
             return Split(batch=batch, share=share)
         plan = self.plan
@@ -78,22 +78,22 @@ class TokenPartition:
         )  # fmt: skip
 
     def repeats(self, op: Operator) -> int:
-        """How many times the operator runs: ring attention once for each block of keys."""
+        """Return how many times the operator runs: for ring attention, once per block of keys."""
         return self.plan.cp if self.plan.cp > 1 and self.plan.cp_style == "ring" and is_attention(op) else 1
 
 
 def is_attention(op: Operator) -> bool:
-    """Whether the operator is an attention, forward or backward, in one."""
+    """Return whether the operator is a fused attention, forward or backward."""
     return family_of(kind_of(op)) == "attention"
 
 
 def is_expert(op: Operator) -> bool:
-    """Whether the operator works for the experts of a mixture, on the tokens that they were given."""
+    """Return whether the operator works for the experts of a mixture, on their tokens."""
     return op.attributes.get("expert") is True
 
 
 def expert_weights(workload: Workload) -> list[int]:
-    """Tensor ids of the weights of experts."""
+    """Return the tensor ids of the experts' weights."""
     storages = {
         workload.tensors[t].storage: None
         for op in workload.operators
@@ -105,7 +105,7 @@ def expert_weights(workload: Workload) -> list[int]:
 
 
 def _expert_tensors(workload: Workload) -> frozenset[int]:
-    """Activations that experts read or make."""
+    """Return the activations that experts read or compute."""
     found = {
         t
         for op in workload.operators
@@ -124,7 +124,7 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
             "synthesise the model (model:NAME), or give the trace the metadata 'sequence'"
         )
     degree = plan.cp * (plan.tp if plan.sequence_parallel else 1)
-    halves = 2 * plan.cp if plan.cp > 1 and plan.cp_style != "ulysses" else 1  # two parts a rank balance causal masks
+    halves = 2 * plan.cp if plan.cp > 1 and plan.cp_style != "ulysses" else 1  # two parts per rank balance causal masks
     for divisor in (degree, halves):
         if length % divisor:
             below = length - length % divisor
@@ -178,13 +178,13 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
         )
 
 
-#: Shares are kept as exact fractions of this resolution, so that all ranks compute the same sizes.
+#: Shares are exact fractions of this resolution, so that all ranks compute the same sizes.
 _RESOLUTION = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """shares: part of all tokens that goes to the experts of each rank of the group. dropped: part that nobody takes.
+    """shares: fraction of all tokens for the experts of each rank of the group. dropped: fraction of dropped tokens.
 
     Expert n of N sits on rank n // (N / ep). All ranks of the group send the same shares (the expected value of a
     routing that does not depend on the rank).
@@ -195,16 +195,16 @@ class ExpertLoad:
 
     @property
     def is_even(self) -> bool:
-        """Whether all ranks get the same."""
+        """Whether all ranks have equal shares."""
         return len(set(self.shares)) == 1
 
     def of(self, position: int) -> Fraction:
-        """Tokens at a position over those of an even share."""
+        """Return the tokens at a position relative to an even share."""
         return self.shares[position] * len(self.shares)
 
 
 def expert_load(workload: Workload, plan: Plan) -> ExpertLoad:
-    """The load under a plan. Raises PlanError for a capacity that cuts nothing off."""
+    """Return the load under a plan. Raises PlanError for a capacity factor without effect."""
     if plan.ep == 1:
         return ExpertLoad((Fraction(1),), Fraction(0))
     count = num_experts(workload)
@@ -239,7 +239,7 @@ def _shares(plan: Plan, count: int) -> list[Fraction]:
 
 
 def num_experts(workload: Workload) -> int:
-    """Experts of a layer, as its operators say. Raises PlanError where layers differ."""
+    """Return the number of experts per layer, from its operators. Raises PlanError if layers differ."""
     counts = {_count(op) for op in workload.operators if is_expert(op)}
     if len(counts) != 1:
         raise PlanError(f"layers with different numbers of experts: {sorted(counts)}")

@@ -1,4 +1,4 @@
-"""Writing one rank program: steps, what the next operator must wait for, and memory changes."""
+"""Writing one rank program: steps, pending waits of the next operator, and memory changes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from trine.parallel.launching import ENTRIES_PER_COLLECTIVE, LaunchClocks, Launc
 
 
 class ProgramWriter:
-    """Collects the steps of one rank program, in program order.
+    """A builder of one rank program, in program order.
 
-    ``lane``: which of two passes that run together is written to (0 or 1, 0 where one runs alone). Both are on the same
-    compute stream; each operator waits for what was waited for in its own lane only.
+    ``lane``: the lane written to, 0 or 1, when two passes run together (0 for a single pass). Both lanes share the
+    compute stream; an operator only waits for steps of the same lane.
     """
 
     def __init__(self, context: JobContext, stage: int = 0) -> None:
@@ -61,9 +61,9 @@ class ProgramWriter:
         self._waits[self.lane].remove(index)
 
     def operator(self, op: Operator, duration_ps: int, label: Label, is_first: bool = True) -> int:
-        """Append an operator on the compute stream, after everything that was waited for and after its launch.
+        """Append an operator on the compute stream, after all pending waits and its launch.
 
-        ``is_first``: False for a further piece of an operator that was launched with the first one.
+        ``is_first``: False for a later piece of an operator that is launched with its first piece.
         """
         waits = self._waits[self.lane]
         launch = self._launch
@@ -86,13 +86,13 @@ class ProgramWriter:
         self.sent.append(self.add(replace(step, after=(*step.after, *launched)) if launched else step))
 
     def receive(self, step: Recv) -> int:
-        """Append the arrival of a message, which the thread asks for."""
+        """Append the arrival of a message; the launching thread issues the receive."""
         if self._launch is not None:
             self.thread.busy(self._launch.message_ps)
         return self.add(step)
 
     def _launched(self, launch_ps: int, after: tuple[int, ...], label: Label) -> tuple[int, ...]:
-        """The launch of something behind ``after`` that communicates, where it can hold it up."""
+        """Append the launch of a communication step that follows ``after``, if the launch can delay it."""
         if not launch_ps:
             return ()
         follows = max(self._last_compute) in after
@@ -100,11 +100,11 @@ class ProgramWriter:
         return () if launched is None else (launched,)
 
     def fork(self) -> None:
-        """Begin two lanes: the second one follows what the first one has done so far."""
+        """Begin two lanes: the second one starts after the work already in the first one."""
         self._last_compute[1] = self._last_compute[0]
 
     def join(self) -> None:
-        """End two lanes: the first one goes on, after what both have done and wait for."""
+        """End two lanes: the first one continues after the work and the pending waits of both."""
         self._last_compute[0] = max(self._last_compute)
         self._waits[0].extend(self._waits[1])
         self._waits[1].clear()
@@ -114,7 +114,7 @@ class ProgramWriter:
         self, kind: str, axis: str, key: tuple[int | str, ...], size_bytes: int, after: tuple[int, ...], label: Label,
         root: int = -1, queue: str = "", algorithm: str | None = None,
     ) -> int:  # fmt: skip
-        """Append a collective by the algorithm that the plan names for its kind, else by the one given."""
+        """Append a collective. The plan's algorithm for its kind takes precedence over ``algorithm``."""
         algorithm = self.context.algorithm(kind) or algorithm
         launch_ps = 0 if self._launch is None else self._launch.communication_ps
         if axis == self._tensor_axis and self._launch is not None:
@@ -126,27 +126,27 @@ class ProgramWriter:
         return step
 
     def last_compute(self) -> tuple[int, ...]:
-        """The latest operator on the compute stream, if any."""
+        """Return the latest operator on the compute stream, if any."""
         last = self._last_compute[self.lane]
         return (last,) if last >= 0 else ()
 
     def last_compute_and_waits(self) -> tuple[int, ...]:
-        """The latest operator and what the next one would wait for: when the results so far are complete."""
+        """Return the latest operator and the pending waits; their ends complete all results up to now."""
         return (*self.last_compute(), *self._waits[self.lane])
 
     def end_step(self) -> None:
-        """Remember what ends a training step; the thread may wait for it."""
+        """Record the end of a training step; the launching thread may wait for it."""
         self._end_of_step = self.last_compute_and_waits()
         if self._launch is not None and self._launch.synchronises != "none":
             self.thread.synchronise(self._end_of_step, Label())
         self.sent.clear()
 
     def begin_pass(self, label: Label) -> None:
-        """Before the first operator of a pass: the thread may be too far ahead."""
+        """Start a pass, before its first operator: the launching thread waits if it is too far ahead."""
         self.thread.begin_pass(label)
 
     def end_pass(self, label: Label, is_backward: bool) -> None:
-        """After the last operator of a pass, and what it sends: the thread may wait for the GPU."""
+        """End a pass, after its last operator and its sends: the launching thread may wait for the GPU."""
         if self._launch is None:
             return
         wanted, has_messages = self._launch.synchronises, self.context.plan.pp > 1
@@ -156,11 +156,11 @@ class ProgramWriter:
             self.thread.synchronise(steps, label, and_next=is_pass)
 
     def last_of_step(self) -> tuple[int, ...]:
-        """What ended the training step before; empty in the first."""
+        """Return the steps that ended the previous training step; empty in the first."""
         return self._end_of_step
 
     def finish(self, name: str, resident_bytes: tuple[int, ...]) -> RankProgram:
-        """The program."""
+        """Return the finished program."""
         clocks = () if self._clocks is None else self._clocks.of_steps
         return RankProgram(
             name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes,

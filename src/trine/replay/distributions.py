@@ -1,6 +1,6 @@
-"""When flags land, drawn from a distribution: the same seed gives the same picoseconds on every machine.
+"""Random arrival times of flags: the same seed gives the same picoseconds on every machine.
 
-Draws come from raw bits of PCG64, whose stream numpy guarantees (NEP 19), turned into times here.
+Draws come from the raw bits of PCG64, whose stream numpy guarantees (NEP 19), and become times here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trine.errors import InputError, UnitError, nearest
 from trine.replay.writes import WriteTable
 from trine.units import format_time, parse_time
 
-#: Parameters of each, as they are written.
+#: Parameters of each kind, in text order.
 KINDS = {
     "constant": ("time",),
     "uniform": ("least", "most"),
@@ -30,9 +30,9 @@ _MAX_PS = 10**18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Of times, ps. ``constant``: first. ``uniform``: from first to second. ``normal``: mean first, standard deviation
-    second, drawn again while negative. ``exponential``: mean first. ``lognormal``: median first, and ``sigma``, of the
-    logarithm.
+    """A distribution of times, ps. ``constant``: first. ``uniform``: from first to second. ``normal``: mean first,
+    standard deviation second, redrawn while negative. ``exponential``: mean first. ``lognormal``: median first, and
+    ``sigma`` of the logarithm.
     """
 
     kind: str
@@ -54,9 +54,9 @@ class Distribution:
 
 
 def parse_distribution(text: str) -> Distribution:
-    """Read ``uniform(5 us, 15 us)``, or one time, ``10 us``, that is constant.
+    """Parse ``uniform(5 us, 15 us)``, or a single constant time, ``10 us``.
 
-    Raises InputError: an unknown name, a wrong number of parameters, or one without its unit.
+    Raises InputError for an unknown name, a wrong number of parameters, or a parameter without its unit.
     """
     match = _CALL.fullmatch(text)
     if match is None:
@@ -87,7 +87,7 @@ def parse_distribution(text: str) -> Distribution:
 
 
 def draw_times(distribution: Distribution, number: int, seed: int, peer: int) -> Int64:
-    """int64[number], ps: the draws of one peer, which do not depend on how many peers there are."""
+    """Return one peer's draws, independent of the number of peers: int64[number], ps."""
     bits = np.random.PCG64(np.random.SeedSequence([_checked(seed), peer]))
     if distribution.kind == "constant":
         return np.full(number, distribution.first_ps, np.int64)
@@ -99,7 +99,7 @@ def draw_times(distribution: Distribution, number: int, seed: int, peer: int) ->
     elif distribution.kind == "lognormal":
         times = first * np.exp(distribution.sigma * _normal(bits, number))
     else:
-        # Normal, cut off at 0: as the mean is not negative, at least every second draw is kept
+        # Normal, cut off at 0: the mean is not negative, so at least half of the draws are kept
         deviation = float(distribution.second_ps)
         times = first + deviation * _normal(bits, number)
         while (again := np.flatnonzero(times < 0)).size:
@@ -119,12 +119,12 @@ def draw_writes(
     base_ps: int = 0,
     offset_ps: Mapping[int, int] | None = None,
 ) -> WriteTable:
-    """Writes at drawn times: ``base_ps`` + a draw + the offset of the peer (a *straggler* has a large one).
+    """Return writes at random times: ``base_ps`` + a draw + the peer's offset (large for a *straggler*).
 
-    Draws are dealt out to the writes of a peer in the order of address; it does not matter in which they are given.
-    together: one draw for all writes of a peer, so that they land at once.
+    The writes of a peer receive their draws in address order; their input order has no effect.
+    together: one draw for all writes of a peer, so that they arrive at once.
 
-    Raises InputError: a seed that is none, an offset of a peer that writes nothing, a time in the past.
+    Raises InputError: an invalid seed, an offset of a peer that writes nothing, a time in the past.
     """
     offsets = dict(offset_ps or {})
     peers = np.unique(peer)
@@ -157,11 +157,11 @@ def _checked(seed: int) -> int:
 
 
 def _uniform(bits: np.random.PCG64, number: int) -> Float64:
-    """In [0, 1), in steps of 2^-53."""
+    """Return uniform draws in [0, 1), in steps of 2^-53."""
     return np.asarray((np.asarray(bits.random_raw(number), np.uint64) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
 def _normal(bits: np.random.PCG64, number: int) -> Float64:
-    """Box and Muller (1958), the first of each pair."""
+    """Return normal draws by Box and Muller (1958), using the first of each pair."""
     radius = np.sqrt(-2.0 * np.log1p(-_uniform(bits, number)))
     return np.asarray(radius * np.cos(2.0 * np.pi * _uniform(bits, number)))

@@ -1,4 +1,4 @@
-"""How flag reads grow with the wake-up time when wavefronts spin, and from when mwait reads less."""
+"""Flag reads of spinning wavefronts against wake-up time, and the wake-up time beyond which mwait reads less."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from trine.results.report import Row
 from trine.units import PS_PER_S, format_time
 
-#: Halvings of the interval in which the break-even lies.
+#: Halvings of the interval that contains the break-even time.
 _HALVINGS = 8
 
 #: Flag reads by wake-up time (ps).
@@ -19,11 +19,11 @@ Reads = Callable[[int], int]
 
 
 class Fit(NamedTuple):
-    """Flag reads against wake-up time, of one workload that spins (and the same with mwait).
+    """Flag reads against wake-up time, for one spinning workload (and the same with mwait).
 
-    slope_per_s, r2: of a straight line through them; None of fewer than three. expected_per_s: waiting wavefronts /
-    polling interval. break_even_s: from which wake-up time on mwait reads less, to 1/256 of the step of the grid; None
-    where that is not in the grid. saved: share of the flag reads that mwait saves at ten times that.
+    slope_per_s, r2: of a straight-line fit; None for fewer than three points. expected_per_s: waiting wavefronts /
+    polling interval. break_even_s: wake-up time beyond which mwait reads less, to 1/256 of the grid step; None if it
+    is outside the grid. saved: fraction of the flag reads that mwait saves at ten times that wake-up time.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Fit(NamedTuple):
     saved: float | None
 
     def lines(self) -> Iterator[str]:
-        """In words."""
+        """Yield the fit as sentences."""
         name = f" ({self.name})" if self.name else ""
         if self.slope_per_s is not None and self.expected_per_s is not None and self.r2 is not None:
             yield (
@@ -49,7 +49,7 @@ class Fit(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Times of runs that differ in the seed of their issue order alone. times: how many different ones."""
+    """Times of runs that differ only in the seed of their issue order. times: number of distinct times."""
 
     name: str
     seeds: int
@@ -58,14 +58,14 @@ class Spread(NamedTuple):
     most_s: float
 
     def line(self) -> str:
-        """In words."""
+        """Return the spread as one line."""
         least, most = (format_time(each * PS_PER_S) for each in (self.least_s, self.most_s))
         share = 100 * (self.most_s / self.least_s - 1) if self.least_s else 0.0
         return f"{self.name}: {self.seeds} issue orders, {self.times} times, from {least} to {most} (+{share:.2f} %)"
 
 
 def spreads_of(rows: Sequence[Row], varied: Sequence[str]) -> tuple[Spread, ...]:
-    """Rows that differ in their seed alone, together; ``varied``: what else tells them apart."""
+    """Group rows that differ only in their seed; ``varied``: the other options that vary."""
     found: dict[str, list[float]] = {}
     for row in rows:
         words = [f"{row[name]} {name}" for name in ("rows", "cols", "peers") if name in varied]
@@ -83,7 +83,7 @@ def fit(
     mwait: Sequence[int] | None,
     reads: tuple[Reads, Reads] | None,
 ) -> Fit:
-    """Fit flag reads at wake-up times; ``mwait``: the same with mwait, ``reads``: of spin and mwait, at other times."""
+    """Fit flag reads to wake-up times; ``mwait``: reads with mwait, ``reads``: of spin and mwait, at other times."""
     order = np.argsort(wakeups_ps)
     x = np.asarray(wakeups_ps, np.int64)[order]
     slope, r2 = _line_through(x / PS_PER_S, np.asarray(spin, float)[order])
@@ -96,7 +96,7 @@ def fit(
 
 
 def _line_through(x: Any, y: Any) -> tuple[float | None, float | None]:
-    """Slope and r^2 of least squares, the same to the bit on every CPU, as sums of vectors are not."""
+    """Return slope and r^2 of a least-squares fit, bit-identical on every CPU, unlike vector sums."""
     if len(x) < 3:
         return None, None
     given = x.tolist(), y.tolist()
@@ -105,7 +105,7 @@ def _line_through(x: Any, y: Any) -> tuple[float | None, float | None]:
 
 
 def _break_even(x: Any, more: Any, reads: tuple[Reads, Reads]) -> int | None:
-    """The wake-up time from which on spin reads more than mwait, ps: halved between two of the grid."""
+    """Return the wake-up time (ps) beyond which spin reads more than mwait, by bisection between two grid points."""
     below = np.flatnonzero(more <= 0)
     if not len(below) or int(below[-1]) + 1 == len(x):
         return None

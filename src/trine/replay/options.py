@@ -1,4 +1,4 @@
-"""What one run of the replay level is asked to be. Checked on construction: whatever cannot matter is refused."""
+"""Options of one run at the replay level. Checked on construction: options without effect are refused."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trine.replay.writes import WriteTable
 from trine.shown import OneLine
 from trine.units import parse_time
 
-#: From when a wake-up time counts: from when the target's last workgroup began to wait, or from the start of the run.
+#: Start of a wake-up time: when the target's last workgroup begins to wait, or the start of the run.
 WAIT, START = "wait", "start"
 MOMENTS = (WAIT, START)
-#: Where what peers send comes from. Of these at most one is given; none: a wake-up time of WAKEUP.
+#: Sources of the peers' writes. At most one is set; the default is a wake-up time of WAKEUP.
 SOURCES = ("wakeup", "distribution", "writes", "arrivals", "symmetric")
 WAKEUP = "10 us"
 
-#: Options of fused kernels alone; names of :func:`trine.collectives.kernels.fused.build.build_fused`.
+#: Options only for fused kernels; names of :func:`trine.collectives.kernels.fused.build.build_fused`.
 SIZES = (
     "rows", "cols", "inner", "dtype_bytes", "tile", "workgroups", "wavefronts", "algorithm", "flags", "flag_spacing",
 )  # fmt: skip
-#: Options that count, and times.
+#: Counting options, and times.
 _NUMBERS = (
     "rows", "cols", "inner", "dtype_bytes", "workgroups", "wavefronts", "flag_spacing", "peers", "target", "seed",
     "monitor_capacity", "issue_seed",
@@ -41,7 +41,7 @@ _TIMES = ("wakeup", "poll", "sleep", "monitor_wakeup")
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EidolonOptions(OneLine):
-    """One run: the kernel of one GPU, what its replayed peers send to it, and how it waits. None: the usual.
+    """One run: the kernel of one GPU, its replayed peers' writes, and its way of waiting. None means the default.
 
     Times (wakeup, straggler, poll, sleep, monitor_wakeup): text with a unit (``"10 us"``), or picoseconds.
 
@@ -49,18 +49,18 @@ class EidolonOptions(OneLine):
     ----------
     kernel: a fused kernel (docs/background/fused-kernels.md), a program, or the path of a text program.
     rows to flag_spacing: of a fused kernel. fused: False: the same as two kernels, one after the other.
-    peers: replayed GPUs [3, or what the program or the record says]. target: of a program, the rank that is simulated
-        [0, or that of the record].
-    wakeup: each peer's flags, and the data behind which they come, land so long after ``wakeup_from``. distribution:
-        the same, each flag after a draw, ``"uniform(5 us, 15 us)"``; ``together``: one draw a peer. straggler: rank
-        -> what its writes are later by.
+    peers: replayed GPUs [3, or as in the program or the record]. target: for a program, the simulated rank [0, or the
+        record's].
+    wakeup: arrival of each peer's flags, and of the data before them, after ``wakeup_from``. distribution: the same
+        with a random time per flag, ``"uniform(5 us, 15 us)"``; ``together``: one draw per peer. straggler: rank ->
+        delay of its writes.
     writes: a table, or a file (docs/formats/peer-writes.md). arrivals: the record of a run, or its file. symmetric: the
-        peers do as the target does, recorded in a run of all of them.
+        peers behave like the target, as recorded in a run of all GPUs.
     fabric: ``ideal``: writes begin at the target's memory; ``modelled``: at the links from the peers.
     sync: ``spin``, ``mwait`` or ``sleep`` [as the GPU model; the preset spins]. poll, sleep, monitor_capacity,
         monitor_wakeup: :func:`trine.gpu.model.options.ModelOptions`.
-    issue_seed: which of the wavefronts of a CU that are ready issues next is drawn [they do in turns].
-    gpu_model: name or file [that of the cluster's GPUs]. cluster: name or file.
+    issue_seed: seed for the random issue order of a CU's ready wavefronts [they take turns].
+    gpu_model: name or file [the model of the cluster's GPUs]. cluster: name or file.
 
     Raises
     ------
@@ -118,17 +118,17 @@ class EidolonOptions(OneLine):
 
     @property
     def is_fused_name(self) -> bool:
-        """Whether the kernel is one that trine builds; else it is a program."""
+        """Whether trine builds the kernel; otherwise it is a program."""
         return isinstance(self.kernel, str) and self.kernel in known_fused()
 
     @property
     def source(self) -> str:
-        """One of SOURCES."""
+        """The source of the peers' writes, one of SOURCES."""
         return next((name for name in SOURCES if getattr(self, name) not in (None, False)), "wakeup")
 
     @property
     def delay(self) -> Distribution:
-        """After how long flags land; of the sources ``wakeup`` and ``distribution``."""
+        """Distribution of the flags' delay, for the sources ``wakeup`` and ``distribution``."""
         if self.distribution is None:
             return Distribution(kind="constant", first_ps=time_ps("wakeup", self.wakeup_time))
         return self.distribution if isinstance(self.distribution, Distribution) else parse_distribution(
@@ -141,7 +141,7 @@ class EidolonOptions(OneLine):
 
     @property
     def sizes(self) -> dict[str, object]:
-        """The options of a fused kernel that were given."""
+        """The fused-kernel options that are set."""
         given = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
         return {"waits" if name == "flags" else name: value for name, value in given.items()}
 
@@ -192,7 +192,7 @@ class EidolonOptions(OneLine):
 
 
 def time_ps(name: str, value: str | int) -> int:
-    """Text with a unit, or picoseconds. Raises InputError naming the option."""
+    """Return picoseconds from text with a unit, or from picoseconds. Raises InputError naming the option."""
     if isinstance(value, str):
         return parse_time(value, _option(name))
     if not _is_whole(value):

@@ -1,7 +1,7 @@
-"""Rows of profiles that are no CSV: traces of PyTorch's profiler (Kineto), JSON of rocprofv3, SQLite of that and nsys.
+"""Rows of profiles other than CSV: PyTorch profiler traces (Kineto), rocprofv3 JSON, rocprofv3 and nsys SQLite.
 
-Kineto's categories and arguments: pytorch/kineto, libkineto/src/CuptiActivity.h and output_json.cpp, and traces that
-others published (HolisticTraceAnalysis, tests/data). Tables of nsys: its exporter's schema reference.
+Kineto's categories and arguments: pytorch/kineto, libkineto/src/CuptiActivity.h and output_json.cpp, and published
+traces (HolisticTraceAnalysis, tests/data). Tables of nsys: its exporter's schema reference.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from trine.replay.profile_rows import COPY, KERNEL, MAX_FILE_BYTES, RANGE, Profi
 from trine.units import MAX_INT64
 
 KINETO, NSYS = "Kineto trace", "nsys SQLite"
-#: Of a trace that is packed, when it is not; of a database, which is not read as a whole.
+#: Limits of an unpacked trace, and of a database, which is not read as a whole.
 MAX_UNPACKED_BYTES, MAX_DATABASE_BYTES = 1 << 30, 1 << 34
 _SQLITE = b"SQLite format 3\0"
-#: Categories of Kineto's events, today and before 2022.
+#: Categories of Kineto's events, current and before 2022.
 _KINDS = {"kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": COPY, "Memcpy": COPY, "gpu_user_annotation": RANGE}
-#: CUPTI's kinds of copies between two devices' memories: on one device or two, and peer to peer.
+#: CUPTI's kinds of copies between device memories: on one or two devices, and peer to peer.
 _DEVICE_TO_DEVICE, _PEER_TO_PEER = 8, 10
 
 
 def read_events(
     path: str | os.PathLike[str], own: dict[str, str] | None, by_rank: bool
 ) -> tuple[str, list[ProfileRow]]:
-    """The format's name and the rows of a file of any known kind; ``own``, of CSV: columns that are called otherwise.
+    """Return format name and rows of a file of any known kind; ``own``, for CSV: columns with other names.
 
-    by_rank: devices of a Kineto trace are called ``rank 3`` after the process that wrote it, not by their number.
+    by_rank: name devices of a Kineto trace ``rank 3``, after the process that wrote it, instead of by number.
 
-    Raises SpecError: names file and place.
+    Raises SpecError, naming file and place.
     """
     first = head(path, 4096)
     if first.startswith(_SQLITE):
@@ -94,7 +94,7 @@ def _loaded(path: str | os.PathLike[str], file: str) -> Any:
 
 
 def _event(event: dict[str, Any], base_ps: int, rank: str, file: str, number: int) -> ProfileRow | None:
-    """A row of an event; None of a copy that stays on its device, or goes to or comes from the host."""
+    """Return the row of an event; None for a copy within a device, or to or from the host."""
     kind, name = _KINDS[event["cat"]], str(event.get("name", ""))
     given = event.get("args")
     said = given if isinstance(given, dict) else {}
@@ -114,7 +114,7 @@ def _event(event: dict[str, Any], base_ps: int, rank: str, file: str, number: in
 
 
 def _microseconds(value: object, where: str, key: str) -> int:
-    """Picoseconds of a number of microseconds; older traces have it as text."""
+    """Return picoseconds from a number of microseconds; older traces store it as text."""
     try:
         found = Decimal(value) if isinstance(value, int | str | Decimal) and not isinstance(value, bool) else None
     except ArithmeticError:
@@ -128,9 +128,9 @@ def _microseconds(value: object, where: str, key: str) -> int:
 
 
 def _database(path: str | os.PathLike[str]) -> tuple[str, list[ProfileRow]]:
-    """The format's name and the rows of an SQLite file, which is read only."""
+    """Return format name and rows of an SQLite file, opened read-only."""
     file = os.fspath(path)
-    with open_input(path, MAX_DATABASE_BYTES):  # a regular file that may be read
+    with open_input(path, MAX_DATABASE_BYTES):  # check: a readable regular file
         pass
     try:
         with closing(sqlite3.connect(f"file:{quote(os.path.abspath(file))}?mode=ro&immutable=1", uri=True)) as database:
@@ -183,13 +183,13 @@ def _row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow | None:
 
 # Rows of rocprofv3's databases (rocpd, SQLite, schema 3): kernels, copies between GPUs, roctx ranges.
 #
-# Tables and columns: those that the writer creates (ROCprofiler-SDK, rocpd_tables.sql). Each is called after what it
-# holds and the file's GUID (``rocpd_memory_copy_0123_...``); a merged file has several of each. Tables are read, not
-# the views beside them, which are code of the file.
+# Tables and columns: as created by the writer (ROCprofiler-SDK, rocpd_tables.sql). A table's name has its content and
+# the file's GUID (``rocpd_memory_copy_0123_...``); a merged file has several of each. trine reads tables and not the
+# views beside them, because views are code from the file.
 
 ROCPD = "rocpd SQLite"
 _TABLE = re.compile(r"rocpd_(kernel_dispatch|memory_copy|region)(\w*)")
-#: Of each table that is read: the kind of its rows, its columns, and what of other tables goes with a row.
+#: For each table read: the kind of its rows, its columns, values from other tables, and a condition.
 _ROWS = {
     "kernel_dispatch": (
         KERNEL, ("id", "start", "end", "agent_id", "kernel_id"),
@@ -218,14 +218,14 @@ _BESIDE = {
 
 
 def is_rocpd(tables: set[str]) -> bool:
-    """Whether a database with these tables is one of rocprofv3's."""
+    """Return whether a database with these tables comes from rocprofv3."""
     return any(_TABLE.fullmatch(name) for name in tables)
 
 
 def rocpd_rows(database: sqlite3.Connection, tables: set[str], file: str) -> Iterator[ProfileRow]:
-    """The rows; a device is called by the agent's ``logical_index``.
+    """Yield the rows; a device is named by the agent's ``logical_index``.
 
-    Raises SpecError: tables of another schema, or with too many rows; times that are none; names file, table and row.
+    Raises SpecError: tables of another schema, or with too many rows; invalid times. Names file, table and row.
     """
     for name in sorted(tables):
         found = _TABLE.fullmatch(name)
@@ -262,7 +262,7 @@ def _rocpd_row(kind: str, row: tuple[Any, ...], where: str) -> ProfileRow:
 
 
 def _message(text: object) -> str:
-    """What a marker says, where its event has it beside the name of the call."""
+    """Return a marker's message, if its event has one beside the call's name."""
     try:
         found = json.loads(text) if isinstance(text, str | bytes) else None
     except (ValueError, RecursionError):

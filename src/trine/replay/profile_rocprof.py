@@ -1,7 +1,7 @@
 """Rows of rocprofv3's JSON (``--output-format json``): kernels, copies between GPUs, roctx ranges.
 
-Fields: those that the writer gives its records (ROCprofiler-SDK, source/lib/output/generateJSON.cpp, and
-cxx/serialization), as its tests read them: a list of processes, each with its agents, kernels and strings by number.
+Fields are as the writer names them (ROCprofiler-SDK, source/lib/output/generateJSON.cpp, and cxx/serialization) and as
+its tests read them: a list of processes, each with its agents, kernels and strings by number.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _GPU = 2
 
 
 def is_rocprof(document: object) -> bool:
-    """Whether JSON is what rocprofv3 writes."""
+    """Return whether a JSON document comes from rocprofv3."""
     return isinstance(document, dict) and TOOL in document
 
 
 def rocprof_rows(document: dict[str, Any], file: str) -> Iterator[ProfileRow]:
-    """The rows; a device is called by its agent's ``logical_node_id``.
+    """Yield the rows; a device is named by its agent's ``logical_node_id``.
 
-    Raises SpecError: a field that is missing or no such thing, times that are none, too many rows; names file and
-    place.
+    Raises SpecError for a missing field, a field of the wrong type, invalid times, or too many rows; the error names
+    the file and the place.
     """
     processes = document[TOOL]
     for number, process in enumerate([processes] if isinstance(processes, dict) else _list(processes, file, TOOL)):
@@ -36,7 +36,7 @@ def rocprof_rows(document: dict[str, Any], file: str) -> Iterator[ProfileRow]:
 
 @dataclass(slots=True)
 class _Process:
-    """What one process did. agents: name and type by handle; kernels, messages: texts by number."""
+    """Activity of one process. agents: name and type by handle; kernels, messages: texts by number."""
 
     file: str
     number: int
@@ -78,7 +78,7 @@ class _Process:
         return f"{TOOL}[{self.number}].{key}"
 
     def _agent(self, handle: object, where: str, key: str) -> tuple[str, object]:
-        """Name and type of an agent."""
+        """Return the name and type of an agent."""
         found = self.agents.get(_handle(handle))
         if found is None:
             raise SpecError(f"names no agent of the file: {str(handle)[:40]!r}", file=where, field=key)
@@ -94,7 +94,7 @@ class _Process:
         return spanned(KERNEL, name, _span(record), (device, ""), None, where, number)
 
     def _copy(self, record: dict[str, Any], where: str, number: int) -> ProfileRow | None:
-        """None of a copy that stays on its device, or goes to or comes from the host."""
+        """Return the row of a copy between GPUs; None for a copy within a device, or to or from the host."""
         keys = ("src_agent_id", "dst_agent_id")
         (source, one), (target, other) = (self._agent(record.get(key), f"{where}:{number}", key) for key in keys)
         if source == target or (one, other) != (_GPU, _GPU):
@@ -104,7 +104,7 @@ class _Process:
         return spanned(COPY, name, _span(record), (source, target), size, where, number)
 
     def _range(self, record: dict[str, Any], where: str, number: int) -> ProfileRow | None:
-        """None of what is no range: the tool's own controls, names of threads."""
+        """Return the row of a range; None for other markers: the tool's own controls, thread names."""
         kind = record.get("kind")
         known = isinstance(kind, int) and 0 <= kind < len(self.kinds)
         if known and not str(self.kinds[int(kind or 0)]).startswith("MARKER_CORE"):
@@ -119,7 +119,7 @@ def _span(record: dict[str, Any]) -> tuple[object, object]:
 
 
 def _handle(agent: object) -> object:
-    """The number in ``{"handle": 3}``; None of anything that cannot be one."""
+    """Return the number in ``{"handle": 3}``, or None for an invalid handle."""
     found = agent.get("handle") if isinstance(agent, dict) else agent
     return found if isinstance(found, int | str) else None
 

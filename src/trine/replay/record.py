@@ -1,4 +1,4 @@
-"""Runs of all GPUs that are recorded to be replayed, and records of runs as writes."""
+"""Runs of all GPUs that are recorded for replay, and conversion of records to writes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trine.units import format_time
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RecordedRun:
-    """A run of all GPUs. arrivals: of the rank that was recorded."""
+    """A run of all GPUs. arrivals: at the recorded rank."""
 
     work: ReplayCase
     run: GpuRun
     arrivals: Arrivals
 
     def summary(self) -> str:
-        """In two lines."""
+        """Return the run in two lines."""
         run, found = self.run, self.arrivals
         kinds = [int(np.count_nonzero(found.kind == kind)) for kind in range(PUT + 1)]
         fold = run.fold
@@ -52,12 +52,12 @@ def record_run(
     progress: Progress | None = None,
     on_compile: Callable[[], None] | None = None,
 ) -> RecordedRun:
-    """Simulate all GPUs of the kernel, and record what comes to one: ``options.target``, or rank 0.
+    """Simulate all GPUs of the kernel, and record the traffic to one of them: ``options.target``, or rank 0.
 
-    A folded run is recorded at the rank that stands for it: ``arrivals.target``.
+    In a folded run, the recorded rank is the target's representative: ``arrivals.target``.
 
     Raises InputError, SpecError, PlanError: as :func:`trine.replay.run.run_eidolon`; options about peers' writes, which
-    are simulated here. KeyboardInterrupt: Ctrl-C came before the end.
+    are simulated here. KeyboardInterrupt: after Ctrl-C.
     """
     if options.source != "wakeup" or options.wakeup is not None or options.wakeup_from is not None:
         raise InputError("a record simulates the peers: give no times of their writes")
@@ -72,10 +72,9 @@ def record_run(
 
 
 def fused_writes(transfers: TransferColumns, options: EidolonOptions, target: int, at: str = "end") -> WriteTable:
-    """Flags and data of the peers of a fused kernel, when an operator-level run brought as much to ``target``.
+    """Return the flags and data of a fused kernel's peers, at the times an operator-level run delivers them.
 
-    transfers: of that run. Its ranks are those of the kernel, whose rank 0 is the target; so ranks are turned by
-    ``target``.
+    transfers: of that run. Its ranks are the kernel's, rotated by ``target``, because the kernel's target is rank 0.
 
     Raises InputError, SpecError: wrong options; a peer of the kernel that sends nothing in that run.
     """
@@ -87,7 +86,7 @@ def fused_writes(transfers: TransferColumns, options: EidolonOptions, target: in
 
 
 def request_writes(arrivals: Arrivals) -> tuple[WriteTable, tuple[str, ...]]:
-    """(The stores and releases of a record as writes, at the times at which they came; what is lost, in words).
+    """Return a record's stores and releases as writes, at their arrival times, and notes on the losses.
 
     A line of data is a write of its first 8 bytes, which is one line to the memory.
     """

@@ -1,4 +1,4 @@
-"""Writes by name and address become what the engine takes: which semaphore each changes, or that it is data."""
+"""Conversion of writes by name and address to engine input: the semaphore each one changes, or plain data."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from trine.replay.flags import (
 )
 from trine.replay.writes import SEMAPHORE, WriteTable
 
-#: Cache lines that all writes may have: each is an event.
+#: Maximum cache lines of all writes; each is an event.
 MAX_LINES = 2**28
-#: A flag is at most so large on today's GPUs.
+#: Maximum bytes of a flag on today's GPUs.
 FLAG_BYTES = 8
 
 
 class Resolved(NamedTuple):
-    """What the engine takes, and what the user should know; ``writes`` by time, peer, address, semaphore, value, size.
+    """Engine input and warnings for the user; ``writes`` by time, peer, address, semaphore, value, size.
 
-    So they are the same, in whatever order they were registered.
+    This order makes the result independent of the order of registration.
     """
 
     writes: PeerWrites
@@ -42,10 +42,10 @@ class Resolved(NamedTuple):
 
 
 def peer_writes(table: WriteTable, program: GpuProgram, target: int, fabric: str = IDEAL) -> Resolved:
-    """Find what each write is to the kernels of rank ``target``.
+    """Resolve each write for the kernels of rank ``target``.
 
-    A write to the address of one of the target's semaphores is a flag, any other data. Warnings name flags that nobody
-    waits for, values that nobody looks at, and data over the bytes of flags.
+    A write to the address of one of the target's semaphores is a flag; all others are data. Warnings name flags without
+    a waiter, values without a reader, and data that covers the bytes of flags.
 
     Raises InputError: an unknown fabric, target, peer, buffer or flag; a write outside the buffers; a flag larger than
     a line; waits of the target that no write satisfies. Names file and line of the write, or the flags.
@@ -100,7 +100,7 @@ def _check_peers(table: WriteTable, program: GpuProgram, target: int) -> None:
 
 
 def _absolute(table: WriteTable, program: GpuProgram, places: Places, target: int) -> Int64:
-    """int64[writes]: bytes of the target's memory."""
+    """Return each write's address in the target's memory: int64[writes]."""
     columns = table.columns
     address = columns.address.copy()
     buffers = {buffer.name: buffer for buffer in program.buffers}
@@ -146,7 +146,7 @@ def _flag_addresses(table: WriteTable, named: Bool, places: Places, target: int)
 
 
 def _semaphores(table: WriteTable, address: Int64, places: Places) -> Int64:
-    """int64[writes]: the semaphore at the address of each, -1: none."""
+    """Return the semaphore at the address of each write, or -1: int64[writes]."""
     columns = table.columns
     first = np.searchsorted(places.address, address, "left")
     number = np.searchsorted(places.address, address, "right") - first
@@ -189,7 +189,7 @@ def _check_places(table: WriteTable, program: GpuProgram, address: Int64, semaph
 
 
 def _unread_values(table: WriteTable, program: GpuProgram, address: Int64, is_flag: Bool) -> Iterator[str]:
-    """Writes as small as a flag, with a value, where no flag is: likely a flag at a wrong address."""
+    """Warn about writes of a value, as small as a flag, to addresses without one: likely a flag at a wrong address."""
     columns = table.columns
     rows = np.flatnonzero((columns.value != 0) & ~is_flag & (columns.size_bytes <= FLAG_BYTES))
     if len(rows):
@@ -204,7 +204,7 @@ def _unread_values(table: WriteTable, program: GpuProgram, address: Int64, is_fl
 def _covered_flags(
     table: WriteTable, program: GpuProgram, address: Int64, is_flag: Bool, places: Places
 ) -> Iterator[str]:
-    """Data over the bytes of a flag: likely meant for its neighbour, or for the flag."""
+    """Warn about data over the bytes of a flag: likely meant for its neighbour, or for the flag."""
     size = table.columns.size_bytes
     first = np.searchsorted(places.address, address - FLAG_BYTES, "right")
     end = np.searchsorted(places.address, address + size, "left")

@@ -1,4 +1,4 @@
-"""The answer of a replay: what waiting took of the one GPU that was simulated, and how that is known."""
+"""The answer of a replay: the waiting time on the one simulated GPU, and its evidence."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _IDEAL = "links and ports between the peers and the target's memory (--fabric mo
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EidolonResult(Report):
-    """What a replay gave. inside: the one GPU, as the load-store level shows it. end_ps: when its last kernel ended.
+    """Result of a replay. inside: the simulated GPU at the load-store level. end_ps: end of its last kernel.
 
-    wall_s: of all, engine_s: of it the simulation; with the beginning that it shares with other runs, if it does.
+    wall_s: total wall time, engine_s: the simulation's part; both include a prefix shared with other runs, if any.
     """
 
     SCHEMA: ClassVar[str] = "eidolon"
@@ -71,57 +71,57 @@ class EidolonResult(Report):
 
     @property
     def time_s(self) -> float:
-        """From the start to the end of the last kernel."""
+        """Time from the start to the end of the last kernel."""
         return self.end_ps / PS_PER_S
 
     # Reads and writes
 
     @property
     def flag_reads(self) -> int:
-        """Acquires and flagged loads, each repetition one."""
+        """Number of acquires and flagged loads; each repetition counts."""
         return self.inside.gpus[0].flag_reads
 
     @property
     def non_flag_reads(self) -> int:
-        """All other loads, in lines."""
+        """Number of all other loads, in lines."""
         return self.inside.gpus[0].non_flag_reads
 
     @property
     def writes_delivered(self) -> int:
-        """Writes of peers, data and flags, up to the end of the last kernel."""
+        """Number of peers' writes, data and flags, up to the end of the last kernel."""
         return int(np.count_nonzero(self.incoming.time_ps <= self.end_ps))
 
     @property
     def writes_late(self) -> int:
-        """Writes of peers that came when the last kernel had ended."""
+        """Number of peers' writes that arrive after the end of the last kernel."""
         return len(self.incoming.time_ps) - self.writes_delivered
 
     # Waiting
 
     @cached_property
     def waiting_wavefronts(self) -> int:
-        """Wavefronts that acquire: the first of each workgroup that does."""
+        """Number of wavefronts that acquire: the first of each workgroup with an acquire."""
         return len(self.work.waiting_workgroups)
 
     @cached_property
     def wait_total_ps(self) -> int:
-        """Time of all wavefronts at acquires and flagged loads, summed up."""
+        """Time at acquires and flagged loads, summed over all wavefronts."""
         return int(self.inside.records.state_ps[:, :, SEMAPHORE].sum())
 
     @property
     def wait_ps(self) -> int | None:
-        """Mean of the waiting wavefronts; None where none acquires."""
+        """Mean wait of the waiting wavefronts; None if no wavefront acquires."""
         return self.wait_total_ps // self.waiting_wavefronts if self.waiting_wavefronts else None
 
     @cached_property
     def waits_from_ps(self) -> int | None:
-        """When the last workgroup began to wait; None where one never did."""
+        """Time at which the last workgroup began to wait; None if one never did."""
         start = self.acquires_ps[:, 0]
         return int(start.max()) if len(start) and (start >= 0).all() else None
 
     @cached_property
     def acquires_ps(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """int64[waiting wavefronts, 2]: start of the first acquire of each, end of the last; -1: never."""
+        """int64[waiting wavefronts, 2]: start of the first acquire, end of the last; -1: never."""
         shown, program, records = self.inside.shown, self.work.program, self.inside.records
         rows = np.flatnonzero(program.op_kind[shown.op] == ACQUIRE)
         if not len(rows):
@@ -132,9 +132,9 @@ class EidolonResult(Report):
 
     @cached_property
     def waits_ended_ps(self) -> dict[int, int]:
-        """Rank -> time of all wavefronts at acquires that it ended: whose write came last before the acquire was over.
+        """Rank -> time at acquires that it ended, over all wavefronts: its write was the last before the acquire ended.
 
-        The target's own rank where no peer had written to that semaphore before.
+        The target's own rank if no peer had written to that semaphore before.
         """
         program, outside, rows = self.work.program, self.incoming.outside, self.inside.shown
         records, flags = self.inside.records, np.flatnonzero(outside.semaphore >= 0)
@@ -154,7 +154,7 @@ class EidolonResult(Report):
 
     @cached_property
     def polling_interval_ps(self) -> int | None:
-        """Time between two reads of one spinning wavefront with nothing else going on; None: the memory answers."""
+        """Uncontended time between two reads of a spinning wavefront; None if the memory answers instead."""
         model = self.work.model
         if model.poll_ps is None:
             return None
@@ -162,7 +162,7 @@ class EidolonResult(Report):
 
     @property
     def spin_reads_per_s(self) -> float | None:
-        """Flag reads that spinning costs, of all waiting wavefronts: how steeply they grow with the wake-up time."""
+        """Flag-read rate of all waiting wavefronts while they spin: the slope of flag reads over wake-up time."""
         interval = self.polling_interval_ps
         return None if not interval else self.waiting_wavefronts * PS_PER_S / interval
 
@@ -178,7 +178,7 @@ class EidolonResult(Report):
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Where the numbers of the model, the cluster and the peers' writes come from."""
+        """Sources of the model's and the cluster's numbers and of the peers' writes."""
         detail = self.incoming.origin
         if self.incoming.fabric == IDEAL:
             detail += "; fabric not simulated (--fabric modelled)"
@@ -186,7 +186,7 @@ class EidolonResult(Report):
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """What the replay leaves out, beside what the load-store level does; that alone where nothing is replayed."""
+        """Effects that the replay omits, and those that the load-store level omits; only the latter without peers."""
         ideal = (_IDEAL,) if self.incoming.fabric == IDEAL else ()
         peers = (_PEERS,) if self.inside.num_replayed else ()
         return (*peers, *ideal, *self.inside.not_modelled)
@@ -226,27 +226,27 @@ class EidolonResult(Report):
         return use_vendor_terms(_details(self), self.work.model.name)
 
     def body(self) -> list[str]:
-        """The lines of the summary behind the time: reads, waits, what wavefronts did, how it is known."""
+        """Return the summary's lines after the time: reads, waits, wavefront states, evidence."""
         blocks = (_reads(self), _waits(self), _inside(self), _known(self))
         return [line for block in blocks for line in block]
 
     def document(self) -> Row:
-        """The result as plain data (docs/reference/eidolon-json.md)."""
+        """Return the result as plain data (docs/reference/eidolon-json.md)."""
         return _document(self)
 
     def tables(self) -> dict[str, Table]:
-        """Those of the one GPU that was simulated."""
+        """Return the tables of the simulated GPU."""
         return self.inside.tables()
 
     def timeline(self) -> Timeline | None:
-        """What workgroups of the target do, and what peers write meanwhile."""
+        """Return the timeline of the target's workgroups and of the peers' writes."""
         found = self.inside.timeline()
         return None if found is None else with_writes(
             found, self.incoming.outside, self.work.model.line_bytes, self.inside.time_ps
         )  # fmt: skip
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
-        """``waiting``: wavefronts that wait, and writes that land, over time; ``noc``: how busy the target's NoC is."""
+        """Return ``waiting``: waiting wavefronts and arriving writes over time; ``noc``: load of the target's NoC."""
         return {"waiting": self._draw_waiting, **self.inside.pictures()}
 
     def _draw_waiting(self) -> Any:
@@ -256,7 +256,7 @@ class EidolonResult(Report):
 
 
 def _screen(result: EidolonResult) -> Screen:
-    """Return the question, time, reads and waits, what wavefronts do, and what that rests on."""
+    """Return the question, time, reads and waits, wavefront states, and their basis."""
     own, *others = result.evidence
     stopped = "" if result.finished else "PARTIAL: stopped; counts are up to then"
     reads = (
@@ -332,7 +332,7 @@ def _waits(result: EidolonResult) -> list[str]:
 
 
 def _way_words(result: EidolonResult) -> str:
-    """How wavefronts wait, with its numbers."""
+    """Return the way wavefronts wait, with its numbers."""
     model = result.work.model
     if model.monitor is not None:
         room = f"capacity {model.monitor.capacity:,}"
@@ -365,7 +365,7 @@ def _known(result: EidolonResult) -> list[str]:
 
 
 def _document(result: EidolonResult) -> Row:
-    """Plain data; times in seconds, reads and writes as counts."""
+    """Return plain data; times in seconds, reads and writes as counts."""
     return {
         "kernel": result.work.program.name,
         "finished": result.finished,
@@ -399,7 +399,7 @@ def _counts(result: EidolonResult) -> Row:
 
 
 def _options(result: EidolonResult) -> Row:
-    """What was asked for, with what was left open filled in."""
+    """Return the request with its defaults filled in."""
     options, work, model = result.options, result.work, result.work.model
     built = None if work.built is None else work.built.options
     sizes = {} if built is None else {name: getattr(built, name) for name in ("rows", "cols", "inner", "dtype_bytes")}

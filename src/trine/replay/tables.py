@@ -1,4 +1,4 @@
-"""Tables of numpy (.npz) and Parquet, read without trust: nothing pickled, bounded, checked before anything looks."""
+"""Readers of untrusted numpy (.npz) and Parquet tables: no pickles, bounded sizes, checked before use."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ENDING = ".npy"
 def read_archive(
     path: str | os.PathLike[str], what: str, keys: Collection[str] | None = None
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a file by name; of ``keys``, those that it has. what: for messages.
+    """Return the arrays of a file by name; with ``keys``, only these. what: the kind of file, for messages.
 
-    Raises SpecError: it cannot be read, is no such file, holds objects, has more than MAX_PARTS parts or more than
-    MAX_UNPACKED_BYTES bytes when unpacked.
+    Raises SpecError if the file cannot be read, is not an archive, holds objects, has more than MAX_PARTS parts, or
+    unpacks to more than MAX_UNPACKED_BYTES bytes.
     """
     with open_input(path, MAX_UNPACKED_BYTES) as raw:
         try:
@@ -37,13 +37,13 @@ def read_archive(
                 return {key: _array(parts, named[key]) for key in named if keys is None or key in keys}
         except InputError:
             raise
-        except Exception as error:  # whatever zip, its decompressors and numpy's header make of damaged bytes
+        except Exception as error:  # any error of zip, its decompressors or numpy's header on damaged bytes
             reason = f"{error}" or type(error).__name__
             raise SpecError(f"is not {what}: {reason}", file=path) from None
 
 
 def _array(parts: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
-    """One array. Its header has to say what the archive says of its size, before any memory is taken for it."""
+    """Read one array. Its header must agree with the archive's size before any memory is allocated for it."""
     if not entry.filename.endswith(_ENDING):
         raise ValueError(f"its part {entry.filename[:80]!r} is no array")
     with parts.open(entry) as stream:
@@ -62,14 +62,14 @@ def _array(parts: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, An
 
 
 def has_part(path: str | os.PathLike[str], key: str) -> bool:
-    """Whether this is a file of arrays, one of them ``key``. Raises SpecError: it cannot be read."""
+    """Return whether the file is an archive with an array ``key``. Raises SpecError if it cannot be read."""
     with open_input(path, MAX_UNPACKED_BYTES) as raw:
         try:
             with zipfile.ZipFile(raw) as parts:
                 return f"{key}{_ENDING}" in parts.namelist()
         except InputError:
             raise
-        except Exception:  # as in read_archive, which says why
+        except Exception:  # as in read_archive, which reports the reason
             return False
 
 
@@ -77,12 +77,12 @@ MAX_FILE_BYTES, MAX_COLUMNS = 2 * 2**30, 64
 
 
 def read_table(path: str | os.PathLike[str], max_rows: int, what: str, columns: Sequence[str] | None = None) -> Any:
-    """The table (pyarrow) of a file, or those of ``columns`` that it has. what: of which rows there may be so many.
+    """Return a file's table (pyarrow); with ``columns``, only these. what: the kind of rows, for messages.
 
     Raises
     ------
-    SpecError: it cannot be read, is damaged, or larger than the limits above and ``max_rows`` say.
-    MissingExtraError: pyarrow is not installed.
+    SpecError: the file cannot be read, is damaged, or exceeds ``max_rows`` or the limits above.
+    MissingExtraError: there is no pyarrow.
     """
     _, pq = pyarrow(what)
     with open_input(path, MAX_FILE_BYTES) as raw:
@@ -97,7 +97,7 @@ def read_table(path: str | os.PathLike[str], max_rows: int, what: str, columns: 
             return table
         except InputError:
             raise
-        except Exception as error:  # whatever pyarrow makes of damaged bytes
+        except Exception as error:  # any error of pyarrow on damaged bytes
             raise SpecError(f"is not Parquet: {str(error) or type(error).__name__}", file=path) from None
 
 
@@ -111,7 +111,7 @@ def _check_size(metadata: Any, max_rows: int, what: str, path: object) -> None:
 
 
 def pyarrow(what: str) -> tuple[Any, Any]:
-    """``pyarrow`` and ``pyarrow.parquet``. Raises MissingExtraError without them."""
+    """Return ``pyarrow`` and ``pyarrow.parquet``. Raises MissingExtraError without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,6 +1,6 @@
 """Files of writes: CSV, JSON and Parquet (docs/formats/peer-writes.md).
 
-Columns are whole numbers: the unit is in the header or in each value, and the column says what it is.
+Columns are whole numbers: the header or each value has the unit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from trine.replay.tables import pyarrow, read_table
 from trine.replay.writes import MAX_WRITES, MEMORY, WriteTable
 from trine.units import MAX_INT64, parse_bytes, parse_time, whole_number
 
-#: A column as a file has it: texts and numbers, or an array of whole numbers.
+#: A column of a file: texts and numbers, or an array of whole numbers.
 Cells = Sequence[object] | npt.NDArray[Any]
 
 COLUMNS = ("peer", "address", "bytes", "value", "time")
-#: Distinct texts of a column that are remembered.
+#: Maximum distinct texts of a column that are cached.
 MAX_KNOWN = 10**6
 _UNIT = re.compile(r"\s*([A-Za-z]+)(?:_([A-Za-zµμ]+)|\s*[(\[]\s*([A-Za-zµμ]+)\s*[)\]])?\s*")
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
@@ -45,10 +45,10 @@ class CellError(InputError):
 
 
 def read_header(names: Iterable[object], file: str) -> dict[str, tuple[int, int | None]]:
-    """Where each column stands, and how much one of its unit is (ps or bytes; None: the header names none).
+    """Return each column's position and unit factor (ps or bytes; None if the header has no unit).
 
-    Columns: ``peer``, ``address``, ``bytes`` (or ``bytes_KiB``, or with units in the values), ``value`` (may be left
-    out) and ``time`` with units in the values, or ``time_us``, ``time (us)``.
+    Columns: ``peer``, ``address``, ``bytes`` (or ``bytes_KiB``, or with units in the values), ``value`` (optional) and
+    ``time`` with units in the values, or ``time_us``, ``time (us)``.
 
     Raises InputError: an unknown, repeated or missing column, or an unknown unit.
     """
@@ -80,7 +80,7 @@ def _factor(name: str, unit: str | None, file: str) -> int | None:
 
 
 def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
-    """int64[rows]: ps, bytes, or plain numbers. Raises CellError: the first that cannot be read."""
+    """Return int64[rows]: ps, bytes, or plain numbers. Raises CellError for the first invalid cell."""
     if isinstance(cells, np.ndarray):
         return _scaled(name, cells, factor)
     if (name != "time" or factor is not None) and all(map(_is_short_number, cells)):
@@ -98,7 +98,7 @@ def whole_numbers(name: str, cells: Cells, factor: int | None) -> Int64:
 
 
 def _is_short_number(cell: object) -> bool:
-    """Whether it is a whole number within int64 and nothing else: most are."""
+    """Return whether the cell is just a whole number within int64, as most are."""
     if type(cell) is str:
         return len(cell) < 19 and cell.isascii() and cell.isdecimal()
     return type(cell) is int and -(10**18) < cell < 10**18
@@ -141,7 +141,7 @@ def _number(name: str, cell: object, factor: int | None, row: int) -> int:
 
 
 def _parsed(name: str, cell: str | int | float, factor: int | None) -> int:
-    """Raises UnitError, ValueError, OverflowError or InvalidOperation."""
+    """Parse a cell. Raises UnitError, ValueError, OverflowError or InvalidOperation."""
     if name == "time" and factor is None:
         return parse_time(cell)
     if name == "bytes" and factor is None and isinstance(cell, str) and whole_number(cell, -MAX_INT64) is None:
@@ -161,13 +161,13 @@ def _parsed(name: str, cell: str | int | float, factor: int | None) -> int:
     return int(whole)
 
 
-#: Of CSV; with MAX_WRITES, reading stays below 2 GiB of memory. JSON, of which a byte takes more, has its own limit.
+#: Limit for CSV; with MAX_WRITES, reading stays below 2 GiB of memory. JSON needs more per byte and has its own limit.
 MAX_FILE_BYTES = 128 * 2**20
 SUFFIXES = (".csv", ".json", ".parquet")
 
 
 def read_writes(path: str | os.PathLike[str]) -> WriteTable:
-    """Read ``peer, address, bytes, value, time`` from a file whose name ends in .csv, .json or .parquet.
+    """Read ``peer, address, bytes, value, time`` from a .csv, .json or .parquet file.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def read_writes(path: str | os.PathLike[str]) -> WriteTable:
 
 
 def save_writes(path: str | os.PathLike[str], table: WriteTable) -> None:
-    """Write a table so that :func:`read_writes` reads the same; by time, peer and address.
+    """Write a table, sorted by time, peer and address; :func:`read_writes` reads the same table back.
 
     Raises
     ------
@@ -249,7 +249,7 @@ def _suffix(path: str | os.PathLike[str]) -> str:
 
 
 def _read_csv(path: str | os.PathLike[str]) -> Read:
-    """Names, columns and line numbers; empty lines and those that begin with # are passed over."""
+    """Return names, columns and line numbers; skips empty lines and comments (#)."""
     file = os.fspath(path)
     texts = read_text(path, MAX_FILE_BYTES).splitlines()
     lines = [number for number, text in enumerate(texts, 1) if text.strip() and not text.lstrip().startswith("#")]
@@ -272,7 +272,7 @@ def _read_csv(path: str | os.PathLike[str]) -> Read:
 
 
 def _read_json(path: str | os.PathLike[str]) -> Read:
-    """``{"writes": [{"peer": 1, ...}, ...]}``, or ``{"writes": {"peer": [1, ...], ...}}``; rows count from 0."""
+    """Read ``{"writes": [{"peer": 1, ...}, ...]}`` or ``{"writes": {"peer": [1, ...], ...}}``; rows count from 0."""
     from trine.spec import parse_json
 
     file = os.fspath(path)
@@ -311,7 +311,7 @@ def _json_columns(writes: list[Any], file: str) -> tuple[list[str], list[list[ob
 
 
 def _read_parquet(path: str | os.PathLike[str]) -> Read:
-    """Columns of whole numbers as arrays, others as lists; rows count from 0."""
+    """Return whole-number columns as arrays, others as lists; rows count from 0."""
     pa, _ = pyarrow("writes")
     file = os.fspath(path)
     content = read_table(path, MAX_WRITES, "writes")
@@ -327,7 +327,7 @@ def _read_parquet(path: str | os.PathLike[str]) -> Read:
 
 
 def _is_plain(pa: Any, kind: Any) -> bool:
-    """Numbers, texts, or nothing at all."""
+    """Return whether a column type is numbers, text, or null."""
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_string(text) or pa.types.is_large_string(text):
         return True

@@ -1,10 +1,10 @@
-"""Who was doing what, when: the tasks of a run seen from the ranks.
+"""Activity of the ranks over time, derived from a run's tasks.
 
-Three kinds of activity matter for results. *Computing*: compute tasks, but not those on streams whose name starts with
-``cpu``, which are the launching threads. *Communicating*: transfers between two ranks; both ends are busy with it.
-*Copying inputs*: transfers with the host at one end (rank or peer -1), and transfers of the phase "input copy" that
-belong to no collective. Copying inputs is not communication of the job. Offload (copies to host memory and back, and
-what the host computes) is neither computing nor communicating either.
+Results distinguish three kinds of activity. *Computing*: compute tasks, except on streams whose name starts with
+``cpu`` (the launching threads). *Communicating*: transfers between two ranks, which keep both ends busy. *Copying
+inputs*: transfers with the host at one end (rank or peer -1), and transfers of the phase "input copy" outside any
+collective; these are not communication of the job. Offload (copies to and from host memory, and compute on the host)
+is neither computing nor communicating.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PHASE_NAMES = ("forward", "backward", "optimizer", "input copy", "recompute", "o
 
 
 class Window(NamedTuple):
-    """The part of the run that results describe: the last step, from the end of the step before it, in ps."""
+    """The part of the run that results describe: the last step, starting at the previous step's end, in ps."""
 
     start_ps: int
     end_ps: int
@@ -30,7 +30,7 @@ class Window(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Intervals of work of ranks, clipped to a window: int64 arrays of one length, in the order of the tasks."""
+    """Work intervals of ranks, clipped to a window: int64 arrays of one length, in task order."""
 
     task: Int64
     rank: Int64
@@ -39,7 +39,7 @@ class Activity(NamedTuple):
 
 
 def step_ends(graph: TaskGraph, records: Records) -> Int64:
-    """Return when each step ended, in ps: int64[steps]. A graph whose tasks carry no step number is one step."""
+    """Return the end of each step, in ps: int64[steps]. A graph without step numbers is one step."""
     step = graph.labels.step
     num_steps = max(1, int(step.max(initial=-1)) + 1)
     ends = np.zeros(num_steps, np.int64)
@@ -50,12 +50,12 @@ def step_ends(graph: TaskGraph, records: Records) -> Int64:
 
 
 def last_step(ends: Int64) -> Window:
-    """Return the window of the last step; with more than one step it is the steady state."""
+    """Return the window of the last step; with several steps, this is the steady state."""
     return Window(int(ends[-2]) if len(ends) > 1 else 0, int(ends[-1]), len(ends) - 1)
 
 
 def in_step(graph: TaskGraph, window: Window) -> Bool:
-    """Return which tasks carry the window's step number; in a run of one step, all: bool[tasks]."""
+    """Return which tasks have the window's step number; in a run of one step, all: bool[tasks]."""
     if window.step == 0:
         return np.ones(graph.num_tasks, np.bool_)
     mask: Bool = graph.labels.step == window.step
@@ -79,7 +79,7 @@ def input_copies(graph: TaskGraph) -> Bool:
 
 
 def offloads(graph: TaskGraph) -> Bool:
-    """Return which tasks copy to host memory and back, or work there for a rank: bool[tasks]."""
+    """Return which tasks copy to or from host memory for offload, or compute on the host: bool[tasks]."""
     on_host = np.array([name.startswith(HOST_STREAM) for name in graph.stream_names] + [False])[graph.stream]
     copies = (graph.kind == TRANSFER) & (graph.labels.phase == Phase.OFFLOAD)
     mask: Bool = copies | ((graph.kind == COMPUTE) & on_host)
@@ -99,12 +99,12 @@ def communicating(graph: TaskGraph) -> Bool:
 
 
 def compute_activity(graph: TaskGraph, records: Records, window: Window, tasks: Bool) -> Activity:
-    """Return when ranks run the given compute tasks."""
+    """Return the intervals of the given compute tasks on their ranks."""
     return _clip(np.flatnonzero(tasks), graph.rank, records, window)
 
 
 def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks: Bool) -> Activity:
-    """Return when ranks send or receive the given transfers; one that stays on a rank counts once."""
+    """Return the intervals of the given transfers on both their ranks; a local transfer counts once."""
     chosen = np.flatnonzero(tasks)
     start, end = _times(chosen, records, window)
     lasts = end > start
@@ -119,7 +119,7 @@ def transfer_activity(graph: TaskGraph, records: Records, window: Window, tasks:
 
 
 def join(first: Activity, second: Activity) -> Activity:
-    """Return both activities, in the order of the tasks."""
+    """Return both activities, in task order."""
     order = np.argsort(np.concatenate((first.task, second.task)), kind="stable")
     return Activity(*(np.concatenate(pair)[order] for pair in zip(first, second, strict=True)))
 
@@ -132,6 +132,6 @@ def _clip(tasks: Int64, ranks: npt.NDArray[np.int32], records: Records, window: 
 
 
 def _times(tasks: Int64, records: Records, window: Window) -> tuple[Int64, Int64]:
-    """Start and end of each task, as far as they lie in the window."""
+    """Return start and end of each task, clipped to the window."""
     start, end = records.start_ps[tasks], records.end_ps[tasks]
     return np.maximum(start, window.start_ps, out=start), np.minimum(end, window.end_ps, out=end)

@@ -1,11 +1,11 @@
-"""PyTorch's caching allocator, replayed: what a program's blocks occupy, and what the allocator reserves for them.
+"""A replay of PyTorch's caching allocator: the bytes that blocks occupy, and the bytes reserved for them.
 
 After c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.x, native backend, no expandable segments, no limit on splits). Each
-stream reuses the blocks that it allocated; a block's number tells its stream (:func:`trine.graph.memory.stream_of`).
-Blocks are multiples of 512 B. Blocks of at most 1 MiB come from segments of 2 MiB; larger ones below 10 MiB from
-segments of 20 MiB, all others from segments of their own, rounded up to 2 MiB. The smallest free block that is large
-enough is taken, and split where enough is left over; neighbours that are free are joined. Segments are never given
-back: what PyTorch frees when an allocation fails is not modelled.
+stream reuses the blocks that it allocated; a block's number encodes its stream (:func:`trine.graph.memory.stream_of`).
+Blocks are multiples of 512 B. Blocks of at most 1 MiB come from 2 MiB segments, larger ones below 10 MiB from 20 MiB
+segments; each larger block gets a segment rounded up to 2 MiB. Allocation is best fit: it takes the smallest free block
+that is large enough, and splits it if the remainder is large enough. Adjacent free blocks are merged. Segments are
+never released: PyTorch's cache flush after a failed allocation is not modelled.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ROUNDING = 512
 SMALL_SIZE, SMALL_SEGMENT = MIB, 2 * MIB
 LARGE_SIZE, LARGE_SEGMENT, LARGE_ROUNDING = 10 * MIB, 20 * MIB, 2 * MIB
 _BASE = 0x7F0000000000
-#: Numbers of blocks that stay from beginning to end.
+#: Block numbers from here on belong to blocks that live for the whole program.
 RESIDENT = 2**60
 
 
 @dataclass(slots=True)
 class Piece:
-    """Consecutive bytes of a segment: address, size, number of the segment, the block that has them (-1: free)."""
+    """Consecutive bytes of a segment: address, size, segment number, and the block that occupies them (-1: free)."""
 
     address: int
     size: int
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Segment:
-    """What was asked of the driver at once; first: its first piece; pool: of a stream and of small or large blocks."""
+    """Memory from one driver allocation. first: its first piece; pool: encodes its stream and small or large blocks."""
 
     address: int
     size: int
@@ -57,7 +57,7 @@ class Segment:
 
 @dataclass(slots=True)
 class CachingAllocator:
-    """The state of the allocator. allocated, reserved: bytes now, and the most so far."""
+    """State of the allocator. allocated, reserved: current bytes; peak_allocated: running maximum."""
 
     rounding: int = ROUNDING
     allocated: int = 0
@@ -70,7 +70,7 @@ class CachingAllocator:
     _at: dict[int, Piece] = field(default_factory=dict)  # free pieces by address
 
     def take(self, block: int, size: int) -> Segment | None:
-        """Allocate ``size`` bytes as ``block``; the segment that had to be reserved for it, if any."""
+        """Allocate ``size`` bytes as ``block``. Returns the newly reserved segment, or None if none was needed."""
         size = -(-size // self.rounding) * self.rounding or self.rounding
         is_small, made = size <= SMALL_SIZE, None
         pool = 2 * stream_of(block) + is_small
@@ -96,14 +96,14 @@ class CachingAllocator:
         return made
 
     def give(self, block: int) -> Piece:
-        """Free ``block``; the piece that it had, as it was."""
+        """Free ``block``, and return the piece that it occupied."""
         piece = self.pieces[block]
         gone = Piece(piece.address, piece.size, piece.segment)
         self.drop(block)
         return gone
 
     def hold(self, block: int, until: int) -> None:
-        """Free ``block``, which a collective uses until then: its bytes are not allocated, but not free either."""
+        """Free ``block``, in use by a collective until ``until``: not allocated any more, but not yet reusable."""
         self.allocated -= self.pieces[block].size
         insort(self._held, (until, block))
 
@@ -150,7 +150,7 @@ class CachingAllocator:
         del self._at[piece.address]
 
     def blocks_of(self, segment: Segment) -> Iterator[Piece]:
-        """The pieces of a segment, by address."""
+        """Yield the pieces of a segment, by address."""
         piece: Piece | None = segment.first
         while piece is not None:
             yield piece
@@ -158,7 +158,7 @@ class CachingAllocator:
 
 
 def _joined(one: Piece, other: Piece) -> Piece:
-    """Two neighbours as one piece."""
+    """Merge two neighbours into one piece."""
     first, second = (one, other) if one.address < other.address else (other, one)
     first.size += second.size
     first.after = second.after
@@ -169,8 +169,8 @@ def _joined(one: Piece, other: Piece) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPeak:
-    """The most that blocks take. held: by category at that moment, as it was asked for. index: of the change that made
-    it (-1: what stays is all)."""
+    """Peak memory of the blocks. held: bytes by category at the peak, as requested. index: the change that reached it
+    (-1: the resident blocks alone)."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -180,7 +180,7 @@ class ReplayedPeak:
 
 @dataclass(frozen=True, slots=True)
 class LateBlocks:
-    """Of what stays in a category, bytes that are first taken when the first step has ended, in ``count`` blocks."""
+    """Resident bytes of a category that are allocated only after the first step, in ``count`` blocks."""
 
     category: int
     size_bytes: int
@@ -194,13 +194,13 @@ def peak_of(
     late: LateBlocks | None = None,
     times: Sequence[int] = (),
 ) -> ReplayedPeak:
-    """Replay ``changes`` (bytes, negative when given back; category; number of the block) in the order of the program.
+    """Replay ``changes`` (bytes, negative when freed; category; block number) in program order.
 
-    resident: bytes of each category that are taken first and stay. late: what of them is taken behind a first step, in
-    blocks that were free by then; the step is replayed once more behind it. Bytes that are no block of their own (-1,
-    as of offloaded activations) are added to what is allocated; then no more is reserved than is allocated.
-    times: of each change, where blocks are held for collectives: when the thread takes a block, or until when a block
-    that it gives back is held.
+    resident: bytes of each category that are allocated first and stay. late: the part of them that is allocated after a
+    first step, from the blocks free by then; the step is then replayed once more. Bytes outside any block (-1, such as
+    offloaded activations) add to the allocated bytes; reserved then equals allocated.
+    times: one per change, if collectives hold blocks: the time of an allocation, or the end of the hold of a freed
+    block.
     """
     rows, allocator = list(changes), CachingAllocator(rounding=rounding)
     for i, size in enumerate(resident):

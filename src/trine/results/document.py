@@ -1,4 +1,4 @@
-"""A result as plain data, with stable keys: docs/reference/result-json.md describes each."""
+"""A result as plain data with stable keys, described in docs/reference/result-json.md."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def document(result: TaskRun) -> Row:
 
 
 def tables(result: TaskRun) -> dict[str, Table]:
-    """Return the small tables by name, and the records of all tasks; categories of memory become columns."""
+    """Return the small tables by name, and the records of all tasks; memory categories become columns."""
     found: dict[str, Table] = {
         "ranks": rank_rows(result),
         "layers": share_rows("layer", result.layers),
@@ -67,7 +67,7 @@ def tables(result: TaskRun) -> dict[str, Table]:
 
 
 def rank_rows(result: TaskRun) -> list[Row]:
-    """Return one row a rank: how it spent the step, and what it waited for."""
+    """Return one row per rank: its breakdown of the step, and its waits."""
     times = result.rank_times
     parts = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload")
     columns = [getattr(times, part).tolist() for part in parts]
@@ -91,12 +91,12 @@ def rank_rows(result: TaskRun) -> list[Row]:
     ]
 
 
-#: Keys of :func:`folding_row` where the result is one end of a bound.
+#: Keys of :func:`folding_row` for the bounds of an estimate.
 ESTIMATE_KEYS = ("step_if_none_s", "step_if_all_s")
 
 
 def folding_row(result: TaskRun) -> Row | None:
-    """Return how ranks were folded; None where each was simulated by itself without a try."""
+    """Return how ranks were folded; None if each was simulated separately and folding was not tried."""
     scope = result.scope
     if scope is None:
         return None
@@ -122,13 +122,13 @@ def folding_row(result: TaskRun) -> Row | None:
 
 
 def _class_row(result: TaskRun, rank: int) -> Row:
-    """Return which class a rank is in, and how many ranks are in it."""
+    """Return a rank's class, and the number of ranks in it."""
     scope = result.scope
     return {} if scope is None else {"class": scope.class_of(rank), "ranks_alike": scope.class_size(rank)}
 
 
 def share_rows(what: str, shares: tuple[Share, ...]) -> list[Row]:
-    """Return one row a layer, operator, phase or stage."""
+    """Return one row per layer, operator, phase or stage."""
     return [
         {what: share.name, "compute_s": seconds(share.compute_ps), "communication_s": seconds(share.communication_ps)}
         for share in shares
@@ -136,7 +136,7 @@ def share_rows(what: str, shares: tuple[Share, ...]) -> list[Row]:
 
 
 def collective_rows(result: TaskRun) -> list[Row]:
-    """Return one row a (kind, payload, group size)."""
+    """Return one row per (kind, payload, group size)."""
     return [
         {
             "kind": use.kind,
@@ -155,7 +155,7 @@ def collective_rows(result: TaskRun) -> list[Row]:
 
 
 def link_rows(result: TaskRun) -> list[Row]:
-    """Return one row a link, in the order of the cluster's links."""
+    """Return one row per link, in the order of the cluster's links."""
     return [
         {
             "link": use.name,
@@ -170,7 +170,7 @@ def link_rows(result: TaskRun) -> list[Row]:
 
 
 def memory_rows(result: TaskRun) -> list[Row]:
-    """Return one row a rank: its peak, when, of what, and whether that fits."""
+    """Return one row per rank: its peak, the peak's time and breakdown, and whether it fits."""
     capacities = result.memory_capacity_bytes or (0,) * len(result.memory_peaks)
     return [
         {
@@ -196,7 +196,7 @@ def memory_rows(result: TaskRun) -> list[Row]:
 
 
 def energy_row(result: TaskRun) -> Row | None:
-    """Return energy and power of the step; None where the power of a GPU is not known."""
+    """Return energy and power of the step; None if the power of a GPU is not known."""
     found = result.energy
     if found is None:
         return None
@@ -214,7 +214,7 @@ def energy_row(result: TaskRun) -> Row | None:
 
 
 def _with_categories(row: Row) -> Row:
-    """Return a row of memory with one column a category in the place of the nested ones."""
+    """Return a memory row with one column per category instead of the nested ones."""
     found: Row = {}
     for key, value in row.items():
         found |= {f"{name}_bytes": size for name, size in value.items()} if isinstance(value, dict) else {key: value}

@@ -1,7 +1,7 @@
-"""Energy of the GPUs: a declared power for each state of a device, times how long it is in it. An assumption.
+"""Energy of the GPUs: an assumed power for each state of a device, times the time in it.
 
-The step of a rank is split into compute, exposed communication and the rest exactly
-(:func:`trine.results.metrics.rank_times`); each has a part of the GPU's highest power (presets/power.yaml).
+Each rank's step is split exactly into compute, exposed communication and the rest
+(:func:`trine.results.metrics.rank_times`); each part draws a fraction of the GPU's maximum power (presets/power.yaml).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ STATES = ("computing", "communicating", "idle")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
-    """What the GPUs of a job take in a step.
+    """Energy of a job's GPUs in a step.
 
-    joules: of all ranks; by_state: of each of STATES. mean_w: of all ranks; the largest that a rank takes by itself is
-    peak_rank_w. num_ranks: of the job; num_counted: ranks that the numbers rest on, which stand for all. states_w: the
-    power of a rank's GPU in each state, where all are alike.
+    joules: of all ranks; by_state: for each of STATES. mean_w: over all ranks; peak_rank_w: the largest mean power of
+    one rank. num_ranks: of the job; num_counted: ranks that represent all in the numbers. states_w: power of a rank's
+    GPU in each state, if all GPUs are equal.
     """
 
     joules: float
@@ -43,7 +43,7 @@ class Energy:
 
 
 class PowerFile(Spec):
-    """Parts of a GPU's highest power by what it does; ``sources`` has one entry a field."""
+    """Fractions of a GPU's maximum power by state; ``sources`` has one entry per field."""
 
     computing: float = Field(gt=0, le=1)
     communicating: float = Field(gt=0, le=1)
@@ -54,7 +54,7 @@ class PowerFile(Spec):
 
 @cache
 def power_shares() -> PowerFile:
-    """The shares of presets/power.yaml, with their sources."""
+    """Return the fractions of presets/power.yaml, with their sources."""
     from trine.spec import read_spec
 
     return read_spec(_FILE, PowerFile)
@@ -65,8 +65,8 @@ def energy(
 ) -> Energy:
     """Return the energy of a step.
 
-    times: of some ranks, whose GPUs take at most power_w; weight: how many ranks each stands for, float64[ranks].
-    num_counted, num_ranks: of the answer.
+    times: of some ranks, whose GPUs draw at most power_w; weight: ranks that each one represents, float64[ranks].
+    num_counted, num_ranks: for the answer.
     """
     shares = power_shares()
     power = np.array(power_w, np.float64)

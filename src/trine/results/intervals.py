@@ -12,7 +12,7 @@ _KEY_LIMIT = 2**62
 
 
 class Intervals(NamedTuple):
-    """Disjoint intervals that do not touch, by group and then by start: int64 arrays of one length, times in ps."""
+    """Disjoint intervals with gaps between them, sorted by group, then start: int64 arrays of one length, in ps."""
 
     group: Int64
     start_ps: Int64
@@ -20,11 +20,11 @@ class Intervals(NamedTuple):
 
 
 def merge(group: Int64, start_ps: Int64, end_ps: Int64) -> Intervals:
-    """Return the union of the intervals of each group; empty intervals vanish, touching ones become one.
+    """Return the union of the intervals of each group; empty intervals vanish, touching ones are merged.
 
-    A start or an end becomes one integer, (group, time, is_end), so that a single sort of plain integers puts all
-    groups in order: several times faster than sorting by two keys. Where a key would not fit into 63 bits, times are
-    replaced by their rank among all times, which leaves their order alone.
+    Each start and end becomes one integer, (group, time, is_end), so one sort of plain integers orders all groups. This
+    is several times faster than a sort by two keys. If a key would exceed 63 bits, times are replaced by their rank
+    among all times, which preserves their order.
     """
     keep = end_ps > start_ps
     if not keep.any():
@@ -51,10 +51,10 @@ def merge(group: Int64, start_ps: Int64, end_ps: Int64) -> Intervals:
 
 
 def _codes(times: Int64, num_groups: int) -> tuple[Int64, int, Int64 | None]:
-    """Return numbers in the order of ``times`` that leave room for a group beside them in 62 bits.
+    """Return numbers in the order of ``times`` that fit into 62 bits together with a group.
 
-    The numbers, their upper bound, and the table from number to time; no table where the numbers are times since the
-    first of them, which is the usual case.
+    Returns the numbers, their upper bound, and the table from number to time. The table is usually absent (None),
+    and the numbers are the times since the first one.
     """
     origin = int(times.min())
     span = int(times.max()) - origin + 1
@@ -72,14 +72,14 @@ def lengths(intervals: Intervals, num_groups: int) -> Int64:
 
 
 def sum_by_group(group: Int64, values: Int64, num_groups: int) -> Int64:
-    """Return the exact sum of ``values`` of each group: int64[num_groups]; ``np.bincount`` would go through floats."""
+    """Return the sum of ``values`` of each group: int64[num_groups]; exact, while ``np.bincount`` uses floats."""
     total = np.zeros(num_groups, np.int64)
     np.add.at(total, group, values)
     return total
 
 
 def gaps(intervals: Intervals, num_groups: int, start_ps: int, end_ps: int) -> Intervals:
-    """Return what the intervals leave uncovered between ``start_ps`` and ``end_ps``, for each of the groups."""
+    """Return the gaps between the intervals from ``start_ps`` to ``end_ps``, for each group."""
     everyone = np.arange(num_groups)
     first = np.searchsorted(intervals.group, everyone)
     last = np.searchsorted(intervals.group, everyone, side="right")
@@ -91,9 +91,9 @@ def gaps(intervals: Intervals, num_groups: int, start_ps: int, end_ps: int) -> I
 
 
 def first_at(intervals: Intervals, group: Int64, time_ps: Int64, items: Int64) -> Int64:
-    """Return for each interval the lowest of ``items`` whose group and time are the interval's group and end, or -1.
+    """Return for each interval the lowest of ``items`` whose group and time equal its group and end, or -1.
 
-    ``group``, ``time_ps`` and ``items`` have one entry an item, with ``items`` ascending.
+    ``group``, ``time_ps`` and ``items`` have one entry per item; ``items`` is ascending.
     """
     found = np.full(len(intervals.group), -1, np.int64)
     if not len(found) or not len(items):
@@ -104,5 +104,5 @@ def first_at(intervals: Intervals, group: Int64, time_ps: Int64, items: Int64) -
     keys = group * span + times[len(found) :]
     place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
     hit = np.flatnonzero(wanted[place] == keys)[::-1]
-    found[place[hit]] = items[hit]  # written from the highest item to the lowest: the lowest stays
+    found[place[hit]] = items[hit]  # written from the highest item to the lowest, so the lowest stays
     return found

@@ -1,4 +1,4 @@
-"""Memory of each rank over time, its peak, and what the peak consists of."""
+"""Memory of each rank over time, its peak, and the peak's breakdown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WORST_FIRST = (DOES_NOT_FIT, TIGHT, FITS, UNKNOWN)
 class MemoryTimeline:
     """Memory of all ranks after each change, sorted by rank and then by time.
 
-    rank_ptr: int64[ranks + 1]; changes of rank r are entries rank_ptr[r]:rank_ptr[r+1]. time_ps, total_bytes (what the
-    rank holds after the change), delta_bytes, category: int64[changes]. resident_bytes: int64[ranks, categories].
+    rank_ptr: int64[ranks + 1]; changes of rank r are entries rank_ptr[r]:rank_ptr[r+1]. time_ps, total_bytes (bytes in
+    use after the change), delta_bytes, category: int64[changes]. resident_bytes: int64[ranks, categories].
     """
 
     rank_ptr: Int64
@@ -38,7 +38,7 @@ class MemoryTimeline:
         return len(self.rank_ptr) - 1
 
     def of_rank(self, rank: int) -> tuple[Int64, Int64]:
-        """Return times (ps) and bytes held from each of them on, beginning with time 0; one entry an instant."""
+        """Return the times (ps) and the bytes in use from each time on, starting at 0; one entry per instant."""
         part = slice(int(self.rank_ptr[rank]), int(self.rank_ptr[rank + 1]))
         time = np.concatenate(([0], self.time_ps[part]))
         total = np.concatenate(([self.resident_bytes[rank].sum()], self.total_bytes[part]))
@@ -47,7 +47,7 @@ class MemoryTimeline:
 
 
 class MemoryPeak(NamedTuple):
-    """The most that a rank holds: when for the first time (ps), how much, and of what (category -> bytes)."""
+    """A rank's peak memory: when it is first reached (ps), its size, and its breakdown (category -> bytes)."""
 
     time_ps: int
     total_bytes: int
@@ -56,12 +56,12 @@ class MemoryPeak(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryFacts:
-    """What a rank's memory rests on besides its tensors, from the software's profile.
+    """Memory settings of the software's profile, besides the tensors themselves.
 
-    outside_bytes: beside the allocator (CUDA context, communicators). fragmentation: of the reserved memory, beyond
-    what the modelled allocator reserves. error: how far measured memory is from the modelled at the 90th percentile.
-    software: the profile's name; empty for none. state_blocks: blocks in which the part ``late_states`` of the
-    optimizer's state is taken behind the first step; 0: all of it before.
+    outside_bytes: memory outside the allocator (CUDA context, communicators). fragmentation: extra reserved memory, as
+    a fraction of the modelled allocator's. error: deviation of measured from modelled memory, 90th percentile.
+    software: the profile's name, or empty. state_blocks: number of blocks for the optimizer state that is allocated
+    after the first step (the fraction ``late_states`` of all state); 0: all state is allocated before it.
     """
 
     rounding_bytes: int = ROUNDING
@@ -73,7 +73,7 @@ class MemoryFacts:
     late_states: float = 0.0
 
     def late(self, resident: Sequence[int]) -> LateBlocks | None:
-        """What of ``resident`` (bytes by category) is taken behind the first step."""
+        """Return the part of ``resident`` (bytes by category) that is allocated after the first step, or None."""
         if not self.state_blocks or len(resident) <= _STATES:
             return None
         return LateBlocks(_STATES, int(resident[_STATES] * self.late_states), self.state_blocks)
@@ -84,12 +84,11 @@ NO_FACTS = MemoryFacts()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryUse:
-    """What a rank needs of its GPU, in bytes.
+    """A rank's GPU memory use, in bytes.
 
-    allocated_bytes: the most that tensors and workspaces take, as ``torch.cuda.max_memory_allocated`` counts it.
-    reserved_bytes: the most that the allocator takes for them. outside_bytes: context and communicators. low_bytes,
-    high_bytes: between what the job can and what it will want to have, with the error of the model. capacity_bytes: of
-    the GPU, 0 where unknown.
+    allocated_bytes: peak of tensors and workspaces, as ``torch.cuda.max_memory_allocated`` counts it. reserved_bytes:
+    peak of the allocator's reserved memory. outside_bytes: context and communicators. low_bytes, high_bytes: range with
+    the model's error, from the allocated minimum to the reserved maximum. capacity_bytes: of the GPU, 0 if unknown.
     """
 
     allocated_bytes: int
@@ -101,13 +100,13 @@ class MemoryUse:
 
     @property
     def needed_bytes(self) -> int:
-        """All that the GPU has to hold: reserved and outside."""
+        """Total memory on the GPU: reserved and outside."""
         return self.reserved_bytes + self.outside_bytes
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``tight`` (only with more memory than predicted, within the error of the model, it does not),
-        ``does not fit`` (the predicted need is above the capacity), or ``capacity unknown``."""
+        """``fits``, ``tight`` (the prediction fits, but not with the model's error added), ``does not fit`` (the
+        prediction exceeds the capacity), or ``capacity unknown``."""
         if not self.capacity_bytes:
             return UNKNOWN
         if self.needed_bytes > self.capacity_bytes:
@@ -116,19 +115,19 @@ class MemoryUse:
 
     @property
     def margin_bytes(self) -> int | None:
-        """What is left of the capacity; negative where it is exceeded; None where nobody knows the capacity."""
+        """Free capacity in bytes; negative if exceeded, None if the capacity is unknown."""
         return self.capacity_bytes - self.needed_bytes if self.capacity_bytes else None
 
     @property
     def available_bytes(self) -> int | None:
-        """What the GPU has for the allocator: the capacity less what is outside; None where nobody knows it."""
+        """Memory available to the allocator: capacity minus outside memory; None if the capacity is unknown."""
         return max(0, self.capacity_bytes - self.outside_bytes) if self.capacity_bytes else None
 
 
 def least_headroom(uses: Sequence[MemoryUse]) -> int:
-    """Return the index of the rank that comes first to its GPU's capacity: by verdict, then by the bytes left.
+    """Return the index of the rank closest to its GPU's capacity: by verdict, then by free bytes.
 
-    Ranks whose GPU's capacity is unknown come last, by their need. Of equal ones the first.
+    Ranks of unknown capacity come last, by bytes needed. The first rank wins a tie.
     """
 
     def order(index: int) -> tuple[int, int, int]:
@@ -140,7 +139,7 @@ def least_headroom(uses: Sequence[MemoryUse]) -> int:
 
 
 def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0) -> MemoryUse:
-    """What a rank needs, given what its blocks take and what a replayed allocator reserves for them."""
+    """Return a rank's memory use from its allocated bytes and the bytes that the replayed allocator reserves."""
     reserved = max(reserved + int(reserved * facts.fragmentation), allocated)
     outside = facts.outside_bytes
     return MemoryUse(
@@ -156,12 +155,12 @@ def use_of(allocated: int, reserved: int, facts: MemoryFacts, capacity: int = 0)
 def memory_uses(
     memory: MemoryEvents, facts: MemoryFacts, capacities: tuple[int, ...], records: Records | None = None
 ) -> tuple[MemoryUse, ...]:
-    """What each rank needs: its changes of memory in the order of its program, through the allocator.
+    """Return the memory use of each rank: replay its memory changes through the allocator, in program order.
 
-    records: times, for blocks that are held for collectives.
+    records: times, for blocks held until a collective ends.
     """
     found: list[MemoryUse] = []
-    known: dict[object, ReplayedPeak] = {}  # ranks of a job do alike
+    known: dict[object, ReplayedPeak] = {}  # many ranks have identical changes
     order = np.lexsort((memory.task.astype(np.int64) * 2 + memory.at_end, memory.rank))
     block = np.full(len(order), -1, np.int64) if memory.block is None else memory.block
     ptr = np.searchsorted(memory.rank[order], np.arange(len(memory.resident_bytes) + 1))
@@ -181,22 +180,22 @@ def memory_uses(
 
 
 def _hold_times(memory: MemoryEvents, records: Records | None) -> Int64 | None:
-    """Return for each change the time at which the launching thread takes a block, or until which it is held (ps)."""
+    """Return for each change when the launching thread allocates the block, or when its hold ends (ps)."""
     if memory.held is None or records is None:
         return None
     launch, more, behind, user = memory.held.T
-    end = np.append(records.end_ps, 0)  # of no task: 0
+    end = np.append(records.end_ps, 0)  # task -1: 0
     clock = np.maximum(end[launch] + np.maximum(more, 0), end[behind])
     times: Int64 = np.where(memory.delta_bytes > 0, clock, end[user])
     return times
 
 
 def memory_timeline(memory: MemoryEvents, records: Records) -> MemoryTimeline:
-    """Put the changes of memory in order of time.
+    """Sort the memory changes by time.
 
-    At one instant the changes at the ends of tasks that began earlier come first: what they free is free for a task
-    that starts then. After them come the changes of tasks that start at this instant (and of tasks that take no time),
-    in the order of the tasks, start before end; ties keep the order in which they are given.
+    At one instant, changes at the ends of tasks that began earlier come first, so a task that starts then can use the
+    memory they free. Next come changes of tasks that start at this instant (and of tasks of zero duration), in task
+    order, start before end; ties keep their input order.
     """
     task, at_end = memory.task.astype(np.int64), memory.at_end != 0
     start, end = records.start_ps[task], records.end_ps[task]
@@ -231,6 +230,6 @@ def memory_peak(timeline: MemoryTimeline, rank: int) -> MemoryPeak:
 
 
 def by_category(held: Sequence[int]) -> dict[str, int]:
-    """Bytes by the name of their category, without those that seldom hold anything and do not."""
+    """Return bytes by category name; skip rarely used categories that are empty."""
     pairs = zip(MEMORY_CATEGORIES, held, strict=False)
     return {name: size for name, size in pairs if size or name not in SELDOM}

@@ -1,4 +1,4 @@
-"""Where the time goes: by rank, and by layer, stage, phase and operator. Pure functions of a graph and its records."""
+"""Time by rank, and by layer, stage, phase and operator. Pure functions of a graph and its records."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _FOREVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankTimes(OneLine):
-    """How each rank spent the window; int64[ranks], ps.
+    """Breakdown of the window on each rank; int64[ranks], ps.
 
-    compute: while a compute stream of the rank was busy. communication: while the rank sent or received.
-    exposed: while it communicated and did not compute. bubble: while it did neither because of the pipeline schedule
+    compute: time with a busy compute stream. communication: time with a send or receive in progress.
+    exposed: communication without compute. bubble: neither of the two, because of the pipeline schedule
     (:func:`trine.results.waits.bubble_gaps`). idle: the rest, so that compute + exposed + bubble + idle = window.
-    input_copy: while inputs were copied from the host, at the same time as any of these. offload: while something was
-    copied to host memory or back for offload, or the CPU worked on it, likewise.
-    waits: int64[ranks, RANK_REASONS], what the rank waited for while it did not compute.
+    input_copy: copies of inputs from the host; these overlap any of the above. offload: copies to or from host memory
+    for offload, or CPU work for it; these overlap too.
+    waits: int64[ranks, RANK_REASONS], time without compute by wait reason.
     """
 
     window: Window
@@ -52,7 +52,7 @@ class RankTimes(OneLine):
 
 
 class BusyTimes(NamedTuple):
-    """Of :class:`RankTimes` what each rank computes, and communicates and does not compute: int64[ranks], ps."""
+    """Compute and exposed communication time of each rank, as in :class:`RankTimes`: int64[ranks], ps."""
 
     window: Window
     compute: Int64
@@ -60,7 +60,7 @@ class BusyTimes(NamedTuple):
 
 
 def busy_times(graph: TaskGraph, records: Records, window: Window) -> BusyTimes:
-    """When the ranks were busy, whatever they waited for else."""
+    """Return the ranks' busy times, without their waits."""
     num_ranks = len(graph.rank_names)
     compute = compute_activity(graph, records, window, computing(graph))
     transfers = transfer_activity(graph, records, window, communicating(graph))
@@ -71,7 +71,7 @@ def busy_times(graph: TaskGraph, records: Records, window: Window) -> BusyTimes:
 def rank_times(graph: TaskGraph, records: Records, window: Window, reasons: npt.NDArray[np.int8]) -> RankTimes:
     """Split the window of each rank into compute, exposed communication, bubble and idle time, exactly.
 
-    ``reasons`` is what each task waited for (:func:`trine.results.waits.wait_reasons`).
+    ``reasons``: each task's wait reason (:func:`trine.results.waits.wait_reasons`).
     """
     num_ranks = len(graph.rank_names)
     compute = compute_activity(graph, records, window, computing(graph))
@@ -104,13 +104,13 @@ def _offload(graph: TaskGraph, records: Records, window: Window) -> Activity:
 
 
 def slowest_rank(graph: TaskGraph, records: Records) -> int:
-    """Return the rank whose last task (a transfer counts for both ends) ends last; of several the lowest."""
+    """Return the rank whose last task (a transfer counts for both ends) ends last; the lowest rank wins a tie."""
     last = rank_ends(graph, records)
     return int(np.argmax(last)) if len(last) else 0
 
 
 def rank_ends(graph: TaskGraph, records: Records) -> Int64:
-    """Return when the last task of each rank ends, a transfer counting for both ends: int64[ranks]."""
+    """Return the end of the last task of each rank (a transfer counts for both ends): int64[ranks]."""
     last = np.full(len(graph.rank_names), -1, np.int64)
     for ranks in (graph.rank, graph.peer):
         own = ranks >= 0
@@ -120,7 +120,7 @@ def rank_ends(graph: TaskGraph, records: Records) -> Int64:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """Time of one layer, stage, phase or operator name, each on the rank where it is longest."""
+    """Time of one layer, stage, phase or operator name: the maximum over the ranks, for each value."""
 
     name: str
     compute_ps: int
@@ -130,11 +130,11 @@ class Share:
 def shares(
     graph: TaskGraph, records: Records, tasks: Bool, label: npt.NDArray[np.integer], names: tuple[str, ...]
 ) -> tuple[Share, ...]:
-    """Return compute and communication time by a label, in the order of the first use of each name.
+    """Return compute and communication time by a label, sorted by the first use of each name.
 
-    ``label`` indexes ``names``; names may repeat, and those that equal count as one. Time is that of the union of the
-    tasks' intervals on a rank, taken on the rank where it is longest; input copies count as communication. Names
-    without time are left out.
+    ``label`` indexes ``names``; repeated names count as one. Each time is the length of the union of the tasks'
+    intervals on a rank, maximised over the ranks; input copies count as communication. Names without time are
+    dropped.
     """
     unique = {name: number for number, name in enumerate(dict.fromkeys(names))}
     code = np.array([unique[name] for name in names] + [-1], np.int64)[label]
@@ -156,7 +156,7 @@ def _merged(activity: Activity) -> Intervals:
 
 
 def _longest(graph: TaskGraph, activity: Activity, code: Int64, num_codes: int) -> Int64:
-    """Return for each code the longest time that one rank spends on it: int64[codes], ps."""
+    """Return for each code the longest time that any rank spends on it: int64[codes], ps."""
     num_ranks = len(graph.rank_names)
     cell = activity.rank * num_codes + code[activity.task]
     spent = lengths(merge(cell, activity.start_ps, activity.end_ps), num_ranks * num_codes)

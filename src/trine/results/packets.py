@@ -1,7 +1,7 @@
-"""The parts of Perfetto's trace format that timelines are made of: packets, tracks, tables of names.
+"""The parts of Perfetto's trace format for timelines: packets, tracks, name tables.
 
-Below them the protobuf wire format (https://protobuf.dev/programming-guides/encoding/): bytes are made by hand because
-building message objects for every slice is several times slower.
+They use the protobuf wire format (https://protobuf.dev/programming-guides/encoding/). Bytes are written by hand,
+because message objects for every slice are several times slower.
 
 Field numbers: protos/perfetto/trace/{trace_packet,track_event/*,interned_data/*}.proto of https://perfetto.dev.
 """
@@ -19,13 +19,13 @@ from trine.arrays import Int64
 from trine.outputs import open_output
 
 VARINT, _FIXED64, LENGTH = 0, 1, 2
-#: Bytes of a varint of fixed width: 9 x 7 bits hold every non-negative int64. Decoders accept zero groups at the end.
+#: Bytes of a fixed-width varint: 9 x 7 bits hold any non-negative int64. Decoders accept zero groups at the end.
 PADDED = 9
 _SMALL = tuple(bytes((number,)) for number in range(128))
 
 
 def varint(number: int) -> bytes:
-    """Encode an integer of at most 64 bits; a negative one as its two's complement, as protobuf does."""
+    """Encode an integer of at most 64 bits; a negative number as its two's complement, as in protobuf."""
     if 0 <= number < 128:
         return _SMALL[number]
     number &= 2**64 - 1
@@ -65,7 +65,7 @@ def padded(numbers: Int64) -> list[bytes]:
 
 
 def split(data: bytes, width: int) -> list[bytes]:
-    """Cut bytes into pieces of one width."""
+    """Cut bytes into pieces of equal width."""
     return [data[place : place + width] for place in range(0, len(data), width)]
 
 
@@ -86,7 +86,7 @@ SUFFIX = integer(SEQUENCE, 1) + integer(SEQUENCE_FLAGS, NEEDS_STATE)
 
 
 def write_packets(parts: Iterable[bytes], path: Path) -> None:
-    """Write packets to ``path``, compressed if it ends in ``.gz``; the same packets give the same bytes."""
+    """Write packets to ``path``, compressed if it ends in ``.gz``; equal packets give equal bytes."""
     with open_output(path) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
@@ -101,7 +101,7 @@ def packet(content: bytes) -> bytes:
 
 
 def descriptor(uuid: int, name: str, parent: int, order: int, extra: bytes = b"") -> bytes:
-    """Return the packet that declares a track; its children are shown in the order of their ``order``."""
+    """Return the packet that declares a track; its children are sorted by their ``order``."""
     content = integer(UUID, uuid) + text(NAME, name) + integer(ORDERING, EXPLICIT) + integer(ORDER_RANK, order)
     if parent:
         content += integer(PARENT, parent)
@@ -109,9 +109,9 @@ def descriptor(uuid: int, name: str, parent: int, order: int, extra: bytes = b""
 
 
 def interned(events: Iterable[tuple[int, str]], arguments: Mapping[str, int], strings: Mapping[str, int]) -> bytes:
-    """Return the first packet of a trace: the names of events, arguments and values that slices refer to by number.
+    """Return the first packet of a trace: the numbered names of events, arguments and values that slices refer to.
 
-    events: number and name of each; two may have one name.
+    events: number and name of each; two may have the same name.
     """
     entries = [message(EVENT_NAMES, integer(1, iid) + text(2, name)) for iid, name in events]
     for kind, table in ((ANNOTATION_NAMES, arguments), (ANNOTATION_STRINGS, strings)):
@@ -121,7 +121,7 @@ def interned(events: Iterable[tuple[int, str]], arguments: Mapping[str, int], st
 
 
 def lanes(starts: list[int], ends: list[int]) -> Int64:
-    """Return for each interval, given in order of start, the first lane in which nothing overlaps it."""
+    """Return for each interval, sorted by start, the first lane without an overlapping interval."""
     found: list[int] = []
     free_from: list[int] = []
     for start, end in zip(starts, ends, strict=True):

@@ -1,4 +1,4 @@
-"""What all pictures share (extra ``plot``): figures without a display or global state, endings, colours, saving."""
+"""Shared code of all pictures (extra ``plot``): figures without display or global state, endings, colours, saving."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from trine.errors import InputError, MissingExtraError
 from trine.outputs import save_figure
 
 ENDINGS = (".png", ".svg", ".pdf")
-#: Okabe and Ito, 2008: apart for colour-blind readers.
+#: Okabe and Ito, 2008: distinguishable for colour-blind readers.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999")
 
 
 def matplotlib() -> Any:
-    """Return the package with the modules that pictures use. Raises MissingExtraError where it is not installed."""
+    """Return matplotlib with the modules that pictures use. Raises MissingExtraError without matplotlib."""
     try:
         import matplotlib as mpl
         from matplotlib import cm, colors, figure, patches, ticker  # noqa: F401
@@ -27,20 +27,20 @@ def matplotlib() -> Any:
 def subplots(
     rows: int = 1, cols: int = 1, *, figsize: tuple[float, float], layout: str = "constrained", **how: Any
 ) -> tuple[Any, Any]:
-    """Return a figure and its axes, as ``pyplot.subplots`` does; pyplot itself, and its backend, stay untouched."""
+    """Return a figure and its axes, like ``pyplot.subplots``, but leave pyplot and its backend untouched."""
     figure = matplotlib().figure.Figure(figsize=figsize, layout=layout)
     matplotlib().backends.backend_agg.FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, cols, **how)
 
 
 def check_ending(path: str | Path) -> None:
-    """Raise InputError for what is no picture."""
+    """Raise InputError if the file name has no picture ending."""
     if not str(path).lower().endswith(ENDINGS):
         raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
 
 
 def log_scale(axes: Any) -> None:
-    """A logarithmic vertical axis whose ticks are numbers, also within one decade; call it when all has been drawn."""
+    """Make the vertical axis logarithmic, with plain numbers as ticks, also within one decade; call it last."""
     ticker = matplotlib().ticker
     axes.set_yscale("log")
     low, high = axes.get_ylim()
@@ -50,8 +50,8 @@ def log_scale(axes: Any) -> None:
 
 
 def save(figure: Any, path: str | Path) -> None:
-    """Write the picture without the date, so that the same result gives the same bytes.
+    """Write the picture without a date, so that equal results give equal bytes.
 
-    Raises InputError where the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     save_figure(figure, path, dpi=150)

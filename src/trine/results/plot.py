@@ -1,4 +1,4 @@
-"""Pictures for papers and reports (extra ``plot``): the timeline of ranks, and where the time goes in several runs."""
+"""Pictures for papers and reports (extra ``plot``): the timeline of ranks, and time breakdowns of several runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trine.results.run import TaskRun
 from trine.results.summary import question
 from trine.units import PS_PER_S
 
-#: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
+#: Colours distinguishable for colour-blind readers and in grey (Okabe and Ito, 2008).
 _COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
@@ -55,10 +55,10 @@ def plot_breakdown(results: Sequence[TaskRun], labels: Sequence[str], path: str 
 
 
 def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
-    """Draw what ranks do over the step; return the figure.
+    """Draw the activity of ranks over the step; return the figure.
 
     One row per rank and stream, coloured by phase, and one row per rank for its transfers. ``ranks`` chooses and orders
-    the ranks; without it, one rank stands for all identical ones among the first 16.
+    the ranks; without it, one rank represents all identical ones among the first 16.
 
     Raises InputError for a rank that does not exist, MissingExtraError without matplotlib.
     """
@@ -94,7 +94,7 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
 
 
 def _identical(result: TaskRun, ranks: Sequence[int]) -> list[tuple[list[int], list[tuple[str, dict[str, Intervals]]]]]:
-    """Return groups of ranks that do the same at the same times, with the rows of the first."""
+    """Return groups of ranks with identical activity, each with the rows of its first rank."""
     groups: dict[tuple[object, ...], list[int]] = {}
     drawn: dict[tuple[object, ...], list[tuple[str, dict[str, Intervals]]]] = {}
     for rank in ranks:
@@ -110,7 +110,7 @@ def _identical(result: TaskRun, ranks: Sequence[int]) -> list[tuple[list[int], l
 
 
 def _group_name(result: TaskRun, group: Sequence[int]) -> str:
-    """Return ``gpu0 x 8``: the first rank, and how many it stands for."""
+    """Return ``gpu0 x 8``: the first rank, and the number of ranks it represents."""
     scope = result.scope
     if scope is None or scope.shows_all:
         count = len(group)
@@ -121,9 +121,9 @@ def _group_name(result: TaskRun, group: Sequence[int]) -> str:
 
 
 def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
-    """Draw stacked bars of how the slowest rank of each result spends its step; return the figure.
+    """Draw the breakdown of each result's slowest rank as stacked bars; return the figure.
 
-    Raises InputError unless there is one label a result and at least one, MissingExtraError without matplotlib.
+    Raises InputError unless there is at least one result and one label for each, MissingExtraError without matplotlib.
     """
     if not results or len(results) != len(labels):
         raise InputError(f"needs one label a result, got {len(results)} results and {len(labels)} labels")
@@ -152,12 +152,12 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
 
 
 def _subject(result: TaskRun) -> str:
-    """Return workload and machine, which several runs have in common."""
+    """Return the workload and machine that several runs have in common."""
     return question(result).partition(": ")[0]
 
 
 def _rows(result: TaskRun, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
-    """Return the rows of a rank: a name, and what to draw by colour. Rows without anything are left out."""
+    """Return the rows of a rank: a name, and the intervals by colour. Skips empty rows."""
     graph, window = result.graph, result.window
     name = graph.rank_names[rank]
     rows: list[tuple[str, dict[str, Intervals]]] = []

@@ -1,4 +1,4 @@
-"""The flat record table: one row a task, one column a fact. Every export is a view of it."""
+"""The flat record table: one row per task, one column per fact. Every export is a view of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trine.shown import titled
 
 Column = npt.NDArray[np.integer]
 
-#: Columns in order. Those of text hold codes, and ``RecordTable.categories`` what the codes mean (-1: nothing).
+#: Columns in order. Text columns hold codes; ``RecordTable.categories`` has their texts (-1: empty).
 COLUMNS = (
     "task", "name", "kind", "rank", "peer", "stream", "phase", "layer", "operator", "collective", "stage", "microbatch",
     "step", "ready_ps", "start_ps", "end_ps", "size_bytes", "wait_reason",
@@ -22,10 +22,10 @@ COLUMNS = (
 
 
 class Ends(NamedTuple):
-    """Between whom tasks really were, where a graph shows some ranks only; int64[tasks] each.
+    """The actual ranks of each task, for a graph that shows only some ranks; int64[tasks] each.
 
-    rank, peer: as in the TaskGraph, but numbers of ranks, of those that are not shown too. is_copy: bool, joins of
-    ranks that are not shown, which somebody shown waits for: no rows of the table.
+    rank, peer: as in the TaskGraph, but rank numbers, including hidden ranks. is_copy: bool, joins of hidden ranks that
+    a shown rank waits for; they are not rows of the table.
     """
 
     rank: npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Ends(NamedTuple):
 
 
 class RecordTable(NamedTuple):
-    """Columns of one length; a text column is coded: ``categories[name][code]``, -1 for none."""
+    """Columns of one length; a text column is coded: ``categories[name][code]``, -1 for empty."""
 
     columns: dict[str, Column]
     categories: dict[str, tuple[str, ...]]
@@ -43,7 +43,7 @@ class RecordTable(NamedTuple):
         return titled(self, f"{len(self.columns['task']):,} tasks, columns {', '.join(self.columns)}")
 
     def text(self, name: str) -> list[str]:
-        """Return a text column decoded, with "" for none."""
+        """Return a text column decoded, with "" for code -1."""
         words = (*self.categories[name], "")
         return [words[code] for code in self.columns[name].tolist()]
 
@@ -51,7 +51,7 @@ class RecordTable(NamedTuple):
 def record_table(
     graph: TaskGraph, records: Records, reasons: npt.NDArray[np.int8], ends: Ends | None = None
 ) -> RecordTable:
-    """Return the table of a run; ``reasons`` is :func:`trine.results.waits.wait_reasons`, ``ends`` who took part.
+    """Return a run's table. reasons: from :func:`trine.results.waits.wait_reasons`; ends: the tasks' actual ranks.
 
     ``rank`` and ``peer`` are numbers; ``stream`` is the stream of a compute task; ``collective`` the number of the
     collective operation.
@@ -97,7 +97,7 @@ def record_table(
 def task_names(graph: TaskGraph) -> tuple[Column, tuple[str, ...]]:
     """Return a name for each task as codes and words: int64[tasks] and the words.
 
-    The task's own name where the graph gives names; else its operator, its collective's kind, or "compute", "transfer",
+    The task's name if the graph has names; otherwise its operator, its collective's kind, or "compute", "transfer",
     "input copy", "offload" or "join".
     """
     if graph.task_names:

@@ -1,4 +1,4 @@
-"""The answer of a run of tasks: what ran, in every form that people and programs read."""
+"""The answer of a task-level run, in all forms for people and programs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result(TaskRun, Report):
-    """What a run gave. Times describe its last step: with more than one step, the steady state."""
+    """Result of a run. Times describe its last step; with several steps, the steady state."""
 
     SCHEMA: ClassVar[str] = "result"
 
     def rank(self, rank: int) -> Result:
-        """What happened on one rank, whichever it is, as a result that shows this rank only.
+        """Return a result that shows only this rank, which may be any rank of the job.
 
-        Raises InputError for a rank that the job does not have.
+        Raises InputError if the job does not have the rank.
         """
         return self.of_ranks([rank])
 
     def of_ranks(self, ranks: Sequence[int]) -> Result:
-        """A result that shows the given ranks, in this order; its times are exactly theirs.
+        """Return a result that shows the given ranks, in this order; its times are exactly theirs.
 
-        Raises InputError for a rank that the job does not have or that is named twice, and, where nothing was folded,
-        for one that this result does not show.
+        Raises InputError for a rank that the job does not have or that is named twice, and, in an unfolded run, for a
+        rank that this result does not show.
         """
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
@@ -57,7 +57,7 @@ class Result(TaskRun, Report):
 
     @property
     def headline(self) -> str:
-        """Step time, ranks and what the slowest rank spends it on, MFU, and whether it fits."""
+        """Step time, ranks, the slowest rank's compute share, MFU, and whether it fits in memory."""
         name = self.plan.get("workload") or self.plan.get("name")
         needed = summary.memory_needed(self)
         return (
@@ -113,20 +113,20 @@ class Result(TaskRun, Report):
         return frames.to_frame(self.record_table)
 
 
-# A result that shows some of its ranks: their tasks, and what they send and receive.
+# A result that shows some of its ranks: their tasks, and the transfers to and from them.
 
 R = TypeVar("R", bound=TaskRun)
 
 
 def only_ranks(result: R, ranks: Sequence[int]) -> R:
-    """The part of ``result`` that happened on ``ranks``.
+    """Return the part of ``result`` on ``ranks``.
 
-    A transfer between a rank that is shown and one that is not belongs to the one that is shown. Raises InputError for
-    a rank that ``result`` does not show itself.
+    A transfer between a shown and a hidden rank belongs to the shown rank. Raises InputError for a rank that ``result``
+    does not show itself.
     """
     graph, records = result.graph, result.records
     rows = _rows(result, ranks)
-    row_of = np.full(len(graph.rank_names) + 1, -1, np.int64)  # the last entry is that of nobody, -1
+    row_of = np.full(len(graph.rank_names) + 1, -1, np.int64)  # the last entry serves rank -1
     row_of[rows] = np.arange(len(rows))
     sender, receiver = row_of[graph.rank], row_of[graph.peer]
     kept = np.flatnonzero((sender >= 0) | (receiver >= 0))
@@ -171,7 +171,7 @@ def _ends(result: TaskRun, kept: Int64) -> Ends:
 
 
 def _only(graph: TaskGraph, kept: Int64, sender: Int64, receiver: Int64, rows: Sequence[int]) -> TaskGraph:
-    """The tasks ``kept``, renumbered; sender, receiver: their new rows, -1 for ranks that are not shown."""
+    """Return the tasks ``kept``, renumbered; sender, receiver: their new rows, -1 for hidden ranks."""
     ptr, before = _edges(graph, kept)
     streams = np.array(graph.stream_ranks, np.int64)
     shown = np.flatnonzero(np.isin(streams, rows))
@@ -203,7 +203,7 @@ def _only(graph: TaskGraph, kept: Int64, sender: Int64, receiver: Int64, rows: S
 
 
 def _edges(graph: TaskGraph, kept: Int64) -> tuple[Int64, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    """CSR of the dependencies among the tasks ``kept``."""
+    """Return the dependencies among the tasks ``kept``, as CSR."""
     number = np.full(graph.num_tasks, -1, np.int64)
     number[kept] = np.arange(len(kept))
     owner = number[row_of(graph.predecessor_ptr)]
@@ -214,7 +214,7 @@ def _edges(graph: TaskGraph, kept: Int64) -> tuple[Int64, np.ndarray[tuple[int],
 
 
 def _renumbered(held: Int64, number: Int64) -> Int64:
-    """Return ``held`` of :class:`MemoryEvents` with other numbers of tasks."""
+    """Return ``held`` of :class:`MemoryEvents` with renumbered tasks."""
     found = held.copy()
     for column in (0, 2, 3):
         found[:, column] = np.where(held[:, column] >= 0, number[held[:, column]], -1)

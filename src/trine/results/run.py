@@ -1,4 +1,4 @@
-"""What ran: the graph with its records, which ranks they stand for, and every metric that follows from them."""
+"""A run: the graph with its records, the ranks that they represent, and all metrics derived from them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from trine.units import PS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class FoldStage:
-    """A stage of a folded run: when it began (ps), its classes of ranks and links, the tasks simulated, events,
-    and the ranks that had something left to do.
+    """A stage of a folded run: its start (ps), classes of ranks and links, simulated tasks, events, and the ranks with
+    work left.
     """
 
     begins_ps: int
@@ -38,10 +38,10 @@ class FoldStage:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Part:
-    """Some ranks of a job. ranks: of each row of the graph; num_ranks: of the job.
+    """Some ranks of a job. ranks: the rank of each row of the graph; num_ranks: number of ranks of the job.
 
-    ends: between whom the tasks were, ranks that are not shown too. step_ends_ps: int64[steps], when each step ended on
-    all ranks of the job. reasons: says what each task waited for, int8[tasks], where the graph does not show it.
+    ends: the ranks of each task, hidden ranks too. step_ends_ps: int64[steps], end of each step over all ranks of the
+    job. reasons: returns each task's wait reason, int8[tasks], if the graph does not show it.
     """
 
     ranks: tuple[int, ...]
@@ -53,16 +53,16 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scope:
-    """What stands behind the rows of a result that was folded.
+    """The meaning of the rows of a folded result.
 
-    ranks: the rank of each row of the graph. num_ranks: of the job. stages: of the run. notes: why there are so many
-    classes. links, totals: bytes on all links and numbers of collectives in the whole system; None where the graph
-    shows all of it. link_bytes: int64[links of the cluster], in the last step.
-    observe: a result that shows the given ranks. class_of: the class of a rank in the last stage;
-    class_size: how many ranks are in it. program_of: the program of a rank, and how many ranks run it. spread: a
-    result of a few ranks that together are like all, and how many each stands for: float64[rows].
-    step_ends_ps: int64[steps], when each step ended on all ranks. estimate_ps: how long the step takes with no link
-    slow or dead, and with all links of the place, where the result is of another machine, for an estimate.
+    ranks: the rank of each row of the graph. num_ranks: ranks of the job. stages: of the run. notes: reasons for the
+    number of classes. links, totals: bytes on all links and numbers of collectives in the whole system; None if the
+    graph shows everything. link_bytes: int64[links of the cluster], in the last step.
+    observe: returns a result that shows the given ranks. class_of: the class of a rank in the last stage;
+    class_size: the number of ranks in it. program_of: the program of a rank, and the number of ranks that run it.
+    spread: a result of a few ranks that represent all, and how many ranks each one represents: float64[rows].
+    step_ends_ps: int64[steps], end of each step over all ranks. estimate_ps: for an estimate, the step time without
+    slow or dead links, and with all links of their places slow or dead.
     """
 
     ranks: tuple[int, ...]
@@ -88,7 +88,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Simulator:
-    """What ran: trine's version, the wall time of the simulation, events of the engine, ranks that were simulated."""
+    """The simulator: trine's version, the simulation's wall time, the engine's events, and the simulated ranks."""
 
     version: str
     wall_s: float
@@ -98,17 +98,17 @@ class Simulator:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TaskRun:
-    """What ran, and all that follows from it. Times describe its last step: with several steps, the steady state.
+    """A simulated job and its metrics. Times describe its last step; after several steps, this is the steady state.
 
-    plan: facts about workload, layout and cluster, in the order in which people should read them.
-    memory_capacity_bytes: of each rank's device, 0 where unknown; empty if none is known. power_w: the same of the
-    highest power of each, in watts.
-    gpu_models: the GPU model of each rank; empty if all run on one.
-    not_modelled: sentences about what the run leaves out.
-    scope: what the rows of the graph stand for where the run was folded; None: each rank was simulated by itself.
-    part: which ranks the graph shows; None: all. link_tiers: which links of the graph do the same; None: not known.
-    work: what a step does, in samples and FLOPs; band: how far its time may be off. None: not known.
-    memory_facts: what memory rests on besides tensors.
+    plan: facts about workload, layout and cluster, in reading order.
+    memory_capacity_bytes: capacity of each rank's device, 0 if unknown; empty if no capacity is known. power_w: maximum
+    power of each device in watts, likewise.
+    gpu_models: the GPU model of each rank; empty if all ranks use the same one.
+    not_modelled: sentences about effects that the run leaves out.
+    scope: the meaning of the graph's rows in a folded run; None if each rank was simulated separately.
+    part: the ranks that the graph shows; None: all. link_tiers: groups of equivalent links; None: not known.
+    work: samples and FLOPs of a step; band: likely range of its time. None: not known.
+    memory_facts: memory settings besides the tensors.
     """
 
     graph: TaskGraph
@@ -138,7 +138,7 @@ class TaskRun:
     def with_words(
         self, *, warnings: tuple[str, ...] | None = None, evidence: tuple[Evidence, ...] | None = None
     ) -> Self:
-        """The same run with other warnings or other evidence: what follows from its tasks is not worked out again."""
+        """Return the run with other warnings or evidence; metrics already computed are kept."""
         made = replace(
             self,
             warnings=self.warnings if warnings is None else warnings,
@@ -151,7 +151,7 @@ class TaskRun:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of the job, of which the graph may show some only."""
+        """Number of ranks of the job; the graph may show only some of them."""
         return len(self.graph.rank_names) if self.part is None else self.part.num_ranks
 
     @property
@@ -163,7 +163,7 @@ class TaskRun:
 
     @cached_property
     def step_ends_ps(self) -> Int64:
-        """When each step ended: int64[steps]."""
+        """End of each step: int64[steps]."""
         if self.part is not None:
             return self.part.step_ends_ps
         return activity.step_ends(self.graph, self.records)
@@ -174,17 +174,17 @@ class TaskRun:
 
     @property
     def window(self) -> activity.Window:
-        """The last step, from the end of the one before."""
+        """The last step, starting at the end of the previous one."""
         return activity.last_step(self.step_ends_ps)
 
     @property
     def step_time_ps(self) -> int:
-        """Time of the last step; with more than one step, that of the steady state."""
+        """Time of the last step; with several steps, the steady-state time."""
         return self.window.end_ps - self.window.start_ps
 
     @property
     def end_time_ps(self) -> int:
-        """When the whole run ended."""
+        """End of the whole run."""
         return self.window.end_ps
 
     # Times
@@ -196,21 +196,21 @@ class TaskRun:
 
     @cached_property
     def wait_reasons(self) -> npt.NDArray[np.int8]:
-        """What each task waited for, as an index into :data:`trine.results.waits.REASONS`: int8[tasks]."""
+        """Wait reason of each task, as an index into :data:`trine.results.waits.REASONS`: int8[tasks]."""
         if self.part is not None and self.part.reasons is not None:
             return self.part.reasons()
         return waits.wait_reasons(self.graph, self.records, self.released_by)
 
     @cached_property
     def rank_times(self) -> metrics.RankTimes:
-        """How each rank spent the step."""
+        """Breakdown of each rank's step."""
         return metrics.rank_times(self.graph, self.records, self.window, self.wait_reasons)
 
     @cached_property
     def slowest_row(self) -> int:
-        """The row of the rank whose last task ends last; of several the first.
+        """The row of the rank whose last task ends last; the first row wins a tie.
 
-        On several GPU models that end within a thousandth of the step, the one that computes longest: the others wait.
+        With several GPU models: of all ranks that end within 0.1 % of the step, the longest-computing one; others wait.
         """
         if not self.gpu_models:
             return metrics.slowest_rank(self.graph, self.records)
@@ -225,12 +225,12 @@ class TaskRun:
 
     @cached_property
     def critical_path(self) -> list[int]:
-        """The tasks that led to the end of the run, last first."""
+        """The tasks that led to the end of the run, latest first."""
         return waits.critical_path(self.graph, self.records, self.released_by)
 
     @cached_property
     def critical_path_times(self) -> dict[str, int]:
-        """How the step's time splits over the critical path, ps."""
+        """Breakdown of the step's time along the critical path, ps."""
         return waits.path_times(self.graph, self.records, self.critical_path, self.window)
 
     @property
@@ -244,12 +244,12 @@ class TaskRun:
 
     @property
     def communication_s(self) -> float:
-        """Communication time of the slowest rank, whether it computes meanwhile or not."""
+        """Communication time of the slowest rank, overlapped with compute or not."""
         return float(self.rank_times.communication[self.slowest_row] / PS_PER_S)
 
     @property
     def exposed_communication_s(self) -> float:
-        """Time in which the slowest rank communicates and computes nothing."""
+        """Communication time of the slowest rank during which it does not compute."""
         return float(self.rank_times.exposed[self.slowest_row] / PS_PER_S)
 
     @property
@@ -292,7 +292,7 @@ class TaskRun:
 
     @cached_property
     def collectives(self) -> tuple[traffic.CollectiveUse, ...]:
-        """The collectives of the step, those that take most time first."""
+        """The collectives of the step, sorted by time, longest first."""
         totals: traffic.Totals | None = None if self.part is None else {}
         if self.scope is not None:
             totals = self.scope.totals
@@ -300,7 +300,7 @@ class TaskRun:
 
     @cached_property
     def links(self) -> tuple[traffic.LinkUse, ...]:
-        """Bytes and utilisation of each link in the step; where ranks are folded, one row for all that carry alike."""
+        """Bytes and utilisation of each link in the step; a folded run has one row per group of equal links."""
         if self.scope is not None and self.scope.links is not None:
             return self.scope.links
         tasks = activity.in_step(self.graph, self.window)
@@ -308,23 +308,23 @@ class TaskRun:
 
     @cached_property
     def memory_timeline(self) -> memory_use.MemoryTimeline | None:
-        """Memory of each rank over time; None where the run has no memory events."""
+        """Memory of each rank over time; None if the run has no memory events."""
         return None if self.memory is None else memory_use.memory_timeline(self.memory, self.records)
 
     @cached_property
     def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
-        """The peak of each rank over the whole run; empty where the run has no memory events."""
+        """The peak of each rank over the whole run; empty if the run has no memory events."""
         timeline = self.memory_timeline
         return () if timeline is None else tuple(memory_use.memory_peak(timeline, r) for r in range(timeline.num_ranks))
 
     @property
     def memory_peak_bytes(self) -> int | None:
-        """The largest peak over the ranks; None where the run has no memory events."""
+        """The largest peak over the ranks; None if the run has no memory events."""
         return max((peak.total_bytes for peak in self.memory_peaks), default=None)
 
     @cached_property
     def memory_uses(self) -> tuple[memory_use.MemoryUse, ...]:
-        """What each rank needs of its GPU: allocated, reserved, outside; empty where the run has no memory events."""
+        """GPU memory use of each rank: allocated, reserved, outside; empty if the run has no memory events."""
         if self.memory is None:
             return ()
         return memory_use.memory_uses(self.memory, self.memory_facts, self.memory_capacity_bytes, self.records)
@@ -340,22 +340,22 @@ class TaskRun:
         return self.shown_ranks[self.fullest_row]
 
     def memory_verdict(self, rank: int) -> str:
-        """Say whether row ``rank`` fits its device: "fits", "tight", "does not fit" or "capacity unknown"."""
+        """Return the verdict of row ``rank``: "fits", "tight", "does not fit" or "capacity unknown"."""
         return self.memory_uses[rank].verdict
 
     @cached_property
     def energy(self) -> energy_use.Energy | None:
-        """Energy and power of all GPUs in the step, an assumption; None where the power of a GPU is not known.
+        """Energy and power of all GPUs in the step, an assumption; None if the power of a GPU is not known.
 
-        Of a folded result each row counts for the ranks of its class. Where not all classes have rows, some ranks that
-        are spread over all stand for the others.
+        In a folded result each row counts for the ranks of its class. If some classes have no rows, a sample spread
+        over all ranks is used instead.
         """
         if not self.power_w or not all(self.power_w):
             return None
         seen: TaskRun = self
         weight, counted = self._ranks_alike(), self.num_ranks
         if weight.sum() != self.num_ranks:
-            if self.scope is None:  # some ranks of a run that was not folded: nothing is known of the others
+            if self.scope is None:  # some ranks of an unfolded run: the rest are unknown
                 return None
             seen, weight = self.scope.spread()
             counted = len(weight)
@@ -363,7 +363,7 @@ class TaskRun:
         return energy_use.energy(times, seen.power_w, weight, counted, self.num_ranks)
 
     def _ranks_alike(self) -> npt.NDArray[np.float64]:
-        """How many ranks do exactly what each row does: float64[rows]. Of rows of one class the first has its ranks."""
+        """Return how many ranks each row represents: float64[rows]; the first row of a class has all its ranks."""
         scope, ranks = self.scope, self.shown_ranks
         if scope is None or scope.shows_all:
             return np.ones(len(ranks))
@@ -374,6 +374,6 @@ class TaskRun:
 
     @cached_property
     def record_table(self) -> RecordTable:
-        """One row a task: what it was, when it was ready, started and ended, and what it waited for."""
+        """One row per task: its description, its ready, start and end times, and its wait reason."""
         ends = None if self.part is None else self.part.ends
         return record_table(self.graph, self.records, self.wait_reasons, ends)

@@ -1,7 +1,7 @@
-"""A snapshot of PyTorch's allocator as ``torch.cuda.memory._dump_snapshot`` writes it, of a replayed program.
+"""Snapshot of PyTorch's allocator for a replayed program, as ``torch.cuda.memory._dump_snapshot`` writes it.
 
 https://pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz`` open it. The file is a pickle of plain dicts,
-lists, texts and numbers. Times are the order of the program, a microsecond a change; a frame names the module.
+lists, texts and numbers. Times follow program order, one microsecond per change; a frame names the module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trine.results.allocator import RESIDENT, CachingAllocator, Piece, Segment
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChange:
-    """A block that is taken, or given back (``size`` negative). module, where: what made it, in words."""
+    """An allocation, or a free (``size`` negative). module, where: module and pass that made it, in words."""
 
     size: int
     block: int
@@ -28,9 +28,9 @@ class SnapshotChange:
 
 
 def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, int]], rounding: int) -> dict[str, Any]:
-    """The state of the allocator after ``changes``, and all that happened. resident: name and bytes of what stays."""
+    """Return the allocator's state after ``changes``, with all events. resident: name and bytes of lasting blocks."""
     allocator, trace = CachingAllocator(rounding=rounding), list[dict[str, Any]]()
-    sizes: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # block -> bytes asked for, frames
+    sizes: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # block -> requested bytes, frames
     lasting = [SnapshotChange(size, RESIDENT + i, name, "before the step") for i, (name, size) in enumerate(resident)]
     for change in (*lasting, *changes):
         if change.size > 0:
@@ -51,7 +51,7 @@ def snapshot(changes: Sequence[SnapshotChange], resident: Sequence[tuple[str, in
 
 
 def write_snapshot(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write it as a pickle, as PyTorch does."""
+    """Write the snapshot as a pickle, as PyTorch does."""
     write_bytes(path, pickle.dumps(found, protocol=4))
 
 

@@ -1,10 +1,10 @@
 """A timeline for https://ui.perfetto.dev: Perfetto's protobuf trace of TrackEvents.
 
-One track a rank, with child tracks for its streams, for what it sends and receives, and for its memory. Children are
-ordered explicitly: by name, rank 10 would come before rank 9. Sends and receives that overlap lie on further tracks,
-because slices of one track must nest. Each transfer is two slices joined by a flow arrow. Times are picoseconds in
-trine and nanoseconds in Perfetto: both ends of a slice are rounded down, which keeps their order, and ``duration_ps``
-among a slice's arguments is exact. The same run gives the same bytes.
+One track per rank, with child tracks for its streams, its sends and receives, and its memory. Children are ordered
+explicitly: by name, rank 10 would come before rank 9. Overlapping sends and receives use further tracks, because
+slices of one track must nest. Each transfer is two slices joined by a flow arrow. Times are picoseconds in trine and
+nanoseconds in Perfetto: both ends of a slice are rounded down, which keeps their order, and the slice's argument
+``duration_ps`` is exact. The same run produces the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ARGUMENTS = {name: iid for iid, name in enumerate((*_TEXT_ARGUMENTS, *_NUMBER_A
 
 
 class _Track(NamedTuple):
-    """A track of slices: its tasks in order of start, none of which overlap. flow: the field of its flow ids, or 0."""
+    """A track of slices: its tasks in order of start, without overlaps. flow: the field of its flow ids, or 0."""
 
     rank: int
     name: str
@@ -39,7 +39,7 @@ class _Track(NamedTuple):
 
 
 def packets(graph: TaskGraph, table: RecordTable, memory: MemoryTimeline | None) -> Iterator[bytes]:
-    """Yield the trace packet by packet; the concatenation of all is a valid trace."""
+    """Yield the trace packet by packet; their concatenation is a valid trace."""
     tracks = [*_stream_tracks(graph, table), *_transfer_tracks(table, "rank"), *_transfer_tracks(table, "peer")]
     strings = _strings(table)
     yield interned(_events(table), _ARGUMENTS, strings)
@@ -61,12 +61,12 @@ def _rank_track(rank: int) -> int:
 
 
 def _parent(rank: int) -> int:
-    """Return the track under which a rank's tracks lie; what belongs to no rank (the host) lies under the root."""
+    """Return the track above a rank's tracks; the root for tracks without a rank (the host)."""
     return _rank_track(rank) if rank >= 0 else _ROOT
 
 
 def _stream_tracks(graph: TaskGraph, table: RecordTable) -> Iterator[_Track]:
-    """Yield one track a stream that is used, in the order of the streams."""
+    """Yield one track per used stream, in the order of the streams."""
     compute = np.flatnonzero(table.columns["kind"] == COMPUTE)
     stream = table.columns["stream"][compute]
     order = np.argsort(stream, kind="stable")
@@ -78,10 +78,10 @@ def _stream_tracks(graph: TaskGraph, table: RecordTable) -> Iterator[_Track]:
 
 
 def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
-    """Yield the tracks of what each rank sends (``end`` is "rank") or receives ("peer").
+    """Yield the tracks of each rank's sends (``end`` is "rank") or receives ("peer").
 
-    All sends come before all receives in the file: of two slices that begin at one instant Perfetto takes the first in
-    the file as the beginning of the flow.
+    All sends come before all receives in the file: if two slices begin at one instant, Perfetto starts the flow at the
+    first of them in the file.
     """
     sends = end == "rank"
     transfers = np.flatnonzero(table.columns["kind"] == TRANSFER)
@@ -99,13 +99,13 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
 
 
 def _strings(table: RecordTable) -> dict[str, int]:
-    """Number the words that slices have as arguments, from 1."""
+    """Number the words in slice arguments, from 1."""
     words = dict.fromkeys(word for name in _TEXT_ARGUMENTS for word in table.categories[name])
     return {word: iid for iid, word in enumerate(words, 1)}
 
 
 def _events(table: RecordTable) -> list[tuple[int, str]]:
-    """Number the names that slices have, by their code in the table."""
+    """Number the slice names by their code in the table."""
     words = table.categories["name"]
     return [(code + 1, words[code]) for code in np.unique(table.columns["name"]).tolist()]
 
@@ -131,10 +131,10 @@ def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
 
 
 def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]) -> Iterator[bytes]:
-    """Yield the slices of a track: each the packet of its beginning and that of its end.
+    """Yield the slices of a track: for each, its begin packet and its end packet.
 
-    All numbers that differ from slice to slice have a fixed width, so that the length of a packet depends on the length
-    of its arguments alone, and the bytes around the numbers are made once for each such length.
+    All numbers that differ between slices have a fixed width. So the length of a packet depends only on the length of
+    its arguments, and the bytes around the numbers are built once for each such length.
     """
     size_key, duration_key = (integer(pb.KEY_IID, _ARGUMENTS[name]) for name in _OWN_ARGUMENTS)
     rows = [table.columns[name][track.tasks].astype(np.int64) for name in ("start_ps", "end_ps", "size_bytes")]
@@ -163,13 +163,13 @@ def _slices(table: RecordTable, track: _Track, uuid: int, arguments: list[bytes]
 
 
 def _annotation_head(key: bytes) -> bytes:
-    """Return what precedes the number in an argument of fixed width."""
+    """Return the bytes before the number in an argument of fixed width."""
     value = varint(pb.UINT << 3 | pb.VARINT)
     return varint(pb.ANNOTATION << 3 | pb.LENGTH) + varint(len(key) + len(value) + pb.PADDED) + key + value
 
 
 def _memory_counters(memory: MemoryTimeline, first: int) -> Iterator[bytes]:
-    """Yield a counter track of the memory of each rank."""
+    """Yield a memory counter track for each rank."""
     counter = message(pb.COUNTER, integer(pb.UNIT, pb.UNIT_BYTES))
     for rank in range(memory.num_ranks):
         uuid = first + rank

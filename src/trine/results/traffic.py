@@ -1,4 +1,4 @@
-"""What moved over the network: collectives, and bytes on links."""
+"""Network traffic: collectives, and bytes on links."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trine.units import PS_PER_S
 class CollectiveUse:
     """The collectives of one step with one kind, payload and group size.
 
-    size_bytes: payload of one of them as a rank sees it (nccl-tests' convention). count: how many of them one rank
-    takes part in (the most over the ranks, where ranks differ). total: how many there are in the system. time_ps: the
-    sum of their durations, from the first start to the last end of a transfer, on the rank where it is largest.
-    waiting_ps: the part of it before the last rank entered, when early ranks wait for late ones.
+    size_bytes: payload of one collective as a rank sees it (nccl-tests' convention). count: collectives per rank (the
+    maximum, if ranks differ). total: collectives in the whole system. time_ps: sum of their durations, from the first
+    start to the last end of a transfer, on the rank with the largest sum. waiting_ps: part of it before the last rank
+    entered, when early ranks wait for late ones.
     """
 
     kind: str
@@ -38,15 +38,15 @@ class CollectiveUse:
 
     @property
     def transfer_ps(self) -> int:
-        """The time after the last rank entered."""
+        """Time after the last rank entered."""
         return self.time_ps - self.waiting_ps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkUse:
-    """What one link carried in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike.
+    """Traffic of one link in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike.
 
-    ``tier``: of the links that do the same, such as ``gpu-nvswitch`` or ``leaf-spine``; "" where it is not known.
+    ``tier``: group of links with the same role, such as ``gpu-nvswitch`` or ``leaf-spine``; "" if unknown.
     """
 
     link: int
@@ -58,20 +58,20 @@ class LinkUse:
     tier: str = ""
 
 
-#: Names of tiers, and int32[links]: which of them each link is in.
+#: Names of tiers, and int32[links]: index of each link's tier.
 LinkTiers = tuple[tuple[str, ...], npt.NDArray[np.int32]]
 
-#: (kind, bytes, group size) -> how many there are in the system, where a graph shows some ranks only
+#: (kind, bytes, group size) -> number in the whole system, for graphs that show only some ranks.
 Totals = Mapping[tuple[str, int, int], int]
 
 
 def collective_uses(
     graph: TaskGraph, records: Records, window: Window, totals: Totals | None = None
 ) -> tuple[CollectiveUse, ...]:
-    """Return the collectives of the window's step, those that transfer longest first.
+    """Return the collectives of the window's step, longest transfer time first.
 
-    Messages between two ranks that belong to no collective (between pipeline stages, DataParallel's outputs and their
-    gradients) are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not.
+    Messages between two ranks outside collectives (between pipeline stages, DataParallel's outputs and their gradients)
+    are listed as ``send_recv`` of a group of two; copies and scattering of inputs are not.
     """
     durations, waiting = _durations(graph, records)
     groups: dict[tuple[str, int, int], list[int]] = {}
@@ -87,7 +87,7 @@ def collective_uses(
 
 
 def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool) -> list[CollectiveUse]:
-    """Messages outside of collectives, by size; in a ``partial`` graph those to ranks that it does not show stay."""
+    """Return messages outside collectives, by size; a ``partial`` graph keeps those to ranks that it does not show."""
     labels = graph.labels
     chosen = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
     chosen &= ~np.isin(labels.phase, (Phase.INPUT, Phase.OFFLOAD))
@@ -120,7 +120,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool)
 
 
 def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | None = None) -> tuple[LinkUse, ...]:
-    """Return what each link carries in the given tasks, in the order of the links."""
+    """Return the traffic of each link in the given tasks, in the order of the links."""
     chosen = np.flatnonzero(tasks & (graph.kind == TRANSFER))
     num_routes, num_links = len(graph.route_ptr) - 1, len(graph.link_bytes_per_s)
     by_route = sum_by_group(graph.route[chosen].astype(np.int64), graph.size_bytes[chosen], num_routes)
@@ -141,8 +141,8 @@ def link_uses(graph: TaskGraph, tasks: Bool, step_ps: int, tiers: LinkTiers | No
 
 
 def _durations(graph: TaskGraph, records: Records) -> tuple[Int64, Int64]:
-    """Return how long each collective took, from first start to last end of its transfers, and how much of that was
-    before its last rank entered: int64[collectives] each."""
+    """Return each collective's duration, from first start to last end of its transfers, and the part of it before its
+    last rank entered: int64[collectives] each."""
     chosen = np.flatnonzero((graph.kind == TRANSFER) & (graph.labels.collective >= 0))
     which = graph.labels.collective[chosen]
     first = np.full(len(graph.collectives), np.iinfo(np.int64).max)
@@ -154,7 +154,7 @@ def _durations(graph: TaskGraph, records: Records) -> tuple[Int64, Int64]:
 
 
 def _last_entries(graph: TaskGraph, records: Records) -> Int64:
-    """Return when the last rank entered each collective: int64[collectives], 0 for one without joins."""
+    """Return the time at which the last rank entered each collective: int64[collectives], 0 without joins."""
     num_ranks = max(len(graph.rank_names), 1)
     joins = np.flatnonzero((graph.kind == JOIN) & (graph.labels.collective >= 0) & (graph.rank >= 0))
     which = graph.labels.collective[joins].astype(np.int64)

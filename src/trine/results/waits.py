@@ -1,4 +1,4 @@
-"""Why tasks started when they did: what released them, how long ranks waited for it, and the critical path."""
+"""Reasons for the start times of tasks: their releasing tasks, the waits of each rank, and the critical path."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Records, TaskGraph
 from trine.results.activity import Activity, Window, communicating, computing, input_copies, launches, offloads
 from trine.results.intervals import Intervals, first_at, sum_by_group
 
-#: What a task waited for. ``start``: nothing, it could start with the run; ``stream``: its own stream was busy;
-#: ``network``: the network took it later than it was ready; the others: a predecessor of that kind.
+#: Reasons for a task's wait. ``start``: it could start with the run; ``stream``: its own stream was busy; ``network``:
+#: the network started it after it was ready; the others: a predecessor of that kind.
 REASONS = ("start", "compute", "communication", "input copy", "launch", "stream", "network", "offload")
 START, COMPUTATION, COMMUNICATION, INPUT_COPY, LAUNCH, STREAM, NETWORK, OFFLOAD = range(len(REASONS))
 
-#: What a rank waited for while it did not compute; ``end``: nothing more to compute in this step.
+#: Reasons for a rank's time without computation; ``end``: nothing more to compute in this step.
 RANK_REASONS = (*REASONS, "end")
 
 
 def releasers(graph: TaskGraph, records: Records) -> Int64:
-    """Return for each task the predecessor that released it, or -1: int64[tasks].
+    """Return each task's releasing predecessor, or -1: int64[tasks].
 
-    That is the first of its predecessors that ended at the instant at which the task became ready.
+    It is the first of the predecessors that ended at the instant at which the task became ready.
     """
     owner = row_of(graph.predecessor_ptr)
     hit = np.flatnonzero(records.end_ps[graph.predecessor_idx] == records.ready_ps[owner])[::-1]
@@ -42,8 +42,8 @@ def through_joins(graph: TaskGraph, released_by: Int64) -> Int64:
 
 
 def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.NDArray[np.int8]:
-    """Return what each task waited for, as an index into REASONS: int8[tasks]."""
-    kinds = np.full(graph.num_tasks + 1, START, np.int8)  # the last entry is that of "no predecessor", index -1
+    """Return each task's reason for waiting, as an index into REASONS: int8[tasks]."""
+    kinds = np.full(graph.num_tasks + 1, START, np.int8)  # the last entry stands for "no predecessor", index -1
     kinds[:-1][computing(graph)] = COMPUTATION
     kinds[:-1][launches(graph)] = LAUNCH
     kinds[:-1][graph.kind == TRANSFER] = COMMUNICATION
@@ -57,7 +57,7 @@ def wait_reasons(graph: TaskGraph, records: Records, released_by: Int64) -> npt.
 
 
 def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int8], num_ranks: int) -> Int64:
-    """Return how long each rank did not compute, by what it waited for: int64[ranks, RANK_REASONS], ps.
+    """Return each rank's time without computation, by reason: int64[ranks, RANK_REASONS], ps.
 
     ``pauses`` are the gaps between intervals of ``compute``; each belongs to the reason of the compute task that ends
     it. A row plus the rank's compute time is the length of the window.
@@ -72,8 +72,8 @@ def rank_waits(pauses: Intervals, compute: Activity, reasons: npt.NDArray[np.int
 def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: npt.NDArray[np.int8]) -> Bool:
     """Return which idle intervals the pipeline schedule causes: bool[pauses].
 
-    None where the tasks name fewer than two stages. Otherwise all those in which a rank neither computes nor
-    communicates, from the fill at the start of the step to the drain at its end, except those that end with a task
+    With fewer than two stages all are False. Otherwise a rank that neither computes nor communicates is in the bubble,
+    from the fill at the start of the step to the drain at its end. Exceptions are intervals that end with a task
     released by a launch, an input copy or offload, or with a collective of another axis than ``pp`` (its group was
     late).
     """
@@ -82,7 +82,7 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
     ender = first_at(pauses, active.rank, active.start_ps, active.task)
     other_axis = np.array([label.axis not in ("", "pp") for label in graph.collectives] + [False])
     is_other = other_axis[graph.labels.collective]
-    at = is_other[active.task]  # of tasks that start at one instant it counts, wherever its number lies
+    at = is_other[active.task]  # among tasks that start at one instant, such a collective decides, whatever its number
     collective = first_at(pauses, active.rank[at], active.start_ps[at], active.task[at])
     elsewhere = np.isin(reasons, (LAUNCH, INPUT_COPY, OFFLOAD))
     in_bubble: Bool = (ender < 0) | ~(elsewhere[ender] | (collective >= 0))
@@ -90,10 +90,10 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
 
 
 def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> list[int]:
-    """Return the tasks that led to the end of the run, last first.
+    """Return the tasks on the critical path, last first.
 
-    From the task that ended last (the first of them), each step goes to the task that held the stream if the task
-    waited for its stream, else to the predecessor that released it. Joins are part of the path.
+    It starts at the first of the tasks that end last. Each step goes to the previous task on the stream if the task
+    waited for its stream, else to the predecessor that released it. The path includes joins.
     """
     if not graph.num_tasks:
         return []
@@ -108,10 +108,10 @@ def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> lis
 
 
 def path_times(graph: TaskGraph, records: Records, path: list[int], window: Window) -> dict[str, int]:
-    """Return how the window's time splits over the critical path, by what tasks do.
+    """Return how the window's time splits over the critical path, by kind of task.
 
     compute, communication, offload, input copy, launch, wait: ps, summing to the window. ``wait`` is time on the path
-    that no task covers: a network that serves in turn.
+    that no task covers, such as a network that serves transfers in turn.
     """
     tasks = np.array(path, np.int64)
     start = np.maximum(records.start_ps[tasks], window.start_ps)

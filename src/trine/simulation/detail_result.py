@@ -1,4 +1,4 @@
-"""The answer about one kernel of one rank of a training step: both levels' times, peers, and ways to wait."""
+"""Result for one kernel of one rank of a training step: times at both levels, peers, and ways to wait."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from trine.results.text import aligned, wrapped
 from trine.simulation.detail_choice import ChosenCollective
 from trine.units import format_time
 
-#: What is not in the detail: the kernel is alone on its GPU, its links and its ranks.
+#: Not part of the detail: the kernel is alone on its GPU, its links and its ranks.
 NOT_MODELLED = "other kernels of the rank that run meanwhile, and what else crosses the links"
 _STARTS = "the operator level gives each rank's arrival at the kernel; from there trine simulates every rank"
-#: Peers that the text names, the last to come first; other collectives that it names.
+#: Number of peers in the text, the last to arrive first; number of other collectives in the text.
 _SHOWN_PEERS, _SHOWN_OTHERS = 8, 3
 _LABEL = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeerUse:
-    """A rank of the group, seen from the one in detail. Times count from when the first rank of the group comes.
+    """A rank of the group, seen from the detailed rank. Times count from the arrival of the group's first rank.
 
-    start_ps: when it comes. waits_ended_ps: the part of the mean wait of a wavefront that its flags ended.
-    first_write_ps, last_write_ps: at the port; None: it writes nothing. writes: stores and flags; flags; loads.
+    start_ps: its arrival. waits_ended_ps: the part of a wavefront's mean wait that its flags ended. first_write_ps,
+    last_write_ps: at the port; None if it writes nothing. writes: stores and flags; flags; loads.
     """
 
     rank: int
@@ -45,7 +45,7 @@ class PeerUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayUse:
-    """A way to wait. time_ps: from when the rank comes to the end. wait_ps: mean of a wavefront that waits."""
+    """A way to wait. time_ps: from the rank's arrival to the end. wait_ps: mean per waiting wavefront."""
 
     sync: str
     time_ps: int
@@ -59,10 +59,10 @@ class WayUse:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class KernelDetail(Report):
-    """One kernel of one rank. chosen: of the step, at the operator level. algorithm, protocol: of the kernel.
+    """One kernel of one rank. chosen: the step's collective, at the operator level. algorithm, protocol: the kernel's.
 
-    ways: a replay for each way to wait (of sums in switches the rank in the run of all), the asked-for one first.
-    why_fewer: why others are missing.
+    ways: a replay for each way to wait, the requested one first (for sums in switches: the rank in the run of all).
+    why_fewer: reasons for missing ways.
     """
 
     SCHEMA: ClassVar[str] = "detail"
@@ -75,32 +75,32 @@ class KernelDetail(Report):
 
     @property
     def kernel(self) -> EidolonResult:
-        """The rank alone, waiting as asked for; its times count from when the first rank of the group comes."""
+        """The rank alone, with the requested way to wait; times count from the arrival of the group's first rank."""
         return self.ways[0]
 
     @property
     def late_ps(self) -> int:
-        """How much later than the first rank of the group this one comes."""
+        """Delay of this rank's arrival after the first rank of the group."""
         return int(self.chosen.start_ps[self.chosen.position] - self.chosen.start_ps.min())
 
     @property
     def time_ps(self) -> int:
-        """From when the rank comes to the kernel to its end, load by load and store by store."""
+        """Time from the rank's arrival at the kernel to its end, load by load and store by store."""
         return self.kernel.end_ps - self.late_ps
 
     @property
     def after_last_ps(self) -> int:
-        """From when the last rank of the group comes to the end, load by load and store by store."""
+        """Time from the last rank's arrival to the end, load by load and store by store."""
         return self.kernel.end_ps - int(self.chosen.start_ps.max() - self.chosen.start_ps.min())
 
     @property
     def operator_ps(self) -> int:
-        """From when the rank comes to the end, at the operator level."""
+        """Time from the rank's arrival to the end, at the operator level."""
         return self._operator_end_ps - int(self.chosen.start_ps[self.chosen.position])
 
     @property
     def operator_after_last_ps(self) -> int:
-        """From when the last rank of the group comes to the end, at the operator level."""
+        """Time from the last rank's arrival to the end, at the operator level."""
         return self._operator_end_ps - int(self.chosen.start_ps.max())
 
     @property
@@ -130,7 +130,7 @@ class KernelDetail(Report):
 
     @cached_property
     def waits(self) -> tuple[WayUse, ...]:
-        """What each way to wait takes."""
+        """Times and counts of each way to wait."""
         return tuple(
             WayUse(
                 sync=way.work.way, time_ps=way.end_ps - self.late_ps, flag_reads=way.flag_reads, wait_ps=way.wait_ps,
@@ -169,7 +169,7 @@ class KernelDetail(Report):
         yield from self.why_fewer
 
     def details(self) -> str:
-        """Both levels, peers, ways to wait, and what the wavefronts did."""
+        """Return times at both levels, peers, ways to wait, and the work of the wavefronts."""
         lines = [
             *wrapped("in detail", self.chosen.what.words), *aligned(self._level_lines(), _LABEL), "",
             *aligned(self._peer_lines(), _LABEL), "", *aligned(self._way_lines(), _LABEL), "", *self.kernel.body(),
@@ -211,7 +211,7 @@ class KernelDetail(Report):
         return lines
 
     def document(self) -> Row:
-        """As plain data (docs/reference/detail-json.md)."""
+        """Return the result as plain data (docs/reference/detail-json.md)."""
         chosen, what = self.chosen, self.chosen.what
         return {
             "rank": chosen.rank,
@@ -236,19 +236,19 @@ class KernelDetail(Report):
         }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
-        """Return peers, ways to wait, and those of the GPU."""
+        """Return peers, ways to wait, and the tables of the GPU."""
         return {**self._rows(), **self.kernel.tables()}
 
     def _rows(self) -> dict[str, Table]:
         return {"peers": [_row(asdict(peer)) for peer in self.peers], "ways": [_row(asdict(way)) for way in self.waits]}
 
     def timeline(self) -> Timeline | None:
-        """Return what workgroups of the rank do, and what its peers write meanwhile."""
+        """Return the work of the rank's workgroups, and the writes of its peers meanwhile."""
         return self.kernel.timeline()
 
 
 def _row(values: dict[str, Any]) -> Row:
-    """With times in seconds."""
+    """Return ``values`` with times in seconds."""
     times = {key: None if value is None else seconds(value) for key, value in values.items() if key.endswith("_ps")}
     return {f"{key[:-3]}_s" if key in times else key: times.get(key, value) for key, value in values.items()}
 

@@ -1,7 +1,7 @@
-"""What holds the peak of a job's memory, module by module, and what other options would change.
+"""Explain a job's peak memory: the modules that hold it, and the effect of other options.
 
-Nothing runs: rank programs are written for the plan and for each option, as :func:`trine.simulate` would, and their
-memory is followed in the order of the program.
+No simulation runs: trine builds the rank programs for the plan and for each option, as :func:`trine.simulate` would,
+and follows their memory in program order.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
     from trine.graph.workload import Workload
 
-#: Modules that are shown; the others are one row.
+#: Number of modules listed; the remaining ones share one row.
 SHOWN_MODULES = 12
 MODULE_OF_RESIDENT = "stays"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldMemory:
-    """Bytes of one category that modules hold at the peak. module: ``layers.*.mlp`` for ``count`` of that name. since:
-    pass in which they were taken, in words."""
+    """Memory of one category that modules hold at the peak. module: ``layers.*.mlp`` stands for ``count`` modules.
+    since: pass that allocated it, such as ``forward, micro-batch 0``."""
 
     module: str
     category: str
@@ -49,7 +49,7 @@ class HeldMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OtherOption:
-    """What the worst rank needs with another option; ``why_not``: why it cannot be, else empty."""
+    """Memory of the worst rank with another option; ``why_not``: the reason if that option is impossible, else ""."""
 
     option: str
     num_ranks: int
@@ -59,8 +59,8 @@ class OtherOption:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryExplained:
-    """The ranks with the least headroom: their stage, their name, what they need, where in their program (``at``), what
-    holds it, the most of each phase, options."""
+    """Memory of the ranks with the least headroom: their pipeline stage and name, their use, the point of the peak in
+    their program (``at``), the modules that hold it, the peak of each phase, and other options."""
 
     stage: int
     ranks: str
@@ -71,7 +71,7 @@ class MemoryExplained:
     options: tuple[OtherOption, ...]
 
     def text(self) -> list[str]:
-        """Lines for people."""
+        """Return the lines that the command prints."""
         rows = [("held at the peak by", "what", "bytes", "since")]
         for held in self.held:
             module = f"{held.module} ({held.count} of them)" if held.count > 1 else held.module
@@ -102,7 +102,7 @@ class MemoryExplained:
         ]
 
     def document(self) -> Row:
-        """As plain data."""
+        """Return the explanation as plain data for JSON."""
         return {
             "stage": self.stage,
             "ranks": self.ranks,
@@ -124,25 +124,25 @@ class MemoryExplained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Programs:
-    """The programs of a job, and what their memory rests on."""
+    """Rank programs of a job, with the facts and the setup behind their memory."""
 
     job: Job
     facts: MemoryFacts
     setup: Setup
 
     def uses(self) -> list[MemoryUse]:
-        """What a rank of each program needs."""
+        """Return the memory use of one rank of each program."""
         return program_uses(self.job, self.facts, self.setup.memory_bytes)
 
     def stage_of(self, program: int) -> int:
-        """The pipeline stage of a program."""
+        """Return the pipeline stage of a program."""
         return RankGrid(self.job.axes).coordinate(self.job.program_of.index(program), "pp")
 
 
 def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> _Programs:
-    """Write the programs as a simulation would, with as many micro-batches as memory can tell apart.
+    """Build the rank programs as a simulation would, with only the micro-batches that can change the peak memory.
 
-    Raises InputError and its subclasses as :func:`trine.simulate` does.
+    Raises InputError and its subclasses, as :func:`trine.simulate` does.
     """
     from trine.parallel.build import build_job
 
@@ -160,7 +160,7 @@ def programs_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, 
 def explain_memory(
     workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions
 ) -> MemoryExplained:
-    """Say what holds the peak of the worst rank, and what each other option would make of it."""
+    """Explain the peak memory of the worst rank, and the effect of each other option on it."""
     found = programs_of(workload, plan, options)
     uses = found.uses()
     worst = least_headroom(uses)
@@ -185,7 +185,7 @@ def explain_memory(
 def memory_snapshot(
     workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions
 ) -> dict[str, Any]:
-    """The snapshot of a rank of the worst stage over its program, see :mod:`trine.results.snapshot`."""
+    """Return an allocator snapshot for a rank of the worst stage; see :mod:`trine.results.snapshot`."""
     found = programs_of(workload, plan, options)
     program = found.job.programs[least_headroom(found.uses())]
     changes = [
@@ -202,7 +202,7 @@ def memory_snapshot(
 
 
 def _peak(changes: Sequence[MemoryChange]) -> int:
-    """The change that makes the peak; -1 for none."""
+    """Return the index of the change that makes the peak, or -1 if the peak is before the step."""
     held, most, index = 0, 0, -1
     for i, change in enumerate(changes):
         held += change.delta_bytes
@@ -212,7 +212,7 @@ def _peak(changes: Sequence[MemoryChange]) -> int:
 
 
 def _held(program: RankProgram, changes: Sequence[MemoryChange], job: Job) -> Iterator[HeldMemory]:
-    """What is held after ``changes``, largest first; what is small together at the end."""
+    """Yield the memory held after ``changes``, largest first; small entries share the last row."""
     found: dict[tuple[str, str, str], dict[str, int]] = {
         (MODULE_OF_RESIDENT, name, "before the step"): {name: size}
         for name, size in zip(MEMORY_CATEGORIES, program.resident_bytes, strict=False)
@@ -241,7 +241,7 @@ def _held(program: RankProgram, changes: Sequence[MemoryChange], job: Job) -> It
 
 
 def _phases(program: RankProgram, changes: Sequence[MemoryChange]) -> Iterator[tuple[str, int]]:
-    """The most that is held in each phase."""
+    """Yield the peak memory of each phase."""
     held = sum(program.resident_bytes)
     most: dict[str, int] = {}
     for change in changes:
@@ -252,7 +252,7 @@ def _phases(program: RankProgram, changes: Sequence[MemoryChange]) -> Iterator[t
 
 
 def _module(label: Label, job: Job, category: int) -> str:
-    """The block of layers (``layers.3``) or layer that a step belongs to."""
+    """Return the layer of a step, or its block of layers (``layers.3``)."""
     name = job.layer_names[label.layer] if label.layer >= 0 else ""
     parts = name.split(".")
     if len(parts) > 2 and parts[1].isdigit():
@@ -274,9 +274,9 @@ def _where(label: Label, job: Job) -> str:
 
 
 def other_plans(plan: Plan, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Other options of a plan, each by itself, as what it changes; the batch of all replicas stays.
+    """Yield other options of a plan, each with the fields it changes; the global batch stays the same.
 
-    batch: samples of a replica where the plan does not say.
+    batch: samples per replica if the plan does not set it.
     """
     batch = plan.batch or batch
     if plan.dp > 1 and plan.data == "ddp":

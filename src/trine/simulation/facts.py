@@ -1,4 +1,4 @@
-"""What a result says besides its times: facts about the plan, evidence, warnings."""
+"""Parts of a result besides its times: facts about the plan, evidence, warnings."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def evidence(
 
 
 def _software(setup: Setup) -> Evidence:
-    """Which profile, and why."""
+    """Return the software profile and the reason for it."""
     profile = setup.software.profile
     assert profile is not None
     fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
@@ -143,7 +143,7 @@ def _software(setup: Setup) -> Evidence:
 
 
 def _recorded(workload: Workload) -> str:
-    """Return the recorded job's collectives in words; the answer contains none of them."""
+    """Return the recorded job's collectives in words; the simulated time includes none."""
     listed = (
         f"{each.count} x {each.operation} in {format_time(each.time_ps)}"
         + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
@@ -153,7 +153,7 @@ def _recorded(workload: Workload) -> str:
 
 
 def _slowest(setup: Setup) -> str:
-    """By how much operators are longer than an average GPU's, and why."""
+    """Return how much slower the slowest GPU is than the mean, and the source of the spread."""
     asked = setup.options.gpu_spread
     why = SPREAD_SOURCE if asked is None else f"standard deviation {asked:.2%}, from --gpu-spread"
     return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} more time than the mean ({why})"
@@ -190,7 +190,7 @@ def _operator_detail(kind: str, setup: Setup) -> str:
     }[kind]
 
 
-#: What operators predicted from shapes rest on.
+#: Basis of operator times predicted from shapes.
 _TABLES = {
     "interpolated": " and benchmarks of this GPU (trine help operator-time)",
     "transferred": " and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
@@ -198,7 +198,7 @@ _TABLES = {
 
 
 def _data_sheet(setup: Setup) -> str:
-    """Whose data sheet a roofline is, and what the shapes are of."""
+    """Return the data sheets and shapes that a roofline uses."""
     workload = setup.workload
     sheet = f"the data sheet of the {setup.times.gpu}"
     if setup.times.is_each:
@@ -209,7 +209,7 @@ def _data_sheet(setup: Setup) -> str:
 
 
 def _shapes_of(workload: Workload) -> str:
-    """What a recorded step is, of which the shapes alone are used."""
+    """Return the recorded step in words, for answers that use its shapes only."""
     return f"a step recorded on {workload.recorded_on}"
 
 
@@ -248,7 +248,7 @@ def fold_warnings(done: JobRun) -> list[str]:
 
 
 def _host_copies(workload: Workload) -> int:
-    """Operators of the forward phase that do nothing but move the data inputs (a synthesised one changes the dtype)."""
+    """Count forward operators that only move the data inputs; 0 if synthesised, where a copy changes the dtype."""
     if workload.format == SYNTHESISED:
         return 0
     return sum(
@@ -260,7 +260,7 @@ def _host_copies(workload: Workload) -> int:
 
 
 def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
-    """Warn when an uplink carries far more than those beside it, or parallel links and NICs carry nothing."""
+    """Warn if an uplink carries far more than parallel ones, or if parallel links and NICs carry no traffic."""
     if machine is None or result.num_ranks == 1:
         return result
     if result.scope is not None:
@@ -273,7 +273,7 @@ def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
 
 
 def with_exposed_launches(result: Result) -> Result:
-    """Say how much of the slowest rank's time the launching CPU thread costs: it may be nothing."""
+    """Add the slowest rank's exposed time for the launching CPU thread to the evidence; it may be zero."""
     from trine.results.waits import LAUNCH
 
     waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
@@ -287,14 +287,14 @@ def with_exposed_launches(result: Result) -> Result:
 
 
 def memory_facts(setup: Setup) -> MemoryFacts:
-    """What memory rests on besides tensors: of the software's profile, or nothing."""
+    """Return the memory facts besides tensors, from the software's profile if there is a profile."""
     from trine.simulation.memory import facts_of
 
     return facts_of(setup.software.profile, setup.plan, setup.workload)
 
 
 def with_memory_verdict(result: Result) -> Result:
-    """Warn when a rank needs more memory than its GPU has."""
+    """Warn if a rank needs more memory than its GPU has."""
     over = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
     if not over:
         return result

@@ -1,4 +1,4 @@
-"""Task graphs as JSON files, and the answer as plain data (docs/formats/graph.md)."""
+"""Task graphs as JSON files, and their results as plain data (docs/formats/graph.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.units import PS_PER_S, parse_bytes, parse_time
 MAX_FILE_BYTES = 256 * 2**20
 MAX_TASKS = 2**26
 
-#: kind -> keys that a task must have, keys that it may have besides
+#: kind -> required keys of a task, optional keys
 KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compute": (("id", "kind", "rank", "duration"), ("stream", "after")),
     "transfer": (("id", "kind", "src", "dst", "bytes"), ("after",)),
@@ -31,9 +31,9 @@ def run_graph(
     path: str | os.PathLike[str], cluster: Cluster, *, network: str | Network | None = None, engine: str = "compiled",
     progress: Callable[[int, int, int], None] | None = None, on_compile: Callable[[], None] | None = None,
 ) -> tuple[TaskGraph, Records]:  # fmt: skip
-    """Read a graph file and run it on ``cluster``; the other arguments are those of :func:`trine.engine.run`.
+    """Read a graph file and run it on ``cluster``; for the other arguments, see :func:`trine.engine.run`.
 
-    network: None is ``circuit``, with the circuits of the cluster, where it has any, else ``fair``.
+    network: None means ``circuit`` if the cluster has circuits, else ``fair``.
 
     Raises InputError: as :func:`load_graph`, :func:`trine.engine.run` and
     :func:`trine.engine.circuit_model.network_on`.
@@ -46,8 +46,8 @@ def run_graph(
 def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool = False) -> TaskGraph:
     """Read a graph file for ``cluster``; tasks keep the order of the file, ``task_names`` are their ids.
 
-    circuits: the graph will be run on the circuits of the cluster, and so must be where it has any: its transfers cross
-    no links. :func:`run_graph` does both.
+    circuits: whether the graph will run on the cluster's circuits, so that its transfers cross no links; required if
+    the cluster has circuits. :func:`run_graph` sets it.
 
     Raises SpecError: names file, field, value and the nearest valid name; or the cluster has circuits and ``circuits``
     is not set.
@@ -74,7 +74,7 @@ def load_graph(path: str | os.PathLike[str], cluster: Cluster, *, circuits: bool
 
 
 class _GraphReader:
-    """Turns the tasks of one file into a task graph."""
+    """Reader that turns the tasks of one file into a task graph."""
 
     def __init__(self, cluster: Cluster, tasks: list[Any], file: str) -> None:
         self._cluster = cluster
@@ -157,7 +157,7 @@ class _GraphReader:
         for place, value in enumerate(after):
             name = self._id(value, number, f"after[{place}]")
             if name not in self._number:
-                known = self._number if len(self._number) <= 1000 else ()  # a search through more takes too long
+                known = self._number if len(self._number) <= 1000 else ()  # the search takes too long with more
                 self._fail(number, f"after[{place}]", f"no task has the id {name!r}{nearest(name, known)}")
             numbers.append(self._number[name])
         if len(set(numbers)) != len(numbers):
@@ -165,7 +165,7 @@ class _GraphReader:
         return numbers
 
     def _device(self, number: int, key: str, value: Any) -> int:
-        """Index of the device that a name, or a whole number, stands for."""
+        """Return the index of the device with this name or whole number."""
         if isinstance(value, str):
             try:
                 return self._cluster.index(value[:200])
@@ -183,7 +183,7 @@ class _GraphReader:
 
     def _quantity(self, number: int, key: str, parse: Callable[..., int], value: Any) -> int:
         known = self._quantities.get((key, value)) if isinstance(value, str) else None
-        if known is not None:  # few texts repeat often, and parsing is slow
+        if known is not None:  # a few texts repeat often, and parsing is slow
             return known
         try:
             parsed = parse(value, f"the {key}", base=True)
@@ -199,7 +199,7 @@ class _GraphReader:
 
 
 def graph_answer(graph: TaskGraph, records: Records) -> dict[str, object]:
-    """What happened, as plain data: ``end_time_s`` and per task id ``start_ps`` and ``end_ps``."""
+    """Return the result as plain data: ``end_time_s``, and ``start_ps`` and ``end_ps`` by task id."""
     starts: Sequence[int] = records.start_ps.tolist()
     ends: Sequence[int] = records.end_ps.tolist()
     names = graph.task_names or tuple(str(task) for task in range(graph.num_tasks))

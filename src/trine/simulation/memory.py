@@ -1,4 +1,4 @@
-"""Memory of a job from its rank programs alone: nothing runs, changes of memory follow in the order of the program."""
+"""Memory of a job from its rank programs alone: trine simulates nothing and applies the changes in program order."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageMemoryUse:
-    """What the ranks of one pipeline stage hold at most. by_category: of allocated, at its peak; step: of the program,
-    at the peak (-1: before the first)."""
+    """Peak memory of the ranks of one pipeline stage. by_category: allocated bytes at the peak; step: the program step
+    of the peak, -1 if it precedes the first."""
 
     stage: int
     use: MemoryUse
@@ -34,7 +34,7 @@ class StageMemoryUse:
 
 
 class _NoTime:
-    """Operators that take no time: what memory depends on is their order."""
+    """A compute model that gives every operator zero time: memory depends only on their order."""
 
     name = "no time"
     notes: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class _NoTime:
 def stage_programs(
     workload: Workload, plan: Plan, software: Software | None = None, stages: Sequence[int] | None = None
 ) -> dict[int, RankProgram]:
-    """Programs of the asked pipeline stages (all if None), with as many micro-batches as memory can tell apart."""
+    """Return the programs of ``stages`` (None: all), with only the micro-batches that can change the peak memory."""
     from trine.compute import make_compute
     from trine.parallel.constraints import LayoutFacts, resolve_layout
     from trine.parallel.job import JobContext
@@ -66,7 +66,7 @@ def stage_programs(
 
 
 def recorded_launches(workload: Workload, software: Software | None) -> LaunchCosts | None:
-    """Return the launches of a profile whose blocks are held for collectives; None for another."""
+    """Return the kernel launches if the profile holds blocks for collectives (record_stream), else None."""
     if software is None or not software.memory.record_streams or workload.format != SYNTHESISED:
         return None
     from trine.compute.launch import software_launches
@@ -75,10 +75,10 @@ def recorded_launches(workload: Workload, software: Software | None) -> LaunchCo
 
 
 def shortened(plan: Plan, batch: int) -> Plan:
-    """The plan with fewer micro-batches, where more of them fill no more memory.
+    """Return the plan with fewer micro-batches if further ones cannot raise the peak.
 
-    With 1F1B a stage holds at most as many micro-batches as there are stages (interleaved: one round more); behind
-    these every further one takes the place of another. GPipe holds all. A plan with ``replica_batches`` stays.
+    With 1F1B a stage holds at most one micro-batch per stage (interleaved: one round more); each further micro-batch
+    reuses the memory of an earlier one. GPipe holds all. A plan with ``replica_batches`` is returned unchanged.
     """
     size, whole = plan.micro_batch, plan.batch or batch
     if (
@@ -93,7 +93,7 @@ def shortened(plan: Plan, batch: int) -> Plan:
 
 
 def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capacity_bytes: int = 0) -> StageMemoryUse:
-    """The peak of a program whose changes of memory follow in program order."""
+    """Return the peak of a program, applying its memory changes in program order."""
     changes = in_order(program)
     rows = ((change.delta_bytes, change.category, change.block) for change in changes)
     resident = program.resident_bytes
@@ -109,17 +109,17 @@ def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capaci
 def program_uses(
     job: Job, facts: MemoryFacts, memory_bytes: Callable[[Sequence[int]], Sequence[int]]
 ) -> list[MemoryUse]:
-    """Return what a rank of each program needs; memory_bytes: of the GPUs of ranks."""
+    """Return the memory use of a rank of each program; memory_bytes: returns the GPU memory of ranks."""
     first = np.unique(np.asarray(job.program_of), return_index=True)[1]
     pairs = zip(job.programs, memory_bytes(first.tolist()), strict=True)
     return [program_use(program, facts, capacity_bytes=capacity).use for program, capacity in pairs]
 
 
 def _order_times(program: RankProgram, changes: Sequence[MemoryChange]) -> list[int]:
-    """Return times of ``changes`` by the order of the program, where blocks are held for collectives.
+    """Return the times of ``changes`` in program order if the program holds blocks for collectives, else an empty list.
 
-    Without durations the launching thread is taken to be as far ahead of the GPU as its queue of launches allows, so
-    that blocks are held longest. A step has the time of its number, from 1 on.
+    Without durations, trine assumes that the launching thread is ahead of the GPU by its whole launch queue, so blocks
+    stay longest. The time of a step is its number, from 1.
     """
     if not program.clocks:
         return []
@@ -136,14 +136,14 @@ def _order_times(program: RankProgram, changes: Sequence[MemoryChange]) -> list[
 
 
 def in_order(program: RankProgram) -> list[MemoryChange]:
-    """Changes of memory in the order in which the program makes them: starts of a step before its end."""
+    """Return the memory changes in program order: at each step, changes at its start come before changes at its end."""
     return sorted(program.memory, key=lambda change: (change.step, change.at_end))
 
 
 def facts_of(software: Software | None, plan: Plan, workload: Workload) -> MemoryFacts:
-    """What a profile says of memory besides tensors, for the communicators of a plan and the weights of a workload.
+    """Return a profile's memory facts besides tensors, for a plan's communicators and a workload's weights.
 
-    Of the optimizer state two thirds are moments where weights are in half precision and have copies in float32.
+    With half-precision weights and float32 copies, two thirds of the optimizer state are moments.
     """
     if software is None:
         return MemoryFacts()
@@ -161,7 +161,7 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
 
 
 def num_communicators(plan: Plan) -> int:
-    """Groups that a rank takes part in."""
+    """Return the number of communicators of a rank."""
     return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep)) + (
         plan.expert_tp not in (1, plan.tp)
     )
@@ -175,6 +175,6 @@ def rank_memory(
     stages: Sequence[int] | None = None,
     capacity_bytes: int = 0,
 ) -> tuple[StageMemoryUse, ...]:
-    """What the ranks of each pipeline stage (or of ``stages``) hold at most, from their programs alone."""
+    """Return the peak memory of the ranks of each pipeline stage (or of ``stages``), from their programs alone."""
     programs, facts = stage_programs(workload, plan, software, stages), facts_of(software, plan, workload)
     return tuple(program_use(program, facts, stage, capacity_bytes) for stage, program in programs.items())

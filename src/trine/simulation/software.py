@@ -1,4 +1,4 @@
-"""Which software profile a simulation has: what was asked for, the workload's profile, or the usual one."""
+"""The software profile of a simulation: the requested one, the workload's own, or the default."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from trine.compute import LaunchCosts
     from trine.simulation.options import SimulateOptions
 
-#: As :data:`trine.workload.synthesis.model.PREFIX`, which imports what reads models.
+#: Same as :data:`trine.workload.synthesis.model.PREFIX`, whose module imports the model readers.
 _PREFIX = "model:"
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSoftware:
-    """A profile (None: none) and who chose it, in words."""
+    """A profile (None: no profile) and the reason for it, in words."""
 
     profile: Software | None
     reason: str
@@ -31,25 +31,25 @@ class ChosenSoftware:
 
 
 def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
-    """Whether it is the name of a model that is yet to be written."""
+    """Return whether ``workload`` is the name of a model still to be synthesised."""
     return isinstance(workload, str) and workload.startswith(_PREFIX)
 
 
 def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
-    """A profile by its name or file; None for ``none``. Raises SpecError as :func:`trine.software.load_software`."""
+    """Return a profile by name or file; None for ``none``. Raises SpecError as :func:`trine.software.load_software`."""
     if isinstance(asked, Software):
         return asked
     return None if asked == NO_SOFTWARE else load_software(asked)
 
 
 def usual_for(workload: Workload | str | os.PathLike[str], gpu: str | None) -> ChosenSoftware:
-    """Return the profile for a workload and GPU for which nobody names one, whatever the layout."""
+    """Return the default profile for a workload and GPU, whatever the layout."""
     rule = usual_software().rule_for("transformer" if _is_transformer(workload) else "other", _vendor(gpu))
     return ChosenSoftware(load_software(rule.software), rule.reason)
 
 
 def _vendor(gpu: str | None) -> str:
-    """Return the vendor of a GPU by its names; NVIDIA if they do not tell."""
+    """Return the vendor of a GPU from its names; NVIDIA if they do not show one."""
     from trine.compute.origin import known_gpu
 
     spec = known_gpu(gpu)
@@ -60,10 +60,10 @@ def _vendor(gpu: str | None) -> str:
 def software_of(
     asked: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], gpu: str | None
 ) -> ChosenSoftware:
-    """Return the profile that ``workload`` on ``gpu`` is simulated with.
+    """Return the profile for simulating ``workload`` on ``gpu``.
 
-    A named profile counts; then the one that a synthesised workload was written for; then the default. Raises
-    InputError if the workload was written for another profile than the named one.
+    A named profile comes first, then the profile of a synthesised workload, then the default. Raises InputError if
+    the workload was synthesised for another profile than the named one.
     """
     said = _said(workload)
     if asked is None:
@@ -76,7 +76,7 @@ def software_of(
 
 
 def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
-    """Whether it is a synthesised model that is no convolutional network."""
+    """Return whether ``workload`` is a synthesised model other than a convolutional network."""
     if isinstance(workload, Workload):
         return workload.format == SYNTHESISED and "image" not in workload.metadata
     if not isinstance(workload, str) or not is_model(workload):
@@ -88,7 +88,7 @@ def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
 
 
 def _said(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None] | None:
-    """The profile that a synthesised workload was written for (in a tuple: it may be none), if somebody said which."""
+    """Return the explicit profile of a synthesised workload in a tuple (it may be None), or None without one."""
     if isinstance(workload, str) and is_model(workload):
         options = dict(option.partition("=")[::2] for option in workload.split(",")[1:])
         return (as_software(options["software"]),) if "software" in options else None
@@ -104,7 +104,7 @@ def _said(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None]
 
 
 def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
-    """A synthesised workload with the operators of the profile; any other as it is."""
+    """Return a synthesised workload with the operators of the profile; return any other workload unchanged."""
     recipe = workload.recipe
     if workload.format != SYNTHESISED or recipe is None or recipe.software == chosen.profile:
         return workload
@@ -114,11 +114,11 @@ def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
 def launches_of(
     workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
 ) -> LaunchCosts | None:
-    """Launches of a workload without recorded ones by its profile; None where that says nothing of the CPU.
+    """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
 
-    Such a workload is synthesised, or was recorded on a machine without a GPU. None too where the user says otherwise.
+    Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
 
-    crosses: messages of the pipeline leave the node.
+    crosses: whether messages of the pipeline leave the node.
     """
     from trine.compute.launch import software_launches
 

@@ -1,12 +1,12 @@
-"""The bands that results show: of errors of published steps that had no part in the prediction.
+"""The bands that results show: from errors of published steps, each left out of the data behind its prediction.
 
 ``benchmarks/write_bands.py`` writes them to presets/measured/training/bands.yaml, which
 :mod:`trine.results.headline` reads. A level is a GPU and software at a scale, a GPU and software, a generation of GPUs
-and software, a generation, or everything. Within a level every source weighs the same. A band holds the prediction
-itself, also where the rows of a level were all slower, or all faster.
+and software, a generation, or everything. Within a level every source has the same weight. A band always contains the
+prediction itself, even if all rows of a level were slower, or all faster.
 
-A level has few models, so a model that is not among them lies outside its 10th to 90th percentile more often than in
-two of ten cases. :func:`share_left_out` counts these: LOW and HIGH are such that about 80 % of the rows lie inside.
+A level has few models, so a new model lies outside its 10th to 90th percentile more often than in two of ten cases.
+:func:`share_left_out` counts these: with LOW and HIGH about 80 % of the rows lie inside.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from trine.studies.validate_training import TrainingValidation
 from trine.studies.validation import grouped, quantile
 
 LOW, HIGH = 0.08, 0.92
-#: The generation of each GPU; for bands those of one architecture are one, whatever their memory.
+#: The generation of each GPU; bands put GPUs of one architecture together, whatever their memory.
 GENERATIONS = {
     gpu: "cdna" if name.startswith("cdna") else name.removesuffix("-gddr")
     for name, gpus in machine.GENERATIONS.items()
     for gpu in gpus
 }
-#: Published MFU of other tables, counted in the same way: GPU, MFU, where.
+#: Published MFU of other tables, counted in the same way: GPU, MFU, source.
 STATED = (
     ("h100-sxm", 0.494, "16B on 192 GPUs, Megatron-LM README"),
     ("a100-80gb", 0.53, "175B on 256 GPUs, Megatron-LM in MegaScale (NSDI 2024, table 2)"),
@@ -41,7 +41,7 @@ _LEVELS = (("gpu", "software", "scale"), ("gpu", "software"), ("generation", "so
 
 
 def band_document(found: TrainingValidation) -> dict[str, Any]:
-    """What bands.yaml holds: ``levels`` blind, ``fitted_levels`` with factors fitted on other rows, ``mfu`` by GPU."""
+    """Return the content of bands.yaml: ``levels`` blind, ``fitted_levels`` with factors of other rows, ``mfu``."""
     blind = [(step, math.log(step.measured_s / step.answer.step_s)) for step in found.counted]
     fitted = [
         (step, math.log(step.measured_s / step.calibrated_s)) for step in found.counted if step.calibrated_s is not None
@@ -75,7 +75,7 @@ def _percentiles(members: Sequence[tuple[ComparedStep, float]]) -> dict[str, flo
 
 
 def _public_mfu(steps: Sequence[ComparedStep]) -> dict[str, dict[str, Any]]:
-    """The largest MFU of each GPU's rows, counted as :mod:`trine.results.headline` does."""
+    """Return the largest MFU among each GPU's rows, counted as in :mod:`trine.results.headline`."""
     best = {gpu: (mfu, row) for gpu, mfu, row in STATED}
     for step in steps:
         if step.answer.peak_flops:
@@ -89,12 +89,12 @@ def _public_mfu(steps: Sequence[ComparedStep]) -> dict[str, dict[str, Any]]:
 def share_inside(
     found: TrainingValidation, document: Mapping[str, Any], is_fitted: bool = False
 ) -> tuple[float, float]:
-    """Part of the rows that lie in their band, and the median high / low of these bands; sources weigh the same."""
+    """Return the share of rows inside their band, and the bands' median high / low; sources have equal weight."""
     return _share([(step, document) for step in found.counted], is_fitted)
 
 
 def share_left_out(found: TrainingValidation, is_fitted: bool = False) -> tuple[float, float]:
-    """Return the same with bands that the rows of the same model in the same source have no part in."""
+    """Return the same with bands that leave out the rows of the same model in the same source."""
     rows: list[tuple[ComparedStep, Mapping[str, Any]]] = []
     for members in grouped(found.counted, lambda step: (step.row.source.key, step.row.model)).values():
         left_out = {step.row.name for step in members}

@@ -1,4 +1,4 @@
-"""The answer of a check: measured against predicted as table, JSON and picture, and the verdict in words."""
+"""The result of a check: measured against predicted times as table, JSON and picture, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ class CheckedRow:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CheckResult(Report):
-    """The answer of :func:`trine.studies.check.check_log`.
+    """The result of :func:`trine.studies.check.check_log`.
 
-    ``suspicious_from``, ``suspicious_to``: sizes between which the run is slower than it should be; None if healthy.
-    ``log_odds``: natural logarithm of how much better the curve fits a cause, known or not, than a sound machine.
-    ``cause``: the most probable one, None where a slowness of no known cause is more probable. ``alike``: names of
-    those that cost the same at every measured size, which nothing here can tell from it. ``causes``: all, the most
-    probable first (without a ``cause``, the nearest first); none of a healthy run. ``noise``: slow sizes that stand
-    alone. ``stated``: the log's own words for the cause, if it states one. ``unexplained_from``: first
-    size of a range that is slower than the cause explains. ``misfit``: in which way the prediction does
-    not fit the measured machine; then neither "healthy" nor a cause means anything. ``hints``: evidence
-    of the log that no cause covers.
+    ``suspicious_from``, ``suspicious_to``: first and last size of the slow range; None if healthy. ``log_odds``:
+    natural logarithm of the odds of a cause, known or not, against a sound machine. ``cause``: the most probable cause,
+    None if an unknown cause is more probable. ``alike``: names of causes with the same cost at every measured size,
+    which this log cannot tell from ``cause``. ``causes``: all, the most probable first (without a ``cause``, the
+    nearest first); empty for a healthy run. ``noise``: isolated slow sizes. ``stated``: the log's own words for the
+    cause, if it states one. ``unexplained_from``: first size of a range that is slower than the cause explains.
+    ``misfit``: how the prediction does not fit the measured machine; then neither "healthy" nor a cause means anything.
+    ``hints``: evidence in the log that no cause covers.
     """
 
     SCHEMA: ClassVar[str] = "check"
@@ -98,18 +97,18 @@ class CheckResult(Report):
 
     @property
     def headline(self) -> str:
-        """What was run where, and whether it is as it should be."""
+        """The collective, the machine and the state in one line."""
         state = f"suspicious from {format_size(self.suspicious_from or 0)}" if self.suspicious_from else self.state
         if self.state != SUSPICIOUS:
             state = "prediction does not fit this machine" if self.state == MISFIT else HEALTHY
         return f"{_title(self)}: {state}"
 
     def verdict(self) -> str:
-        """Healthy or suspicious, from which size on, and the likely cause, in one line."""
+        """Return one line: healthy, or suspicious with the first suspicious size and the likely cause."""
         return _verdict(self)
 
     def table(self) -> str:
-        """Measured against predicted by size, and the verdict."""
+        """Return measured against predicted times by size, and the verdict."""
         log, first = self.log, self.rows[0].predicted
         lines = [
             f"# {log.op} of {first.num_ranks} ranks, {log.path} ({self.result}) against {self.cluster.name}; "
@@ -132,7 +131,7 @@ class CheckResult(Report):
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """Return the verdict, one row a size, the causes that were compared, and notes."""
+        """Return the verdict, one row per size, the compared causes, and notes."""
         log, first = self.log, self.rows[0].predicted
         question = f"{log.op} of {first.num_ranks} ranks, {log.path} ({self.result}) against {self.cluster.name}"
         rows: list[tuple[str, ...]] = [
@@ -217,7 +216,7 @@ class CheckResult(Report):
         }
 
     def tables(self) -> dict[str, Table]:
-        """Return ``rows``: measured and predicted, one a size."""
+        """Return ``rows``: measured and predicted times, one row per size."""
         return {"rows": [_row_json(row) for row in self.rows]}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
@@ -226,7 +225,7 @@ class CheckResult(Report):
 
 
 def _verdict(check: CheckResult) -> str:
-    """One line: healthy, or suspicious from a size on with the likely cause."""
+    """Return one line: healthy, or suspicious with the first suspicious size and the likely cause."""
     if check.state == MISFIT:
         return f"prediction does not fit this machine: {check.misfit}"
     if check.healthy:
@@ -292,7 +291,7 @@ def _causes(check: CheckResult) -> str:
 
 
 def _unknown(check: CheckResult) -> float:
-    """Return the probability that the cause is none of those compared."""
+    """Return the probability of a cause outside the compared ones."""
     return max(0.0, 1 - sum(each.probability for each in check.causes))
 
 
@@ -314,14 +313,14 @@ def _row_json(row: CheckedRow) -> Row:
 
 
 def _title(check: CheckResult) -> str:
-    """A title: what was run where."""
+    """Return a title: the collective, the machine and the range of times."""
     first, last = check.rows[0], check.rows[-1]
     span = f"{format_time(first.measured_ps)} to {format_time(last.measured_ps)}"
     return f"{check.log.op} of {first.predicted.num_ranks} ranks on {check.cluster.name} ({check.result}), {span}"
 
 
 def _draw(check: CheckResult) -> Any:
-    """Time and bus bandwidth over the size, both axes logarithmic."""
+    """Draw time and bus bandwidth over the size, both axes logarithmic."""
     if len(check.rows) < 2:
         raise InputError("a picture needs at least two sizes", field="plot")
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.6))

@@ -1,20 +1,20 @@
-"""Communication kernels that others have published and measured, as GPU programs: what their source code does.
+"""Published and measured communication kernels as GPU programs, written after their source code.
 
-Written from reading MSCCL++ (github.com/microsoft/mscclpp): tutorials/03-memory-channel, allreduce_packet.cu,
+Sources read: MSCCL++ (github.com/microsoft/mscclpp): tutorials/03-memory-channel, allreduce_packet.cu,
 allreduce_allpair_packet.cu, allreduce_nvls_packet.cu, allreduce_rsag_zero_copy.cu, execution_kernel.hpp,
 semaphore_device.hpp, concurrency_device.hpp, language/tests/single_node/allreduce_nvls_zero_copy.py; TensorRT-LLM's
 all-reduces as sglang had them in January 2025 (sgl-kernel/src/sgl-kernel/csrc/trt_reduce_internal.cu); and vLLM's
-csrc/custom_all_reduce.cuh from 0.6.2 on (pull request 8558), whose blocks count their meetings. No code is taken over.
-How their threads become wavefronts:
+csrc/custom_all_reduce.cuh from 0.6.2 on (pull request 8558), whose blocks count their barriers. No code is copied.
+Threads map to wavefronts as follows:
 
-- A warp that accesses 16 bytes a lane has four lines of 128 bytes in one access, so ``unroll`` is a multiple of 4.
-- A lane that waits for a packet's flag waits for nothing else: packets of different peers are waited for one after
-  the other. So a line of packets (8 lanes of 16 bytes) is a wavefront of its own with one request in flight.
-- Counters, flags and channel handles lie in global memory: reading one is a load that what follows waits for.
-- Between two accesses a warp executes instructions: a ``delay``. Its cycles were counted in the machine code that nvcc
-  13.0 makes of the kernel for sm_90: the stall counts of the instructions on the way, and what scoreboards wait for
-  (shared memory 29 cycles, arXiv 2402.13499; special registers and constants 21, a further line of parameters 105,
-  mt4g; a reciprocal and conversions 14 to 18, assumed). Most of it is divisions by the numbers of ranks and blocks.
+- A warp that accesses 16 bytes per lane touches four lines of 128 bytes per access, so ``unroll`` is a multiple of 4.
+- A lane waits for one packet's flag at a time: it waits for packets of different peers one after the other. So a line
+  of packets (8 lanes of 16 bytes) is one wavefront with one request in flight.
+- Counters, flags and channel handles are in global memory: reading one is a load that the next operations wait for.
+- Instructions between two accesses of a warp are a ``delay``. Its cycles are counted in the machine code that nvcc
+  13.0 makes of the kernel for sm_90: the stall counts of the instructions on the way, plus scoreboard waits (shared
+  memory 29 cycles, arXiv 2402.13499; special registers and constants 21, a further line of parameters 105, mt4g; a
+  reciprocal and conversions 14 to 18, assumed). Most of them are divisions by the numbers of ranks and blocks.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ WARP = 32
 PACKET_LANES = 8
 MOST_WAVEFRONTS = 64
 COPIES = ("put", "get", "packets")
-#: Of a load or an atomic that the L2 has: H100 and A100 (docs/background/gpu-models.md).
+#: Cycles of a load or an atomic that hits in the L2: H100 and A100 (docs/background/gpu-models.md).
 L2_CYCLES = 262
-#: What it takes longer in the far half (l2.far of the H100).
+#: Additional cycles if the line is in the far half (l2.far of the H100).
 FAR_CYCLES = 156
-#: Of a load that the L1 has (arXiv 2402.13499), and of further lines of a kernel's parameters (as above).
+#: Cycles of a load that hits in the L1 (arXiv 2402.13499), and of further lines of a kernel's parameters (as above).
 L1_CYCLES, PARAMETER_LINES = 33, 105
-#: TensorRT-LLM's kernels in sglang (sgl-kernel trt_reduce_internal.cuh): most blocks, most threads.
+#: TensorRT-LLM's kernels in sglang (sgl-kernel trt_reduce_internal.cuh): maximum blocks, maximum threads.
 COPIED_BLOCKS, COPIED_THREADS = 36, 512
-#: What a block of vLLM's 512 threads reads of each rank at once.
+#: Lines that a block of vLLM's 512 threads reads from each rank at once.
 READING_LINES = 64
-#: Of a plan that each block copies into its shared memory: 12 272 bytes (execution_common.hpp).
+#: Lines of a plan that each block copies into its shared memory: 12 272 bytes (execution_common.hpp).
 PLAN_LINES = 96
-#: What the plan executor executes of a meeting: to the signal, to the count of the wait, to its poll, and behind it;
-#: with the way through its operations, which compares their types one after the other.
+#: Cycles of the plan executor for a barrier: to the signal, to the count of the wait, to its poll, and after it. They
+#: include the way through its operations, whose types it compares one after the other.
 _EXECUTOR = (309, 406, 37, 140)
-#: The first time its 200 KB of code are fetched: what nothing does, the comparisons from the third type on, the signal
-#: and its case of a memory channel; the wait and its case.
+#: The same the first time, when its 200 KB of code are fetched: the no-operation case, comparisons from the third type
+#: on, the signal and its memory-channel case; the wait and its case.
 _EXECUTOR_FETCHED = (309 + 4 * FETCH_CYCLES, 406 + 2 * FETCH_CYCLES, 37, 140)
 
 
 class PacketCode(NamedTuple):
-    """What a kernel of two steps of packets executes, cycles.
+    """Cycles that a two-step packet kernel executes.
 
     loads: up to each word that the next instructions wait for. put: from there to the put. reduce: from the put to the
-    first packet. packet: of each packet. written: from the last packet to the write to a single peer, and for each
-    further one. unpack: from there to the sums of others. counts: block 0 alone counts a flag up, which it loads.
+    first packet. packet: per packet. written: from the last packet to the write to a single peer, and per further
+    peer. unpack: from there to the sums of other ranks. counts: only block 0 increments a flag, which it loads.
     """
 
     loads: tuple[tuple[int, str], ...]
@@ -74,21 +74,21 @@ class PacketCode(NamedTuple):
     counts: bool = False
 
 
-#: allreducePacket of MSCCL++'s library: flags and handles lie in memory.
+#: allreducePacket of MSCCL++'s library: flags and handles are in memory.
 ALLREDUCE_PACKET = PacketCode(((140, "flag"), (704, "channels")), 176, 163, 103, (288, 50), 100)
-#: allreduce6 of mscclpp-test: handles are constants, which come as instructions do, the own one and two groups of those
-#: of all peers; nothing waits for the flag but the put; three divisions.
+#: allreduce6 of mscclpp-test: handles are constants, fetched like instructions: its own handle and two groups of all
+#: peers' handles; only the put waits for the flag; three divisions.
 ALLREDUCE_6 = PacketCode(
     (), 393 + 3 * 46 + 2 * 21 + PARAMETER_LINES + FETCH_CYCLES, 117, 76, (120 + 2 * FETCH_CYCLES, 20), 153, counts=True
 )
 
 
 def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 1024) -> GpuProgram:
-    """Two GPUs copy ``size_bytes`` to each other at the same time: the kernels of MSCCL++'s memory channel tutorial.
+    """Build the kernels of MSCCL++'s memory channel tutorial: two GPUs copy ``size_bytes`` to each other at once.
 
-    Thread 0 signals its peer and waits for it, then all blocks meet; then ``put`` stores and ``get`` loads, and
-    ``packets`` stores lines with flags and unpacks those of the peer. After a put all blocks meet again and thread 0
-    signals behind the data and waits. Raises InputError for another kind.
+    Thread 0 signals its peer and waits for it, then all blocks meet at a barrier. ``put`` then stores, ``get`` loads,
+    and ``packets`` stores lines with flags and unpacks the peer's lines. After a put all blocks meet again, and thread
+    0 signals after the data and waits. Raises InputError for another kind.
     """
     if kind not in COPIES:
         raise InputError(f"unknown copy {kind!r}{nearest(kind, COPIES)}", field="kind")
@@ -124,8 +124,8 @@ def copy_kernel(kind: str, size_bytes: int, *, blocks: int = 32, threads: int = 
 
 
 def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: int = 512) -> GpuProgram:
-    """All-reduce in one step (allreduceAllPairs): a few blocks for each peer send it all of the input as packets; then
-    all blocks add up their share of what has come. Its packets have 8 bytes, so a line is 16 lanes."""
+    """Build an all-reduce in one step (allreduceAllPairs): a few blocks per peer send it the whole input as packets;
+    then all blocks sum their share of the received packets. Its packets have 8 bytes, so a line is 16 lanes."""
     builder = _builder("one-shot packets", ranks, size_bytes, blocks, threads // 2, LL)
     lines = builder.options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
@@ -147,9 +147,9 @@ def oneshot_packets(size_bytes: int, ranks: int, *, blocks: int = 28, threads: i
 
 
 def nvls_packets(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int = 1024) -> GpuProgram:
-    """All-reduce in one step (allreduceNvlsPacket): all blocks write their share of the input to all ranks as packets
-    of 8 bytes, which the switch multicasts; then they add up what has come. Divisions run beside the flag's load; the
-    load of the handle waits for it."""
+    """Build an all-reduce in one step (allreduceNvlsPacket): all blocks write their share of the input to all ranks as
+    packets of 8 bytes, which the switch multicasts; then they sum the received packets. Divisions overlap the flag's
+    load; the load of the handle waits for it."""
     builder = _builder("NVLS packets", ranks, size_bytes, blocks, threads // 2, LL)
     lines = builder.options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
@@ -162,7 +162,7 @@ def nvls_packets(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int =
         block.delay(20, "put")
         share = block.share(lines)
         if share.lines:
-            # The last slot has the own packets, which the switch sends back; in truth the own input is read instead.
+            # The last slot has this rank's packets, which the switch sends back; the real kernel reads the input.
             rows = [slots.operand((role, role), d, (d - 1) % ranks, share.first) for d, role in enumerate(roles)]
             share.copy(share.read(source), *rows, label="put")
             block.delay(112, "reduce")
@@ -174,8 +174,8 @@ def nvls_packets(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int =
 def twoshot_packets(
     size_bytes: int, ranks: int, *, blocks: int = 28, threads: int = 512, code: PacketCode = ALLREDUCE_PACKET
 ) -> GpuProgram:
-    """All-reduce in two steps (allreducePacket): a few blocks for each peer send it its part as packets; all blocks add
-    up their share of the own part and send the sum to all as packets; then those of each peer unpack its sum."""
+    """Build an all-reduce in two steps (allreducePacket): a few blocks per peer send it its part as packets; all blocks
+    sum their share of this rank's part and send the sum to all as packets; then each peer's blocks unpack its sum."""
     builder = _builder("two-shot packets", ranks, size_bytes, blocks, threads, LL)
     lines = builder.options.lines(ranks)
     source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
@@ -205,13 +205,13 @@ def twoshot_packets(
 
 
 def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, threads: int = 1024) -> GpuProgram:
-    """All-reduce in two steps between two meetings, in place: each block signals all peers and waits for them, reads
-    its part of the own chunk from all, writes the sum to all, signals and waits again.
+    """Build an in-place two-step all-reduce between two barriers: each block signals all peers and waits for them,
+    reads its part of this rank's chunk from all, writes the sum to all, then signals and waits again.
 
-    That is the plan allreduce_nvls_zero_copy, but for what NVLS does in the switch: there one load returns the sum
-    and one store reaches all. Latencies are the same; of 1.75 times the payload that each link carries here each way,
-    NVLS needs 1.1. Unlike the plan, whose signals are relaxed, blocks wait for their stores before the second meeting,
-    so that nobody can see old data; that takes 0.15 us on H100.
+    This is the plan allreduce_nvls_zero_copy without NVLS: with it, one load returns the switch's sum and one store
+    reaches all. Latencies are the same; each link carries 1.75 times the payload each way here, 1.1 times with NVLS.
+    The plan's signals are relaxed. Here blocks wait for their stores before the second barrier, so that no rank can
+    see old data; that takes 0.15 us on H100.
     """
     builder = _builder("two-shot between meetings", ranks, size_bytes, blocks, threads, SIMPLE, accesses=8)
     lines = builder.options.lines(ranks)
@@ -240,8 +240,8 @@ def twoshot_between_meetings(size_bytes: int, ranks: int, *, blocks: int = 8, th
 
 
 def nvls_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
-    """The plan allreduce_nvls_zero_copy: as :func:`twoshot_between_meetings`, but one load is added up by the switch,
-    which multicasts the one store."""
+    """Build the plan allreduce_nvls_zero_copy: as :func:`twoshot_between_meetings`, but the switch sums for one load
+    and multicasts one store."""
     program = twoshot_between_meetings(size_bytes, ranks)
     kind, role = program.op_kind.copy(), program.operand_role.copy()
     for op in np.flatnonzero(kind == isa.REDUCE).tolist():
@@ -252,9 +252,9 @@ def nvls_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
 
 
 def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
-    """All-reduce in one step (TensorRT-LLM, oneShotAllReduceKernel): each block copies its part of the input to where
-    all can read it, signals the blocks of the same number, waits for theirs, and adds up all parts. Unlike the kernel,
-    which signals at once, blocks wait for their stores before, so that nobody can see old data."""
+    """Build an all-reduce in one step (TensorRT-LLM, oneShotAllReduceKernel): each block copies its input part to a
+    buffer that all can read, signals the blocks of its number, waits for theirs, and sums all parts. The kernel
+    signals at once; here blocks first wait for their stores, so that no rank can see old data."""
     packs = WARP * -(-size_bytes // (16 * WARP))
     threads = min(COPIED_THREADS, packs)
     blocks = min(COPIED_BLOCKS, -(-packs // threads))
@@ -281,8 +281,8 @@ def oneshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
 
 
 def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
-    """All-reduce in two steps (TensorRT-LLM, twoShotAllReduceKernel): as one step, but a rank adds up its part alone,
-    signals once more behind a fence, and reads the sums of all, one rank after the other: the compiler moves no load
+    """Build an all-reduce in two steps (TensorRT-LLM, twoShotAllReduceKernel): as in one step, but a rank sums only its
+    part, signals once more after a fence, and reads all sums, one rank after the other, as the compiler moves no load
     over the store before it."""
     packs = WARP * -(-size_bytes // (ranks * 16 * WARP))
     blocks = next(n for n in range(1, packs + 1) if packs % n == 0 and packs // n <= COPIED_THREADS)
@@ -314,9 +314,9 @@ def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
 
 
 def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
-    """All-reduce in one step (vLLM, cross_device_reduce_1stage): blocks of the same number meet, read all inputs and
-    add them up, and meet again. Meetings are counted in memory; the second finds the count in the L1. What points to
-    the inputs is read meanwhile."""
+    """Build an all-reduce in one step (vLLM, cross_device_reduce_1stage): blocks of the same number meet, read and sum
+    all inputs, and meet again. Barriers are counted in memory; the second finds the count in the L1. Meanwhile the
+    kernel reads the pointers to the inputs."""
     builder, blocks = _reading("one-stage reads", size_bytes, ranks)
     lines = builder.options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
@@ -335,9 +335,9 @@ def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
 
 
 def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
-    """All-reduce in two steps (vLLM, cross_device_reduce_2stage): blocks of the same number meet, read the rank's part
-    of all inputs, add it up, meet behind a fence, and read the sums of all, one rank after the other: the loads are
-    under conditions, and the compiler moves none over the store before it."""
+    """Build an all-reduce in two steps (vLLM, cross_device_reduce_2stage): blocks of the same number meet, read and sum
+    the rank's part of all inputs, meet after a fence, and read all sums, one rank after the other: the loads are
+    conditional, and the compiler moves none over the store before it."""
     builder, blocks = _reading("two-stage reads", size_bytes, ranks)
     lines = builder.options.lines(ranks)
     source, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
@@ -362,9 +362,9 @@ def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
 
 
 def twoshot_zero_copy(size_bytes: int, ranks: int, *, blocks: int = 32, threads: int = 256) -> GpuProgram:
-    """All-reduce in two steps (MSCCL++, allreduceRsAgZeroCopy): each block meets those of the same number, reads its
-    part of the own chunk from all and writes the sum to all; all blocks meet, and the first signals all peers behind
-    the data and waits for them."""
+    """Build an all-reduce in two steps (MSCCL++, allreduceRsAgZeroCopy): blocks of the same number meet, read their
+    part of this rank's chunk from all, and write the sum to all. Then all blocks meet, and the first signals all peers
+    after the data and waits for them."""
     builder = _builder("two-shot zero copy", ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks)
     lines = builder.options.lines(ranks)
     memory, result = builder.data("input", ranks, lines), builder.data("output", ranks, lines)
@@ -389,37 +389,37 @@ def twoshot_zero_copy(size_bytes: int, ranks: int, *, blocks: int = 32, threads:
 
 
 class _Block(Workgroup):
-    """A thread block: its control operations, and the parts of the data that its threads work on."""
+    """A thread block: its control operations, and the parts of the data that its threads process."""
 
     def __init__(self, builder: CollectiveBuilder, number: int, words: Region) -> None:
         super().__init__(builder, number, 0, 0)
         self.words = words
 
     def word(self, label: str, cycles: int = 0) -> None:
-        """A word in global memory that what follows depends on; ``cycles`` of instructions before it."""
+        """Load a word from global memory and wait for it, after ``cycles`` of instructions."""
         if cycles:
             self.delay(cycles, label)
         self.add(isa.LOAD, 1, [self._word(isa.READ)], label)
         self.add(isa.WAITCNT, 0, (), label)
 
     def next_flag(self) -> None:
-        """The threads meet, and the first counts the block's flag up for the next launch."""
+        """Synchronise the threads; the first increments the block's flag for the next launch."""
         self.finish("next flag")
         self.add(isa.STORE, 1, [self._word(isa.WRITE)], "next flag")
 
     def delay(self, cycles: int, label: str) -> None:
-        """Instructions that the next access waits for."""
+        """Execute instructions before the next access."""
         self.add(isa.DELAY, cycles, (), label)
 
     def handle(self) -> None:
-        """The two parts of a channel's handle that a copy needs lie in different sectors of a line."""
+        """Load the two parts of a channel's handle that a copy needs; they are in different sectors of a line."""
         self.word("handle", 9)
         self.word("handle", 57)
 
     def meet(self, signals: SignalTable, distances: Sequence[int], cycles: tuple[int, int, int, int]) -> None:
-        """A signal to each peer, and a wait for theirs, which are counted in memory. ``cycles``: to the signal, to the
-        count, to the poll, and behind it. The count does not wait for the signals to be there, so it is a delay; of
-        several counters, each on a line of its own, one is in the far half of the L2."""
+        """Signal each peer and wait for their signals, which are counted in memory. ``cycles``: to the signal, to the
+        count, to the poll, and after it. The count does not wait for the signals' arrival, so it is a delay; of
+        several counters, each on a separate line, one is in the far half of the L2."""
         self.delay(cycles[0], "signal")
         self.signal(signals, [(d, 0) for d in distances], "signal")
         count = L2_CYCLES + (FAR_CYCLES if len(distances) > 1 else 0)
@@ -428,13 +428,13 @@ class _Block(Workgroup):
         self.delay(cycles[3], "wait")
 
     def in_turn(self, part: Workgroup, source: Operand, target: Operand, label: str) -> None:
-        """A copy of 16 bytes a lane, which the next one waits for: no load passes the store before it."""
+        """Copy 16 bytes per lane before the next copy starts: no load passes the store before it."""
         wavefronts = self.builder.options.wavefronts
         unroll = max(1, min(4, -(-part.lines // wavefronts)))
         self.builder.add(isa.COPY, part.lines, (source, target), label, unroll)
 
     def meet_at_once(self, signals: SignalTable, ranks: int) -> None:
-        """A signal to each peer with the count of meetings, which is there, and a wait for theirs."""
+        """Signal each peer with the count of barriers, which is already loaded, and wait for their signals."""
         self.delay(23, "signal")
         self.signal(signals, [(d, 0) for d in range(1, ranks)], "signal")
         self.delay(15, "wait")
@@ -443,7 +443,7 @@ class _Block(Workgroup):
         self.barrier("wait")
 
     def ready(self, signals: SignalTable, peers: Sequence[int]) -> None:
-        """What has been written is there for the blocks of the same number, and theirs for this one."""
+        """Publish this block's writes to the blocks of the same number, and wait until theirs are visible."""
         self.finish("copied")
         self.delay(101, "copied")
         self.add(isa.FENCE, 0, (), "copied")
@@ -455,10 +455,10 @@ class _Block(Workgroup):
     def add_up(
         self, share: Workgroup, own: Operand, slots: Region, targets: Sequence[Operand], cycles: tuple[int, int]
     ) -> None:
-        """The own input and the packets of all peers. A lane waits for those of one peer before it asks for the next's;
-        beside the last peer's, the sum reads once more what is in registers in truth, all at the same time.
+        """Sum this rank's input and the packets of all peers. A lane waits for one peer's packets before it asks for
+        the next peer's. With the last peer's, the sum re-reads the others at once; the kernel has them in registers.
 
-        ``cycles``: of each packet; from the last to the write to the last peer.
+        ``cycles``: per packet; from the last packet to the write to the last peer.
         """
         seen, last = slots._replace(flags=-1), self.builder.options.num_ranks - 2
         if last:
@@ -471,7 +471,7 @@ class _Block(Workgroup):
         self.builder.add(isa.REDUCE, share.lines, [*reads, *targets], "reduce", unroll)
 
     def grid_barrier(self, signals: SignalTable) -> None:
-        """All blocks of the GPU meet: each adds to a counter that all poll; here, one for each."""
+        """Synchronise all blocks of the GPU: each adds to a counter that all poll; here, each block has its counter."""
         blocks = self.builder.options.workgroups
         self.add(isa.WAITCNT, 0, (), "grid")
         self.barrier("grid")
@@ -484,7 +484,7 @@ class _Block(Workgroup):
         self.barrier("grid")
 
     def part(self, lines: int, parts: int, which: int, unit: int = 0) -> Workgroup:
-        """Part ``which`` of ``lines`` lines, in units of ``unit`` lines, 0: what the block's threads take at once."""
+        """Return part ``which`` of the lines, in units of ``unit`` lines; 0: one line per wavefront of the block."""
         unit = unit or self.builder.options.wavefronts
         units = -(-lines // unit)
         each = -(-units // parts) * unit
@@ -492,11 +492,11 @@ class _Block(Workgroup):
         return Workgroup(self.builder, self.number, first, min(lines, first + each) - first)
 
     def share(self, lines: int, unit: int = 0) -> Workgroup:
-        """The block's part of the lines, where all blocks divide them."""
+        """Return the block's part of lines that all blocks share."""
         return self.part(lines, self.builder.options.workgroups, self.number, unit)
 
     def of_peer(self, lines: int, ranks: int) -> tuple[int, Workgroup]:
-        """The peer that the block serves, and its part of the lines for it."""
+        """Return the peer that the block serves, and its part of the lines for it."""
         per_peer, left = divmod(self.builder.options.workgroups, ranks - 1)
         if left:
             blocks = self.builder.options.workgroups
@@ -508,7 +508,7 @@ class _Block(Workgroup):
 
 
 def _blocks(builder: CollectiveBuilder, words: Region) -> Iterator[_Block]:
-    """Yield the thread blocks, and end the workgroup of each behind its operations."""
+    """Yield the thread blocks; end the workgroup of each after its operations."""
     for number in range(builder.options.workgroups):
         yield _Block(builder, number, words)
         builder.end_workgroup()
@@ -519,7 +519,7 @@ def _at(signals: SignalTable, number: int, role: int) -> Operand:
 
 
 def _reading(name: str, size_bytes: int, ranks: int) -> tuple[CollectiveBuilder, int]:
-    """With as many blocks as vLLM takes: of 512 threads with 16 bytes each, at most 36."""
+    """Return a builder with vLLM's number of blocks: 512 threads with 16 bytes each, at most 36 blocks."""
     threads = 512
     blocks = min(36, -(-size_bytes // (16 * threads)))
     return _builder(name, ranks, size_bytes, blocks, threads, SIMPLE, accesses=ranks), blocks
@@ -528,7 +528,7 @@ def _reading(name: str, size_bytes: int, ranks: int) -> tuple[CollectiveBuilder,
 def _builder(
     name: str, ranks: int, size_bytes: int, blocks: int, threads: int, protocol: str, accesses: int = 1
 ) -> CollectiveBuilder:
-    """``accesses``: of 16 bytes that a lane has in flight where lines carry no flags."""
+    """Return a builder; ``accesses``: accesses of 16 bytes in flight per lane, for lines without flags."""
     waiting = threads // PACKET_LANES
     wavefronts = min(waiting, MOST_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
     options = KernelOptions(

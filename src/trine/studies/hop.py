@@ -1,4 +1,4 @@
-"""Decentralised training with Hop on a cluster: how fast, what waits, how old the updates are."""
+"""Decentralised training with Hop on a cluster: its speed, waiting times, and the age of updates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def edge_cluster(
     graph: WorkerGraph, bandwidth: int, latency_ps: int, gpu: str | None = None, name: str | None = None
 ) -> Cluster:
-    """A cluster with one link of ``bandwidth`` bytes/s for each edge of the graph; workers do not forward."""
+    """Return a cluster with one link of ``bandwidth`` bytes/s per edge of the graph; workers do not forward."""
     devices = tuple(Device(name=f"gpu{i}", gpu=gpu) for i in range(graph.num_workers))
     link = Link(bytes_per_s=bandwidth, latency_ps=latency_ps, link_class=SCALE_UP)
     rows = ((a, b, link) for a, b in graph.edges)
@@ -58,10 +58,10 @@ def edge_cluster(
 
 
 def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per: str = "link") -> Cluster:
-    """The cluster with each bandwidth divided by a random factor, uniform between the two.
+    """Return the cluster with each bandwidth divided by a random factor, uniform between the two.
 
-    ``per``: ``link`` draws for each pair of devices that links join, both directions alike; ``gpu`` for each GPU, and a
-    link is slowed by the larger factor of its two ends.
+    ``per``: ``link`` draws a factor for each pair of linked devices, the same in both directions; ``gpu`` draws one for
+    each GPU, and a link has the larger factor of its two ends.
 
     Raises InputError for factors below 1 or in the wrong order, or another ``per``.
     """
@@ -94,7 +94,7 @@ NOT_MODELLED = (
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HopResult(Report):
-    """What a run of Hop gave; ``numbers`` has everything of single workers."""
+    """Result of a run of Hop; ``numbers`` has the values of single workers."""
 
     SCHEMA: ClassVar[str] = "hop"
 
@@ -112,12 +112,12 @@ class HopResult(Report):
 
     @property
     def end_ps(self) -> int:
-        """When the last worker had finished its iterations."""
+        """Time at which the last worker finished its iterations."""
         return int(self.numbers.end_ps.max())
 
     @cached_property
     def iterations_per_s(self) -> float:
-        """Iterations that a worker trains in a second, on average over the workers; skipped ones do not count."""
+        """Iterations that a worker trains per second, averaged over the workers; skipped ones do not count."""
         return float((self.numbers.trained / (self.numbers.end_ps / PS_PER_S)).mean())
 
     @property
@@ -126,7 +126,7 @@ class HopResult(Report):
         return self.numbers.run
 
     def shares(self) -> dict[str, float]:
-        """How the workers spent their time, on average: computing, waiting for updates, waiting for tokens."""
+        """Return the workers' average time shares: computing, waiting for updates, waiting for tokens."""
         total = float(self.numbers.end_ps.sum())
         return {
             "computing": float(self.numbers.computing_ps.sum()) / total,
@@ -147,7 +147,7 @@ class HopResult(Report):
         return (*self.warnings, *(f"not modelled: {words}" for words in NOT_MODELLED))
 
     def tables(self) -> dict[str, Table]:
-        """Return ``workers``: how each spent its time."""
+        """Return ``workers``: each worker's time breakdown."""
         return {"workers": self._workers()}
 
     def document(self) -> Row:
@@ -193,7 +193,7 @@ class HopResult(Report):
         ]
 
     def summary(self) -> str:
-        """Return time, rate, and what the workers wait for, on one screen."""
+        """Return time, rate, and the workers' waits, on one screen."""
         shares, ages, numbers = self.shares(), self.numbers.staleness, self.numbers
         averaged = sum(ages.values()) + numbers.num_missed
         fates = [(f"{age} iterations", f"{100 * count / averaged:.1f} %") for age, count in ages.items()]
@@ -225,7 +225,7 @@ class HopResult(Report):
         ).text()  # fmt: skip
 
     def details(self) -> str:
-        """Text for people."""
+        """Return the full text of the result, with evidence and warnings."""
         numbers, protocol = self.numbers, self.protocol
         used = sum(numbers.staleness.values())
         ages = ", ".join(f"{age}: {100 * count / (used + numbers.num_missed):.1f} %" for age, count in
@@ -255,7 +255,7 @@ class HopResult(Report):
         return "\n".join(lines)
 
     def timeline(self) -> Timeline:
-        """Return what workers do, and the updates that they send."""
+        """Return the work of the workers, and the updates that they send."""
         graph, records = self.run.tasks.graph, self.run.records
         reasons = wait_reasons(graph, records, releasers(graph, records))
         return Timeline(timeline.packets(graph, record_table(graph, records, reasons), None))
@@ -283,23 +283,23 @@ def hop(
 ) -> HopResult:
     """Simulate decentralised training with Hop (Luo et al., ASPLOS 2019).
 
-    Each worker is one GPU with the whole model; an iteration is what :func:`trine.simulate` says for one GPU with its
-    inputs on the device, an update is all trained parameters. docs/background/hop.md states the protocol.
+    Each worker is one GPU with the whole model. An iteration takes the time that :func:`trine.simulate` predicts for
+    one GPU with its inputs on the device; an update is all trained parameters. docs/background/hop.md: the protocol.
 
     Parameters
     ----------
-    workload: a loaded workload, or what :func:`trine.load` takes; a training step.
-    protocol: how workers wait; None is standard decentralised training.
+    workload: a loaded workload, or an argument of :func:`trine.load`; a training step.
+    protocol: the workers' rules for waiting; None: standard decentralised training.
     graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
-    workers: how many; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
-    cluster: links between the workers; :func:`trine.studies.hop.edge_cluster` makes one link an edge.
-    batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`; the cluster's GPUs are those of the workers.
+    workers: number of workers; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
+    cluster: links between the workers; :func:`trine.studies.hop.edge_cluster` creates one link per edge.
+    batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`; the workers have the cluster's GPUs.
     network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.
 
     Raises
     ------
-    InputError and its subclasses when the input cannot be used, SimulationError when the run cannot finish.
+    InputError and its subclasses if the input is unusable, SimulationError if the run cannot finish.
     """
     from trine.engine import run
 
@@ -340,7 +340,7 @@ def load_for(
     gpu: str | None = None,
     trace_gpu: str | None = None,
 ) -> Workload:
-    """Load the trace once for many runs of :func:`hop`; a model is written for the GPUs of the workers."""
+    """Load the trace once for many runs of :func:`hop`; a model is synthesised for the workers' GPUs."""
     return load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(_gpus_of(machine, graph)))
 
 
@@ -349,7 +349,7 @@ def _gpus_of(machine: Cluster, graph: WorkerGraph) -> tuple[str | None, ...]:
 
 
 def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -> WorkerGraph:
-    """The graph of that name, or the graph itself, if the machine has enough GPUs for it."""
+    """Return the named graph, or the graph itself; raise PlanError if the machine has too few GPUs for it."""
     if isinstance(graph, str):
         graph = worker_graph(graph, len(machine.gpus) if workers is None else workers)
     elif workers not in (None, graph.num_workers):
@@ -360,7 +360,7 @@ def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -
 
 
 def _iteration(one: Result) -> tuple[int, int]:
-    """Time until the last gradient, and of the optimizer behind it."""
+    """Return the time until the last gradient, and the time of the optimizer after it."""
     is_optimizer = one.graph.labels.phase == 2
     if not (one.graph.labels.phase == 1).any():
         raise InputError("the trace has no backward pass: Hop exchanges trained parameters")
@@ -413,7 +413,7 @@ def _evidence(one: Result, machine: Cluster, stragglers: Stragglers | None) -> t
 
 
 def _options(protocol: HopProtocol) -> str:
-    """The protocol in words."""
+    """Return the protocol in words."""
     parts = []
     if protocol.backup:
         parts.append(f"{protocol.backup} backup worker{'s' if protocol.backup > 1 else ''}")

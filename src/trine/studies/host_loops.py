@@ -1,4 +1,4 @@
-"""What a host measures that starts kernels in a loop, by its own clock, and does not wait for the GPU at the end."""
+"""Times that a host measures by its own clock for a loop of kernel launches, without waiting for the GPU at the end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Launches that wait for the GPU; one more makes the host wait (forums.developer.nvidia.com/t/68937: about 1000).
+#: Launches in the queue; one more makes the host wait (forums.developer.nvidia.com/t/68937: about 1000).
 QUEUE_DEPTH = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCall:
-    """A call: ``host_ps`` of the host, ``launches`` kernels and copies put into the queue, ``gpu_ps`` of the GPU."""
+    """A call: ``host_ps`` on the host, ``launches`` kernels and copies put into the queue, ``gpu_ps`` on the GPU."""
 
     host_ps: int
     launches: int
@@ -20,13 +20,13 @@ class HostCall:
 
 
 def host_times_ps(phases: Sequence[HostCall], calls: int, depth: int = QUEUE_DEPTH) -> tuple[int, ...]:
-    """What the host sees of each phase, ps a call: ``calls`` of the same, one phase behind the other.
+    """Return the host's time per call in each phase, ps: ``calls`` equal calls per phase, one phase after the other.
 
-    The host goes on when its launches are in the queue. So a phase that the GPU bounds leaves a full queue to the next
-    one, which pays for it: nobody waits for the GPU between phases.
+    The host continues once its launches are in the queue. So a GPU-bound phase leaves a full queue to the next phase,
+    which pays for it: the host does not wait for the GPU between phases.
     """
     now_ps = gpu_ps = 0
-    queue: deque[tuple[int, int]] = deque()  # when a call in the queue is over, its launches
+    queue: deque[tuple[int, int]] = deque()  # end of a queued call, its launches
     length = 0
     times = []
     for call in phases:

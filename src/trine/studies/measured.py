@@ -1,6 +1,6 @@
-"""The measured collectives that come with trine (presets/measured): which machine, which setting, how long.
+"""Bundled collective measurements (presets/measured): machine, settings and times.
 
-Numbers are those of their sources, unchanged but for the thinning that ``benchmarks/bundle_measurements.py`` describes.
+Numbers are as published, except for the thinning that ``benchmarks/bundle_measurements.py`` describes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trine.studies.validation import ROW_ERRORS, grouped, read_table, why_unread
 FOLDER = PRESETS / "measured"
 FIT, HELD_OUT = "fit", "held-out"
 SPLITS = (FIT, HELD_OUT)
-#: How far a point can be trusted. Only ``clean`` and ``excerpt`` (a part of a log, but nothing against it) count.
+#: Trust in a point. Only ``clean`` and ``excerpt`` (part of a log, without any known problem) count.
 QUALITIES = ("clean", "excerpt", "noisy", "unusual", "degraded")
 COUNTED = ("clean", "excerpt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredPoint:
-    """One size. ``spread``: largest / smallest of the repeats behind it. ``reason``: why the quality is not clean."""
+    """One size. ``spread``: largest / smallest of its repeats. ``reason``: why the quality is not clean."""
 
     size_bytes: int
     time_ps: int
@@ -38,10 +38,10 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredMachine:
-    """A measured machine and the cluster of ours that stands for it; ``cluster`` None: there is none.
+    """A measured machine, and the name of the cluster that stands for it (None if trine has no match).
 
-    ``cluster`` is a preset's name, or a file in presets/measured/clusters. ``nodes`` and ``gpus_per_node`` overrule
-    what the series says (a rack is one node of our preset, but many trays).
+    ``cluster`` is a preset's name, or a file in presets/measured/clusters. ``nodes`` and ``gpus_per_node`` override
+    the series' values (a rack is one node of the preset, but many trays).
     """
 
     name: str
@@ -58,7 +58,7 @@ class MeasuredMachine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One run: a collective on some GPUs of a machine over sizes. ``options``: what it demanded of the library.
+    """One run: a collective on some GPUs of a machine over sizes. ``options``: its settings of the library.
 
     ``observed``: the algorithm that the library reported, "" if it was not published. ``points`` ascend in size.
     ``fault``: why the series cannot be read; validation lists it and goes on.
@@ -78,7 +78,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """``machine op gpus``, with what else tells it from its like."""
+        """``machine op gpus``, plus version and settings that tell it from similar runs."""
         demanded = (self.options.algorithm, self.options.protocol)
         extra = [text for text in demanded if text != AUTO] + (["nvls off"] if self.options.nvls is False else [])
         where = f"{self.num_gpus}" if self.num_nodes <= 1 else f"{self.num_gpus} on {self.num_nodes} nodes"
@@ -86,15 +86,15 @@ class Series:
 
     @property
     def weight_key(self) -> tuple[str, str, int, int, CollectiveOptions]:
-        """Runs that differ in version alone share it; error statistics count them together once."""
+        """Key that runs share if they differ only in version; error statistics count them together once."""
         return self.machine.name, self.op, self.num_gpus, self.num_nodes, self.options
 
     def load_cluster(self) -> Cluster | None:
-        """The cluster that stands for the machine, cut to the GPUs of this run; None where there is none.
+        """Return the cluster for the machine, cut to the GPUs of this run; None if trine has no such cluster.
 
         Raises
         ------
-        SpecError: the preset cannot be expanded so.
+        SpecError: the preset cannot be expanded to this size.
         """
         machine = self.machine
         if machine.cluster is None or machine.library not in LIBRARIES:
@@ -104,13 +104,13 @@ class Series:
 
 @cache
 def load_machines() -> Mapping[str, MeasuredMachine]:
-    """All measured machines by name."""
+    """Return all measured machines by name."""
     return {name: _machine(name, entry) for name, entry in _entries().items()}
 
 
 @cache
 def load_measurements() -> tuple[Series, ...]:
-    """All bundled series, ordered by machine, op, GPUs and nodes; one that cannot be read has its ``fault``."""
+    """Return all bundled series, ordered by machine, op, GPUs and nodes; an unreadable one has a ``fault``."""
     points = grouped(read_table(FOLDER / "points.csv"), lambda row: row["series"])
     return tuple(_readable(row, points.get(row["series"], [])) for row in read_table(FOLDER / "series.csv"))
 

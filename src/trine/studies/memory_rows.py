@@ -1,9 +1,9 @@
-"""Published peak memory (presets/measured/training) as jobs: a row -> model, plan, software, and what was measured.
+"""Published peak memory (presets/measured/training) as jobs: from a row to model, plan, software and measurement.
 
-Five sources: SimuMax (Megatron-LM on B200: allocated, of each stage), Megatron-LM's golden runs (allocated, last rank),
-the layouts of the Ultra-Scale Playbook (nanotron: most likely reserved, rank 0; with layouts that have no result) and
-torchtitan's benchmarks (reserved, largest rank), and single public reports (what nvidia-smi shows in whole GiB, or
-reserved), one of them of a run that went out of memory.
+Five sources: SimuMax (Megatron-LM on B200: allocated, of each stage); Megatron-LM's golden runs (allocated, last rank);
+the layouts of the Ultra-Scale Playbook (nanotron: most likely reserved, rank 0; including layouts without a result);
+torchtitan's benchmarks (reserved, largest rank); and single public reports (nvidia-smi's whole GiB, or reserved), one
+of a run that went out of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYOUTS_OPEN = (
     "the commit of the run: gathered inputs are kept in one, not in the other",
     "layers of each stage: derived",
 )
-#: GPT-2's byte-pair encoding, which the golden runs read; Megatron-LM pads it.
+#: Size of GPT-2's byte-pair vocabulary, which the golden runs use; Megatron-LM pads it.
 GPT2_VOCABULARY = 50257
 
 
@@ -36,10 +36,10 @@ GPT2_VOCABULARY = 50257
 class MemoryRow:
     """One measured peak, or a layout without a result (``measured_bytes`` None).
 
-    counter: what was measured, ``allocated``, ``reserved``, or ``needed``: reserved and outside.
-    stages: pipeline stages that the measured rank may be of. test: rows of one test on several platforms share it.
-    open: what the source leaves open. structural: why a layout cannot run whatever its memory; empty for none.
-    nodes: 0 where nobody says.
+    counter: quantity measured: ``allocated``, ``reserved``, or ``needed`` (reserved plus memory outside PyTorch).
+    stages: possible pipeline stages of the measured rank. test: shared by rows of one test on several platforms.
+    open: facts that the source does not state. structural: reason why a layout cannot run whatever its memory, else "".
+    nodes: 0 if unknown.
     """
 
     source: str
@@ -58,13 +58,13 @@ class MemoryRow:
 
 
 def load_memory_rows(source: str) -> tuple[MemoryRow, ...]:
-    """Return the rows of one source that can be read, in the order of its table."""
+    """Return the readable rows of one source, in the order of its table."""
     return read_memory_rows(source)[0]
 
 
 @cache
 def read_memory_rows(source: str) -> tuple[tuple[MemoryRow, ...], tuple[UnreadRow, ...]]:
-    """Return the rows of one source, and those that cannot be read; rows that are about something else are neither."""
+    """Return the rows of one source, and its unreadable rows; rows on another subject are in neither."""
     table, read = _TABLES[source]
 
     def name(facts: Mapping[str, str]) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def read_memory_rows(source: str) -> tuple[tuple[MemoryRow, ...], tuple[UnreadRo
 
 
 def changed(name: str, **memory: Any) -> Software:
-    """A profile with other facts about memory; ``operators``: about its operators too."""
+    """Return a profile with other facts about memory; ``operators``: changes to its operators too."""
     software = load_software(name)
     operators = memory.pop("operators", {})
     style = software.operators.model_copy(update=operators)
@@ -135,8 +135,8 @@ def _torchtitan(facts: Mapping[str, str]) -> MemoryRow | None:
     )
 
 
-#: Shapes that differ from the model's own, by variant. What Megatron-LM trains where its arguments do not say otherwise
-#: (megatron/training/arguments.py); what FlagPerf's script for Megatron-DeepSpeed leaves of its arguments.
+#: Shapes that differ from the model's default, by variant: defaults of Megatron-LM's arguments
+#: (megatron/training/arguments.py), and defaults that remain in FlagPerf's script for Megatron-DeepSpeed.
 _VARIANTS: dict[str, dict[str, Any]] = {
     "megatron-defaults": {"tied_embeddings": True, "biases": "all"},
     "megatron-dropout": {},
@@ -201,7 +201,7 @@ def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
 
 
 def structural(flags: str) -> str:
-    """Why a layout cannot run whatever its memory, of the flags of its row; empty for none."""
+    """Return the reason why a layout cannot run whatever its memory, from the flags of its row; else ""."""
     reasons = [flag for flag in flags.split("; ") if flag.startswith(("fewer micro", "empty", "more stages", "same"))]
     return "; ".join(reasons)
 
@@ -243,7 +243,7 @@ def _golden(facts: Mapping[str, str]) -> MemoryRow | None:
 
 
 def is_dense_gpt(facts: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
-    """A GPT without experts that pretrains, with GPUs, layers and memory stated, of no ``dracooci`` platform."""
+    """Return whether a row is a dense GPT's pretraining with GPUs, layers and memory, and not on ``dracooci``."""
     return (
         all(facts[key] for key in ("num-layers", "mem_max_allocated_bytes", "gpus"))
         and not facts["num-experts"]
@@ -287,7 +287,7 @@ class _Arguments:
     def plan(self) -> Plan:
         size, groups = int(self.get("micro-batch-size")), self.get("num-distributed-optimizer-instances")
         count = self.micro_batches
-        if self.virtual > 1:  # trine sends groups of as many as there are stages
+        if self.virtual > 1:  # trine sends groups of one micro-batch per stage
             count = -(-count // self.pp) * self.pp
         sharded = bool(self.get("use-distributed-optimizer")) and self.dp * self.cp > 1
         return Plan(
@@ -312,10 +312,10 @@ class _Arguments:
         return layer_cuts(counts)
 
     def software(self) -> Software:
-        """Megatron Core as these runs have it: no fusion of gradients' accumulation, dropout, attention as asked.
+        """Return Megatron Core as set in these runs: gradient accumulation fusion, dropout and attention.
 
-        In deterministic mode Transformer Engine takes FlashAttention, whose result is copied to the order of the
-        sequence. Deferred gradients of the embedding keep the gradients of so many micro-batches' logits.
+        In deterministic mode Transformer Engine uses FlashAttention and copies its result to sequence order. Deferred
+        embedding gradients keep the gradients of ``wgrad-deferral-limit`` micro-batches' logits.
         """
         drops = self.get("hidden-dropout", 0.1) != 0.0
         logits = 4 if self.get("cross-entropy-loss-fusion") else 6
@@ -331,7 +331,7 @@ class _Arguments:
         )
 
 
-#: Source -> its table, and what makes a row of a line (None: the line is about something else).
+#: Source -> its table, and the function from a line to a row (None: the line is on another subject).
 _TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], MemoryRow | None]]] = {
     SIMUMAX: ("memory_simumax", _simumax),
     GOLDEN: ("memory_megatron", _golden),

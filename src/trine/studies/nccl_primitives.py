@@ -1,9 +1,9 @@
-"""NCCL's primitives inside a ring all-reduce through host memory, and what NPKit says that each of them took.
+"""NCCL's primitives inside a ring all-reduce through host memory, and their times as NPKit reports them.
 
-What NCCL 2.20.5 does (src/enqueue.cc, src/device/all_reduce.h, prims_ll.h, prims_simple.h, common_kernel.h; facts, none
-of its code): GPUs that cannot reach each other put what they send into buffers in the host's memory, where the next
-GPU reads it (src/transport/shm.cc). What NPKit's build measures, and where cycles come from: docs/background/
-gpu-models.md, "NPKit's primitives".
+Source: NCCL 2.20.5 (src/enqueue.cc, src/device/all_reduce.h, prims_ll.h, prims_simple.h, common_kernel.h); facts, no
+code. GPUs without peer access put their data into buffers in the host's memory, and the next GPU reads it there
+(src/transport/shm.cc). For NPKit's measurements and the source of the cycles, see docs/background/gpu-models.md,
+"NPKit's primitives".
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SEND, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND, RECV_COPY_SEND, RECV = PRIMITIVES
 #: GPUs of the ring; the rank behind them is their host.
 GPUS = HOST = 4
 LINE, WARP = 128, 32
-#: Of a channel's buffer (NCCL_STEPS); half of a step of LL are flags; a slice of Simple takes two steps, a chunk four.
+#: Steps and bytes of a channel's buffer (NCCL_STEPS). LL: half a step is flags. Simple: 2 steps per slice, 4 per chunk.
 STEPS, LL_STEP, SIMPLE_STEP = 8, 64 << 10, 512 << 10
 SLICE_STEPS, SMALLEST_SLICE = 2, 32 << 10
-#: What a warp copies at a time: eight accesses of 16 bytes a lane; of what is less than that, one.
+#: Bytes that a warp copies at a time: eight accesses of 16 bytes per lane, or one access for a smaller remainder.
 HUNK, SMALL_HUNK = 4096, 512
-#: Cycles of a jump to code that nobody has run yet: a load of memory, and 45 that code takes more than data.
+#: Cycles of a jump to code that has not run yet: a load from memory, plus 45 that code takes more than data.
 COLD_JUMP = 525
-#: Messages of which the primitives of a size are taken: bytes of a primitive -> of the all-reduce.
+#: Messages that the primitives of each size come from: bytes of the primitive -> bytes of the all-reduce.
 MESSAGES = {
     LL: {**{1 << i: 4 << i for i in (10, 11)}, **{1 << i: 8 << i for i in (12, 13, 14)}, 32 << 10: 1 << 20},
     SIMPLE: {**{1 << i: 1 << i for i in (10, 11)}, **{1 << i: 8 << i for i in (12, 13, 14)},
@@ -53,9 +53,9 @@ PRIMITIVE_PROGRAMS = {
 
 
 class LLCode(NamedTuple):
-    """Cycles of instructions of a primitive of LL: ``before`` its first access to memory; from the load of its own
-    data, if it reads any, to the ``look`` at flags; from data to ``store``; from there to the next ``trip``, and to the
-    ``end``."""
+    """Cycles of the instructions of an LL primitive: ``before`` its first memory access; from the load of input data,
+    if any, to the ``look`` at flags; from data to ``store``; from the store to the next ``trip``, and to the ``end``.
+    """
 
     before: int
     look: int
@@ -65,11 +65,11 @@ class LLCode(NamedTuple):
 
 
 class SimpleCode(NamedTuple):
-    """Cycles of a primitive of Simple: ``before`` the first load, from data to ``store``, from there to the next
-    ``hunk`` and to the ``end``. Hunks that are small have a ``before`` and an ``end`` of their own.
+    """Cycles of a Simple primitive: ``before`` the first load, from data to ``store``, from the store to the next
+    ``hunk`` and to the ``end``. Small hunks have ``small_before`` and ``small_end``.
 
-    rounds: lines of a hunk that are read from the host together; each round waits for the one before, for want of
-    registers. jumps: far ones, in small hunks; else there is one.
+    rounds: lines of a hunk that one round reads from the host together; registers limit it, so each round waits for
+    the one before. jumps: far jumps with small hunks; with full hunks there is one.
     """
 
     before: int
@@ -116,7 +116,7 @@ def _writes_output(primitive: str) -> bool:
 
 
 class RingShape(NamedTuple):
-    """How NCCL runs an all-reduce: channels, warps of each that move data, and the bytes of the chunks of each loop."""
+    """Shape of an all-reduce in NCCL: channels, data-moving warps per channel, and bytes of the chunks of each loop."""
 
     channels: int
     warps: int
@@ -124,7 +124,7 @@ class RingShape(NamedTuple):
 
 
 def ring_shape(protocol: str, size_bytes: int) -> RingShape:
-    """What enqueue.cc takes for four GPUs with two channels of 512 threads, of Simple 256."""
+    """Return enqueue.cc's choice for four GPUs with two channels of 512 threads (Simple: 256)."""
     threads, per_thread, largest = (512, 8 * GPUS, LL_STEP // 2) if protocol == LL else (256, 64, 4 * SIMPLE_STEP)
     channels = 2 if size_bytes >= 2 * threads * per_thread else 1
     while size_bytes < channels * threads * per_thread and threads % 128 == 0:
@@ -141,13 +141,13 @@ def ring_shape(protocol: str, size_bytes: int) -> RingShape:
 
 
 def slices(chunk_bytes: int) -> list[int]:
-    """Bytes of the slices that Simple cuts a chunk into: one or two."""
+    """Return the bytes of the slices that Simple cuts a chunk into: one or two."""
     each = max(-(-chunk_bytes // 32) * 16, SMALLEST_SLICE)
     return [min(each, chunk_bytes - first) for first in range(0, chunk_bytes, each)]
 
 
 class Stretch(NamedTuple):
-    """Where a primitive's time begins and ends, and what of it is left out: operations that wavefront 0 takes up."""
+    """Start and end of a primitive, and the stretches left out, as operations of wavefront 0."""
 
     primitive: str
     num_bytes: int
@@ -158,7 +158,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A primitive of a GPU: where its chunk lies, how many receives and sends were before; is_cold: its first call."""
+    """A primitive on a GPU: place of its chunk, number of receives and sends before it; is_cold: its first call."""
 
     primitive: str
     num_bytes: int
@@ -169,7 +169,7 @@ class Call:
 
 
 class ChannelWriter:
-    """Writes what a channel of a GPU does; ``into``, ``out``: the edges of the ring, numbered over all channels."""
+    """Writer of the program of a GPU's channel; ``into``, ``out``: edges of the ring, numbered over all channels."""
 
     def __init__(self, ring: RingProgram, rank: int, channel: int) -> None:
         self.ring, self.builder, self.rank = ring, ring.builder, rank
@@ -180,7 +180,7 @@ class ChannelWriter:
         self.first = channel * sum(map(sum, shape.loops))
 
     def calls(self) -> Iterator[Call]:
-        """The primitives of all loops, in order; of chunks without bytes nothing happens."""
+        """Yield the primitives of all loops, in order; empty chunks have no primitives."""
         done: set[str] = set()
         received, sent, place = 0, 0, self.first
         for loop in self.ring.shape.loops:
@@ -199,7 +199,7 @@ class ChannelWriter:
                 received, sent = received + _receives(primitive), sent + _sends(primitive)
             place += sum(loop)
 
-    # LL: of each 16 bytes half are flags
+    # LL: half of each 16 bytes is flags
 
     def ll(self, call: Call) -> None:
         primitive, code, left_out = call.primitive, LL_CODE[call.primitive], []
@@ -234,12 +234,12 @@ class ChannelWriter:
             self._add(isa.BARRIER)
 
     def _flagged(self, kind: int, role: int, edge: int, step: int, at: int, lines: int) -> None:
-        """Twice as many lines in the buffer."""
+        """Access ``lines`` of payload in the buffer, which uses two lines for each."""
         line = (edge * STEPS + step % STEPS) * LL_STEP // LINE + 2 * at // LINE
         operand = Operand(role, HOST, self.ring.fifo + line * LINE, LINE, self.ring.flags + line)
         self.builder.add(kind, 2 * lines, [operand])
 
-    # Simple: slices, and a count behind each
+    # Simple: slices, each followed by a count
 
     def simple(self, call: Call) -> None:
         ends = accumulate(slices(call.num_bytes))
@@ -258,7 +258,7 @@ class ChannelWriter:
                 self._count(isa.RELEASE, isa.WRITE, self.ring.heads + self.into)
 
     def _wait_for_peers(self, primitive: str) -> None:
-        """For a slice that has come, and for room for one that goes."""
+        """Wait for a slice that has arrived, and for room for an outgoing one."""
         if _receives(primitive):
             self._count(isa.LOAD, isa.READ_FLAGGED, self.ring.tails + self.into)
         if _sends(primitive):
@@ -271,7 +271,7 @@ class ChannelWriter:
         self.builder.add(kind, 1, [Operand(role, HOST, address, semaphore=semaphore)])
 
     def _slice(self, call: Call, number: int, first: int, num_bytes: int) -> None:
-        """A slice in hunks, each of a warp: all its loads, then its stores."""
+        """Move a slice in hunks of one warp each: all loads of a hunk, then its stores."""
         code, is_small = SIMPLE_CODE[call.primitive], num_bytes < HUNK
         hunk = SMALL_HUNK if is_small else HUNK
         jumps = (code.jumps if is_small else 1) * call.is_cold * (number == 0)
@@ -299,7 +299,7 @@ class ChannelWriter:
         self._delay(code.small_end if is_small else code.end)
 
     def _slot(self, edge: int, step: int, number: int) -> int:
-        """Where slice ``number`` of a chunk lies in the buffer of an edge."""
+        """Return the address of slice ``number`` of a chunk in the buffer of an edge."""
         return self.ring.fifo + (edge * STEPS + (2 * step + number) * SLICE_STEPS % STEPS) * SIMPLE_STEP
 
     # Both
@@ -312,30 +312,30 @@ class ChannelWriter:
             self._add(isa.DELAY, cycles)
 
     def _move(self, kind: int, lines: int, address: int, rank: int = -1) -> None:
-        """Lines of the own memory, or of another rank's."""
+        """Move lines of this GPU's memory, or of another rank's."""
         role = isa.READ if kind == isa.LOAD else isa.WRITE
         self.builder.add(kind, lines, [Operand(role, self.rank if rank < 0 else rank, address, LINE)])
 
     def _mark(self) -> int:
-        """An operation that wavefront 0 takes up at this point; its number."""
+        """Add an operation that wavefront 0 reaches at this point; return its number."""
         self.num_marks += 1
         self.builder.add(isa.RELEASE, 1, [Operand(isa.WRITE, self.rank, self.events, semaphore=self.event)])
         return self.builder.num_ops - 1
 
     def end(self) -> None:
-        """The semaphore of the marks is as it was."""
+        """Reset the semaphore of the marks and end the workgroup."""
         self.builder.add(isa.ACQUIRE, self.num_marks, [Operand(isa.READ, self.rank, self.events, semaphore=self.event)])
         self.builder.end_workgroup()
 
     def _npkit_event(self) -> None:
-        """Thread 0 reads where its next event goes, and writes it, while the other warps go on."""
+        """Model an NPKit event: thread 0 reads its next slot and writes it, while the other warps go on."""
         self._move(isa.LOAD, 1, self.events)
         self._add(isa.WAITCNT)
         self._move(isa.STORE, 1, self.events + LINE)
 
 
 def _primitive(step: int) -> str:
-    """What the ring does with the chunk of this step."""
+    """Return the primitive that the ring runs on the chunk of this step."""
     if step == 0:
         return SEND
     if step < GPUS - 1:
@@ -346,7 +346,7 @@ def _primitive(step: int) -> str:
 
 
 class RingProgram:
-    """A ring all-reduce, a workgroup a channel, and where its primitives begin and end."""
+    """A ring all-reduce with one workgroup per channel, and the stretches of its primitives."""
 
     def __init__(self, protocol: str, size_bytes: int) -> None:
         self.shape, is_ll = ring_shape(protocol, size_bytes), protocol == LL
@@ -370,20 +370,20 @@ class RingProgram:
             builder.end_kernel(rank, self.wavefronts)
 
     def _busy_warps(self) -> int:
-        """Warps that have a hunk of a slice."""
+        """Return the number of warps that have a hunk of a slice."""
         largest = max(slices(max(map(max, self.shape.loops))))
         return min(self.shape.warps, largest // (HUNK if largest >= HUNK else SMALL_HUNK))
 
     @property
     def program(self) -> GpuProgram:
-        """A buffer has room for two chunks; NCCL counts the second slice of a chunk also where it is empty."""
+        """The program. A buffer has room for two chunks; NCCL counts a chunk's second slice even if it is empty."""
         semaphores = np.zeros((GPUS + 1, self.builder.num_semaphores), np.int32)
         semaphores[HOST, self.heads : self.tails] = 2 * len(slices(max(map(max, self.shape.loops))))
         return self.builder.program(semaphores=semaphores)
 
 
 class PrimitiveTime(NamedTuple):
-    """What NPKit would say of one call."""
+    """Time of one call as NPKit would report it."""
 
     primitive: str
     num_bytes: int
@@ -392,7 +392,7 @@ class PrimitiveTime(NamedTuple):
 
 @cache
 def primitive_times(protocol: str, size_bytes: int) -> tuple[PrimitiveTime, ...]:
-    """All primitives, of all GPUs and channels, of an all-reduce of ``size_bytes`` on ``rtx3090-pcie``."""
+    """Return the times of all primitives, GPUs and channels of an all-reduce of ``size_bytes`` on ``rtx3090-pcie``."""
     ring, cluster = RingProgram(protocol, size_bytes), load_cluster("rtx3090-pcie")
     program, model = ring.program, load_gpu_model("rtx3090")
     run = run_gpus(program, cluster, host_group(cluster, program), model, options=GpuRunOptions(fold="off")).whole()
@@ -408,7 +408,7 @@ def primitive_times(protocol: str, size_bytes: int) -> tuple[PrimitiveTime, ...]
 
 
 def primitive_time_ps(protocol: str, primitive: str, num_bytes: int) -> int:
-    """Of a send the median of the calls of so many bytes, of what receives the lower tenth (the rest waits)."""
+    """Return the median time of sends of ``num_bytes``; for receives the 10th percentile (the others wait longer)."""
     found = [
         each.time_ps
         for each in primitive_times(protocol, MESSAGES[protocol][num_bytes])

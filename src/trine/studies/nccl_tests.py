@@ -1,8 +1,8 @@
-"""Logs of nccl-tests and rccl-tests, as people paste them.
+"""Reader for logs of nccl-tests and rccl-tests, as people paste them.
 
-Read: both print forms (with and without the redop and root columns, ``error`` or ``#wrong``), in-place and
+It accepts both print forms (with and without the redop and root columns, ``error`` or ``#wrong``), in-place and
 out-of-place, ``N/A``, device and version lines, labels of any launcher or log collector, colours, time stamps, JSON log
-lines, markdown tables, CSV, UTF-16, NCCL's own messages in between, cut logs, several runs in one file.
+lines, markdown tables, CSV, UTF-16, interleaved NCCL messages, cut logs, and several runs in one file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["LogRow", "NcclLog", "op_named", "read_log", "read_runs"]
 MAX_BYTES = 64 << 20
 MAX_LINE = 4096
 MAX_ROWS = 100_000
-#: A log with more labels than this has something else before its rows.
+#: Above this number of labels, the text before the rows is not a label.
 MAX_LABELS = 256
 #: The collective of each test program.
 OPS = {
@@ -69,19 +69,19 @@ _UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
 #: Settings that change the prediction, and settings that are evidence for a cause.
 SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS")
 EVIDENCE = ("IB_DISABLE", "P2P_DISABLE", "SHM_DISABLE")
-#: Other programs whose tables look alike.
+#: Other programs with similar tables.
 _FOREIGN = (("nccom-test", "nccom-test (AWS Neuron)"), ("MSCCL++", "MSCCL++'s own tests"),
             ("Collective:", "ucc_perftest"), ("OSU MPI", "the OSU micro-benchmarks"))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclLog:
-    """One run of one test. What the log does not tell is None or empty; ``*_from`` says where a value comes from.
+    """One run of one test. Values missing from the log are None or empty; ``*_from`` names the source of a value.
 
     ``launch``: ``process-per-gpu``, ``single-process`` or ``graph``. ``environment``: NCCL_* settings seen, without the
-    prefix, those of :data:`SETTINGS` and :data:`EVIDENCE` only. ``network``: as NCCL names it (``IB``, ``Socket``).
-    ``fewest_ranks``, ``most_ranks``: the range of an uncertain count; most None: no upper bound. ``num_hosts`` None:
-    unknown. ``num_alone``: processes that call themselves rank 0. ``notes``: what was left out of the log, and why.
+    prefix, limited to :data:`SETTINGS` and :data:`EVIDENCE`. ``network``: NCCL's name (``IB``, ``Socket``).
+    ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
+    unknown. ``num_alone``: processes that report rank 0. ``notes``: parts of the log left out, and why.
     """
 
     path: str
@@ -111,13 +111,13 @@ class NcclLog:
 
     @property
     def bus_ratio(self) -> float | None:
-        """busbw / algbw where rounding matters least; None below 1 GB/s."""
+        """busbw / algbw at the size with the least rounding; None below 1 GB/s."""
         return facts.bus_ratio(self.rows)
 
 
 @dataclass
 class _Draft:
-    """A run while its lines are read."""
+    """A run whose lines are still being read."""
 
     layout: LogLayout | None = None
     unit: str = "us"
@@ -140,7 +140,7 @@ class _Draft:
     runs: int = 1
 
     def following(self) -> _Draft:
-        """Return a draft of the next run of the same file: the library is the same until it says otherwise."""
+        """Return a draft of the next run in the file; it inherits the library until a line names another."""
         return _Draft(
             library=self.library, version=self.version, network=self.network, environment=dict(self.environment)
         )
@@ -208,7 +208,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
 
 
 def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
-    """Make one run of at least three in a row of the same test that have one size each, all different."""
+    """Join at least three consecutive runs of the same test into one if each has a single, different size."""
     joined: list[list[_Draft]] = []
     for draft in drafts:
         sizes = {row.size_bytes for row in draft.rows}
@@ -229,7 +229,7 @@ def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
 
 
 def _like(one: _Draft, other: _Draft) -> bool:
-    """Whether two runs are of one test on the same GPUs, as far as the log tells."""
+    """Return whether two runs are of one test on the same GPUs, judging by the log."""
     facts_of = [
         (draft.program, draft.threads_gpus, draft.environment, draft.network, draft.graph, draft.version,
          {rank: (host, name) for rank, (_, host, name) in draft.ranks.items()},
@@ -240,9 +240,9 @@ def _like(one: _Draft, other: _Draft) -> bool:
 
 
 def _labels_of(lines: Sequence[str]) -> list[str]:
-    """Return the labels that tell runs of several processes or hosts apart, longest first; empty: one process writes.
+    """Return the labels that separate runs of several processes or hosts, longest first; empty for one process.
 
-    A label tells runs apart if rows of the same size, type and operation come under different labels.
+    A label separates runs if rows of the same size, type and operation appear under different labels.
     """
     seen: dict[tuple[str, ...], str] = {}
     labels: Counter[str] = Counter()
@@ -258,7 +258,7 @@ def _labels_of(lines: Sequence[str]) -> list[str]:
 
 
 class _Reader:
-    """Runs in the order of their first lines, one stream of them for each label."""
+    """Runs in the order of their first lines, with one stream of runs per label."""
 
     def __init__(self, labels: Sequence[str], path: str | os.PathLike[str]) -> None:
         self.path, self.labels = path, labels
@@ -283,7 +283,7 @@ class _Reader:
             _read_line(line, header, draft)
 
     def streams_of(self, label: str, column: int = 0) -> list[str]:
-        """Return the streams that a line belongs to: its label's, or all of them."""
+        """Return the streams of a line: its label's stream, or all of them."""
         if not self.labels:
             return [""]
         mine = [known for known in self.labels if known.rpartition("#")[0] == label]
@@ -306,14 +306,14 @@ class _Reader:
             raise InputError(f"more than {MAX_ROWS} rows", file=self.path)
 
     def tail(self, line: str) -> bool:
-        """Read the result of a row that NCCL's messages cut; whether the line is one."""
+        """Read the rest of a row that NCCL's messages cut; return whether the line is such a rest."""
         tail = find_tail(line)
         draft = None if tail is None else self.current[self.streams_of(tail.label)[0]]
         return tail is not None and draft is not None and bool(draft.open) and _complete(draft, tail.words)
 
 
 def _complete(draft: _Draft, words: Sequence[str]) -> bool:
-    """Add results to the row that waits for them: out-of-place, then in-place; whether they fit."""
+    """Add results to the incomplete row, out-of-place, then in-place; return whether they fit."""
     is_first = len(draft.open) < 7
     row = parse_row([*draft.open, *words], draft.layout and replace(draft.layout, unit=draft.unit))
     if row is not None:
@@ -325,11 +325,11 @@ def _complete(draft: _Draft, words: Sequence[str]) -> bool:
 
 
 def op_named(op: str) -> str:
-    """The collective of a name as nccl-tests or as we write it: ``alltoall``, ``all_reduce_perf``, ``all_to_all``.
+    """Return the collective for nccl-tests' name or trine's: ``alltoall``, ``all_reduce_perf``, ``all_to_all``.
 
     Raises
     ------
-    InputError: unknown; names the nearest.
+    InputError: unknown name; suggests the nearest.
     """
     plain = op.lower().replace("-", "_").removesuffix("_perf")
     squeezed = {name.replace("_", ""): value for known, value in OPS.items() for name in (known, value)}
@@ -339,7 +339,7 @@ def op_named(op: str) -> str:
 
 
 def _begins_run(text: str, is_header: bool, draft: _Draft) -> bool:
-    """Whether a line can only belong to a run after the one whose rows were just read."""
+    """Return whether a line can only belong to the run after the current one."""
     if is_header or "Collective test starting" in text or _COUNTS.search(text):
         return True
     match = _PROGRAM.search(text)
@@ -356,7 +356,7 @@ def _read_line(text: str, header: tuple[str, LogLayout] | None, draft: _Draft) -
 
 
 def _read_fact(text: str, draft: _Draft) -> None:
-    """Lines that say what ran where."""
+    """Read a line about the setup of a run."""
     if match := _RANK.search(text):
         rank, group, pid, host, name = match.groups()
         if (int(group or 0), int(rank)) == (0, 0):
@@ -391,7 +391,7 @@ def _read_fact(text: str, draft: _Draft) -> None:
 
 
 def _version(text: str) -> str:
-    """``22707`` is 2.27.7, as the library counts its versions."""
+    """Return ``2.27.7`` for ``22707``, the library's own numbering."""
     if "." in text:
         return text
     code = int(text)
@@ -427,7 +427,7 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
 
 
 class _Ranks(NamedTuple):
-    """The number of ranks, the range it lies in, and its source. ``most`` None: no upper bound."""
+    """Number of ranks, its range, and its source. ``most`` None: no upper bound."""
 
     best: int | None = None
     fewest: int | None = None
@@ -439,7 +439,7 @@ class _Ranks(NamedTuple):
 def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
     """Combine the device lines (highest rank + 1), the count column and busbw / algbw.
 
-    Pasted logs often show a part of the device lines, so that busbw / algbw decides if it allows no such number.
+    Pasted logs often omit some device lines, so busbw / algbw decides if it contradicts their number.
     """
     listed = [rank for group, rank in draft.ranks if group == 0]
     shown = max(listed, default=-1) + 1
@@ -466,7 +466,7 @@ def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
 
 
 def _num_hosts(draft: _Draft, counted: _Ranks, ranks: list[tuple[str, str, str]]) -> int | None:
-    """Return the number of hosts: of complete device lines, or one where one process drives all GPUs."""
+    """Return the number of hosts: from complete device lines, or 1 if one process drives all GPUs."""
     if counted.best is None:
         return None
     if len(ranks) == counted.best:
@@ -492,7 +492,7 @@ def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
 
 
 def _counts_errors(rows: Sequence[LogRow]) -> bool:
-    """``#wrong`` counts elements; the older ``error`` is a deviation, and small ones are rounding."""
+    """Return whether a row has wrong elements: ``#wrong`` counts them; a small ``error`` (older form) is rounding."""
     found = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m and m.wrong]
     return any(value >= 1 for value in found)
 
@@ -509,7 +509,7 @@ def _launch(draft: _Draft, ranks: list[tuple[str, str, str]]) -> str | None:
 
 
 def _as_given(run: NcclLog, op: str) -> NcclLog:
-    """Return a run as one of ``op``; without device lines its ranks follow from busbw / algbw of that collective."""
+    """Return a run as a run of ``op``; without device lines its ranks follow from busbw / algbw of that collective."""
     if "device lines" in run.ranks_from:
         return replace(run, op=op, op_from="as given")
     counted = _count_ranks(_Draft(rows=list(run.rows)), op)
@@ -520,7 +520,7 @@ def _as_given(run: NcclLog, op: str) -> NcclLog:
 
 
 def _may_be(run: NcclLog, op: str) -> bool:
-    """Whether a run whose program is not named can be of ``op``: only operations that reduce have a ``redop``."""
+    """Return whether a run of an unnamed program can be of ``op``: only reducing operations have a ``redop``."""
     redop = run.rows[0].redop
     fits = redop is None or (redop != "none") == (op in REDUCTIONS)
     return fits and run.op_from != "the name of the program"
@@ -531,7 +531,7 @@ def _ops_of(runs: Sequence[NcclLog]) -> str:
 
 
 def _list_runs(runs: Sequence[NcclLog]) -> str:
-    """Return the runs in order, numbered: collective, ranks and sizes of each."""
+    """Return the numbered runs in order: collective, ranks and sizes of each."""
     shown = [
         f"{i}: {run.op or 'unnamed'}"
         + (f" of {run.num_ranks} ranks" if run.num_ranks else "")

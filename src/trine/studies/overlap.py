@@ -1,4 +1,4 @@
-"""The same job with ideal, modelled and no overlap: what overlap saves, and what contention costs."""
+"""One job with ideal, modelled and no overlap: the savings of overlap, and the cost of contention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OverlapRange(Report):
-    """Three results of one job: overlap that costs nothing, overlap with contention, and none."""
+    """Three results of one job: ideal overlap, overlap with contention, and no overlap."""
 
     SCHEMA: ClassVar[str] = "overlap"
 
@@ -35,16 +35,16 @@ class OverlapRange(Report):
 
     @property
     def saved_ps(self) -> int:
-        """What overlap saves: the step without it, less the step with contention. Negative where it does not pay."""
+        """Savings of overlap: the step without it, less the step with contention. Negative if overlap slows it down."""
         return self.none.step_time_ps - self.modelled.step_time_ps
 
     @property
     def cost_ps(self) -> int:
-        """What contention costs: the step with it, less the step with ideal overlap."""
+        """Cost of contention: the step with contention, less the step with ideal overlap."""
         return self.modelled.step_time_ps - self.ideal.step_time_ps
 
     def details(self) -> str:
-        """Return the three steps, then the savings and the cost of contention."""
+        """Return the three steps, the savings and the cost of contention."""
         return "\n".join(line for text in self._sentences() for line in wrapped_at("", text, 0))
 
     def _sentences(self) -> tuple[str, str]:
@@ -57,7 +57,7 @@ class OverlapRange(Report):
 
     @property
     def headline(self) -> str:
-        """The three steps."""
+        """Times of the three steps."""
         return self._sentences()[0]
 
     @property
@@ -69,7 +69,7 @@ class OverlapRange(Report):
         return self.modelled.notes
 
     def tables(self) -> dict[str, Table]:
-        """Return ``steps``: how the slowest rank spends the step with each kind of overlap."""
+        """Return ``steps``: the slowest rank's time breakdown with each kind of overlap."""
         parts = ("step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s")
         return {
             "steps": [
@@ -78,20 +78,20 @@ class OverlapRange(Report):
         }
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
-        """Return ``breakdown``: the three steps beside each other."""
+        """Return ``breakdown``: the three steps side by side."""
         return {"breakdown": partial(breakdown, [getattr(self, name) for name in OVERLAPS], list(OVERLAPS))}
 
     def document(self) -> Row:
-        """Return the block ``overlap`` of a result's JSON."""
+        """Return the ``overlap`` block of a result's JSON."""
         steps = {f"{name}_step_s": getattr(self, name).step_time_s for name in OVERLAPS}
         return {**steps, "saved_s": self.saved_ps / 1e12, "contention_cost_s": self.cost_ps / 1e12}
 
 
 @takes(SimulateOptions)
 def overlap_range(workload: Workload | str | os.PathLike[str], plan: Plan, *, options: SimulateOptions) -> OverlapRange:
-    """Simulate ``plan`` with each kind of overlap; ``options`` are those of :func:`trine.simulate`.
+    """Simulate ``plan`` with each kind of overlap; for ``options``, see :func:`trine.simulate`.
 
-    ``on_job`` is called once. Raises what simulate raises, and PlanError for a job on one GPU, which overlaps nothing.
+    ``on_job`` is called once. Raises the errors of simulate, and PlanError for a job on one GPU, which has no overlap.
     """
     plans = {name: replace(plan, overlap=name) for name in reversed(OVERLAPS)}
     later = replace(options, on_job=None, compare=False)

@@ -1,9 +1,9 @@
-"""A step of many micro-batches from fewer: simulated until the pace is steady, the rest by that pace, exactly.
+"""Extrapolate a step of many micro-batches, exactly, from a simulation of a few that reaches a steady pace.
 
-The pace is steady where the last tasks of one micro-batch after the other end in distances that repeat (every one,
-every second one, or every round of the pipeline), over at least as many micro-batches as there are stages (two rounds
-of an interleaved pipeline). The step then takes the simulated time and the pace for every micro-batch more. Where no
-such stretch is found, more micro-batches are simulated, at last all of them.
+The pace is steady if the gaps between the ends of successive micro-batches repeat: every gap, every second one, or
+every round of the pipeline. They must repeat over at least one micro-batch per stage (two rounds of an interleaved
+pipeline). The step then takes the simulated time plus the pace for each further micro-batch. Without such a stretch,
+trine simulates more micro-batches, and finally all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trine.arrays import Int64
 from trine.parallel.plan import Plan
 from trine.results import Result
 
-#: Distances are equal up to this part of them: flows that share links are rounded to picoseconds.
+#: Relative tolerance for equal gaps: flows that share links are rounded to picoseconds.
 EQUAL = 2e-4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SteadyStep:
-    """A step's time, and the run that it rests on: ``simulated`` of ``micro_batches`` were simulated."""
+    """A step's time, and the run behind it: ``simulated`` of ``micro_batches`` were simulated."""
 
     step_ps: int
     result: Result
@@ -32,7 +32,7 @@ class SteadyStep:
 
 
 def steady_step(plan: Plan, simulate: Callable[[Plan], Result]) -> SteadyStep:
-    """The step of ``plan``, of which as few micro-batches are simulated as show a steady pace."""
+    """Return the step of ``plan``, simulating only the micro-batches that a steady pace needs."""
     assert plan.batch is not None
     assert plan.micro_batch is not None
     total = -(-plan.batch // plan.micro_batch)
@@ -51,7 +51,7 @@ def steady_step(plan: Plan, simulate: Callable[[Plan], Result]) -> SteadyStep:
 
 
 def pace_of(result: Result, plan: Plan) -> float | None:
-    """Picoseconds a micro-batch in the steady part of a run; None where there is none."""
+    """Return the picoseconds per micro-batch in the steady part of a run, or None if the run reaches no steady pace."""
     distances = np.diff(micro_batch_ends(result))
     filling = max(1, plan.pp - 1)
     inner = distances[: len(distances) - filling]
@@ -67,7 +67,7 @@ def pace_of(result: Result, plan: Plan) -> float | None:
 
 
 def micro_batch_ends(result: Result) -> Int64:
-    """When the last computation of each micro-batch ended: int64[micro-batches]."""
+    """Return the end of the last computation of each micro-batch: int64[micro-batches]."""
     number = result.graph.labels.microbatch
     chosen = (number >= 0) & (result.graph.labels.phase >= 0) & (result.graph.labels.phase <= 1)
     ends = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
@@ -76,5 +76,5 @@ def micro_batch_ends(result: Result) -> Int64:
 
 
 def _rounded(count: int, plan: Plan) -> int:
-    """Interleaved pipelines take whole rounds of as many micro-batches as stages."""
+    """Round up to whole rounds for interleaved pipelines: one micro-batch per stage and round."""
     return count if plan.virtual_stages == 1 else -(-count // plan.pp) * plan.pp

@@ -1,7 +1,7 @@
-"""One's own software profile from measured steps: ``trine calibrate --step MEASURED.yaml``.
+"""Fit a software profile to your own measured steps: ``trine calibrate --step MEASURED.yaml``.
 
-The file says what was measured; at most three factors of the profile are fitted so that the simulated steps take as
-long as the measured ones (:mod:`trine.studies.factor_fit`). docs/guides/calibrate-a-step.md.
+The file lists measured steps. trine fits at most three factors of the profile so that the simulated step times match
+the measured ones (:mod:`trine.studies.factor_fit`). docs/guides/calibrate-a-step.md.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trine.units import PS_PER_S, format_time
 if TYPE_CHECKING:
     from trine.graph.taskgraph import Progress
 
-#: Measured steps in one file; each is simulated some twenty times.
+#: Maximum number of measured steps in a file; each is simulated about twenty times.
 MAX_STEPS = 64
 
 
 class MeasuredStep(Spec):
-    """A step that somebody timed: what ran, how it was laid out (fields of :class:`trine.Plan`), how long it took."""
+    """A measured step: its workload, its layout (fields of :class:`trine.Plan`), and its time."""
 
     workload: str
     step_time: Duration
@@ -43,7 +43,7 @@ class MeasuredStep(Spec):
 
 
 class MeasuredSteps(Spec):
-    """The file. software: the profile to begin with; factors: which to fit, else those that the steps show."""
+    """The file. software: the profile to start from; factors: factors to fit, else chosen by their effect."""
 
     steps: Annotated[list[MeasuredStep], Field(min_length=1, max_length=MAX_STEPS)]
     software: str | None = None
@@ -54,7 +54,7 @@ class MeasuredSteps(Spec):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFit:
-    """A fitted profile, and how well it does. measured_s, before_s, after_s: seconds of each step."""
+    """A fitted profile, and its errors. measured_s, before_s, after_s: seconds of each step."""
 
     software: Software
     fit: FactorFit
@@ -64,7 +64,7 @@ class StepFit:
     after_s: tuple[float, ...]
 
     def text(self) -> str:
-        """What was fitted, step by step."""
+        """Return the fitted factors and the times of each step."""
         lines = [f"{name}: factor {self.fit.factors[name]:.4g}" for name in FACTORS if name in self.fit.factors]
         lines.append("")
         lines.append(f"{'step':<44} {'measured':>12} {'before':>12} {'after':>12}")
@@ -89,12 +89,12 @@ class StepFit:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether steps that were left out are predicted worse than they are without factors."""
+        """Whether the fit predicts held-out steps worse than the profile without factors does."""
         error = self.fit.left_out_error
         return error is not None and error > mean_error(self.fit.before)
 
     def to_json(self) -> dict[str, object]:
-        """The same as plain data; times in seconds."""
+        """Return the fit as plain data; times in seconds."""
         return {
             "software": self.software.name,
             "factors": dict(self.fit.factors),
@@ -110,7 +110,7 @@ class StepFit:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile, for ``--software FILE``."""
+        """Write the profile to a file for ``--software FILE``."""
         write_text(path, yaml.safe_dump(self.software.model_dump(), sort_keys=False, width=120))
 
 
@@ -123,10 +123,10 @@ def calibrate_step(
 ) -> StepFit:
     """Fit at most three factors of a software profile on the steps of a file.
 
-    name: of the fitted profile (None: that of the file). progress: called with how many steps were simulated, and
-    about how many will be.
+    name: of the fitted profile (None: the file's name). progress: called with the number of finished simulations, and
+    their approximate total.
 
-    Raises InputError, naming file and field, for what cannot be used, and for factors that the steps do not tell.
+    Raises InputError, naming file and field, for unusable values and for factors that the steps do not determine.
     """
     path = Path(measured)
     file = read_spec(path, MeasuredSteps)
@@ -178,7 +178,7 @@ class _Step:
 
 
 def _beside(path: Path, workload: str) -> str:
-    """A trace is looked for beside the file that names it."""
+    """Return the path of a trace next to the file that names it, if it exists there."""
     there = path.parent / workload
     return str(there) if there.is_file() else workload
 
@@ -201,7 +201,7 @@ class _Asked:
         self._known: dict[tuple[tuple[tuple[str, float], ...], int], float] = {}
 
     def seconds(self, factors: Mapping[str, float], number: int) -> float:
-        """Seconds of a step with its profile's factors times ``factors``."""
+        """Return the seconds of a step with its profile's factors multiplied by ``factors``."""
         key = tuple(sorted(factors.items())), number
         if key not in self._known:
             self._known[key] = self._run(factors, self._steps[number])
@@ -225,7 +225,7 @@ def _check_factors(file: MeasuredSteps, path: Path) -> None:
 
 
 def _chosen(file: MeasuredSteps, path: Path, asked: _Asked, num_steps: int) -> list[str]:
-    """The factors that the file names; else those that the steps follow most, one fewer than steps, at least one."""
+    """Return the file's factors; else the factors with most effect, one fewer than steps, but at least one."""
     if file.factors is not None:
         return file.factors
     felt = {}

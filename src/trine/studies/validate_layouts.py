@@ -1,8 +1,8 @@
 """Ranking of the Ultra-Scale Playbook's layouts (nanotron, 1B to 8B, 8 to 512 H100).
 
 A group is a model on a number of nodes with at least LEAST measured layouts of the population ``clean``. Spearman:
-rank correlation of predicted and measured tokens/s. Regret: how much slower the layout that trine picks is than the
-best that was measured; of the first three: the best of those.
+rank correlation of predicted and measured tokens/s. Regret: loss of throughput of trine's first choice against the best
+measured layout; "of three": the same for the best of its first three choices.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from trine.studies.validate_training import sampled, thinned
 from trine.studies.validation import HEAD, Errors, blocks, cells, errors_by, grouped
 
 LEAST = 20
-#: Model and most nodes of the clean layouts that factors are fitted on.
+#: Model and maximum number of nodes of the clean layouts for the fit.
 FITTED_MODEL, FITTED_NODES = "1B", 4
-#: The fabric has no factor: its speed was measured alongside the layouts.
+#: The fabric has no factor: its speed was measured along with the layouts.
 FITTED_FACTORS = ("gpu", "cpu", "scale_up")
-#: Layouts of each model and number of nodes in a sample.
+#: Layouts per model and number of nodes in a sample.
 SAMPLE_LAYOUTS = 3
 BANDS = ("1-2 nodes", "4-32 nodes", "more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutGroup(Errors):
-    """A model on a number of nodes. regret, best_of_three: parts of the best measured throughput that are lost."""
+    """A model on a number of nodes. regret, best_of_three: lost shares of the best measured throughput."""
 
     model: str
     nodes: int
@@ -57,12 +57,12 @@ class LayoutGroup(Errors):
 
     @property
     def name(self) -> str:
-        """Such as ``1B on 2 nodes``."""
+        """Name such as ``1B on 2 nodes``."""
         return f"{self.model} on {self.nodes} node{'s' if self.nodes > 1 else ''}"
 
     @staticmethod
     def ranked(model: str, nodes: int, steps: Sequence[ComparedStep]) -> LayoutGroup:
-        """Of at least two layouts; throughput and time rank alike, since all have the same tokens a step but few."""
+        """Rank at least two layouts; throughput and time rank alike, as nearly all have the same tokens per step."""
         measured = np.array([step.row.tokens / step.measured_s for step in steps])
         predicted = np.array([step.row.tokens / (step.calibrated_s or step.answer.step_s) for step in steps])
         order = np.argsort(-predicted, kind="stable")
@@ -87,9 +87,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LayoutValidation(StepValidation):
-    """Layouts with a result; those count that are clean and have at most 8-way tensor parallelism.
+    """Layouts with a result; clean ones with at most 8-way tensor parallelism count.
 
-    blind: layouts on one node, without a fit. factors: fitted on ``num_fitted`` rows that are not among ``steps``.
+    blind: layouts on one node, without a fit. factors: fitted on ``num_fitted`` rows outside ``steps``.
     """
 
     SCHEMA: ClassVar[str] = "validate-layouts"
@@ -100,7 +100,7 @@ class LayoutValidation(StepValidation):
     least: int = LEAST
 
     def groups(self) -> list[LayoutGroup]:
-        """Of at least ``least`` layouts, by nodes and model."""
+        """Return the groups of at least ``least`` layouts, by nodes and model."""
         groups = grouped(self.counted, lambda step: (step.row.num_nodes, step.row.facts["model"]))
         return [
             LayoutGroup.ranked(model, nodes, steps)
@@ -109,7 +109,7 @@ class LayoutValidation(StepValidation):
         ]
 
     def by_nodes(self) -> list[tuple[str, Errors]]:
-        """Errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""
+        """Return errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""
         found = errors_by(self.counted, lambda step: band(step.row), lambda step: step.rate_error)
         return [(name, found[name]) for name in BANDS if name in found]
 
@@ -126,7 +126,7 @@ class LayoutValidation(StepValidation):
 
     @property
     def headline(self) -> str:
-        """Error, ranking and regret."""
+        """Errors, ranking and regret in one line."""
         groups, errors = self.groups(), self.by_nodes()
         text = ", ".join(f"{name}: median {e.median:.1%}, p90 {e.p90:.1%}" for name, e in errors)
         sample = "sample: " if self.is_sample else ""
@@ -167,7 +167,7 @@ class LayoutValidation(StepValidation):
         )
 
     def document(self) -> Row:
-        """``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin of a stored report."""
+        """Return ``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin if stored."""
         return {
             "stored": self.stored and asdict(self.stored),
             "is_sample": self.is_sample,
@@ -196,7 +196,7 @@ class LayoutValidation(StepValidation):
 
 
 def band(row: TrainingRow) -> str:
-    """``1-2 nodes``, ``4-32 nodes`` or ``more``."""
+    """Return ``1-2 nodes``, ``4-32 nodes`` or ``more``."""
     return BANDS[0] if row.num_nodes <= 2 else BANDS[1] if row.num_nodes <= 32 else BANDS[2]
 
 
@@ -210,11 +210,11 @@ def validate_layouts(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LayoutValidation:
-    """Predict the layouts that have a result: with factors fitted on clean ones of the 1B model on up to 4 nodes, which
-    are not judged; or ``blind``, all of them with nothing fitted.
+    """Predict the layouts with a result. Factors are fitted on the clean ones of the 1B model on up to 4 nodes, which
+    do not count; with ``blind`` nothing is fitted and all count.
 
-    sample: a few cheap ones of each model and number of nodes, blind. most_rows: of those of each model and number of
-    nodes that count, drawn by the hash of their names. The others are as those of
+    sample: a few cheap layouts per model and number of nodes, blind. most_rows: maximum of counted layouts per model
+    and number of nodes, chosen by the hash of their names. For the others, see
     :func:`trine.studies.validate_training.validate_training`.
     """
     everything = load_layouts()

@@ -1,7 +1,7 @@
-"""Conformance checks that the author of a plug-in runs, one for each kind. See docs/guides/plug-ins.md.
+"""Conformance checks for plug-in authors, one for each kind of plug-in. See docs/guides/plug-ins.md.
 
-Each raises AssertionError, saying what is wrong and where, and returns None if nothing is. What the plug-in itself
-raises passes through, except trine's own errors, which it has for input that it should have taken.
+Each check returns None, or raises AssertionError with the fault and its place. Exceptions of the plug-in pass through,
+except trine's own errors: these mean that the plug-in rejected valid input, so they fail the check.
 """
 
 from trine.testing.network import check_network_model

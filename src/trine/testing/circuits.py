@@ -1,4 +1,4 @@
-"""The check of network models with circuits."""
+"""Conformance check of network models with circuits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import Records, TaskGraph
 from trine.testing.require import require, require_order
 
-#: Ranks more than ports, so that circuits must go; no more ranks than this are tried.
+#: Ranks in excess of ports, so that circuits must be torn down; maximum number of ranks.
 SPARE, MAX_RANKS = 3, 14
 
 
 def check_circuit_run(model: CircuitModel, rng: random.Random, where: str) -> None:
-    """Ask ``model`` which circuit goes; run a random graph on it twice, and with other numbers of ranks."""
+    """Check ``model``'s choice of victims; run a random graph twice, and with permuted rank numbers."""
     _require_choice(model, rng, where)
     graph = _platform(rng, min(model.circuits.ports + SPARE, MAX_RANKS))
     records, history = _simulated(graph, model, where)
@@ -41,7 +41,7 @@ def check_circuit_run(model: CircuitModel, rng: random.Random, where: str) -> No
 
 
 class _CircuitWatch:
-    """Passes a model's choices on, and checks them."""
+    """Wrapper that forwards a model's choices and checks them."""
 
     def __init__(self, model: CircuitModel, where: str) -> None:
         self.name, self.circuits, self.rates = model.name, model.circuits, model.rates
@@ -61,7 +61,7 @@ def _require_choice(model: CircuitModel, rng: random.Random, where: str) -> None
 
 
 def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], where: str) -> int:
-    """The model's answer, of the right form."""
+    """Return the model's answer after checking its form."""
     given = list(idle)
     place = model.victim(given)
     require(given == list(idle), f"{where}: victim() must not change its argument")
@@ -73,14 +73,14 @@ def _choice(model: CircuitModel, idle: Sequence[IdleCircuit], where: str) -> int
 
 
 def _platform(rng: random.Random, num_ranks: int) -> TaskGraph:
-    """Transfers between random ranks; now and then an empty one, one to itself, or some work before the next."""
+    """Return random transfers between ranks; sometimes an empty one, one to itself, or work before the next."""
     builder = TaskGraphBuilder([], [], rank_names=[f"rank {i}" for i in range(num_ranks)])
     for task in range(60):
         after = rng.sample(range(task), min(task, rng.choice((0, 0, 1, 2))))
         if rng.random() < 0.15:
             builder.compute(rng.randrange(num_ranks), "main", rng.choice((0, 1, 10**6, 3 * 10**10)), after)
             continue
-        hub = rng.random() < 0.7  # many with one: its ports do not suffice
+        hub = rng.random() < 0.7  # many ranks with one rank: its ports do not suffice
         source, target = (0, rng.randrange(1, num_ranks)) if hub else rng.sample(range(num_ranks), 2)
         if rng.random() < 0.5:
             source, target = target, source
@@ -101,8 +101,8 @@ def _simulated(graph: TaskGraph, model: CircuitModel, where: str) -> tuple[Recor
 def require_lawful_circuits(
     graph: TaskGraph, records: Records, history: Sequence[Change], model: CircuitModel, where: str
 ) -> None:
-    """Everything ends, after what it waits for; circuits fit into the ports and go only when unused; lines send one
-    transfer at a time, at their bandwidth; receive buffers hold what is sent to them.
+    """Check that every task ends, after its predecessors; that circuits fit into the ports and are torn down only when
+    unused; that lines send one transfer at a time, at their bandwidth; and that receive buffers do not overflow.
     """
     require(int(records.end_ps.min(initial=0)) >= 0, f"{where}: task {records.end_ps.argmin()} never ends")
     for task in range(graph.num_tasks):
@@ -120,7 +120,7 @@ def _require_standing(
     carried: Sequence[int],
     where: str,
 ) -> None:
-    """A circuit stands from its set-up until after the last transfer on it; no rank has more than its ports."""
+    """Check that circuits stand from set-up until after their last transfer, and that no rank exceeds its ports."""
     standing: dict[tuple[int, int], int] = {}
     spans: dict[tuple[int, int], list[tuple[int, float]]] = {}
     for now, what, ends in history:
@@ -146,7 +146,7 @@ def _require_standing(
 
 
 def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, carried: Sequence[int], where: str) -> None:
-    """One transfer at a time in each direction of a circuit; no more in flight to a rank than its buffer holds."""
+    """Check for one transfer at a time in each direction of a circuit, and buffers that hold all bytes in flight."""
     buffer = model.circuits.buffer_bytes
     lines: dict[tuple[int, int], list[tuple[int, int]]] = {}
     rooms: dict[int, list[tuple[int, int]]] = {}
@@ -167,19 +167,19 @@ def _require_sent(graph: TaskGraph, records: Records, model: CircuitModel, carri
             require(done_ps <= begin_ps, f"{where}: two transfers from {ends[0]} to {ends[1]} at {begin_ps} ps")
     for rank, changes in rooms.items():
         held = 0
-        for now, change in sorted(changes):  # at one instant, what leaves goes first
+        for now, change in sorted(changes):  # at one instant, departures come first
             held += change
             require(held <= (buffer or 0), f"{where}: {held} bytes in the buffer of rank {rank} at {now} ps")
 
 
 def _sending(graph: TaskGraph, records: Records, model: CircuitModel, task: int) -> tuple[int, int]:
-    """When the first byte of ``task`` left, and the last."""
+    """Return the times at which the first and the last byte of ``task`` left."""
     done_ps = int(records.end_ps[task]) - model.circuits.latency_ps
     return done_ps - drain_ps(float(graph.size_bytes[task]), float(model.circuits.bytes_per_s)), done_ps
 
 
 def _relabelled(graph: TaskGraph, rng: random.Random) -> TaskGraph:
-    """The same tasks on ranks with other numbers."""
+    """Return the same tasks on permuted ranks."""
     number = np.array(rng.sample(range(len(graph.rank_names)), len(graph.rank_names)), np.int32)
     rank = np.where(graph.rank >= 0, number[graph.rank], np.int32(-1))
     peer = np.where(graph.peer >= 0, number[graph.peer], np.int32(-1))

@@ -24,11 +24,11 @@ MAX_RANKS, MAX_MICROBATCHES, MAX_VIRTUAL_STAGES = 6, 12, 3
 def check_schedule(schedule: PipelineSchedule, *, in_flight: Callable[[int, Pipeline], int] | None = None) -> None:
     """Check a pipeline schedule on 1 to 6 ranks with 1 to 12 micro-batches and 1 to 3 virtual stages.
 
-    Shapes that ``schedule.check`` refuses are left out; at least one must be left. On the others, with and without a
+    Shapes that ``schedule.check`` rejects are skipped; at least one must remain. On the others, with and without a
     backward pass: each rank runs each micro-batch once forward through each chunk that holds it, and once backward
-    after that; where backward is split, input part before weight part. The order is the same each time, and all ranks
-    together end: none waits for ever for what another sends. ``in_flight`` gives, for (rank, shape), the most passes
-    whose activations the schedule promises to hold at a time; without it that is not bounded.
+    after that; a split backward pass runs its input part before its weight part. The order must be reproducible, and
+    all ranks together must finish without deadlock. ``in_flight`` returns, for (rank, shape), the most passes whose
+    activations the schedule promises to hold at a time; without it there is no bound.
     """
     shapes = [shape for shape in _shapes() if _is_taken(schedule, shape)]
     require(any(shape.backward for shape in shapes), "every shape with a backward pass is refused")
@@ -72,7 +72,7 @@ def _passes(schedule: PipelineSchedule, rank: int, shape: Pipeline, where: str) 
 def _require_passes(
     schedule: PipelineSchedule, order: Sequence[PipelineAction], rank: int, shape: Pipeline, where: str
 ) -> None:
-    """The passes of one rank are complete, and each comes after what it needs of the same rank."""
+    """Raise AssertionError unless one rank's passes are complete, each after the passes of this rank that it needs."""
     here = [
         (chunk, m)
         for chunk in schedule.chunks_of(rank, shape)
@@ -98,7 +98,7 @@ def _require_once(
     shape: Pipeline,
     where: str,
 ) -> None:
-    """One micro-batch through one chunk: forward, then backward whole or in its two parts, in this order."""
+    """Check one micro-batch through one chunk: forward, then backward whole or in its two parts, in this order."""
     split = (INPUT_PASS, *place) in positions or (WEIGHT_PASS, *place) in positions
     backward = [INPUT_PASS, WEIGHT_PASS] if split else [BACKWARD_PASS]
     wanted = [FORWARD_PASS, *(backward if shape.backward else [])]
@@ -113,7 +113,7 @@ def _require_once(
 
 
 def _require_in_flight(order: Sequence[PipelineAction], promised: int, where: str) -> None:
-    """Count passes between forward and the end of backward."""
+    """Check that the number of passes between forward and the end of backward stays within the promise."""
     held = 0
     for one in order:
         held += (one.kind == FORWARD_PASS) - (one.kind in (BACKWARD_PASS, WEIGHT_PASS))
@@ -121,7 +121,7 @@ def _require_in_flight(order: Sequence[PipelineAction], promised: int, where: st
 
 
 def _require_ends(passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, where: str) -> None:
-    """Run all ranks, one pass (or two that are joined) of a rank at a time, until all are done or all wait."""
+    """Run all ranks, one pass (or two joined ones) of a rank at a time, until all are done or all wait."""
     done: set[tuple[bool, int, int]] = set()
     at = [0] * len(passes)
     moved = True
@@ -146,12 +146,12 @@ def _next(order: Sequence[PipelineAction], position: int) -> Sequence[PipelineAc
 
 
 def _gives(one: PipelineAction) -> bool:
-    """Whether other ranks wait for what this pass makes."""
+    """Return whether other ranks wait for the output of this pass."""
     return one.kind != WEIGHT_PASS
 
 
 def _needs(one: PipelineAction, shape: Pipeline) -> Iterator[tuple[bool, int, int]]:
-    """What a pass waits for: its neighbour's forward pass, or its own forward and its neighbour's input gradient."""
+    """Yield the passes that a pass waits for: its neighbour's forward, or its own forward and the input gradient."""
     if one.kind == FORWARD_PASS and one.chunk > 0:
         yield True, one.chunk - 1, one.microbatch
     if one.kind in (BACKWARD_PASS, INPUT_PASS):

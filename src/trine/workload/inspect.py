@@ -1,4 +1,4 @@
-"""What is in a trace, as data: for ``trine trace inspect``, reports and tests. Nothing here prints."""
+"""Contents of a trace as data: for ``trine trace inspect``, reports and tests. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trine.graph.workload import PHASES, ROLES, Operator, RecordedCollective, Te
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Total:
-    """Operators of one phase or of one name: how many, their GPU time, and their share of all GPU time (0 to 1)."""
+    """Operators of one phase or one name: their count, GPU time, and share of all GPU time (0 to 1)."""
 
     name: str
     phase: str
@@ -20,7 +20,7 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleTotal:
-    """Tensors of one role. ``size_bytes`` counts each storage once; ``scaling`` is how many tensors have the batch."""
+    """Tensors of one role. ``size_bytes`` counts each storage once; ``scaling`` counts tensors with the batch."""
 
     role: str
     tensors: int
@@ -34,8 +34,8 @@ class TraceDescription:
     """A summary of a workload. Times in picoseconds; ``operators`` are sorted by time, longest first.
 
     ``launches`` counts operators with a CPU launch time; ``unlinked`` backward operators without a forward operator.
-    ``recorded_on`` is the machine of the times, in words. ``collectives`` are those of the recorded job.
-    ``scaling`` lists each pattern of batch dimensions, as "[B, 3, 224, 224]", with the number of tensors that have it.
+    ``recorded_on`` names the machine that recorded the times. ``collectives`` are the recorded job's. ``scaling`` lists
+    each pattern of batch dimensions, such as "[B, 3, 224, 224]", with its number of tensors.
     """
 
     name: str
@@ -92,7 +92,7 @@ def describe(workload: Workload) -> TraceDescription:
 
 
 def scaled_shape(tensor: Tensor, batch: int) -> str:
-    """The shape with B in place of the batch: ``[B, 64, 112, 112]``, ``[32*B, 768]``."""
+    """Return the shape with B in place of the batch: ``[B, 64, 112, 112]``, ``[32*B, 768]``."""
     sizes = []
     for dim, size in enumerate(tensor.shape):
         if dim not in tensor.batch_dims:
@@ -129,7 +129,7 @@ def _role(workload: Workload, role: str) -> RoleTotal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Where two traces differ: ``operator`` is the place in the sequence (from 0), None for the trace as a whole."""
+    """A difference between two traces: ``operator`` is its place in the sequence (from 0), None for the whole trace."""
 
     operator: int | None
     name: str

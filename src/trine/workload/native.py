@@ -1,4 +1,4 @@
-"""trine's own trace format: a workload as JSON, lossless and with the same bytes every time. docs/formats/trace.md."""
+"""trine's own trace format: a workload as JSON, lossless and always with the same bytes. docs/formats/trace.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REQUIRED = object()
 
 
 class JsonFields:
-    """JsonFields of the object at ``where`` in ``path``. Every method raises TraceError with that place."""
+    """Fields of the object at ``where`` in ``path``. Every method raises TraceError with that place."""
 
     def __init__(self, value: object, path: Path, where: str) -> None:
         self._path = path
@@ -57,7 +57,7 @@ class JsonFields:
         return value
 
     def done(self) -> None:
-        """Raise if the object has a field that nobody took."""
+        """Raise TraceError if the object has a field that no method read."""
         for key in self._values:
             if key not in self._taken:
                 self._fail(key[:80], f"is not a field of this format{nearest(key[:80], self._taken)}")
@@ -130,7 +130,7 @@ SUFFIXES = (".trine.json", ".trine.json.gz")
 def save(workload: Workload, path: str | PathLike[str]) -> None:
     """Write ``workload`` to ``path``, which must end in ``.trine.json`` or ``.trine.json.gz``.
 
-    The same workload always gives the same bytes. Raises TraceError for another name, for a value that JSON cannot
+    The same workload always gives the same bytes. Raises TraceError for another suffix, for a value that JSON cannot
     hold, or if the file cannot be written.
     """
     place = Path(path)
@@ -147,7 +147,7 @@ def save(workload: Workload, path: str | PathLike[str]) -> None:
 
 
 def _dump(workload: Workload) -> str:
-    """One line for each operator, tensor and parameter, so that text tools can compare traces."""
+    """Return the text, with one line per operator, tensor and parameter, so that text tools can compare traces."""
     first = {
         "format": FORMAT, "version": VERSION, "name": workload.name, "source": workload.source,
         "recorded_as": workload.format, "gpu": workload.gpu, "batch": workload.batch,
@@ -169,7 +169,7 @@ def _lines(key: str, rows: Iterable[str]) -> str:
 
 
 def _row(item: Operator | Tensor | Parameter | RecordedCollective) -> str:
-    """JsonFields that have their default are left out."""
+    """Return an item as JSON, without the fields that have their default."""
     values: dict[str, object] = {}
     for field in dataclasses.fields(item):
         value = getattr(item, field.name)
@@ -261,7 +261,7 @@ def _find(path: Path) -> dict[str, Path] | None:
 
 
 def _says_native(path: Path) -> bool:
-    """Whether a JSON file of another name begins as this format does."""
+    """Return whether a JSON file of another name starts like this format."""
     if not path.name.endswith((".json", ".json.gz")):
         return False
     return b'"trine-trace"' in head(path, 4096)[:200]
@@ -278,9 +278,9 @@ def _read(files: dict[str, Path], batch: int | None) -> Workload:
 READER = TraceReader("native", f"a file that ends in {' or '.join(SUFFIXES)}", _find, _read)
 
 
-# What must hold between the parts of a workload, checked when one is written or read.
+# Consistency between the parts of a workload, checked on writing and reading.
 
-#: Bytes per element of the dtypes that trine knows; others are taken as they are.
+#: Bytes per element of the dtypes that trine knows; sizes of other dtypes are not checked.
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
     "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "none": 0,

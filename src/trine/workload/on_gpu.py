@@ -1,7 +1,7 @@
-"""A step recorded on a CPU as a GPU runs it: launches of each operator, the optimizer in foreach or fused kernels.
+"""Convert a step recorded on a CPU to its GPU form: launches per operator, foreach or fused optimizer kernels.
 
-On a CPU, PyTorch's optimizers loop over the weights. On a GPU the same code takes lists of tensors (``foreach``), or
-the software asks for one fused kernel (``fused``). Step counters stay on the CPU.
+On a CPU, PyTorch's optimizers loop over the weights. On a GPU the same code uses lists of tensors (``foreach``), or
+the software requests one fused kernel (``fused``). Step counters stay on the CPU.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from trine.graph.workload import BACKWARD, OPTIMIZER, SYNTHESISED, Operator, Par
 from trine.software.profile import Software
 from trine.workload.raw_trace import call_kind
 
-#: Limits of one launch of a foreach operator: tensors by the number of lists (1 to 5), blocks, elements of a block
+#: Limits of one launch of a foreach operator: tensors by the number of lists (1 to 5), blocks, elements per block
 #: (depth_to_max_tensors, depth_to_max_blocks and kChunkSize of aten/src/ATen/native/cuda/MultiTensorApply.cuh).
 _TENSORS, _BLOCKS, _BLOCK_ELEMENTS = (110, 64, 48, 36, 30), 320, 65536
 
 
 def on_gpu(workload: Workload, software: Software | None) -> Workload:
-    """Return ``workload`` with the operators that ``software`` runs on a GPU; one with a GPU's times as it is.
+    """Return ``workload`` with the operators that ``software`` runs on a GPU; unchanged if it has GPU times.
 
     Drop calls without kernels and merge per-tensor optimizer steps. The changes are listed as assumptions.
     """
@@ -63,12 +63,12 @@ def _is_idle(op: Operator) -> bool:
 
 
 def _lists(op: Operator, workload: Workload) -> tuple[int, ...]:
-    """Return the inputs of an optimizer operator without single numbers (factors, counts of steps), kept on the CPU."""
+    """Return the inputs of an optimizer operator except scalars (factors, counts of steps), which stay on the CPU."""
     return tuple(i for i in op.inputs if workload.tensors[i].shape)
 
 
 def _foreach(loops: list[Operator], workload: Workload) -> list[Operator]:
-    """Return one foreach operator for all operators of one name, where there are several."""
+    """Return one foreach operator for each name that several operators share."""
     groups: dict[str, list[Operator]] = {}
     for op in loops:
         groups.setdefault(op.name, []).append(op)
@@ -87,7 +87,7 @@ def _foreach(loops: list[Operator], workload: Workload) -> list[Operator]:
 
 
 def _fused(loops: list[Operator], workload: Workload) -> list[Operator]:
-    """Return the whole step as one operator on weights, gradients and states; [] where the trace ties no weights."""
+    """Return the whole step as one operator on weights, gradients and states; [] if the trace links no weights."""
     made_here = {workload.tensors[i].storage for op in loops for i in op.outputs if i not in op.inputs}
     unique: dict[int, int] = {}
     for op in loops:
@@ -112,20 +112,20 @@ def _merged(
 
 
 def _as_lists(op: Operator, workload: Workload) -> Operator:
-    """Return a foreach or fused operator with its launches on a GPU: on a CPU it is a loop inside."""
+    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside."""
     written = [workload.tensors[i] for i in op.outputs or op.inputs]
     return replace(op, attributes={**op.attributes, "kernels": _launches(written, 1)})
 
 
 def _launches(tensors: list[Tensor], depth: int) -> int:
-    """Return the launches of one foreach operator that takes ``depth`` lists like ``tensors``."""
+    """Return the launches of one foreach operator with ``depth`` lists like ``tensors``."""
     blocks = sum(-(-math.prod(tensor.shape) // _BLOCK_ELEMENTS) for tensor in tensors)
     most = _TENSORS[min(max(depth, 1), len(_TENSORS)) - 1]
     return max(1, -(-len(tensors) // most), -(-blocks // _BLOCKS))
 
 
 def _relinked(workload: Workload, operators: tuple[Operator, ...]) -> tuple[Parameter, ...]:
-    """Return the parameters; a gradient whose last operator launches no kernel is ready with the one before it."""
+    """Return the parameters; if a gradient's last operator launches no kernel, the one before it finishes it."""
     kept = {op.id for op in operators}
     before: dict[int, int] = {}
     latest: int | None = None

@@ -1,4 +1,4 @@
-"""What a reader hands to the analysis: operators, tensors and the finer graph of calls. Frozen data without logic."""
+"""The data that a reader passes to the analysis: operators, tensors and the finer graph of calls. Frozen, no logic."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trine.graph.workload import Operator, RecordedCollective
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor without its role. ``storage`` names one allocation: memory that is freed and used again gets a new one.
+    """A tensor without its role. ``storage`` names one allocation: reused memory gets a new number.
 
-    ``hint`` is the role that the trace itself names ("weight", "buffer", "input"), "" where it names none.
+    ``hint`` is the role if the trace itself names it ("weight", "buffer", "input"), else "".
     """
 
     id: int
@@ -29,7 +29,7 @@ class RawCall:
     """One call of an operator, in the order of completion, so that a call follows the calls inside it.
 
     ``kind`` is the name without namespace, leading and trailing underscores. ``inputs`` holds the tensors by position
-    in the signature, None where one is absent. ``operator`` indexes the operator in which the call happened (None: it
+    in the signature, None for an absent one. ``operator`` indexes the operator that contains the call (None: it
     ran no kernel). ``inner`` is true for a call inside another call, ``in_place`` for one that writes its first input.
     ``values`` holds the other arguments by name.
     """
@@ -46,10 +46,10 @@ class RawCall:
 
 @dataclass(frozen=True, slots=True)
 class RawTrace:
-    """A trace as read. Its operators have no ``layer`` yet, and ``forward_id`` only where the trace tells it.
+    """A trace as read. Its operators have no ``layer`` yet, and ``forward_id`` only if the trace records it.
 
-    ``accumulated`` lists what autograd's AccumulateGrad nodes took, in order, where that is known: the incoming tensor
-    and the one that the weight keeps as its gradient.
+    ``accumulated`` lists the inputs of autograd's AccumulateGrad nodes, in order, if known: the incoming tensor, and
+    the tensor that the weight keeps as its gradient.
     """
 
     name: str
@@ -72,9 +72,9 @@ _BACKWARD = re.compile(r"(?:torch::autograd::)?(?:Compiled)?([A-Za-z0-9_:]+?)Bac
 
 
 def call_kind(name: str) -> str:
-    """``aten::_softmax`` -> ``softmax``, ``aten::relu_`` -> ``relu``, ``autograd...: AddmmBackward0`` -> ``Addmm'``.
+    """Return ``relu`` for ``aten::relu_``, ``softmax`` for ``aten::_softmax``, ``Addmm'`` for node AddmmBackward0.
 
-    A backward node of autograd is the name of its forward with an apostrophe: the derivative.
+    An autograd node gets the name of its forward operator with an apostrophe, for the derivative.
     """
     if name.startswith(AUTOGRAD):
         name = name[len(AUTOGRAD) :]

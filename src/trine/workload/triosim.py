@@ -1,7 +1,7 @@
-"""TrioSim's pair of CSV files, ``trace.csv`` (operators) and ``tensor.csv`` (tensors of one step on one GPU).
+"""Reader of TrioSim's two CSV files, ``trace.csv`` (operators) and ``tensor.csv`` (tensors), of one step on one GPU.
 
 Columns and their meaning: docs/formats/reading-traces.md. Times are whole microseconds, sizes count elements. There is
-no CPU side. A tensor without elements stands for one that is absent (no gradient for the input of the first layer).
+no CPU side. A tensor without elements stands for an absent one (no gradient for the input of the first layer).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trine.workload.files import MAX_DIGITS, read_text, short
 from trine.workload.raw_trace import RawCall, RawTensor, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 
-#: The columns that are read; Operator_cudatime, gpuid and tpflag are not.
+#: Columns that trine reads; it ignores Operator_cudatime, gpuid and tpflag.
 TRACE_COLUMNS = (
     "OperatorID", "OperatorName", "Operator_input", "Operator_output", "Operator_cudatimenooverlap", "InputSize",
     "OutputSize", "stage",
@@ -81,7 +81,7 @@ def _with_storage(tensor: RawTensor, storage: int) -> RawTensor:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield ``(file:line, cells in the order of columns)``; extra columns are ignored, missing ones are an error."""
+    """Yield ``(file:line, cells in the order of columns)``; ignore extra columns, raise TraceError for missing ones."""
     text = read_text(path)
     if "\0" in text:
         raise TraceError("holds a NUL byte", file=path)
@@ -118,11 +118,11 @@ def _integer(text: str, what: str, where: str) -> int:
 
 
 def _microseconds(text: str, what: str, where: str) -> int:
-    """Picoseconds of a time in whole or decimal microseconds, rounded up."""
+    """Return a time in whole or decimal microseconds as picoseconds, rounded up."""
     whole, _, decimals = text.strip().partition(".")
     if len(text) > MAX_DIGITS or not (decimals or "0").isdecimal() or not decimals.isascii():
         raise TraceError(f"must be a time in microseconds, got {short(text)}", file=where, field=what)
-    digits = 6  # of a picosecond
+    digits = 6  # decimals down to a picosecond
     ps = _integer(whole, what, where) * PS_PER_US + int(decimals[:digits].ljust(digits, "0"))
     ps += bool(decimals[digits:].strip("0"))
     if ps > MAX_INT64:
@@ -139,7 +139,7 @@ def _integers(text: str, separator: str, what: str, where: str) -> tuple[int, ..
         return ()
     parts = body.split(separator)
     if body.isascii() and body.replace(separator, "").replace(" ", "").isdecimal() and max(map(len, parts)) < 19:
-        with suppress(ValueError):  # nearly always; below 2^63. What is wrong with an odd one is said below
+        with suppress(ValueError):  # nearly always; below 2^63. The loop below reports the fault of an odd one
             return tuple(map(int, parts))
     return tuple([_integer(part, what, where) for part in parts])
 
@@ -222,11 +222,11 @@ def _check_sizes(
 
 
 def _allocations(operators: list[Operator], tensors: dict[int, RawTensor]) -> dict[int, int]:
-    """Return a number for the allocation of each tensor that the operators use.
+    """Return the allocation number of each tensor that the operators use.
 
-    PyTorch gives freed memory, and with it the storage id, to later tensors. An output that is in no storage of its
-    operator's inputs is a new allocation; an input that nobody produced is a view of what its storage holds, unless
-    the number of bytes differs: then an operator that is not in the file made it.
+    PyTorch reuses freed memory, and with it the storage id, for later tensors. An output is a new allocation if no
+    input of its operator has its storage. An input without a producer is a view of its storage's contents, unless the
+    number of bytes differs: then an operator outside the file made it.
     """
     allocation: dict[int, int] = {}
     holder: dict[int, tuple[int, int]] = {}  # storage id -> (allocation, bytes of its first tensor)

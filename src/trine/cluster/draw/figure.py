@@ -1,4 +1,4 @@
-"""Pictures of clusters (extra ``plot``): what is joined to what, how fast, by which kind of link."""
+"""Pictures of clusters (extra ``plot``): connections between devices, their speed and their kind of link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trine.errors import MissingExtraError
 from trine.outputs import save_figure
 from trine.units import format_bandwidth, format_time
 
-#: Colours that stay apart for colour-blind readers and in grey (Okabe and Ito, 2008).
+#: Colours that colour-blind readers can tell apart, also in grey (Okabe and Ito, 2008).
 _LINK_COLOURS = {SCALE_UP: "#0072B2", HOST_LINK: "#999999", SCALE_OUT: "#D55E00"}
 _FILLS = {GPU: "#CDE7F7", HOST: "#E8E8E8", NIC: "#FBE3C5", SWITCH: "#FFFFFF", MORE: "#FFFFFF"}
 _NAMES = {GPU: "GPU", HOST: "host (processor, memory)", NIC: "NIC", SWITCH: "switch"}
@@ -28,13 +28,13 @@ _INCHES = 0.62
 def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None) -> None:
     """Draw a cluster and write it to ``path`` (PNG, SVG or PDF by its ending).
 
-    Lines are as wide as links are fast (the square root of it) and coloured by class. Of many hosts that are alike,
-    and of many switches in a row, some are drawn and the others counted.
+    The width of a line grows with the square root of the link's bandwidth; its colour shows the class. Among many
+    identical hosts, and many switches in a row, only some are drawn; the rest are counted.
 
     Raises
     ------
     MissingExtraError: matplotlib is not installed.
-    InputError: an ending that matplotlib does not know, or a file that cannot be written.
+    InputError: matplotlib does not know the file ending, or the file cannot be written.
     """
     figures = _matplotlib()
     picture = lay_out(cluster)
@@ -49,7 +49,7 @@ def draw_cluster(cluster: Cluster, path: str | Path, *, title: str | None = None
         axes.set_aspect("equal")
         axes.axis("off")
         _draw(axes, picture, figures)
-        zoom = max(1.0, wide / 16)  # a large picture is shown smaller
+        zoom = max(1.0, wide / 16)  # large pictures are displayed at a smaller scale
         axes.set_title(title or _title(cluster), fontsize=10 * zoom, loc="left")
         _legend(figure, figures, picture, zoom)
         save_figure(figure, path, dpi=140, bbox_inches="tight", pad_inches=0.1)
@@ -113,7 +113,7 @@ def _draw(axes: Any, picture: Picture, figures: dict[str, Any]) -> None:
 
 
 def _widths(picture: Picture) -> Callable[[Link], float]:
-    """How wide a link is drawn, in points; thinner in a class with so many that they would cover each other."""
+    """Return a function link -> line width in points; crowded classes get thinner lines to avoid overlap."""
     fastest = max((line.link.bytes_per_s for line in picture.lines), default=1)
     count = Counter(line.link.link_class for line in picture.lines)
 
@@ -146,7 +146,7 @@ def _draw_line(axes: Any, marks: Sequence[Mark], line: DrawnLink, width: float, 
 
 
 def _detour(marks: Sequence[Mark], line: DrawnLink) -> float:
-    """A bend for a level line that would pass through the marks between its ends."""
+    """Return the bend of a horizontal line that would otherwise pass through marks between its ends."""
     a, b = marks[line.a], marks[line.b]
     if abs(a.y - b.y) > 0.05:
         return 0.0
@@ -169,7 +169,7 @@ def _draw_mark(axes: Any, mark: Mark, figures: dict[str, Any]) -> None:
 
 
 def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float) -> None:
-    """Kinds of devices, and each kind of link with its bandwidth in one direction and its latency."""
+    """Add the legend: kinds of devices, and kinds of links with bandwidth (one direction) and latency."""
     kinds = [kind for kind in _NAMES if any(mark.kind == kind for mark in picture.marks)]
     handles = [figures["Patch"](fc=_FILLS[kind], ec="#333333", label=_NAMES[kind]) for kind in kinds]
     found: dict[tuple[object, ...], Link] = {}
@@ -198,11 +198,11 @@ def _legend(figure: Any, figures: dict[str, Any], picture: Picture, zoom: float)
     )
 
 
-# Where the devices of a drawing go: hosts in frames, their fabric above, meshes as grids, rings as circles.
+# Layouts: hosts in frames, their fabric above, meshes as grids, rings as circles.
 
 
 def lay_out(cluster: Cluster) -> Picture:
-    """Choose the layout that the cluster's structure asks for, and place its devices."""
+    """Choose the layout that fits the cluster's structure, and place its devices."""
     picture = Picture()
     others = [i for i, device in enumerate(cluster.devices) if device.kind != GPU]
     bend: dict[tuple[int, int], float] = {}
@@ -219,7 +219,7 @@ def lay_out(cluster: Cluster) -> Picture:
 
 
 def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], float]) -> list[DrawnLink]:
-    """One line for the links between two marks, both directions and all parallel ones together."""
+    """Return one line for all links between two marks: both directions and parallel links together."""
     groups: dict[tuple[int, int], list[Link]] = {}
     for link in cluster.links:
         if link.source in picture.of_device and link.target in picture.of_device:
@@ -236,7 +236,7 @@ def _lines(cluster: Cluster, picture: Picture, bend: Mapping[tuple[int, int], fl
 
 
 def _grid(cluster: Cluster, picture: Picture) -> dict[tuple[int, int], float]:
-    """GPUs of a mesh or torus in rows and columns, layers of a third dimension behind each other."""
+    """Place the GPUs of a mesh or torus in rows and columns, the third dimension as layers; return the bends."""
     sizes = cluster.grid
     shown = [min(size, MAX_SIDE if len(sizes) == 2 else 4) for size in sizes]
     places: dict[int, tuple[int, ...]] = {}
@@ -274,7 +274,7 @@ def _circle(cluster: Cluster, picture: Picture, devices: Sequence[int]) -> None:
 
 
 def _is_flat(cluster: Cluster) -> bool:
-    """Whether switches between hosts are joined among themselves more than upwards, as in a dragonfly."""
+    """Return whether switches between hosts link mostly to switches of their level, as in a dragonfly."""
     level = fabric_levels(cluster)
     pairs = [(level[k.source], level[k.target]) for k in cluster.links if k.source in level and k.target in level]
     beside = sum(a == b for a, b in pairs)
@@ -282,7 +282,7 @@ def _is_flat(cluster: Cluster) -> bool:
 
 
 def _hubs(cluster: Cluster, picture: Picture) -> None:
-    """Switches on a circle, groups of them together; what they serve is outside, hosts as one mark each."""
+    """Place switches on a circle, grouped, and their GPUs and hosts outside it, one mark per host."""
     level = fabric_levels(cluster)
     hubs = sorted(level)[:MAX_CIRCLE]
     if len(hubs) < len(level):
@@ -304,7 +304,7 @@ def _hubs(cluster: Cluster, picture: Picture) -> None:
 
 
 def _served(cluster: Cluster, hubs: Iterable[int]) -> dict[int, dict[str, tuple[str, Link]]]:
-    """For each switch: the hosts or GPUs on it, by name, with their kind and one of their links."""
+    """Return for each switch its hosts or GPUs by name, with their kind and one of their links."""
     served: dict[int, dict[str, tuple[str, Link]]] = {}
     for hub in hubs:
         found = served.setdefault(hub, {})

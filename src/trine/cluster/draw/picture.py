@@ -1,4 +1,4 @@
-"""What a drawing of a cluster is made of: marks, frames and lines, in units of one device's width and gap."""
+"""Elements of a cluster drawing: marks, frames and lines, in units of one device's width and gap."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import Link
 
-#: Devices drawn inside hosts, and switches drawn in one row of the fabric; the rest is said in words.
+#: Limits on drawn devices inside hosts and on switches in one row of the fabric; a note covers the rest.
 MAX_INSIDE, MAX_ROW, MAX_SIDE, MAX_CIRCLE = 64, 14, 8, 48
 MORE = "more"
 
 
 @dataclass
 class Mark:
-    """A device at a place; ``kind`` :data:`MORE` stands for those not drawn."""
+    """A device at a position; ``kind`` :data:`MORE` stands for devices that are not drawn."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class DrawnLink:
-    """Links between two marks that look alike: ``count`` parallel ones, ``bend`` how far off the straight line."""
+    """``count`` parallel links of the same appearance between two marks; ``bend``: offset from the straight line."""
 
     a: int
     b: int
@@ -47,7 +47,7 @@ class DrawnLink:
 
 @dataclass
 class Picture:
-    """All that is drawn. ``hints`` are dashed lines to what is not drawn, ``extra`` links between marks by number."""
+    """A whole drawing. ``hints``: dashed lines to undrawn devices; ``extra``: links between marks, by mark number."""
 
     marks: list[Mark] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -58,17 +58,17 @@ class Picture:
     extra: list[tuple[int, int, Link]] = field(default_factory=list)
 
     def add(self, cluster: Cluster, device: int, x: float, y: float, prefix: str = "") -> None:
-        """Draw a device; its label is its name without the host's."""
+        """Draw a device; its label is its name without the prefix (the host's name)."""
         found = cluster.devices[device]
         self.of_device[device] = len(self.marks)
         self.marks.append(Mark(x, y, found.kind, short(found.name.removeprefix(prefix))))
 
     def more(self, x: float, y: float, label: str) -> int:
-        """A mark that stands for others."""
+        """Add a mark that stands for undrawn devices, and return its number."""
         self.marks.append(Mark(x, y, MORE, label))
         return len(self.marks) - 1
 
 
 def short(name: str) -> str:
-    """A label that fits a device: the end of a long name says more than its beginning."""
+    """Return a label that fits a device: it keeps the end of a long name, the more informative part."""
     return name if len(name) <= 12 else f"…{name[-11:]}"

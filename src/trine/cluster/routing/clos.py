@@ -1,8 +1,8 @@
-"""Routes through leaf switches and what joins them, in closed form and many at a time.
+"""Routes through leaf switches and the levels above them, in closed form and for many messages at once.
 
-Between ports of one leaf a message goes by that leaf; else up to a spine, or within a pod to an aggregation switch, or
-between pods to a core switch, and down the same way. All of these are shortest; which one is taken is the policy's
-choice, asked from the target's end as :meth:`trine.cluster.routing.shortest.ShortestRoutes.one_of` asks it.
+Between ports of one leaf a message passes only that leaf. Otherwise it goes up to a spine, to an aggregation switch
+(within a pod) or to a core switch (between pods), and down in the same way. All these routes are shortest. The policy
+chooses among them from the target's end, as in :meth:`trine.cluster.routing.shortest.ShortestRoutes.one_of`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ LONGEST = 6
 
 
 class PathChoice(Protocol):
-    """A policy's choice among ways that are as short, for some messages; asked from the target's end on."""
+    """A policy's choice among equally short paths, for some messages; called from the target's end backwards."""
 
     def pick(self, rows: Int64, devices: Int64, ways: Int64) -> Int64:
-        """Which of ``ways`` into ``devices`` the messages ``rows`` take: int64, each."""
+        """Return int64[rows]: the index, below ``ways``, of the path into ``devices`` that each message takes."""
 
     def pick_one(self, row: int, device: int, ways: int) -> int:
-        """The same for one message."""
+        """Return the choice for one message."""
 
 
 class ClosRoutes:
-    """Routes between the ports of a fabric. Links that are missing are not taken."""
+    """Routes between the ports of a fabric; they avoid missing links."""
 
     def __init__(self, clos: Clos, links: LinkTable, first_link: int, num_devices: int) -> None:
-        """``first_link``: the fabric's first; ``num_devices``: of the machine."""
+        """Index the fabric's links. ``first_link``: the fabric's first link; ``num_devices``: of the machine."""
         self.leaves = np.array(clos.leaves, np.int64)
         self._per_pod = clos.per_pod or len(self.leaves)
         pods = np.arange(len(self.leaves)) // self._per_pod
@@ -52,7 +52,7 @@ class ClosRoutes:
         self._whole_pod = np.all(self._rise2 >= 0, axis=(1, 2)) & np.all(self._fall2 >= 0, axis=(1, 2))
 
     def _attach(self, find: _Finder, num_devices: int) -> None:
-        """The leaf of each port, the links to and from it, and its position among the ports below its leaf."""
+        """Set the leaf of each port, the links to and from it, and its position among the ports below its leaf."""
         place = np.full(num_devices, -1, np.int64)
         place[self.leaves] = np.arange(len(self.leaves))
         source, target, link = find.ends
@@ -67,7 +67,7 @@ class ClosRoutes:
         self.port[order] = np.arange(len(order)) - first
 
     def routes(self, source_ports: Int64, target_ports: Int64, choice: PathChoice) -> tuple[Int64, Int64]:
-        """(links int64[m, LONGEST], -1 after the last; how many: int64[m], -1 where this finds no route).
+        """Return (links int64[m, LONGEST], -1 after the last; their number int64[m], -1 if this finds no route).
 
         ``source_ports``, ``target_ports``: int64[m], ports, of the messages of ``choice`` in order.
         """
@@ -93,29 +93,29 @@ class ClosRoutes:
 
     @property
     def num_pods(self) -> int:
-        """Leaves of different pods meet in core switches."""
+        """Number of pods; leaves of different pods meet in core switches."""
         return len(self._rise2)
 
     @property
     def chooses(self) -> bool:
-        """Whether there are several ways between some leaves."""
+        """True if some leaves have several paths between them."""
         return bool(self._above.shape[1] > 1 or self._rise2.shape[2] > 1)
 
     @cached_property
     def deals_as_searched(self) -> bool:
-        """Whether positions of ports are those below their leaf: a leaf between two devices is taken for a port itself.
+        """True if port positions are those below their leaf. The search treats a leaf between two devices as a port.
 
-        See :meth:`trine.cluster.routing.shortest.ShortestRoutes.port_of`. Positions matter where there is a choice.
+        See :meth:`trine.cluster.routing.shortest.ShortestRoutes.port_of`. Positions matter only for a choice of paths.
         """
         ports = np.bincount(self.leaf[self.down >= 0], minlength=len(self.leaves))
         return not (self.chooses and bool(((ports + (self._rise >= 0).sum(axis=1)) <= 2).any()))
 
     def pod(self, leaf: Int64) -> Int64:
-        """The pod of each leaf, by position."""
+        """Return the pod of each leaf, by the leaf's position."""
         return leaf // self._per_pod
 
     def dealt(self, ports: Int64) -> tuple[Int64, Int64]:
-        """(which switch above the leaf, which core) messages to these ports take by the port's position."""
+        """Return (switch above the leaf, core) of messages to these ports if the port's position decides."""
         width, cores = self._rise2.shape[1:]
         key = np.maximum(self.port[ports], 0)
         above = key % width if width > 1 else np.zeros_like(key)
@@ -123,9 +123,9 @@ class ClosRoutes:
         return above, above * (cores + 1) + (key % cores if cores > 1 else 0)
 
     def is_odd(self, leaf: Int64, number: npt.NDArray[np.int32]) -> Bool:
-        """bool, as ``leaf``: whether links above it or its pod are missing or unlike the others.
+        """Return bool, shaped like ``leaf``: whether links above it or its pod are missing or differ from the others.
 
-        ``number``: int32[links], equal where bandwidth and latency are.
+        ``number``: int32[links], equal for links of equal bandwidth and latency.
         """
         leaves = _unlike(self._rise, self._fall, number)
         pods = _unlike(self._rise2, self._fall2, number)
@@ -133,7 +133,7 @@ class ClosRoutes:
         return odd
 
     def has_ways(self, source_ports: Int64, target_ports: Int64) -> Bool:
-        """bool[m]: whether a message may find several ways as short."""
+        """Return bool[m]: whether a message may have several equally short paths."""
         here, there = self.leaf[source_ports], self.leaf[target_ports]
         apart = here // self._per_pod != there // self._per_pod
         several: Bool = (here != there) & ((self._above.shape[1] > 1) | (apart & (self._rise2.shape[2] > 1)))
@@ -141,7 +141,7 @@ class ClosRoutes:
 
     @staticmethod
     def _fill(links: Int64, count: Int64, rows: Int64, up: Int64, down: Int64, middle: Int64) -> None:
-        """``middle``: int64[rows, 4], the second and third -1 where two links lead from leaf to leaf."""
+        """Fill in routes. ``middle``: int64[rows, 4]; if two links join the leaves, the second and third are -1."""
         far = middle[:, 1] >= 0
         links[rows, 0] = up[rows]
         links[rows, 1] = middle[:, 0]
@@ -152,7 +152,7 @@ class ClosRoutes:
         count[rows] = np.where(far, 6, 4)
 
     def _between(self, here: Int64, there: Int64, choice: PathChoice, rows: Int64) -> Int64:
-        """int64[m, 4], as :meth:`_fill` takes them: between different leaves, where no link is missing."""
+        """Return ``middle`` of :meth:`_fill`, int64[m, 4], between different leaves without missing links."""
         width, cores = self._rise2.shape[1:]
         above = choice.pick(rows, self.leaves[there], np.full(len(rows), width))
         links = np.full((len(rows), 4), -1, np.int64)
@@ -166,7 +166,7 @@ class ClosRoutes:
         return links
 
     def _around(self, here: int, there: int, choice: PathChoice, row: int) -> tuple[int, int, int, int] | None:
-        """One of :meth:`_between`, past the links that are missing; None where they leave no way as short."""
+        """Return one row of :meth:`_between` that avoids missing links, or None if no path of this length remains."""
         pod, other = here // self._per_pod, there // self._per_pod
         open_above = (self._rise[here] >= 0) & (self._fall[there] >= 0)
         open_core = (self._rise2[pod] >= 0) & (self._fall2[other] >= 0)
@@ -185,7 +185,7 @@ class ClosRoutes:
 
 
 def _unlike(up: Int64, down: Int64, number: npt.NDArray[np.int32]) -> Bool:
-    """bool[rows]: which rows of links hold one that is missing, or another kind than most are."""
+    """Return bool[rows]: whether a row of links has a missing link, or one of another kind than most links."""
     if not up.size:
         return np.zeros(len(up), np.bool_)
     kinds = np.stack([np.where(links < 0, -1, number[links]).reshape(len(links), -1) for links in (up, down)])
@@ -195,7 +195,7 @@ def _unlike(up: Int64, down: Int64, number: npt.NDArray[np.int32]) -> Bool:
 
 
 class _Finder:
-    """The numbers of the fabric's links by their ends."""
+    """Index of the fabric's link numbers by their ends."""
 
     def __init__(self, links: LinkTable, first: int, num_devices: int, switches: Int64) -> None:
         source, target = links.source[first:].astype(np.int64), links.target[first:].astype(np.int64)
@@ -207,11 +207,11 @@ class _Finder:
         self.is_switch[switches] = True
         trunk = self.is_switch[source] & self.is_switch[target]
         latency_ps = np.unique(links.latency_ps[first:][trunk])
-        #: Whether all ways of as many links are as short, and no two devices are joined twice.
+        #: True if paths with equally many links have the same latency, and no links are parallel.
         self.is_even = len(latency_ps) <= 1 and not bool(np.any(self._keys[1:] == self._keys[:-1]))
 
     def __call__(self, source: Int64, target: Int64) -> Int64:
-        """int64[...]: the link from each source to each target (broadcast), -1 where there is none."""
+        """Return int64[...]: the link from each source to each target (broadcast), -1 if missing."""
         key = source * self._size + target
         if not len(self._keys):
             return np.full(key.shape, -1, np.int64)

@@ -1,4 +1,4 @@
-"""Collectives between all pairs of ranks: data put to its peers, or got from them; all-reduce in one step or two."""
+"""Collectives between all pairs of ranks, by puts to peers or gets from them; all-reduce in one step or two."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from trine.gpu.program import GpuProgram
 
 
 def all_gather_put(options: KernelOptions) -> GpuProgram:
-    """Each rank writes its input into the outputs of all, signals, and waits for the signals of all."""
+    """Build an all-gather: each rank writes its input to all outputs, signals, and waits for all signals."""
     return put("all_gather/put", options, own_chunks=1)
 
 
 def all_to_all_put(options: KernelOptions) -> GpuProgram:
-    """Each rank writes a chunk of its input into the output of each, signals, and waits for the signals of all."""
+    """Build an all-to-all: each rank writes a chunk of its input to each output, signals, and waits for all signals."""
     return put("all_to_all/put", options, own_chunks=options.num_ranks)
 
 
 def all_gather_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads the inputs of all; nobody leaves before all have read."""
+    """Build an all-gather: when all are ready, each rank reads all inputs; all ranks wait until all have read."""
     return get("all_gather/get", options, own_chunks=1)
 
 
 def all_to_all_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads its chunk of the input of each; nobody leaves before all have read."""
+    """Build an all-to-all: when all are ready, each rank reads its chunk of each input; all wait for all reads."""
     return get("all_to_all/get", options, own_chunks=options.num_ranks)
 
 
 class PeerWork(NamedTuple):
-    """What one workgroup does: slices of peers' chunks, each with the peer's distance, and at most one of the own.
+    """The work of one workgroup: slices of peers' chunks with the peers' distances, and at most one local slice.
 
-    peers: those whom it signals and waits for; without any it does neither.
+    peers: the peers that it signals and waits for; without peers it does neither.
     """
 
     remote: tuple[tuple[Workgroup, int], ...]
@@ -47,14 +47,14 @@ class PeerWork(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Who serves whom: the distances of peers that a workgroup has signals for, and what each of them does."""
+    """The division of peers among workgroups: the distances with signals, and the work of each workgroup."""
 
     distances: Callable[[KernelOptions], range]
     works: Callable[[CollectiveBuilder, int], Iterator[PeerWork]]
 
 
 def _serve_all(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
-    """Each workgroup serves all peers with its slice."""
+    """Yield workgroups that each serve all peers with their slice."""
     for group in builder.workgroups(lines):
         order = group.rotated(builder.options.distances)
         yield PeerWork(tuple((group, d) for d in order), (group,), [(d, d - 1) for d in order])
@@ -64,7 +64,7 @@ ALL_PEERS = Division(lambda options: options.distances, _serve_all)
 
 
 def put(name: str, options: KernelOptions, own_chunks: int, division: Division = ALL_PEERS) -> GpuProgram:
-    """Chunks of the input are written to the outputs of the peers, or packets of it, which they unpack."""
+    """Build a program that writes chunks of the input to the peers' outputs, or as packets that they unpack."""
     builder, ranks = CollectiveBuilder(name, options), options.num_ranks
     source, result, lines = builder.ends(own_chunks, ranks)
     slots = builder.slots("packets", ranks - 1, lines) if options.flagged else None
@@ -90,7 +90,7 @@ def put(name: str, options: KernelOptions, own_chunks: int, division: Division =
 
 
 def get(name: str, options: KernelOptions, own_chunks: int, division: Division = ALL_PEERS) -> GpuProgram:
-    """Chunks of the inputs of the peers are read into the output."""
+    """Build a program that reads chunks of the peers' inputs into the output."""
     builder = CollectiveBuilder(name, options)
     source, result, lines = builder.ends(own_chunks, options.num_ranks)
     barrier = RankBarrier(builder, division.distances(options), usual="both")
@@ -107,25 +107,25 @@ def get(name: str, options: KernelOptions, own_chunks: int, division: Division =
 
 
 def reduce_scatter_put(options: KernelOptions) -> GpuProgram:
-    """Each rank writes its part of each chunk into scratch of the chunk's rank; when all are there it adds them up.
+    """Build a reduce-scatter: each rank writes its part of each chunk to the chunk's rank, which adds all parts up.
 
-    So every byte goes through memory twice, and the sum begins when the last part has been signalled.
+    Parts go through scratch, so every byte passes memory twice, and the sum begins after the last part's signal.
     """
     return _put_and_reduce("reduce_scatter/put", options, chunks=options.num_ranks)
 
 
 def all_reduce_oneshot(options: KernelOptions) -> GpuProgram:
-    """Each rank writes all of its input into scratch of all; when all parts are there, each adds them up by itself."""
+    """Build an all-reduce: each rank writes its input to the scratch of all; then each adds up all parts itself."""
     return _put_and_reduce("all_reduce/oneshot", options, chunks=1)
 
 
 def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads its chunk from all and adds each line up as soon as it has arrived."""
+    """Build a reduce-scatter: when all are ready, each rank reads its chunk from all and adds up lines on arrival."""
     return _get_and_reduce("reduce_scatter/get", options, chunks=options.num_ranks)
 
 
 def all_reduce_oneshot_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads the inputs of all and adds each line up as soon as it has arrived."""
+    """Build an all-reduce: when all are ready, each rank reads all inputs and adds up lines on arrival."""
     return _get_and_reduce("all_reduce/oneshot-get", options, chunks=1)
 
 
@@ -155,10 +155,10 @@ def _get_and_reduce(name: str, options: KernelOptions, chunks: int) -> GpuProgra
 
 
 def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads its chunk from all and writes the sum to all, line by line; then signals."""
+    """Build an all-reduce: when all are ready, each rank reads its chunk from all, writes the sum to all, signals."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
-    # At the end nobody reads any more: the signals behind the sums say so.
+    # No barrier at the end: the signals that follow the sums already show that all reads are done.
     barrier, signal = RankBarrier(builder, options.distances, usual="start"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = (0, *group.rotated(options.distances))
@@ -169,7 +169,7 @@ def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
 
 
 def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
-    """Each rank writes its part of each chunk into scratch of the chunk's rank, which writes the sum to all."""
+    """Build an all-reduce: each rank writes its part of each chunk to the chunk's rank, which writes the sum to all."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot-put", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     slots = builder.slots("scratch", ranks - 1, lines)
@@ -192,7 +192,7 @@ def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
 
 
 def all_reduce_twoshot_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank reads its chunk from all and adds it up; when all have, it gets all sums."""
+    """Build an all-reduce: when all are ready, each rank reads and adds up its chunk from all, then gets all sums."""
     builder, ranks = CollectiveBuilder("all_reduce/twoshot-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     barrier, signal = RankBarrier(builder, options.distances, usual="both"), Signal(builder, options.distances)

@@ -1,8 +1,8 @@
-"""Collectives across nodes: loads and stores inside a node, puts by the NIC of the own rail between nodes.
+"""Collectives across nodes: loads and stores inside a node, NIC puts along the rank's own rail between nodes.
 
-A rank is (node, local). What crosses goes from (node, local) to (other node, local) alone, by dma operations; so
-every byte leaves its node once for each other node, and no message changes rails. Reductions add up inside the node
-before they send. Slices are sent in pieces, so that the NICs carry one while the node works on the next.
+A rank is (node, local). Traffic between nodes goes only from (node, local) to (other node, local), by dma operations.
+So every byte leaves its node once per destination node, and no message changes rails. Reductions add up inside the
+node before they send. Slices are sent in pieces: the NICs carry one piece while the node works on the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trine.gpu.program import DMA, WRITE, GpuProgram
 
 
 def all_gather(options: KernelOptions) -> GpuProgram:
-    """Each rank puts its input to its rail and writes it to its node; what its rail brings it passes on in the node."""
+    """Build an all-gather: each rank sends its input along its rail and in its node, then forwards rail arrivals."""
     builder, ranks = _NodeBuilder("all_gather/hierarchical", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
     barrier, rail, done = _NodeBarrier(builder, "none"), _Rail(builder), _NodeSignal(builder)
@@ -34,7 +34,7 @@ def all_gather(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_scatter(options: KernelOptions) -> GpuProgram:
-    """Each rank adds up in its node what its rail needs, puts it there, and adds its own sum to those that come."""
+    """Build a reduce-scatter: each rank reduces its rail's chunks in the node, puts the sums, and adds the arrivals."""
     builder, ranks = _NodeBuilder("reduce_scatter/hierarchical", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     barrier, reduction = _NodeBarrier(builder, "both"), _Reduction(builder, source, lines)
@@ -48,10 +48,10 @@ def reduce_scatter(options: KernelOptions) -> GpuProgram:
 
 
 def all_reduce(options: KernelOptions) -> GpuProgram:
-    """Reduce-scatter, then all-gather, of each piece: a piece is added up while the one before is on its way."""
+    """Build an all-reduce: reduce-scatter, then all-gather, of each piece; reductions overlap with earlier puts."""
     builder, ranks = _NodeBuilder("all_reduce/hierarchical", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
-    # At the end nobody reads any more: the signals behind the sums say so.
+    # No barrier at the end: the signals that follow the sums already show that all reads are done.
     barrier, reduction = _NodeBarrier(builder, "start"), _Reduction(builder, source, lines)
     rail, done = _Rail(builder), _NodeSignal(builder)
     for group in barrier.around(builder.workgroups(lines)):
@@ -75,7 +75,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
 
 
 def all_to_all(options: KernelOptions) -> GpuProgram:
-    """What is for another node is first written to the rank of the target's rail, which puts it there (NCCL: PXN)."""
+    """Build an all-to-all: data for another node goes to the rank on the target's rail, which puts it (NCCL: PXN)."""
     builder, ranks = _NodeBuilder("all_to_all/hierarchical", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     _, num_locals = builder.grid
@@ -98,7 +98,7 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
                 staged[turn].send(piece)
             if turn > 0:
                 piece = pieces[turn - 1]
-                staged[turn - 1].wait(piece, last=True)  # who waits also puts
+                staged[turn - 1].wait(piece, last=True)  # the waiting wavefront also issues the puts
                 for node in builder.others:
                     target = builder.place(node)
                     for d in builder.neighbours(piece):
@@ -116,27 +116,27 @@ def all_to_all(options: KernelOptions) -> GpuProgram:
 
 
 class _NodeBuilder(CollectiveBuilder):
-    """Distances and chunks are places in the grid of nodes and ranks of a node."""
+    """A builder whose distances and chunks are positions in the grid (nodes, ranks per node)."""
 
     def __init__(self, name: str, options: KernelOptions) -> None:
         super().__init__(name, options)
         self.grid = options.num_nodes, options.num_ranks // options.num_nodes
-        #: nodes further on
+        #: node distances to the other nodes
         self.others = range(1, options.num_nodes)
 
     def place(self, node: int, local: int = 0) -> int:
-        """So many nodes and ranks of a node further on, as a distance or chunk."""
+        """Return the distance or chunk that lies ``node`` nodes and ``local`` ranks further on."""
         nodes, num_locals = self.grid
         return node % nodes * num_locals + local % num_locals
 
     def neighbours(self, group: Workgroup) -> list[int]:
-        """The distances of the other ranks of the node, each workgroup beginning with another."""
+        """Return the distances of the other ranks of the node; each workgroup starts with a different one."""
         others = range(1, self.grid[1])
         return group.rotated(others) if others else []
 
 
 class _Rail:
-    """Puts to the ranks of the own rail, each with a signal; one semaphore for each node that they come from.
+    """Puts to the ranks of the same rail, each with a signal; one semaphore per source node.
 
     Puts to one rank arrive in order, so the n-th signal of a node stands for its n-th put.
     """
@@ -146,15 +146,15 @@ class _Rail:
         self._arrived: SignalTable | None = builder.signals(len(builder.others)) if builder.others else None
 
     def put(self, group: Workgroup, node: int, source: Operand, target: Operand, *, last: bool = True) -> None:
-        """A slice, by the NIC; ``last``: with the signal."""
+        """Put a slice by the NIC; ``last``: with the signal."""
         group.put(source, target, self._signal(group, node).semaphore if last else -1)
 
     def notify(self, group: Workgroup, node: int) -> None:
-        """The signal alone."""
+        """Send the signal alone."""
         group.add(DMA, 0, (self._signal(group, node),), "rail signal")
 
     def wait(self, group: Workgroup, node: int, *, last: bool = False) -> None:
-        """The next put of the rank that is as many nodes back is there; ``last``: nothing of this workgroup uses it."""
+        """Wait for the next put of the rank ``node`` nodes back; ``last``: this workgroup does not use the data."""
         assert self._arrived is not None
         group.wait(self._arrived, node - 1, 1, "rail wait")
         group.seen("rail wait")
@@ -167,19 +167,19 @@ class _Rail:
 
 
 class _NodeSignal:
-    """From each rank of a node to all others of it; nothing in a node of one."""
+    """A signal from each rank of a node to all others of the node; does nothing if the node has one rank."""
 
     def __init__(self, builder: _NodeBuilder) -> None:
         others = range(1, builder.grid[1])
         self._signal = Signal(builder, others) if others else None
 
     def send(self, group: Workgroup, *, first: bool = False) -> None:
-        """What has been written so far is there; ``first``: nothing has been."""
+        """Signal that all earlier writes are visible; ``first``: there are no writes yet."""
         if self._signal is not None:
             self._signal.send(group, first=first)
 
     def wait(self, group: Workgroup, *, last: bool = False) -> None:
-        """What the others have written is there; ``last``: nothing of this workgroup uses it."""
+        """Wait for the writes of the others; ``last``: this workgroup does not use them."""
         if self._signal is not None:
             self._signal.receive(group, last=last)
 
@@ -189,7 +189,7 @@ class _NodeSignal:
 
 
 class _NodeBarrier:
-    """Start and end: ranks of a node meet where they read from each other; all ranks, where that was asked for."""
+    """Barriers at start and end: among the ranks of a node if they read from each other; among all ranks on request."""
 
     def __init__(self, builder: _NodeBuilder, usual: str) -> None:
         asked = builder.options.syncs(usual)
@@ -200,9 +200,9 @@ class _NodeBarrier:
         ]
 
     def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
-        """Nobody comes to the memory of others before they are there, or leaves before they have what they need of its.
+        """Yield the workgroups; operations that the caller adds to one lie between its two barriers.
 
-        What is added to a workgroup meanwhile stands between.
+        No rank accesses another rank's memory before that rank has started, or ends while others still need its data.
         """
         for group in groups:
             self._meet(group, 0)
@@ -223,7 +223,7 @@ class _NodeBarrier:
 
 
 class _Reduction:
-    """Sums of a node for its rails, and of all nodes for oneself."""
+    """A reduction in two steps: sums within the node for each rail, then the sum over all nodes for this rank."""
 
     def __init__(self, builder: _NodeBuilder, source: Region, lines: int) -> None:
         self._builder, self._source = builder, source
@@ -233,7 +233,7 @@ class _Reduction:
         self._rail = _Rail(builder)
 
     def send(self, piece: Workgroup) -> None:
-        """The node's sum of what each other node needs of this rail, to there."""
+        """Reduce the chunk of each other node's rank on this rail inside the node, and put the sum there."""
         builder = self._builder
         for node in builder.others:
             self._add(piece, builder.place(node), piece.write(self._sums, chunk=node - 1))
@@ -242,7 +242,7 @@ class _Reduction:
             self._rail.put(piece, node, piece.read(self._sums, chunk=node - 1), target)
 
     def receive(self, piece: Workgroup, *targets: Operand) -> None:
-        """The own chunk of the whole node and the sums of all others, as they are there."""
+        """Wait for the sums of all other nodes, and add them to the node's sum of this rank's chunk."""
         builder = self._builder
         for node in builder.others:
             self._rail.wait(piece, node)
@@ -255,7 +255,7 @@ class _Reduction:
 
 
 def _pass_on(builder: _NodeBuilder, group: Workgroup, result: Region, node: int) -> None:
-    """What came from the rank so many nodes back, to the others of the own node."""
+    """Copy the chunk that arrived from the rank ``node`` nodes back to the other ranks of the node."""
     came = builder.place(-node)
     targets = [group.write(result, d, came) for d in builder.neighbours(group)]
     if targets:

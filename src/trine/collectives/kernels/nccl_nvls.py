@@ -1,21 +1,20 @@
-"""NCCL's kernels for NVLS, of one node, as their source code has them (src/device/all_reduce.h, all_gather.h,
+"""NCCL's NVLS kernels for one node, modelled on their source code (src/device/all_reduce.h, all_gather.h,
 reduce_scatter.h, prims_simple.h, common.h, src/enqueue.cc, src/transport/nvls.cc of github.com/NVIDIA/nccl, 2.30).
 
-What users give is no multicast memory, so data goes through staging buffers. Each channel is a thread block whose warps
-are in three groups, each a workgroup of its own here: *scatter* copies a chunk for each rank from the input to the own
-staging buffer; *reduce* loads the own chunk of the sum through the switch and multicasts it; *gather* copies the chunks
-of all ranks to the output. A reduce-scatter has no gather, an all-gather no scatter. They work on different chunks at
-a time: a staging buffer has room for STEPS, and whoever fills it waits for a credit.
+User buffers are not multicast memory, so data goes through staging buffers. Each channel is a thread block with three
+groups of warps, each a separate workgroup here. *scatter* copies a chunk for each rank from the input to the rank's own
+staging buffer. *reduce* loads the rank's chunk of the sum through the switch and multicasts it. *gather* copies the
+chunks of all ranks to the output. A reduce-scatter has no gather, an all-gather no scatter. The groups work on
+different chunks at a time: a staging buffer holds STEPS chunks, and the group that fills it waits for a credit.
 
-What a thread executes between two accesses was counted in the machine code that nvcc 13.0 makes of these files for
-sm_90 and float32: the stall counts on the way, and what scoreboards wait for (docs/background/gpu-models.md,
-*Instructions*). Scatter and gather have a copy of their code for each of up to 32 ranks, 4 KiB long, so the first time
-each rank costs a fetch from the L2.
+The cycles between two accesses of a thread were counted in nvcc 13.0's machine code of these files for sm_90 and
+float32: stall counts and scoreboard waits along the path (docs/background/gpu-models.md, *Instructions*). Scatter and
+gather have a 4 KiB copy of their code for each of up to 32 ranks, so a rank's first copy costs a fetch from the L2.
 
-Simpler than NCCL: a small size is shared out to all ranks, where NCCL gives 16 KiB a channel to the first ranks; groups
-have a compute unit each; who waits for a flag of all ranks gets a signal of each, where NCCL polls their memory through
-the switch (multimem.ld_reduce.min), which takes up to half a round trip longer; and as scatter and reduce have a warp
-each that fences and signals while the others go on, they are two workgroups each here, which take turns.
+Simplifications: a small size is divided among all ranks, while NCCL gives 16 KiB per channel to the first ranks. Each
+group has a compute unit. A wait for a flag of all ranks gets a signal from each rank, while NCCL polls their memory
+through the switch (multimem.ld_reduce.min), which takes up to half a round trip longer. Scatter and reduce each have a
+warp that fences and signals while the others continue, so they are two alternating workgroups each here.
 """
 
 from __future__ import annotations
@@ -33,33 +32,33 @@ from trine.gpu.program import GpuProgram
 
 #: Channels on Hopper (NVLS_NCHANNELS_SM90); Blackwell has 24 and more.
 CHANNELS = 16
-#: Chunks that a staging buffer has room for (NCCL_STEPS).
+#: Chunks per staging buffer (NCCL_STEPS).
 STEPS = 8
-#: Bytes of a chunk, and how many times as much as all channels and ranks take at once a size must at least have for it:
-#: ncclNvlsTuning and calcCollChunking.
+#: (bytes of a chunk, minimum rounds): a message uses the largest chunk that still gives this number of rounds over all
+#: channels and ranks (ncclNvlsTuning and calcCollChunking).
 _CHUNKS = ((131_072, 64), (65_536, 8), (32_768, 2), (16_384, 0))
-#: Warps that copy, of the 20 of a block: 8 scatter and 5 reduce, less one each that fences and signals; 7 gather.
+#: Copying warps among the 20 of a block: 8 scatter and 5 reduce, minus one each that fences and signals; 7 gather.
 _SCATTER, _REDUCE, _GATHER = 7, 4, 7
 #: Lines that a warp has in flight: 8 accesses of 16 bytes a lane (ncclCollUnroll).
 _LINES = 32
-#: Semaphores of a channel, one for each chunk of a staging buffer: the own chunk of all ranks is there; the sum has
-#: been taken; the chunks of all ranks are there; all have copied them.
+#: Semaphores of a channel, one per chunk of a staging buffer: all ranks have staged this rank's chunk; the sum has been
+#: read; the chunks of all ranks have arrived; all ranks have copied them.
 _READY, _FREE, _SENT, _TAKEN = (STEPS * which for which in range(4))
-#: And the turns of the two workgroups of scatter, and of reduce.
+#: Semaphores for the turns of the two scatter workgroups, and of the two reduce workgroups.
 _SCATTERS, _REDUCES = 4 * STEPS, 4 * STEPS + 2
 
-#: Cycles to the first meeting of a block's threads, which bring the parameters to shared memory; to the second, with
-#: the work of the block; from there, with the part of the channel, to the group's own code.
+#: Cycles to the first barrier of a block's threads, which copy the parameters to shared memory; to the second, with the
+#: work of the block; from there, with the channel's part, to the group's code.
 _START, _WORK, _RUN = 247, 913, 248 + 770
-#: Of a group's connections, besides three or four loads one behind the other: to receive, to send; the checks behind.
+#: Cycles of a group's connections, besides three or four loads in sequence: receive, send; cycles of the checks after.
 _RECEIVE, _SEND, _CHECKS = 456, 203, 141 + 465
-#: From a flag that has been seen to the group's meeting behind it, by group.
+#: Cycles from an observed flag to the group's next barrier, by group.
 _SEEN = {"scatter": 286, "reduce": 377, "gather": 316}
 
 
 class _CopyCost(NamedTuple):
-    """Of a copy for a rank, cycles: beside the accesses; from a load to its store. Parts of less than an access of all
-    warps go another way through the code, ``small``."""
+    """Cycles of a copy for one rank: (besides the accesses, from a load to its store). Parts smaller than one access of
+    all warps take the code path ``small``."""
 
     small: tuple[int, int]
     whole: tuple[int, int]
@@ -71,9 +70,9 @@ _GATHERED = _CopyCost((407, 21), (326, 15))
 
 
 def nccl_nvls(options: KernelOptions) -> GpuProgram:
-    """NCCL's NVLS kernel of an all-reduce, all-gather or reduce-scatter. ``workgroups``: channels.
+    """Build NCCL's NVLS kernel of an all-reduce, all-gather or reduce-scatter. ``workgroups``: channels.
 
-    Raises InputError where the options say how ranks wait, which the kernel does as it needs to.
+    Raises InputError if the options set how ranks wait, because the kernel determines that itself.
     """
     for field, usual in (("sync", "auto"), ("waits", JOINT)):
         if getattr(options, field) != usual:
@@ -82,12 +81,12 @@ def nccl_nvls(options: KernelOptions) -> GpuProgram:
 
 
 def chunk_bytes(size_bytes: int, channels: int, ranks: int) -> int:
-    """Of what a channel does for each rank at a time, at most."""
+    """Return the maximum bytes that a channel processes for each rank at a time."""
     return next(chunk for chunk, rounds in _CHUNKS if size_bytes >= rounds * channels * ranks * chunk)
 
 
 class _Kernel:
-    """The program as it is written."""
+    """The program under construction."""
 
     def __init__(self, options: KernelOptions) -> None:
         self.options, self.ranks, self.channels = options, options.num_ranks, options.workgroups
@@ -106,7 +105,7 @@ class _Kernel:
         self.rounds = 0
 
     def built(self) -> GpuProgram:
-        """Scatter, reduce and gather of each channel, each with its rounds."""
+        """Return the program: scatter, reduce and gather of each channel, each with its rounds."""
         each, more = divmod(self.lines, self.channels)
         first = 0
         for channel in range(self.channels):
@@ -135,8 +134,8 @@ class _Kernel:
         return self.builder.finished()
 
     def _enter(self, group: Workgroup, name: str) -> None:
-        """From the start of the kernel to the first step; code that nobody has fetched: of the second meeting, of the
-        function, whose address is loaded, of the group, and behind the connections."""
+        """Add the work from the kernel's start to the first step. Four pieces of code are fetched from the L2: second
+        barrier, function (whose address is loaded), group, and the code after the connections."""
         group.add(isa.DELAY, _START, (), "start")
         group.barrier("start")
         group.add(isa.DELAY, _WORK + FETCH_CYCLES, (), "work")
@@ -153,8 +152,8 @@ class _Kernel:
         group.barrier("connect")
 
     def _step(self, group: Workgroup, name: str) -> None:
-        """At which step a connection is: of all ranks, through the switch, for what is received, and for what is sent;
-        or of the own rank."""
+        """Load the step counters of the connections: in reduce from all ranks through the switch, for receives and for
+        sends; in other groups this rank's only."""
         if name != "reduce":
             self._word(group, "step")
             return
@@ -168,12 +167,12 @@ class _Kernel:
                 group.add(isa.WAITCNT, 0, (), "step")
 
     def _word(self, group: Workgroup, label: str) -> None:
-        """A word in memory that what follows waits for."""
+        """Load a word from memory and wait for it."""
         group.add(isa.LOAD, 1, [self.words.operand((isa.READ, isa.READ), 0, group.number, 0)], label)
         group.add(isa.WAITCNT, 0, (), label)
 
     def _scatter(self, step: int, part: Workgroup) -> None:
-        """A chunk for each rank goes to the own staging buffer."""
+        """Copy a chunk for each rank to this rank's staging buffer."""
         if step >= STEPS:
             self._wait(part, _FREE + step % STEPS)
         self._begin(step, part, _SCATTERS)
@@ -187,7 +186,7 @@ class _Kernel:
         self._signal(part, _READY + step % STEPS)
 
     def _reduce(self, step: int, part: Workgroup) -> None:
-        """The own chunk of the sum, or of the input, goes to the staging buffers of all, or to the output."""
+        """Move this rank's chunk of the sum, or of the input, to the staging buffers of all ranks, or to the output."""
         if self.scatters:
             self._wait(part, _READY + step % STEPS)
         if self.gathers and step >= STEPS:
@@ -209,7 +208,7 @@ class _Kernel:
             self._multicast(part, _FREE + step % STEPS)
 
     def _gather(self, step: int, part: Workgroup) -> None:
-        """The chunks of all ranks go to the output."""
+        """Copy the chunks of all ranks to the output."""
         self._wait(part, _SENT + step % STEPS)
         part.add(isa.DELAY, _SEEN["gather"], (), "wait")
         for d in range(self.ranks):
@@ -221,18 +220,18 @@ class _Kernel:
             self._signal(part, _TAKEN + step % STEPS)
 
     def _slot(self, step: int, part: Workgroup, distance: int) -> int:
-        """Of a rank's staging buffer, for the chunk of the rank at a distance."""
+        """Return the slot of a staging buffer for the chunk of the rank at a distance."""
         return (part.number * STEPS + step % STEPS) * self.ranks + distance
 
     def _of_all(self, roles: tuple[int, int], region: Region, step: int, part: Workgroup, line: int) -> list[Operand]:
-        """The own chunk in the staging buffers of all, from ``line`` on, as rows of a multimem operand."""
+        """Return multimem rows: this rank's chunk in the staging buffers of all ranks, from ``line`` on."""
         return [
             region.operand((roles[d > 0],) * 2, d, self._slot(step, part, -d % self.ranks), line)
             for d in range(self.ranks)
         ]
 
     def _pieces(self, part: Workgroup, warps: int) -> list[tuple[int, Workgroup]]:
-        """What the warps of a group have in flight at once, and at which line of the part."""
+        """Split a part into (first line, piece); a piece is the data that a group has in flight at once."""
         most = warps * _LINES
         return [
             (at, Workgroup(self.builder, part.number, part.first + at, min(most, part.lines - at)))
@@ -242,7 +241,7 @@ class _Kernel:
     def _copy(
         self, piece: Workgroup, reads: Sequence[Operand], writes: Sequence[Operand], cost: _CopyCost, begins: int
     ) -> None:
-        """Loads, and when they are back, stores. ``begins``: 1 at a rank's first piece, 2 if that is the first ever."""
+        """Add loads, a wait, and stores. ``begins``: 1 at a rank's first piece of a step, 2 in the first step."""
         before, between = cost.whole if piece.lines >= _LINES else cost.small
         if begins:
             piece.add(isa.DELAY, before + (begins - 1) * FETCH_CYCLES, (), "copy")
@@ -253,25 +252,25 @@ class _Kernel:
         self.builder.add(isa.STORE, piece.lines, writes, "copy", unroll)
 
     def _begin(self, step: int, part: Workgroup, which: int) -> None:
-        """The stores of the step before are issued."""
+        """Wait until the stores of the previous step are issued."""
         if step:
             part.wait(self.signals, which + step % 2, 1, "turn")
             part.barrier("turn")
 
     def _end(self, step: int, part: Workgroup, which: int) -> None:
-        """The stores of a step are issued: the next may begin, while this one is fenced. The code behind the copies is
-        fetched the first time."""
+        """Let the next step begin once the stores of this one are issued, while this one is fenced. The first step
+        fetches the code after the copies."""
         if step + 1 < self.rounds:
             part.signal(self.signals, [(0, which + (step + 1) % 2)], "turn")
         if step == 0:
             part.add(isa.DELAY, FETCH_CYCLES, (), "signal")
 
     def _signal(self, part: Workgroup, which: int) -> None:
-        """To each rank, by the threads that serve it."""
+        """Signal each rank, from the threads that serve it."""
         part.signal(self.signals, [(d, which) for d in range(self.ranks)], "signal")
 
     def _multicast(self, part: Workgroup, which: int) -> None:
-        """To all ranks at once."""
+        """Signal all ranks at once through the switch."""
         rows = [
             self.signals.operand((isa.WRITE_ALL, isa.WRITE_MEMBER)[d > 0], d, part.number, which)
             for d in range(self.ranks)
@@ -279,6 +278,6 @@ class _Kernel:
         part.add(isa.RELEASE, 1, rows, "signal")
 
     def _wait(self, part: Workgroup, which: int) -> None:
-        """For all ranks."""
+        """Wait for the signals of all ranks."""
         part.wait(self.signals, which, self.ranks, "wait")
         part.barrier("wait")

@@ -1,7 +1,7 @@
-"""Programs that put, for groups that NICs join: what is written to a rank behind a NIC goes through copy engines.
+"""Programs for groups with NICs between them: copy engines carry all writes to ranks behind a NIC.
 
-Loads and stores stay inside a scale-up domain. So a copy to another one becomes a dma, a reduce one into own memory and
-a dma from there, a release a dma of no bytes. Dmas to one peer arrive in order: such a release waits for no data.
+Loads and stores stay inside a scale-up domain. So a copy to another domain becomes a dma, a reduce one into local
+memory and a dma from there, and a release a dma of 0 bytes, which waits for no data: dmas to a peer arrive in order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from trine.gpu import program as isa
 from trine.gpu.builder import ALIGN_BYTES, Operand, Operation, ProgramBuilder, operations_of
 from trine.gpu.program import Buffer, GpuProgram
 
-#: Whether a message from one rank to another leaves its scale-up domain.
+#: Returns whether a message from one rank to another leaves its scale-up domain.
 Crosses = Callable[[int, int], bool]
 
 STAGING = "staging"
 
 
 def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
-    """The same program, with dmas for all that leaves a scale-up domain.
+    """Return the program with dmas for all traffic that leaves a scale-up domain.
 
     Raises InputError: it reads from behind a NIC, has flags in lines that cross one, or releases more than 1 there.
     """
@@ -42,7 +42,7 @@ def through_nics(program: GpuProgram, crosses: Crosses) -> GpuProgram:
 
 
 class _NicRewriter:
-    """Rewrites workgroup by workgroup; sums that are sent on lie in a buffer behind all others."""
+    """Rewriter of workgroups; sums to be sent lie in a buffer after all others."""
 
     def __init__(self, program: GpuProgram, crosses: Crosses) -> None:
         self._program, self._crosses = program, crosses
@@ -52,12 +52,12 @@ class _NicRewriter:
         self._operations = operations_of(program)
 
     def staging(self) -> list[Buffer]:
-        """The buffer of sums that are sent on, if there are any."""
+        """Return the buffer of sums to be sent, if any."""
         most = max(self._staged)
         return [Buffer(name=STAGING, base=self._base, size_bytes=most)] if most else []
 
     def workgroup(self, rank: int, group: int) -> Iterator[Operation]:
-        """The operations of a workgroup of ``rank``."""
+        """Yield the operations of a workgroup of ``rank``."""
         first, end = self._program.workgroup_ptr[group : group + 2].tolist()
         operations = self._operations[first:end]
         has_lines = False
@@ -69,7 +69,7 @@ class _NicRewriter:
                 yield made
 
     def _signals_by_nic(self, rank: int, following: Sequence[Operation]) -> bool:
-        """Whether the next thing behind barriers is a release whose targets are all behind NICs."""
+        """Return whether the next operation after barriers is a release whose targets are all behind NICs."""
         after = next((operation for operation in following if operation.kind not in (isa.BARRIER, isa.FENCE)), None)
         if after is None or after.kind != isa.RELEASE:
             return False
@@ -108,7 +108,7 @@ class _NicRewriter:
             yield operation._replace(kind=isa.DMA, amount=0, operands=(target,))
 
     def _data(self, rank: int, operation: Operation, parts: tuple[tuple[Operand, ...], ...]) -> Iterator[Operation]:
-        """A copy from own memory is sent from there; any other, and sums, from where they are put first."""
+        """Send a copy of local memory directly; first write other copies, and sums, to local memory."""
         reads, inside, away = parts
         if operation.kind == isa.STORE:
             raise self._refused("stores data behind a NIC that is in no memory")

@@ -1,8 +1,8 @@
-"""Rings. Each workgroup is a ring of its own, one slice of a chunk a step.
+"""Rings. Each workgroup forms a separate ring and moves one slice of a chunk per step.
 
-Rings that put: each rank writes to the next one only, what it has just been given or its sum with its own chunk.
-Scratch has a slot for each step, so that nobody waits for room. Rings that get: each rank reads from the previous one
-only, once that says that its chunk is there.
+Rings that put: each rank writes only to the next one, either the data it just received or its sum with its own chunk.
+Scratch has a slot for each step, so that no rank waits for free space. Rings that get: each rank reads only from the
+previous one, once that rank has signalled that its chunk is ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEXT, PREVIOUS = (1,), (-1,)
 
 
 def all_gather(options: KernelOptions) -> GpuProgram:
-    """Each rank writes its input into the output of the next; then what it has got, ranks - 2 times."""
+    """Build an all-gather: each rank writes its input to the next rank, then forwards arrivals ranks - 2 times."""
     builder, ranks = CollectiveBuilder("all_gather/ring", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
     gather = _Gather(builder, result, lines)
@@ -30,7 +30,7 @@ def all_gather(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_scatter(options: KernelOptions) -> GpuProgram:
-    """The sum of chunk c begins at rank c + 1 and grows rank by rank until it comes to rank c."""
+    """Build a reduce-scatter: the sum of chunk c starts at rank c + 1 and grows rank by rank up to rank c."""
     builder, ranks = CollectiveBuilder("reduce_scatter/ring", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     reduce = _Reduction(builder, source, lines)
@@ -41,7 +41,7 @@ def reduce_scatter(options: KernelOptions) -> GpuProgram:
 
 
 def all_reduce(options: KernelOptions) -> GpuProgram:
-    """Reduce-scatter, whose last sums go into the own output and the next one's at once, then all-gather."""
+    """Build an all-reduce: reduce-scatter, whose last sum goes to this and the next rank's output, then all-gather."""
     builder, ranks = CollectiveBuilder("all_reduce/ring", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     reduce, gather = _Reduction(builder, source, lines), _Gather(builder, result, lines)
@@ -53,7 +53,7 @@ def all_reduce(options: KernelOptions) -> GpuProgram:
 
 
 def all_gather_get(options: KernelOptions) -> GpuProgram:
-    """Each rank reads the input of the previous, then what that has read, ranks - 2 times."""
+    """Build an all-gather: each rank reads the previous rank's input, then that rank's arrivals, ranks - 2 times."""
     builder, ranks = CollectiveBuilder("all_gather/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(1, ranks)
     barrier, signal = RankBarrier(builder, PREVIOUS, usual="both"), Signal(builder, NEXT)
@@ -65,7 +65,7 @@ def all_gather_get(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
-    """Each rank adds its own part to the sum that it reads from the previous; the sum of chunk c ends at rank c."""
+    """Build a reduce-scatter: each rank adds its part to the sum it reads from the previous; chunk c ends at rank c."""
     builder, ranks = CollectiveBuilder("reduce_scatter/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, 1)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
@@ -76,7 +76,7 @@ def reduce_scatter_get(options: KernelOptions) -> GpuProgram:
 
 
 def all_reduce_get(options: KernelOptions) -> GpuProgram:
-    """Reduce-scatter, then all-gather."""
+    """Build an all-reduce: reduce-scatter, then all-gather."""
     builder, ranks = CollectiveBuilder("all_reduce/ring-get", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
     sums = builder.scratch("scratch", max(1, ranks - 2), lines)
@@ -97,7 +97,7 @@ class _Reduction:
         self.signal = Signal(builder, NEXT)
 
     def run(self, group: Workgroup, *targets: Operand) -> None:
-        """``targets``: where the sum of the own chunk goes."""
+        """Add all steps; the sum of the rank's own chunk goes to ``targets``."""
         group.copy(group.read(self.source, chunk=-1), group.write(self.slots, 1, 0), label="put")
         for step in range(1, self.steps + 1):
             self.signal.meet(group)
@@ -116,13 +116,13 @@ class _Gather:
         self.signal = Signal(builder, NEXT)
 
     def target(self, group: Workgroup, step: int) -> Operand:
-        """Where the chunk of a step goes: into the next one's output, or its packets."""
+        """Return the destination of a step's chunk: the next rank's output, or its packet buffer."""
         if self.packets is None:
             return group.write(self.result, 1, -step)
         return group.write(self.packets, 1, step)
 
     def go_on(self, group: Workgroup) -> None:
-        """Pass on what came in the step before."""
+        """Forward the chunk that arrived in the previous step, for every step."""
         for step in range(1, self.steps + 1):
             last = step == self.steps
             self.signal.meet(group, last=last)
@@ -135,7 +135,7 @@ class _Gather:
 
 
 def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, signal: Signal, steps: int) -> None:
-    """In step s a rank adds to the previous one's sum of chunk rank - 2 - s."""
+    """Add the steps of a reduction by reads: in step s a rank adds to the previous rank's sum of chunk rank - 2 - s."""
     for step in range(steps):
         chunk = -2 - step
         if step:
@@ -146,7 +146,7 @@ def _get_sums(group: Workgroup, source: Region, sums: Region, result: Region, si
 
 
 def _get_chunks(group: Workgroup, result: Region, signal: Signal, first: int, steps: int) -> None:
-    """In step s a rank reads chunk rank - 1 - s from the previous."""
+    """Add the steps of a gather by reads: in step s a rank reads chunk rank - 1 - s from the previous rank."""
     for step in range(first, steps):
         signal.meet(group)
         group.copy(group.read(result, -1, -1 - step), group.write(result, chunk=-1 - step), label="get")

@@ -1,7 +1,7 @@
 """Collectives with a root, rank 0 of the group: broadcast, reduce, gather and scatter; in a node and across nodes.
 
-Ranks do different things, so each has a kernel of its own, and runs do not fold. Across nodes chunk l of a payload is
-that of local l: it leaves and enters nodes by the NIC of rail l, so that all NICs of the root's node work.
+Ranks have different roles, so each has a separate kernel, and runs do not fold. Across nodes, local rank l handles
+chunk l of a payload: the chunk uses the NIC of rail l, so that all NICs of the root's node work.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from trine.collectives.kernels.options import KernelOptions
 from trine.gpu.builder import Operand
 from trine.gpu.program import WRITE, GpuProgram
 
-#: Moves the slice of a workgroup from or to the ranks so far away.
+#: A function that moves a workgroup's slice from or to the ranks at the given distances.
 Move = Callable[..., None]
 
 
 def broadcast_put(options: KernelOptions) -> GpuProgram:
-    """The root writes its input to the outputs of all, and signals."""
+    """Build a broadcast: the root writes its input to the outputs of all, and signals."""
     builder, lines = PerRankBuilder("broadcast/put", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
 
@@ -29,7 +29,7 @@ def broadcast_put(options: KernelOptions) -> GpuProgram:
 
 
 def broadcast_get(options: KernelOptions) -> GpuProgram:
-    """When the root is ready, each rank reads its input; the root does not leave before all have."""
+    """Build a broadcast: when the root is ready, each rank reads its input; the root waits for all reads."""
     builder, lines = PerRankBuilder("broadcast/get", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
 
@@ -40,7 +40,7 @@ def broadcast_get(options: KernelOptions) -> GpuProgram:
 
 
 def broadcast_ring(options: KernelOptions) -> GpuProgram:
-    """Each rank passes on to the next, piece by piece."""
+    """Build a broadcast: each rank forwards to the next, piece by piece."""
     builder, lines, last = PerRankBuilder("broadcast/ring", options), options.lines(), options.num_ranks - 1
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     there = builder.signals(1)
@@ -58,7 +58,7 @@ def broadcast_ring(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, the root reads the inputs of all and adds each line up; nobody leaves before it has."""
+    """Build a reduce: when all are ready, the root reads and adds up all inputs; all ranks wait until it is done."""
     builder, lines = PerRankBuilder("reduce/get", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
 
@@ -69,7 +69,7 @@ def reduce_get(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_ring(options: KernelOptions) -> GpuProgram:
-    """The sum begins at the last rank, and each adds its input and writes it on to the one before, piece by piece."""
+    """Build a reduce: from the last rank on, each adds its input and writes the sum to the previous, by pieces."""
     builder, lines = PerRankBuilder("reduce/ring", options), options.lines()
     source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
     sums = builder.scratch("scratch", 1, lines)
@@ -88,7 +88,7 @@ def reduce_ring(options: KernelOptions) -> GpuProgram:
 
 
 def gather_put(options: KernelOptions) -> GpuProgram:
-    """Each rank writes its input into its place in the root's output, and signals."""
+    """Build a gather: each rank writes its input into its place in the root's output, and signals."""
     builder, lines = PerRankBuilder("gather/put", options), options.lines(options.num_ranks)
     source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
     there = builder.signals(1)
@@ -99,7 +99,7 @@ def gather_put(options: KernelOptions) -> GpuProgram:
 
 
 def gather_get(options: KernelOptions) -> GpuProgram:
-    """When all are ready, the root reads the inputs of all; nobody leaves before it has."""
+    """Build a gather: when all are ready, the root reads all inputs; all ranks wait until it is done."""
     builder, lines = PerRankBuilder("gather/get", options), options.lines(options.num_ranks)
     source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
 
@@ -111,7 +111,7 @@ def gather_get(options: KernelOptions) -> GpuProgram:
 
 
 def scatter_put(options: KernelOptions) -> GpuProgram:
-    """The root writes each chunk of its input to its rank, and signals."""
+    """Build a scatter: the root writes each chunk of its input to its rank, and signals."""
     builder, lines = PerRankBuilder("scatter/put", options), options.lines(options.num_ranks)
     source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
 
@@ -123,7 +123,7 @@ def scatter_put(options: KernelOptions) -> GpuProgram:
 
 
 def scatter_get(options: KernelOptions) -> GpuProgram:
-    """When the root is ready, each rank reads its chunk from it; the root does not leave before all have."""
+    """Build a scatter: when the root is ready, each rank reads its chunk from it; the root waits for all reads."""
     builder, lines = PerRankBuilder("scatter/get", options), options.lines(options.num_ranks)
     source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
 
@@ -134,7 +134,7 @@ def scatter_get(options: KernelOptions) -> GpuProgram:
 
 
 def broadcast_nodes(options: KernelOptions) -> GpuProgram:
-    """The root writes chunk l to local l, which puts it to its rail; in each node it is written to all."""
+    """Build a broadcast: the root writes chunk l to local rank l, which puts it along its rail and to its node."""
     builder = PerRankBuilder("broadcast/hierarchical", options)
     num_locals = builder.num_locals
     lines = options.lines(num_locals)
@@ -169,7 +169,7 @@ def broadcast_nodes(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_nodes(options: KernelOptions) -> GpuProgram:
-    """Local l of each node adds up chunk l of its node; those of a rail are put to the root's node and added there."""
+    """Build a reduce: local rank l adds up its node's chunk l and puts it to the root's node, which adds the sums."""
     builder = PerRankBuilder("reduce/hierarchical", options)
     num_locals, num_others = builder.num_locals, len(builder.others)
     lines = options.lines(num_locals)
@@ -209,7 +209,7 @@ def reduce_nodes(options: KernelOptions) -> GpuProgram:
 
 
 def gather_nodes(options: KernelOptions) -> GpuProgram:
-    """Each rank puts its input to its rail in the root's node, which writes it to the root."""
+    """Build a gather: each rank puts its input to its rail's rank in the root's node, which writes it to the root."""
     builder, ranks = PerRankBuilder("gather/hierarchical", options), options.num_ranks
     num_locals, num_others = builder.num_locals, len(builder.others)
     lines = options.lines(ranks)
@@ -236,7 +236,7 @@ def gather_nodes(options: KernelOptions) -> GpuProgram:
 
 
 def scatter_nodes(options: KernelOptions) -> GpuProgram:
-    """The root writes what is for other nodes to the ranks of their rails in its own, which put it there."""
+    """Build a scatter: the root writes other nodes' chunks to the rail ranks of its node, which put them."""
     builder, ranks = PerRankBuilder("scatter/hierarchical", options), options.num_ranks
     num_locals = builder.num_locals
     lines = options.lines(ranks)
@@ -257,31 +257,31 @@ def scatter_nodes(options: KernelOptions) -> GpuProgram:
                 group.copy(group.read(source, 0, d), group.write(result, d), label="put")
             builder.signal(group, there, builder.mates(group))
             continue
-        builder.expect(group, there, last=True)  # who waits also puts
+        builder.expect(group, there, last=True)  # the waiting wavefront also issues the puts
         for other in builder.others:
             builder.put(group, other, group.read(slots, 0, other - 1), group.write(result), rail)
     return builder.finished()
 
 
 class PerRankBuilder(CollectiveBuilder):
-    """Operands are relative to the rank whose kernel is written; chunks are places in a buffer."""
+    """A builder of one kernel per rank. Operands are relative to that rank; chunks are positions in a buffer."""
 
-    #: A chain of ranks is full but for its length in pieces.
+    #: Maximum number of pieces: a chain is idle only while the first pieces travel along it.
     max_pieces = 64
 
     def __init__(self, name: str, options: KernelOptions) -> None:
         super().__init__(name, options)
         self.rank = 0
         self.num_locals = options.num_ranks // options.num_nodes
-        #: nodes beside the root's
+        #: nodes other than the root's
         self.others = range(1, options.num_nodes)
 
     def data(self, name: str, chunks: int, lines: int) -> Region:
-        """A buffer for payload of ``chunks`` chunks; ``name``: ``input`` or ``output``."""
+        """Return a buffer for payload of ``chunks`` chunks; ``name``: ``input`` or ``output``."""
         return super().data(name, chunks, lines)._replace(by_rank=False)
 
     def kernels(self, lines: int | Sequence[int]) -> Iterator[tuple[int, Workgroup]]:
-        """Ranks one after the other, with their workgroups; what is added meanwhile is the kernel of each.
+        """Yield (rank, workgroup); operations that the caller adds meanwhile form the rank's kernel.
 
         lines: of each rank, or of all.
         """
@@ -294,22 +294,22 @@ class PerRankBuilder(CollectiveBuilder):
     def add(
         self, kind: int, amount: int, operands: Iterable[Operand], label: str | None = None, unroll: int = 0
     ) -> None:
-        """One operation of the rank at work."""
+        """Add one operation of the current rank."""
         absolute = [operand._replace(rank=(operand.rank + self.rank) % self.num_ranks) for operand in operands]
         super().add(kind, amount, absolute, label, unroll)
 
     def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
-        """The program of all ranks."""
+        """Return the program of all ranks."""
         return self._built(None)
 
     def mates(self, group: Workgroup) -> list[int]:
-        """The distances of the other ranks of the own node, each workgroup beginning with another."""
+        """Return the distances of the other ranks of the node; each workgroup starts with a different one."""
         first = self.rank // self.num_locals * self.num_locals
         others = [first + local - self.rank for local in range(self.num_locals) if first + local != self.rank]
         return group.rotated(others) if others else []
 
     def root_writes(self, lines: int, put: Move) -> GpuProgram:
-        """The root writes to all and signals."""
+        """Build the program of a root that writes to all ranks and signals."""
         there = self.signals(1)
         for rank, group in self.kernels(lines):
             if rank:
@@ -321,7 +321,7 @@ class PerRankBuilder(CollectiveBuilder):
         return self.finished()
 
     def root_reads(self, lines: int, get: Move) -> GpuProgram:
-        """When all are ready, the root reads from them; nobody leaves before it has."""
+        """Build the program of a root that reads from all ranks when they are ready; all wait until it is done."""
         ready, done = self.signals(1), self.signals(1)
         for rank, group in self.kernels(lines):
             if rank:
@@ -335,7 +335,7 @@ class PerRankBuilder(CollectiveBuilder):
         return self.finished()
 
     def root_is_read(self, lines: int, get: Move) -> GpuProgram:
-        """When the root is ready, all read from it; it does not leave before they have."""
+        """Build a program whose ranks all read from the root when it is ready; the root waits for all reads."""
         ready, done = self.signals(1), self.signals(1)
         for rank, group in self.kernels(lines):
             if rank:
@@ -347,14 +347,14 @@ class PerRankBuilder(CollectiveBuilder):
         return self.finished()
 
     def tell_root(self, group: Workgroup, done: SignalTable) -> None:
-        """The root ends when all others have come so far."""
+        """Signal the root; the root waits here for the signals of all others."""
         if self.rank:
             self.signal(group, done, [-self.rank])
         else:
             self.expect(group, done, self.num_ranks - 1, last=True)
 
     def signal(self, group: Workgroup, signals: SignalTable, distances: Sequence[int]) -> None:
-        """What has been read and written so far is over and there."""
+        """Signal that all earlier reads and writes are complete and visible."""
         if distances:
             group.settle()
             group.signal(signals, [(d, 0) for d in distances], "signal")
@@ -362,7 +362,7 @@ class PerRankBuilder(CollectiveBuilder):
     def expect(
         self, group: Workgroup, signals: SignalTable, count: int = 1, *, which: int = 0, last: bool = False
     ) -> None:
-        """``last``: nothing of this workgroup uses what is there then."""
+        """Wait for signals; ``last``: this workgroup does not use the data they announce."""
         group.count("wait")
         group.wait(signals, which, count, "wait")
         group.seen("wait")
@@ -372,6 +372,6 @@ class PerRankBuilder(CollectiveBuilder):
     def put(
         self, group: Workgroup, node: int, source: Operand, target: Operand, signals: SignalTable, which: int = 0
     ) -> None:
-        """To the own rail so many nodes further on, by the NIC, with a signal."""
+        """Put to the rank of the same rail ``node`` nodes further on, by the NIC, with a signal."""
         there = signals.operand(WRITE, 0, group.number, which)
         group.put(source, target._replace(rank=node * self.num_locals), there.semaphore)

@@ -1,7 +1,7 @@
-"""Collectives in which switches add up and multicast (NVLS): rank r has chunk r of what is added up, or handed out.
+"""Collectives with reduction and multicast in the switches (NVLS): rank r handles chunk r of the data.
 
-As NCCL's NVLS and MSCCL++'s plans do it: a rank loads its chunk of the sum through the switch (multimem.ld_reduce), and
-stores its chunk to all through it (multimem.st). Ranks meet by signals, as in the other programs here.
+As in NCCL's NVLS and MSCCL++'s plans, a rank loads its chunk of the sum through the switch (multimem.ld_reduce), and
+stores its chunk to all ranks through it (multimem.st). Ranks meet by signals, as in the other programs here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from trine.gpu.program import GpuProgram
 
 
 def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank loads its chunk, added up by the switch, and stores the sum to all; signals."""
+    """Build an all-reduce: after a start barrier each rank loads its chunk's sum and multicasts it, then signals."""
     if options.bookkeeping:
         return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("all_reduce/nvls", options), options.num_ranks
     source, result, lines = builder.ends(ranks, ranks)
-    # At the end nobody reads any more: the signals behind the sums say so.
+    # No barrier at the end: the signals that follow the sums already show that all reads are done.
     barrier = RankBarrier(builder, options.distances, usual="start")
     signal = Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
@@ -29,7 +29,7 @@ def all_reduce_nvls(options: KernelOptions) -> GpuProgram:
 
 
 def reduce_scatter_nvls(options: KernelOptions) -> GpuProgram:
-    """When all are ready, each rank loads its chunk, added up by the switch; nobody leaves before all have."""
+    """Build a reduce-scatter: each rank loads its chunk, reduced by the switch, between barriers at start and end."""
     if options.bookkeeping:
         return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("reduce_scatter/nvls", options), options.num_ranks
@@ -41,7 +41,7 @@ def reduce_scatter_nvls(options: KernelOptions) -> GpuProgram:
 
 
 def all_gather_nvls(options: KernelOptions) -> GpuProgram:
-    """Each rank stores its input to the outputs of all, its own included; then signals, and waits for all signals."""
+    """Build an all-gather: each rank stores its input to all outputs, including its own; signals; waits for all."""
     if options.bookkeeping:
         return nccl_nvls(options)
     builder, ranks = CollectiveBuilder("all_gather/nvls", options), options.num_ranks

@@ -1,4 +1,4 @@
-"""How ranks wait for each other in the programs that are built here: at the start, behind data, and at the end."""
+"""Synchronisation between ranks in the programs built here: at the start, after data, and at the end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from trine.collectives.kernels.builder import CollectiveBuilder, Workgroup
 from trine.collectives.kernels.options import JOINT
 
-#: Peers of a workgroup: (distance, number of its signal), in the order in which they are served.
+#: Peers of a workgroup: (distance, signal number), in the order of service.
 Peers = Sequence[tuple[int, int]]
 
 
 class RankBarrier:
-    """Start and end of an algorithm in which each rank reads from or writes to rank + d, for all ``distances``.
+    """Start and end barriers for an algorithm whose ranks access rank + d, for all ``distances``.
 
-    Each workgroup waits for the workgroups of the same number alone: nobody else touches its slices. ``usual``: when
-    the algorithm waits unless told otherwise. ``peers``: of one workgroup; None: all distances.
+    Each workgroup waits only for workgroups of the same number, because no others touch its slices. ``usual``: the
+    algorithm's default barriers. ``peers``: the peers of one workgroup; None: all distances.
     """
 
     def __init__(self, builder: CollectiveBuilder, distances: Sequence[int], usual: str) -> None:
@@ -24,21 +24,21 @@ class RankBarrier:
         self._done = _Signals(builder, distances) if at_end else None
 
     def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
-        """The workgroups, each with its start before what is added to it, and its end behind that."""
+        """Yield the workgroups; operations that the caller adds to one lie between its start and end barriers."""
         for group in groups:
             self.start(group)
             yield group
             self.end(group)
 
     def start(self, group: Workgroup, peers: Peers | None = None) -> None:
-        """Tell those that will come to the own memory that they may; wait until the own peers say so."""
+        """Tell the ranks that access this rank's memory that it is ready; wait until this rank's peers are ready."""
         if self._ready is not None:
             self._ready.send(group, peers, -1, "ready")
             self._ready.wait(group, peers, "wait until ready")
             group.barrier("wait until ready")
 
     def end(self, group: Workgroup, peers: Peers | None = None) -> None:
-        """Tell the peers that their memory is not needed any more; wait until nobody needs the own one."""
+        """Tell the peers that their memory is free; wait until no peer needs this rank's memory."""
         if self._done is not None:
             group.settle("done")
             self._done.send(group, peers, 1, "done")
@@ -46,20 +46,20 @@ class RankBarrier:
 
 
 class Signal:
-    """Behind data to rank + d, for all ``distances``, and from rank - d; nothing where the lines carry flags."""
+    """Signals after data, to rank + d and from rank - d for all ``distances``; no-ops if the lines carry flags."""
 
     def __init__(self, builder: CollectiveBuilder, distances: Sequence[int]) -> None:
         self._signals = None if builder.options.flagged else _Signals(builder, distances)
 
     def send(self, group: Workgroup, peers: Peers | None = None, *, first: bool = False) -> None:
-        """What has been written so far is there for the peers; ``first``: nothing has been."""
+        """Tell the peers that all earlier writes are visible; ``first``: there are no writes yet."""
         if self._signals is not None:
             if not first:
                 group.settle("signal")
             self._signals.send(group, peers, 1, "signal")
 
     def receive(self, group: Workgroup, peers: Peers | None = None, *, last: bool = False) -> None:
-        """The peers' data is there; ``last``: nothing of this workgroup uses it."""
+        """Wait for the peers' data; ``last``: this workgroup does not use it."""
         if self._signals is not None:
             self._signals.wait(group, peers, "wait")
             if not last:
@@ -72,7 +72,7 @@ class Signal:
 
 
 class _Signals:
-    """One signal along each distance: all on one semaphore of the workgroup, or each on its own."""
+    """One signal per distance; they share one semaphore of the workgroup, or have one each."""
 
     def __init__(self, builder: CollectiveBuilder, distances: Sequence[int]) -> None:
         self._distances = distances
@@ -80,7 +80,7 @@ class _Signals:
         self._semaphores = builder.signals(1 if self._joint else len(distances))
 
     def send(self, group: Workgroup, peers: Peers | None, direction: int, label: str) -> None:
-        """To rank + d, or against the distances (``direction`` -1) to rank - d."""
+        """Send to rank + d, or to rank - d if ``direction`` is -1."""
         targets = [(direction * d, 0 if self._joint else which) for d, which in self._peers(group, peers)]
         group.signal(self._semaphores, targets, label)
 

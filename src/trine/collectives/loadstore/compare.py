@@ -1,4 +1,4 @@
-"""The same collective at two levels, and where the difference comes from."""
+"""Comparison of one collective at operator and load-store level, with the sources of the difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trine.collectives.sizes import Sizes, as_sizes
 from trine.graph.taskgraph import Progress
 from trine.units import format_bytes
 
-#: Parts of the library's formula as parts of both levels.
+#: Part of the library's formula -> part common to both levels.
 _OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwidth": LINKS}
 
 
@@ -40,20 +40,20 @@ def compare_fidelity(
     on_compile: Callable[[], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> FidelityResult:
-    """Ask both levels, and split the times of both into the same parts.
+    """Predict a collective at both levels, and split both times into the same parts.
 
     Parameters
     ----------
-    op, sizes, cluster, group, options, progress, on_compile, on_stage: as of
+    op, sizes, cluster, group, options, progress, on_compile, on_stage: see
         :func:`trine.collectives.loadstore.loadstore_collective`.
-    operator, network: how the operator level is asked (:func:`trine.collectives.query.collective`).
+    operator, network: options of the operator level (:func:`trine.collectives.query.collective`).
 
-    The parts of the load-store time are differences of runs (:mod:`trine.collectives.loadstore.idealised`). Those of
-    the operator level are the formula's own; where messages are simulated, latency is what the smallest one takes.
+    The parts of the load-store time are differences between runs (:mod:`trine.collectives.loadstore.idealised`). The
+    operator level uses the parts of its formula; if messages are simulated, latency is the smallest message's time.
 
     Raises
     ------
-    InputError, SpecError, PlanError: as of both.
+    InputError, SpecError, PlanError: as in both functions.
     """
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
@@ -84,7 +84,7 @@ def compare_fidelity(
 
 
 def shared_algorithm(op: str, algorithm: str) -> str:
-    """What the operator level is asked for beside the load-store level's ``algorithm``: the same, if it has it."""
+    """Return the operator-level algorithm to compare with the load-store ``algorithm``: the same one if it exists."""
     named = algorithm in known_algorithms(op) or not has_kernel(op, algorithm)
     return algorithm if named else AUTO
 
@@ -116,11 +116,11 @@ def _operator_parts(
     options: CollectiveOptions,
     ask: Callable[[int, CollectiveOptions], CollectiveResult],
 ) -> dict[str, tuple[int, str]]:
-    """The parts of an answer of the operator level; they sum to its time. least: the smallest size, bytes."""
+    """Return the parts of an operator-level time; they sum to it. least: the smallest size, bytes."""
     if not is_simulated:
         return _summed(row.parts)
     (messages,) = (part for part in row.parts if part.name == "messages")
-    # What the messages of the smallest size take, by the same schedule
+    # The time of the smallest messages with the same schedule
     how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
     small = ask(least, how).rows[0]
     latency_ps = sum(part.time_ps for part in small.parts if part.name == "messages")

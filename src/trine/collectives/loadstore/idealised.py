@@ -1,9 +1,9 @@
-"""Where the time of a load-store run goes: the same program on GPUs that lack one kind of limit after the other.
+"""Breakdown of a load-store run's time: the same program on GPUs with one kind of limit removed after the other.
 
-From the real GPU back: without what limits bandwidth inside it (NoC, L2, memory), then without what its CUs take to
-issue and add, then without limits on requests in flight, and last with one cache line for each workgroup and peer. What
-each step saves is that part; so the parts sum to the time. A part may come out a little below 0: in a queue, something
-that takes longer elsewhere can make room here.
+Starting from the real GPU, trine removes the bandwidth limits inside it (NoC, L2, memory), then the CUs' issue and add
+time, then the limits on requests in flight. The last run moves one cache line per workgroup and peer. Each step's
+saving is one part, so the parts sum to the time. A part can be slightly below 0, because a delay elsewhere can shorten
+a queue here.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from trine.gpu.program import GpuProgram
 
 LAUNCH, LATENCY, LINKS, REQUESTS, CUS, INSIDE = "launch", "latency", "links", "requests", "CUs", "inside"
-#: Rates at which a message takes a picosecond, and limits on requests that no latency fills.
+#: Rates so high that a message takes a picosecond, and request limits so high that no latency reaches them.
 _RATE, _REDUCE, _UNROLL, _OUTSTANDING = 10**15, 1 << 20, 1 << 12, 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeSplit:
-    """Parts (name, ps, why) that sum to the time of a row; none where a run was stopped (not finished)."""
+    """Parts (name, ps, reason) that sum to the time of a row; empty if a run was stopped (not finished)."""
 
     parts: tuple[tuple[str, int, str], ...]
     finished: bool
 
 
 def split(asked: LoadStoreRuns, row: LoadStoreRow) -> TimeSplit:
-    """The parts of a row of :meth:`LoadStoreRuns.row` that has its result; four runs more."""
+    """Return the parts of a row of :meth:`LoadStoreRuns.row` that still has its result; needs four more runs."""
     name, size = row.time.algorithm, row.time.size_bytes
     program = asked.programs.program(name, size)
     model = asked.model
@@ -65,7 +65,7 @@ def split(asked: LoadStoreRuns, row: LoadStoreRow) -> TimeSplit:
 
 
 def without_bandwidth(model: GpuModel) -> GpuModel:
-    """NoC, L2 and memory that only have latencies."""
+    """Return the GPU with only latencies in NoC, L2 and memory."""
     return replace(
         model,
         noc=replace(model.noc, bytes_per_s=_RATE),
@@ -75,12 +75,12 @@ def without_bandwidth(model: GpuModel) -> GpuModel:
 
 
 def without_work(model: GpuModel) -> GpuModel:
-    """CUs that issue and add in no time (a picosecond)."""
+    """Return the GPU with CUs that issue and add in no time (a picosecond)."""
     return replace(model, cycle_ps=1, issue_cycles=1, reduce_bytes_per_cycle=_REDUCE)
 
 
 def without_limits(model: GpuModel) -> GpuModel:
-    """As many requests in flight as there are."""
+    """Return the GPU with practically unlimited requests in flight."""
     return replace(model, unroll=_UNROLL, max_outstanding=_OUTSTANDING)
 
 
@@ -89,7 +89,7 @@ def _own_unroll(program: GpuProgram) -> GpuProgram:
 
 
 def _whys(row: LoadStoreRow, least: int, model: GpuModel) -> tuple[str, ...]:
-    """Why each part is so long, in words."""
+    """Return a text for each part that explains its length."""
     assert row.result is not None
     busiest = max(row.result.links, key=lambda link: link.busiest_ps, default=None)
     wire = "no links"

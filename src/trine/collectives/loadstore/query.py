@@ -1,4 +1,4 @@
-"""Ask about one collective at the load-store level: as ``trine collective --fidelity loadstore`` prints it."""
+"""Prediction of one collective at the load-store level, as printed by ``trine collective --fidelity loadstore``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.errors import InputError
 from trine.graph.taskgraph import Progress
 from trine.results.unused_options import unused_options
 
-#: Bytes of a row times GPUs simulated up to which it is run again to see whether an option matters: about 0.1 s.
+#: Rows up to this size times simulated GPUs run again to test each option: about 0.1 s.
 CHEAP_BYTES = 1 << 20
 
 
@@ -40,18 +40,18 @@ def loadstore_collective(
     Parameters
     ----------
     op, sizes: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``broadcast``, ``reduce``,
-        ``gather``, ``scatter``, ``all_to_all_v``, or what a plan is for; bytes as nccl-tests counts them, at least 1.
-        Each rank's part is rounded up to whole cache lines. ``moe_dispatch`` and ``moe_combine``, whose sizes are None:
-        tokens to their experts and back, as ``options.moe`` says; their size is what a rank sends, copies counted.
+        ``gather``, ``scatter``, ``all_to_all_v``, or a plan's collective; sizes in bytes by nccl-tests' convention, at
+        least 1. Each rank's part is rounded up to whole cache lines. ``moe_dispatch`` and ``moe_combine`` need sizes
+        None: they send tokens to experts and back (``options.moe``); their size is a rank's sent bytes with copies.
     cluster, group: ranks are positions in ``cluster.gpus``; None: all.
-    options: how it is run.
-    progress, on_compile: as of :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run.
+    options: options of the runs.
+    progress, on_compile: see :func:`trine.gpu.run.run_gpus`. on_stage: called with a sentence before each run.
 
-    On Ctrl-C the rows so far are the answer, the last of them not finished.
+    On Ctrl-C the result holds the rows up to then, the last one unfinished.
 
     Raises
     ------
-    InputError, SpecError, PlanError: what does not exist, does not fit or makes no difference; unknown GPUs.
+    InputError, SpecError, PlanError: unknown, incompatible or ineffective options; unknown GPUs.
     """
     if op in MOE:
         if sizes is not None:
@@ -85,7 +85,7 @@ def loadstore_collective(
 
 
 def _unused_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Iterator[str]:
-    """A sentence for each option that moves no time, found by running without it where all sizes are small."""
+    """Yield a sentence for each option without effect on the times; if all sizes are small, trine runs without it."""
     if any(row.time.size_bytes * row.simulated > CHEAP_BYTES for row in rows):
         return
     names = ("workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "initiator")
@@ -100,7 +100,7 @@ def _unused_options(asked: LoadStoreRuns, rows: Sequence[LoadStoreRow]) -> Itera
 
 
 def _notes(rows: Sequence[LoadStoreRow]) -> tuple[str, ...]:
-    """What the programs say, each once; why some were not tried."""
+    """Return the programs' notes without duplicates, and the reason for skipped algorithms."""
     stated = dict.fromkeys(note for row in rows for note in row.notes)
     left = [name for row in rows for name, ps in row.tried if ps is None]
     if left:

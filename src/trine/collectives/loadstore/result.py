@@ -1,4 +1,4 @@
-"""Answers of the load-store level about a collective, and both levels side by side: as table, JSON and picture."""
+"""Results of a collective at load-store level, and at both levels side by side: tables, JSON and pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trine.results.gpu.summary import use_vendor_terms
 from trine.results.report import Report, Row, Table, Timeline
 from trine.units import format_bytes, format_time
 
-#: Columns of a program's name at least, and of an algorithm's at most.
+#: Minimum width of a program's name, and maximum width of an algorithm's.
 _PROGRAM, _NAME = 18, 15
 WORDS = {
     LAUNCH: "launch",
@@ -37,15 +37,15 @@ WORDS = {
 }
 
 
-#: What only the operator level's formula knows: steps and bytes that delay each other, and times that never fall.
+#: Part of the operator level's formula only: steps and bytes that delay each other, and times that never fall.
 OVERLAP = "overlap"
-#: All parts, in the order in which they are shown.
+#: All parts, in display order.
 PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _GroupReport(Report):
-    """About one collective on one group, for several sizes. ``stopped``: by Ctrl-C, in the last row or after it."""
+    """A report on one collective on one group, for several sizes. ``stopped``: by Ctrl-C, in or after the last row."""
 
     op: str
     cluster: Cluster
@@ -56,13 +56,13 @@ class _GroupReport(Report):
 
     @property
     def finished(self) -> bool:
-        """Whether all sizes were run to their end."""
+        """True if all sizes ran to completion."""
         return not self.stopped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoadStoreCollectiveResult(_GroupReport):
-    """Times of one collective on one group, one row a size."""
+    """Times of one collective on one group, one row per size."""
 
     SCHEMA: ClassVar[str] = "loadstore-collective"
 
@@ -70,7 +70,7 @@ class LoadStoreCollectiveResult(_GroupReport):
 
     @property
     def result(self) -> GpuResult:
-        """Everything about the last size."""
+        """The complete result for the last size."""
         result = self.rows[-1].result
         assert result is not None
         return result
@@ -82,7 +82,7 @@ class LoadStoreCollectiveResult(_GroupReport):
 
     @property
     def headline(self) -> str:
-        """The collective, where it runs, and the time of its last size."""
+        """The collective, its cluster, and the time of its last size."""
         last = self.rows[-1].time
         return (
             f"{self.op} of {len(self.group):,} {self.model.name} on {self.cluster.name}, load by load: "
@@ -95,18 +95,18 @@ class LoadStoreCollectiveResult(_GroupReport):
         return self.result.evidence
 
     def summary(self) -> str:
-        """Return one line a size; of one size also what decides."""
+        """Return one line per size; for a single size also the bottleneck."""
         decides = text.wrapped("bottleneck", self.result.bottleneck.sentence) if len(self.rows) == 1 else []
         lines = [self._table(self.notes), *decides, "next: --details; --perfetto FILE; trine help inside-the-gpu"]
         return use_vendor_terms("\n".join(lines), self.model.name)
 
     def details(self) -> str:
-        """Return one size in full, several as a table."""
+        """Return a single size in full, or several sizes as a table."""
         table = use_vendor_terms(self.table(), self.model.name)
         return table if len(self.rows) > 1 else f"{table}\n\n{self.result.details()}"
 
     def document(self) -> Row:
-        """Return the answer's keys, as docs/reference/loadstore-json.md documents them."""
+        """Return the result's keys (docs/reference/loadstore-json.md)."""
         return {
             "trine_version": __version__,
             "fidelity": "loadstore",
@@ -121,20 +121,20 @@ class LoadStoreCollectiveResult(_GroupReport):
         }
 
     def tables(self) -> dict[str, Table]:
-        """Return ``rows``, one a size, and the tables of the last size."""
+        """Return ``rows``, one per size, and the tables of the last size."""
         return {"rows": [row_json(row) for row in self.rows], **self.result.tables()}
 
     def timeline(self) -> Timeline | None:
-        """What workgroups do at the last size."""
+        """Return the timeline of the workgroups at the last size."""
         return self.result.timeline()
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
-        """Return ``sizes`` (time and bus bandwidth) and ``noc`` (how busy the NoC of a GPU is at the last size)."""
+        """Return ``sizes`` (time and bus bandwidth) and ``noc`` (utilisation of a GPU's NoC at the last size)."""
         title = f"{self.op} of {len(self.group)} ranks, {self.cluster.name}"
         return {"sizes": partial(draw_sizes, [row.time for row in self.rows], title), **self.result.pictures()}
 
     def table(self) -> str:
-        """One line a size: time, bandwidths, what ran, what decides."""
+        """Return one line per size: time, bandwidths, program, bottleneck."""
         return self._table(_notes(self))
 
     def _table(self, notes: Sequence[str]) -> str:
@@ -171,7 +171,7 @@ def _decides(row: LoadStoreRow) -> str:
 
 
 def _notes(answer: LoadStoreCollectiveResult) -> list[str]:
-    """Of one size only what its full answer does not say."""
+    """Return the notes; for a single size, only those that its full result does not repeat."""
     if len(answer.rows) > 1:
         return list(answer.notes)
     said = (*answer.result.program.notes, *answer.result.notes)
@@ -179,7 +179,7 @@ def _notes(answer: LoadStoreCollectiveResult) -> list[str]:
 
 
 def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
-    """What else was tried, at the last size at which there was a choice."""
+    """Return a line with the times of all simulated algorithms, for the last size with a choice."""
     for row in reversed(answer.rows):
         times = [f"{name} {format_time(ps)}" for name, ps in row.tried if ps is not None]
         if len(times) > 1:
@@ -188,7 +188,7 @@ def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
 
 
 def row_json(row: LoadStoreRow) -> Row:
-    """One row: times in us, bandwidths in GB/s (decimal), as ``trine collective`` has them."""
+    """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
     algbw, busbw = row.time.algbw_bytes_per_s, row.time.busbw_bytes_per_s
     return {
         "size_bytes": row.time.size_bytes,
@@ -208,7 +208,7 @@ def row_json(row: LoadStoreRow) -> Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LevelPart:
-    """One part of the time at both levels, ps; None: that level does not know it. why: of each, in words."""
+    """One part of the time at both levels, ps; None: the level lacks this part. why: an explanation for each level."""
 
     name: str
     operator_ps: int | None
@@ -218,15 +218,15 @@ class LevelPart:
 
     @property
     def difference_ps(self) -> int:
-        """Load-store less operator."""
+        """Load-store time minus operator time."""
         return (self.loadstore_ps or 0) - (self.operator_ps or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRow:
-    """One size. The parts of each level sum to its time; none where Ctrl-C came before they were known.
+    """One size. The parts of each level sum to its time; empty if Ctrl-C came before they were known.
 
-    finished: False where the load-store run itself was stopped: its time is when.
+    finished: False if the load-store run itself was stopped; its time is then the time of the stop.
     """
 
     operator: CollectiveTime
@@ -246,7 +246,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FidelityResult(_GroupReport):
-    """The answers of both levels, one row a size. ``answer``: the operator level's whole answer."""
+    """The results of both levels, one row per size. ``answer``: the operator level's complete result."""
 
     SCHEMA: ClassVar[str] = "fidelity"
 
@@ -255,7 +255,7 @@ class FidelityResult(_GroupReport):
 
     @property
     def headline(self) -> str:
-        """The collective, where it runs, and both times of the last size."""
+        """The collective, its cluster, and both times of the last size."""
         last = self.rows[-1]
         return (
             f"{self.op} of {len(self.group):,} ranks on {self.cluster.name}, {format_bytes(last.size_bytes)}: operator "
@@ -272,7 +272,7 @@ class FidelityResult(_GroupReport):
         return use_vendor_terms(self.table(), self.model.name)
 
     def document(self) -> Row:
-        """Return the answer's keys, as docs/reference/loadstore-json.md documents them."""
+        """Return the result's keys (docs/reference/loadstore-json.md)."""
         return {
             "trine_version": __version__,
             "fidelity": "both",
@@ -288,7 +288,7 @@ class FidelityResult(_GroupReport):
         }
 
     def tables(self) -> dict[str, Table]:
-        """Return ``rows``, one a size, and ``parts``, one a size and part of the time."""
+        """Return ``rows``, one per size, and ``parts``, one per size and part of the time."""
         sizes = [{key: value for key, value in row.items() if key != "parts"} for row in self._rows()]
         parts = [{"size_bytes": row.size_bytes, **_part_json(part)} for row in self.rows for part in row.parts]
         return {"rows": sizes, "parts": parts}
@@ -297,7 +297,7 @@ class FidelityResult(_GroupReport):
         return [_row_json(row) for row in self.rows]
 
     def table(self) -> str:
-        """Both times of each size, and their parts."""
+        """Return both times of each size, and their parts, as text."""
         known = self.answer
         how = f"links shared {known.network}" if known.network else f"{known.library} {known.version}"
         lines = [

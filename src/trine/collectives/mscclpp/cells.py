@@ -1,4 +1,4 @@
-"""The cells of all buffers of a plan, and symbols in them: whose data, from which place of its input, how often."""
+"""The cells of all buffers of a plan, and their symbolic content: rank, position in its input, and multiplicity."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trine.collectives.mscclpp.reading import buffer_chunks
 from trine.errors import InputError
 
 MAX_CELLS = 2**23
-#: scratch as packets lie in it, beside scratch as plain data does
+#: scratch for packets, separate from scratch for plain data
 PACKETS = "packets"
 
 
 def in_place(plan: KernelPlan, layout: ChunkLayout, rank: int, buffer: str, start: int) -> tuple[str, int]:
-    """Buffer and start of the memory that a range lies in: in place, input and output share theirs."""
+    """Return buffer and start of a range's memory; in-place plans share it between input and output."""
     if not plan.in_place or buffer not in (INPUT, OUTPUT):
         return buffer, start
     gpu, part = plan.gpus[rank], plan.chunks_of_size // plan.num_ranks
@@ -28,7 +28,7 @@ def in_place(plan: KernelPlan, layout: ChunkLayout, rank: int, buffer: str, star
 
 
 class PlanMemory:
-    """Numbers for the cells of all buffers; in place, input and output share theirs."""
+    """Cell numbers of all buffers; in-place plans share them between input and output."""
 
     def __init__(self, plan: KernelPlan, layout: ChunkLayout) -> None:
         self.plan, self.layout = plan, layout
@@ -53,13 +53,13 @@ class PlanMemory:
         return self.layout.at(chunks)
 
     def cells(self, rank: int, buffer: str, start: int, length: int) -> range:
-        """The cells of a range of one rank's buffer."""
+        """Return the cells of a range of one rank's buffer."""
         buffer, start = in_place(self.plan, self.layout, rank, buffer, start)
         first = self.base[rank, buffer] + start
         return range(first, first + length)
 
     def describe(self, cell: int) -> str:
-        """A cell for people: buffer, chunk and rank."""
+        """Return a readable name of a cell: buffer, chunk and rank."""
         base, rank, buffer = max(entry for entry in self.owner if entry[0] <= cell)
         chunk = self._chunk_of(cell - base, buffer)
         return (
@@ -76,24 +76,24 @@ class PlanMemory:
         return chunk
 
 
-#: (unit of the input, how often each rank's is in it: 16 bits a rank); unit MIXED where different units were added up
+#: (unit of the input, multiplicity of each rank's input: 16 bits per rank); unit MIXED for sums of different units
 Value = tuple[int, int]
 MIXED = -1
 _BITS = 16
 
 
 def single(rank: int, unit: int) -> Value:
-    """One rank's input at one unit."""
+    """Return the value of one rank's input at one unit."""
     return unit, 1 << (_BITS * rank)
 
 
 def add(values: list[Value]) -> Value:
-    """The sum."""
+    """Return the sum."""
     return reduce(lambda a, b: (a[0] if a[0] == b[0] else MIXED, a[1] + b[1]), values)
 
 
 def describe(value: Value | None, plan: KernelPlan) -> str:
-    """A value for people."""
+    """Return a readable text for a value."""
     if value is None:
         return "nothing"
     unit, packed = value
@@ -105,7 +105,7 @@ def describe(value: Value | None, plan: KernelPlan) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanGoal:
-    """The cells of a rank that must hold ``wanted`` at the end, one value a cell."""
+    """The cells of a rank that must hold ``wanted`` at the end, one value per cell."""
 
     rank: int
     cells: range
@@ -113,7 +113,7 @@ class PlanGoal:
 
 
 def input_range(plan: KernelPlan, memory: PlanMemory, rank: int) -> range:
-    """The cells of a rank's input."""
+    """Return the cells of a rank's input."""
     chunks = plan.gpus[rank].input_chunks
     if not chunks:
         chunks = plan.chunks_of_size // (plan.num_ranks if plan.collective == "all_gather" else 1)
@@ -121,7 +121,7 @@ def input_range(plan: KernelPlan, memory: PlanMemory, rank: int) -> range:
 
 
 def goals(plan: KernelPlan, memory: PlanMemory, root: int = 0) -> list[PlanGoal]:
-    """What every rank must end with.
+    """Return the required result of every rank.
 
     Raises InputError: the collective's result is not defined here (custom collectives), or its buffers do not fit it.
     """

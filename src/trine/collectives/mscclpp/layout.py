@@ -1,4 +1,4 @@
-"""Where chunks lie: in bytes for a message of some size, or in units of a small grid for a proof that needs no size."""
+"""Layout of chunks: in bytes for a message of a given size, or in units of a small grid for proofs without a size."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REUSED_SCRATCH_BYTES = 64 * 2**20
 class ChunkLayout:
     """Ranges of operands, in units (bytes, or cells of a grid).
 
-    ``group_units`` units hold ``group_chunks`` chunks; where they do not divide, the first chunks of a group are one
-    ``alignment`` longer. ``window``: scratch chunks are this far apart, and a pipeline's offset into scratch is taken
-    modulo it; None without reuse. ``unit_scale``: units a byte of a pipeline's unit_bytes, as (numerator, denominator).
+    ``group_units`` units hold ``group_chunks`` chunks; if they do not divide, the first chunks of a group are one
+    ``alignment`` longer. ``window``: distance between scratch chunks, and modulus of a pipeline's offset into scratch;
+    None without reuse. ``unit_scale``: units per byte of a pipeline's unit_bytes, as (numerator, denominator).
     """
 
     group_chunks: int
@@ -30,7 +30,7 @@ class ChunkLayout:
     unit_scale: tuple[int, int] = (1, 1)
 
     def at(self, chunk: int) -> int:
-        """Where a chunk begins."""
+        """Return the start of a chunk."""
         group, inside = divmod(chunk, self.group_chunks)
         return group * self.group_units + self._split(self.group_units, inside, self.group_chunks)
 
@@ -45,7 +45,7 @@ class ChunkLayout:
         return -(-pipeline.num_chunks * self.at(1) // self.unit(pipeline))
 
     def span(self, op: KernelOp, operand: KernelOperand, offset: int = 0, unit: int | None = None) -> tuple[int, int]:
-        """Start and length of an operand in its buffer: the part of this thread block, this round of its pipeline."""
+        """Return start and length of an operand in its buffer, for this thread block and round of its pipeline."""
         start, size = self.at(operand.index), self.at(operand.index + operand.count) - self.at(operand.index)
         low = self._split(size, op.part, op.num_parts)
         size = self._split(size, op.part + 1, op.num_parts) - low
@@ -58,7 +58,7 @@ class ChunkLayout:
 
 
 def operations(plan: KernelPlan) -> Iterator[KernelOp]:
-    """Every operation of a plan."""
+    """Yield every operation of a plan."""
     for gpu in plan.gpus:
         for block in gpu.blocks:
             for _, op in walk(block):
@@ -70,7 +70,7 @@ def pipelines(plan: KernelPlan) -> list[KernelOp]:
 
 
 def reused_chunk_bytes(plan: KernelPlan) -> int | None:
-    """Bytes of a scratch chunk that is used again and again; None where scratch grows with the message."""
+    """Return the bytes of a reused scratch chunk, or None if scratch grows with the message."""
     chunks = max(gpu.scratch_chunks for gpu in plan.gpus)
     if not plan.reuse_scratch or chunks == 0:
         return None
@@ -79,7 +79,7 @@ def reused_chunk_bytes(plan: KernelPlan) -> int | None:
 
 
 def parts_grid(plan: KernelPlan) -> int:
-    """Cells a chunk, so that every thread block's part of a range is a whole number of them.
+    """Return the smallest number of cells per chunk that makes every thread block's part a whole number of cells.
 
     Raises InputError: the parts of the plan's thread block groups have no common measure of reasonable size.
     """
@@ -95,9 +95,9 @@ def parts_grid(plan: KernelPlan) -> int:
 
 
 def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
-    """The layout of a message of ``size_bytes``, as nccl-tests counts it.
+    """Return the layout of a message of ``size_bytes`` by nccl-tests' convention.
 
-    Raises InputError: the plan does not allow this size; says which it allows.
+    Raises InputError: the plan does not allow this size; names the allowed ones.
     """
     _check_limits(plan, size_bytes)
     chunks = plan.chunks_of_size
@@ -138,7 +138,7 @@ def _check_limits(plan: KernelPlan, size_bytes: int) -> None:
 
 
 def _check_scratch(plan: KernelPlan, layout: ChunkLayout) -> None:
-    """Scratch of a fixed size must hold a chunk, but for pipelines, which take turns in it."""
+    """Check that scratch of a fixed size holds a chunk; pipelines are exempt because they reuse it in rounds."""
     if layout.window is None:
         return
     for gpu in plan.gpus:

@@ -1,4 +1,4 @@
-"""Load a plan, whatever its format: MSCCL++ JSON of either generation, or MSCCL XML."""
+"""Loading of plans in any format: MSCCL++ JSON of either generation, or MSCCL XML."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def load_plan(path: str | os.PathLike[str]) -> KernelPlan:
 
     Parameters
     ----------
-    path: MSCCL++ JSON (v1: April 2024 to v0.7.0; v2: v0.8.0 on) or MSCCL XML, told apart by what is in the file.
+    path: MSCCL++ JSON (v1: April 2024 to v0.7.0; v2: v0.8.0 on) or MSCCL XML; the content determines the format.
 
     Raises
     ------
-    SpecError: the file cannot be read, is in no known format, or says something unknown or inconsistent; names the
-        file, the GPU, thread block and operation, and the nearest valid name.
+    SpecError: the file is unreadable, of unknown format, or has unknown or inconsistent content; names the file, the
+        GPU, thread block and operation, and the nearest valid name.
     """
     file = os.fspath(path)
     text = read_text(path)
@@ -55,14 +55,14 @@ def _read_json(text: str, file: str) -> KernelPlan:
     )
 
 
-# What is in a plan, in numbers, for people.
+# Summaries of plans.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanSummary:
-    """``operations``: how many of each name, pipelines' bodies counted once. ``connections``: by kind, each end.
+    """Counts of a plan. ``operations``: by name, bodies of pipelines once. ``connections``: by kind, each end.
 
-    ``min_bytes``, ``max_bytes`` (None: no limit): the message that it is for.
+    ``min_bytes``, ``max_bytes`` (None: no limit): supported message sizes.
     """
 
     name: str
@@ -82,7 +82,7 @@ class PlanSummary:
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """As text, a line a property."""
+        """Return the summary as text, one line for each property."""
         low, high = self.blocks_per_gpu
         blocks = f"{low}" if low == high else f"{low} to {high}"
         most = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
@@ -102,7 +102,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def describe_plan(plan: KernelPlan) -> PlanSummary:
-    """Count what a plan has."""
+    """Count the elements of a plan."""
     operations = Counter(op.name for gpu in plan.gpus for block in gpu.blocks for _, op in walk(block))
     connections = Counter(connection.kind for gpu in plan.gpus for connection in gpu.connections)
     blocks = [len(gpu.blocks) for gpu in plan.gpus]

@@ -1,7 +1,7 @@
-"""Runs a plan: thread blocks one operation at a time, with the signals, barriers and packets they wait for.
+"""Execution of a plan: thread blocks run one operation at a time and wait for signals, barriers and packets.
 
-What runs is without time and data; a :class:`Watcher` adds meaning: :mod:`.proof` what is in each buffer and whether
-it is safe to read, :mod:`.transfers` what moves over the wires and what it waits for.
+The machine itself has no time and no data; a :class:`Watcher` adds these. :mod:`.proof` tracks the contents of each
+buffer and whether they are safe to read; :mod:`.transfers` tracks the wire traffic and its dependencies.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trine.collectives.mscclpp.layout import ChunkLayout
 from trine.collectives.mscclpp.plan import KernelGpu, KernelOp, KernelOperand, KernelPlan
 from trine.errors import DeadlockError, InputError
 
-#: cells of one operand: a range for each rank that owns it
+#: cells of one operand: one range for each rank that owns some
 Cells = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One operation of one thread block, once; ``offset`` and ``unit`` where its pipeline is."""
+    """One execution of an operation by one thread block; ``pipeline``: the enclosing loop, None outside of one."""
 
     op: KernelOp
     place: str
@@ -34,7 +34,7 @@ class PlanStep:
 
 @dataclass(slots=True)
 class RunningBlock:
-    """A thread block at work."""
+    """A thread block and its progress."""
 
     actor: int
     gpu: KernelGpu
@@ -60,7 +60,7 @@ class RunningBlock:
 
 @dataclass(slots=True)
 class DataMove:
-    """What one data operation touches; ``received``: what came out of FIFOs, in the order of the sources."""
+    """Cells that one data operation reads and writes; ``received``: FIFO payloads in the order of the sources."""
 
     sources: list[Cells]
     targets: list[Cells]
@@ -68,35 +68,35 @@ class DataMove:
 
 
 class Watcher(Protocol):
-    """What happens, in an order that the plan allows. What a release returns, the acquire that it allows is given."""
+    """Callbacks for the events of a run, in one valid order; acquire gets the token of the matching release."""
 
     def release(self, block: RunningBlock, step: PlanStep, connection: int | None) -> object:
-        """A signal through one of the GPU's connections; None: to other thread blocks of the GPU."""
+        """Record a signal through a connection, or to other thread blocks of the GPU if None; return a token."""
 
     def acquire(self, block: RunningBlock, step: PlanStep, token: object) -> None:
-        """A wait has been answered."""
+        """Record that a wait has ended."""
 
     def sync(self, block: RunningBlock) -> None:
-        """All threads of the block have met."""
+        """Record that all threads of the block have synchronised."""
 
     def barrier(self, blocks: list[RunningBlock]) -> None:
-        """These thread blocks have met."""
+        """Record that these thread blocks have met at a barrier."""
 
     def flush(self, block: RunningBlock, connections: tuple[int, ...]) -> None:
-        """What was put through these ports has left."""
+        """Record that all earlier puts through these ports have left."""
 
     def move(self, block: RunningBlock, step: PlanStep, move: DataMove) -> object:
-        """Data is read and written; returns what goes into FIFOs."""
+        """Record that data is read and written; return the payload for FIFOs."""
 
 
 class PlanMachine:
-    """Runs ``plan`` once.
+    """One execution of ``plan``.
 
     Parameters
     ----------
-    layout: ranges in cells. timing: layout by which pipelines count their rounds, ``layout`` if None; with it all
-        rounds touch the cells of the first.
-    order: None runs each thread block as far as it gets, in turn; else a random one advances.
+    layout: ranges in cells. timing: layout that determines the number of rounds of pipelines, ``layout`` if None; with
+        it all rounds touch the cells of the first.
+    order: None runs each thread block as far as possible, in turn; otherwise blocks advance in random order.
     """
 
     def __init__(
@@ -151,9 +151,9 @@ class PlanMachine:
 
         Raises
         ------
-        DeadlockError: thread blocks wait for each other, or for what nobody sends; says who for what.
-        InputError: something is left over: a signal without its wait, data in a FIFO, a semaphore that has not returned
-            to its initial value.
+        DeadlockError: thread blocks wait for each other, or for data or signals that are never sent; names each wait.
+        InputError: unmatched state at the end: a signal without its wait, data in a FIFO, or a semaphore that has not
+            returned to its initial value.
         """
         waiting = [block for block in self.blocks if not block.done]
         while waiting:
@@ -191,7 +191,7 @@ class PlanMachine:
         return True
 
     def _tokens_awaited(self, block: RunningBlock, step: PlanStep) -> list[deque[object]] | None:
-        """The queues that a step takes one token each from, None if it has to wait."""
+        """Return the queues that supply a step with one token each, or None if it has to wait."""
         op = step.op
         if any((block.gpu.rank, *d) not in self.ended for d in op.dependencies if d[0] != block.id):
             return None
@@ -284,7 +284,7 @@ class PlanMachine:
             self.watcher.flush(block, op.connections)
 
     def cells(self, step: PlanStep, operand: KernelOperand) -> Cells:
-        """The cells of an operand in this round, for each rank that owns them; none for a FIFO."""
+        """Return the cells of an operand in this round, one range per owning rank; empty for a FIFO."""
         if operand.buffer == ir.FIFO:
             return ()
         offset, unit = 0, None

@@ -1,7 +1,7 @@
-"""A collective as the program of each GPU's thread blocks: what MSCCL++ and MSCCL plans say. Frozen data without logic.
+"""Program of each GPU's thread blocks for a collective, from an MSCCL++ or MSCCL plan. Frozen data without logic.
 
-Chunks are the plan's unit of size; how many bytes one has follows from the message (``trine.collectives.mscclpp``).
-Every reference is resolved: an operand names the rank and the buffer that it lies in, a signal the peer that gets it.
+Chunks are the plan's unit of size; their bytes follow from the message (``trine.collectives.mscclpp``). Every reference
+is resolved: an operand names its rank and buffer, a signal its receiving peer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ INPUT, OUTPUT, SCRATCH, FIFO = "input", "output", "scratch", "fifo"
 BUFFERS = (INPUT, OUTPUT, SCRATCH)
 MEMORY, PORT, SWITCH, LOCAL = "memory", "port", "switch", "local"
 
-#: What an operation does; its name in the file stands beside it.
-#: sync: all threads of the block meet. barrier: thread blocks of one GPU meet. signal and wait: of connections.
-#: flush: wait until what went through ports has left. acquire and release: of semaphores of one GPU.
-#: pairs: source i is copied to destination i. reduce: the sum of all sources is written to all destinations (with one
-#: source, a copy to many). pipeline: a loop over parts of its operations' ranges.
+#: Actions of operations; each operation also keeps its name in the file. sync: all threads of the block meet. barrier:
+#: thread blocks of one GPU meet. signal and wait: of connections. flush: wait until all puts through ports have left.
+#: acquire and release: of semaphores of one GPU. pairs: source i is copied to destination i. reduce: the sum of all
+#: sources is written to all destinations (with one source, a copy to many). pipeline: a loop over parts of its
+#: operations' ranges.
 SYNC, BARRIER, SIGNAL, WAIT, FLUSH = "sync", "barrier", "signal", "wait", "flush"
 ACQUIRE, RELEASE, PIPELINE, PAIRS, REDUCE = "acquire", "release", "pipeline", "pairs", "reduce"
 
@@ -25,11 +25,11 @@ ACQUIRE, RELEASE, PIPELINE, PAIRS, REDUCE = "acquire", "release", "pipeline", "p
 class KernelOperand:
     """``count`` chunks from chunk ``index`` on, in one buffer of one rank.
 
-    ``rank``: whose buffer it is; -1 where it is that of all members of multicast group ``group`` (a load adds up, a
-    store goes to all). ``via``: how it is reached: ``local``, ``memory`` (loads and stores over the scale-up wires),
+    ``rank``: the buffer's owner; -1 for the buffers of all members of multicast group ``group`` (a load adds up, a
+    store goes to all). ``via``: path to the buffer: ``local``, ``memory`` (loads and stores over the scale-up wires),
     ``port`` (a proxy thread and RDMA or DMA), ``switch`` (multimem). ``packet``: data with flags, twice the bytes;
-    ``polls``: the reader waits for the flags. ``connection``: index into the GPU's connections, where the file names
-    one. In buffer ``fifo`` (MSCCL) ``rank`` is the peer, and ``index`` the chunk that the file names.
+    ``polls``: the reader waits for the flags. ``connection``: index into the GPU's connections, if the file names one.
+    In buffer ``fifo`` (MSCCL) ``rank`` is the peer, and ``index`` the chunk in the file.
     """
 
     rank: int
@@ -51,8 +51,8 @@ class KernelOp:
     order. ``connections``: indices into the GPU's connections: of a signal, wait or flush; of a put through ports, one
     a target. ``relaxed``: the signal or wait orders execution, but does not publish memory. ``signals``: a put that
     signals behind its data; ``flushes``: and then waits until it has left. ``part``, ``num_parts``: the block does this
-    part of the range, its group the rest. ``dependencies``: (thread block, operation) of the same GPU that must have
-    ended before. ``operations``: the body of a pipeline, which walks through ``num_chunks`` chunks, ``unit_bytes`` a
+    part of the range, its group the rest. ``dependencies``: (thread block, operation) of the same GPU that must end
+    before it. ``operations``: the body of a pipeline, which walks through ``num_chunks`` chunks, ``unit_bytes`` a
     round.
     """
 
@@ -78,10 +78,10 @@ class KernelOp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """One end of a connection between two ranks: the ``pair``-th of its kind between them, counted at both ends alike.
+    """One end of a connection between two ranks: the ``pair``-th of its kind between them, as counted at both ends.
 
-    A signal through it is what the peer's end waits for. ``kind``: ``memory``, ``port`` or ``fifo`` (MSCCL: ``pair`` is
-    its channel). ``local_buffer``, ``remote_buffer``: what v1 plans bind to it.
+    The peer's end waits for signals through this end. ``kind``: ``memory``, ``port`` or ``fifo`` (MSCCL: ``pair`` is
+    its channel). ``local_buffer``, ``remote_buffer``: buffers bound to it by v1 plans.
     """
 
     kind: str
@@ -101,7 +101,7 @@ class MulticastGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteBuffer:
-    """A buffer of another rank that a GPU has been given access to, by these kinds of connection."""
+    """A buffer of another rank, accessible to a GPU by these kinds of connection."""
 
     rank: int
     buffer: str
@@ -110,7 +110,7 @@ class RemoteBuffer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThreadBlock:
-    """Operations in order. ``connections``, ``groups``: what the file lists for it, resolved."""
+    """Operations in order. ``connections``, ``groups``: the file's lists for the block, resolved."""
 
     id: int
     operations: tuple[KernelOp, ...]
@@ -120,7 +120,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelGpu:
-    """What one rank runs. ``semaphores``: initial values. ``chunk_groups``: of v1 plans, groups of equal size."""
+    """Program of one rank. ``semaphores``: initial values. ``chunk_groups``: of v1 plans, groups of equal size."""
 
     rank: int
     input_chunks: int
@@ -137,11 +137,11 @@ class KernelGpu:
 class KernelPlan:
     """One collective for one number of ranks.
 
-    ``collective``: trine's name of it. ``format``: ``mscclpp-1``, ``mscclpp-2`` or ``msccl``. ``protocol``: as the file
-    says it (``Simple``, ``LL``, ``LL128``). ``max_bytes`` None: no limit. ``alignment``: of ranges, in bytes.
+    ``collective``: trine's name of it. ``format``: ``mscclpp-1``, ``mscclpp-2`` or ``msccl``. ``protocol``: spelled as
+    in the file (``Simple``, ``LL``, ``LL128``). ``max_bytes`` None: no limit. ``alignment``: of ranges, in bytes.
     ``chunks_of_size``: chunks in the message whose size nccl-tests prints. ``reuse_scratch``: scratch has a fixed size
     and is used in turns. ``double_scratch``: two halves, so that a run does not meet the packets of the run before.
-    ``notes``: what a reader should know about the file, one a line.
+    ``notes``: remarks on the file for the reader, one a line.
     """
 
     name: str

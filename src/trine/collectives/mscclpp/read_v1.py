@@ -1,4 +1,4 @@
-"""MSCCL++ plans of the first generation (April 2024 to v0.7.0, July 2025): docs/formats/mscclpp.md."""
+"""Reader of first-generation MSCCL++ plans (April 2024 to v0.7.0, July 2025): docs/formats/mscclpp.md."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from trine.collectives.mscclpp.reading import (
     read_plan,
 )
 
-#: v0.5 and v0.6 say sm, proxy and nvls for what is memory, port and switch today
+#: v0.5 and v0.6 use sm, proxy and nvls for today's memory, port and switch
 KINDS = {"memory": ir.MEMORY, "port": ir.PORT, "nvls": ir.SWITCH, "sm": ir.MEMORY, "proxy": ir.PORT}
 NO_CHANNEL = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveFormV1:
-    """Where an operation finds its data, in this order.
+    """Operands of an operation, in the order of these letters.
 
-    Sources: ``i`` remote data through i_cids, ``s`` the local src, ``S`` local srcs, ``p`` local packets srcs,
-    ``P`` the local src as packets. Targets: ``d`` the local dst, ``D`` local dsts, ``o`` remote data through o_cids,
-    ``k`` remote packets through o_cids, ``q`` the local dst as packets.
+    Sources: ``i`` remote data through i_cids, ``s`` the local src, ``S`` local srcs, ``p`` local packets srcs, ``P``
+    the local src as packets. Targets: ``d`` the local dst, ``D`` local dsts, ``o`` remote data through o_cids, ``k``
+    remote packets through o_cids, ``q`` the local dst as packets.
     """
 
     action: str
@@ -61,12 +61,12 @@ def read_v1(data: object, file: str) -> ir.KernelPlan:
     return read_plan(data, file, _GpuV1)
 
 
-#: source buffer, destination buffer and kind: by these a thread block finds its channels
+#: source buffer, destination buffer and kind, which identify the channels of a thread block
 Key = tuple[str, str, str]
 
 
 class _BlockV1(BlockReader):
-    """One thread block: its channels by key."""
+    """One thread block, with its channels by key."""
 
     gpu: _GpuV1
 
@@ -90,7 +90,7 @@ class _BlockV1(BlockReader):
         return source, target, KINDS[kind_from.text(kind, KINDS)]
 
     def _known(self, key: Key) -> tuple[int, ...]:
-        """The GPU's channels of this key, in order."""
+        """Return the GPU's channels of this key, in order."""
         source, target, kind = key
         if kind == ir.SWITCH:
             return tuple(n for n in self.gpu.own_groups if self.gpu.groups[n].buffer == source == target)
@@ -129,12 +129,12 @@ class _BlockV1(BlockReader):
         return tuple(result)
 
     def _ids(self, op: PlanFields, side: str) -> tuple[int, ...]:
-        """Connections that a signal, wait or flush names; offsets and counts say nothing to it."""
+        """Return the connections that a signal, wait or flush names; offsets and counts are ignored."""
         op.integer("cnt", 1, MAX_CHUNKS, 1)
         return tuple(number for number, _ in self._through(op, side))
 
     def _through(self, op: PlanFields, side: str) -> list[tuple[int, int]]:
-        """(connection, chunk at the other end) of each entry of i_cids or o_cids."""
+        """Return (connection, chunk at the other end) of each entry of i_cids or o_cids."""
         key = self._key(op.mapping(f"{side}_buff"), "ctype", op)
         channels = tuple(self.channels.get(key, ()))
         result = []
@@ -255,7 +255,7 @@ class _BlockV1(BlockReader):
 
 
 class _GpuV1(GpuReader):
-    """One GPU: its connections by key, and its thread blocks."""
+    """One GPU, with its connections by key and its thread blocks."""
 
     format = "mscclpp-1"
     block = _BlockV1

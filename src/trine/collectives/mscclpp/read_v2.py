@@ -1,4 +1,4 @@
-"""MSCCL++ plans of the second generation (v0.8.0, October 2025, to 1f5f065, August 2026): docs/formats/mscclpp.md."""
+"""Reader of MSCCL++ plans, generation 2 (v0.8.0, October 2025, to 1f5f065, August 2026): docs/formats/mscclpp.md."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ REDUCE_OPS = ("sum", "min", "max")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveFormV2:
-    """What an operation that moves data looks like: a letter an operand, the last one of a side may repeat (``+``).
+    """Form of an operation that moves data: a letter for each operand; the last one of a side may repeat (``+``).
 
-    l: local data. p: local packets, which are polled. q: local packets that are written. r: remote data.
-    k: remote packets. m: multicast data. n: multicast packets. w: local packets as they lie there (ports).
+    l: local data. p: local packets, which are polled. q: local packets that are written. r: remote data. k: remote
+    packets. m: multicast data. n: multicast packets. w: local packets without polling (ports).
     """
 
     action: str
@@ -75,7 +75,7 @@ def read_v2(data: object, file: str) -> ir.KernelPlan:
 
 
 class _BlockV2(BlockReader):
-    """One thread block: its lists of channels and buffers."""
+    """One thread block, with its lists of channels and buffers."""
 
     gpu: _GpuV2
 
@@ -251,7 +251,7 @@ class _BlockV2(BlockReader):
 
 
 class _GpuV2(GpuReader):
-    """One GPU: what it can reach of others, its semaphores, and its thread blocks."""
+    """One GPU, with its access to other GPUs, its semaphores, and its thread blocks."""
 
     format = "mscclpp-2"
     block = _BlockV2

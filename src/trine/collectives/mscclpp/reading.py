@@ -1,4 +1,4 @@
-"""What the readers of all plan formats share: strict fields, names of collectives, the check of a whole plan."""
+"""Common parts of the plan readers: strict fields, names of collectives, the check of a whole plan."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_TEXT = 1000
 
 
 class PlanFields:
-    """One mapping of a file. Take what is known, then :meth:`done` refuses the rest.
+    """One mapping of a file. Read the known keys, then :meth:`done` refuses the rest.
 
     Parameters
     ----------
-    data: what stands there.
+    data: the mapping's content.
     file: path of the file. where: path inside it, such as ``gpus[0].threadblocks[1].ops[3]``.
 
-    Every method raises SpecError naming file, place, value and what would be valid.
+    Every method raises SpecError with the file, the place, the value and valid alternatives.
     """
 
     def __init__(self, data: object, file: str, where: str) -> None:
@@ -40,7 +40,7 @@ class PlanFields:
         return name in self._data
 
     def fail(self, message: str, name: str | None = None) -> SpecError:
-        """An error at this place, or at one of its keys."""
+        """Return an error at this place, or at one of its keys."""
         field = ".".join(part for part in (self.where, name) if part)
         return SpecError(message, file=self.file, field=field or None)
 
@@ -99,7 +99,7 @@ class PlanFields:
         return value
 
     def done(self, others: Collection[str] = ()) -> None:
-        """Refuse keys that nobody has taken; ``others`` are valid here too, for the error's list of names."""
+        """Refuse unread keys; ``others`` are valid here too, for the error's list of names."""
         for key in self._data:
             if key not in self._known:
                 known = sorted(self._known | set(others))
@@ -107,7 +107,7 @@ class PlanFields:
 
 
 def pick(here: PlanFields, items: tuple[int, ...], index: int, what: str, name: str) -> int:
-    """``items[index]``, or an error that says how many there are."""
+    """Return ``items[index]``, or raise an error with the number of items."""
     if not 0 <= index < len(items):
         raise here.fail(f"there is no {what} {index} here, there are {len(items)}", name)
     return items[index]
@@ -115,7 +115,7 @@ def pick(here: PlanFields, items: tuple[int, ...], index: int, what: str, name: 
 
 BUFFER_LETTERS = {"i": ir.INPUT, "o": ir.OUTPUT, "s": ir.SCRATCH}
 
-#: the file's name of a collective -> trine's
+#: name of a collective in the file -> trine's name
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -133,7 +133,7 @@ COLLECTIVES = {
 
 
 def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> ir.MulticastGroup:
-    """One entry of the rank groups that a GPU's switch channel lists."""
+    """Read one entry of the rank groups of a GPU's switch channel."""
     ranks = item.integers("ranks", 0, num_ranks - 1)
     if item.integer("size", 1, num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
         raise item.fail("size must be the number of ranks, and no rank may come twice")
@@ -144,9 +144,9 @@ def rank_group(item: PlanFields, rank: int, num_ranks: int, buffer: str) -> ir.M
 
 
 def group_number(group: ir.MulticastGroup, groups: list[ir.MulticastGroup], own: list[int]) -> int:
-    """The number of a GPU's group among ``groups`` of the plan, to which a new one is added; ``own``: those before it.
+    """Return the number of a GPU's group in the plan's ``groups``, adding a new one; ``own``: the GPU's earlier groups.
 
-    The n-th group that a GPU lists with these ranks is the n-th of every other member.
+    The n-th group of a GPU with these ranks is the n-th one of every other member.
     """
     ordinal = sum(groups[number] == group for number in own)
     known = [number for number, other in enumerate(groups) if other == group]
@@ -170,7 +170,7 @@ class PlanWords(NamedTuple):
 
 
 class GpuReader(ABC):
-    """One GPU of a plan of MSCCL++: its connections and multicast groups, then its thread blocks.
+    """Reader of one GPU of an MSCCL++ plan: its connections and multicast groups, then its thread blocks.
 
     groups, notes: multicast groups and notes of the plan; each GPU appends its own.
     """
@@ -190,15 +190,15 @@ class GpuReader(ABC):
 
     @abstractmethod
     def more(self) -> dict[str, Any]:
-        """Return the fields of a KernelGpu that this generation alone has."""
+        """Return the fields of a KernelGpu that only this generation has."""
 
     @classmethod
     @abstractmethod
     def of_plan(cls, top: PlanFields) -> dict[str, Any]:
-        """Return the fields of a KernelPlan that this generation alone has."""
+        """Return the fields of a KernelPlan that only this generation has."""
 
     def ends_of(self, channel: PlanFields) -> tuple[str | None, str | None]:
-        """Return the buffers that a channel is bound to at both ends."""
+        """Return the two buffers bound to a channel, one for each end."""
         return None, None
 
     def switch_buffer(self, channel: PlanFields) -> str:
@@ -245,7 +245,7 @@ class GpuReader(ABC):
 
 
 class BlockReader(ABC):
-    """A thread block of an MSCCL++ plan; its operations index the channels that the block lists."""
+    """Reader of a thread block of an MSCCL++ plan; its operations index the block's channels."""
 
     def __init__(self, gpu: Any, block: PlanFields, number: int) -> None:
         self.gpu, self.block, self.number = gpu, block, number
@@ -258,7 +258,7 @@ class BlockReader(ABC):
 
     @abstractmethod
     def listed(self) -> Iterator[tuple[str, int]]:
-        """Yield the kind and the number of each connection and group that the block lists."""
+        """Yield the kind and the number of each connection and group of the block."""
 
     def read(self) -> ir.ThreadBlock:
         """Return the thread block."""
@@ -274,9 +274,9 @@ class BlockReader(ABC):
 
 
 def read_plan(data: object, file: str, reader: type[GpuReader]) -> ir.KernelPlan:
-    """Read the plain data of a file of MSCCL++; ``reader``: of the file's generation.
+    """Read the plain data of an MSCCL++ file; ``reader``: for the file's generation.
 
-    Raises SpecError: anything unknown, missing, out of range or not consistent; names file, GPU, thread block and
+    Raises SpecError: anything unknown, missing, out of range or inconsistent; names file, GPU, thread block and
     operation.
     """
     top = PlanFields(data, file, "")
@@ -310,7 +310,7 @@ def read_plan(data: object, file: str, reader: type[GpuReader]) -> ir.KernelPlan
 
 
 def chunks_of_size(collective: str, gpus: tuple[ir.KernelGpu, ...]) -> int:
-    """How many chunks the message has whose size nccl-tests prints: the output of an all-gather, else the input."""
+    """Return the chunks in the message whose size nccl-tests prints: the output of an all-gather, else the input."""
     first = gpus[0]
     if collective in ("all_gather", "gather"):
         return first.output_chunks or len(gpus) * first.input_chunks
@@ -318,7 +318,7 @@ def chunks_of_size(collective: str, gpus: tuple[ir.KernelGpu, ...]) -> int:
 
 
 def walk(block: ir.ThreadBlock) -> Iterator[tuple[str, ir.KernelOp]]:
-    """Every operation of a block with its place, the bodies of pipelines included."""
+    """Yield every operation of a block with its place, including the bodies of pipelines."""
     for number, op in enumerate(block.operations):
         yield f"ops[{number}]", op
         for inner, body in enumerate(op.operations):
@@ -326,7 +326,7 @@ def walk(block: ir.ThreadBlock) -> Iterator[tuple[str, ir.KernelOp]]:
 
 
 def check_plan_shape(plan: ir.KernelPlan) -> None:
-    """What can only be seen when all GPUs are there.
+    """Check properties that involve all GPUs.
 
     Raises SpecError: ranges beyond a buffer, chunk numbers that differ between ranks, or a barrier that cannot be
     passed.
@@ -388,7 +388,7 @@ def _check_operand(plan: ir.KernelPlan, operand: ir.KernelOperand, where: str) -
 
 
 def buffer_chunks(plan: ir.KernelPlan, rank: int, buffer: str) -> int:
-    """Chunks in one buffer; in place, input and output may lie in the larger of the two."""
+    """Return the chunks in one buffer; in place, input and output may lie in the larger of the two."""
     assert buffer in ir.BUFFERS
     gpu = plan.gpus[rank]
     if buffer == ir.SCRATCH:

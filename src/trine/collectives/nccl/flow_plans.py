@@ -1,14 +1,14 @@
-"""How many bytes a library's algorithm moves between which ranks, and at which rate, so that it takes what it takes.
+"""Flows of a library's collectives: bytes and rate between each pair of ranks, chosen to match the library's time.
 
-The flows of a collective are those of its algorithm, all channels together: rings and trees inside a domain go to the
-next GPU over switches, or over all direct links in proportion to their rates, and between domains from each GPU to the
-one of its number in the next domain; NVLS loads each GPU's links as a ring would with its own bytes; direct messages go
-where they go. The bytes on every link are those of the algorithm (:func:`trine.collectives.query.link_load`).
+The flows follow the collective's algorithm, with all channels combined. Inside a domain, rings and trees go to the next
+GPU over switches, or over all direct links in proportion to their rates. Between domains they go from each GPU to its
+counterpart in the next domain. NVLS loads each GPU's links like a ring, with its own bytes. Direct messages go straight
+to their target. Every link carries the algorithm's bytes (:func:`trine.collectives.query.link_load`).
 
-Alone, the collective takes the time of the library's formula: launch, set-up and steps pass before the bytes, which
-then take the rest at a rate that is the limit of each flow. Where that would be more than a link carries, less passes
-before; where the formula beats the links even so (they are fitted to what large transfers reach, and some collectives
-reach more), the flows carry as much less as it takes to be within ``TOLERANCE`` of it.
+Without other traffic, the collective takes the time of the library's formula: launch, set-up and steps first, then the
+bytes at a rate that caps each flow. If that rate exceeds a link's bandwidth, the first part is shortened. If the
+formula is still faster than the links (it is fitted to large transfers, and some collectives exceed these), the flows
+carry fewer bytes, so that the time stays within ``TOLERANCE`` of the formula.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from trine.collectives.options import CollectiveTime
 from trine.engine._limits import MAX_WHOLE
 from trine.units import PS_PER_S
 
-#: Alone, a collective takes at most so many times as long as the formula says.
+#: Maximum time of a collective without other traffic, relative to the formula.
 TOLERANCE = 1.015
-#: The links of more messages than this are not looked at: then their flows are limited by the formula alone.
+#: Above this many messages, links are not examined: the formula alone limits the flows.
 MAX_MESSAGES = 20_000
-#: A sum of rates that fill a link must not be above it by what rounding adds.
+#: Margin against rounding: the rates that fill a link must not add up to more than its bandwidth.
 _ROOM = 1.0 + 1e-6
 #: Parts of a collective's time that pass before its bytes.
 _BEFORE = ("launch", "set-up", "latency")
 _ROOTED = {"broadcast": FROM_ROOT, "reduce": TO_ROOT, "scatter": FROM_ROOT, "gather": TO_ROOT}
 
-#: bytes of a flow in parts of the size of the collective
+#: bytes of a flow as a fraction of the collective's size
 Weight = Fraction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flows:
-    """Who sends how much to whom. weights: of each kind, the first is 0. seconds_per_byte: what the link that has most
-    to do takes for each byte of the collective; latency_ps: of the longest route."""
+    """Flows of an algorithm. weights: of each kind, the first is 0. seconds_per_byte: time of the busiest link for each
+    byte of the collective; latency_ps: latency of the longest route."""
 
     shape: FlowShape
     weights: tuple[Weight, ...]
@@ -71,14 +71,14 @@ class _Flows:
 
 @dataclass(frozen=True, slots=True)
 class TimeAlone:
-    """How long a collective takes alone, in ps: in all, and of it before its bytes."""
+    """Time of a collective without other traffic, in ps: the total, and the part before its bytes."""
 
     total_ps: int
     before_ps: int
 
     @classmethod
     def of(cls, answer: CollectiveTime) -> TimeAlone:
-        """As the library's formula has it."""
+        """Return the time by the library's formula."""
         return cls(answer.time_ps, sum(part.time_ps for part in answer.parts if part.name in _BEFORE))
 
 
@@ -93,10 +93,10 @@ class FlowPlanner:
     def plan(
         self, kind: str, answer: CollectiveTime, timing: TimeAlone, factor: float = 1.0, *, as_one: bool = False
     ) -> tuple[FlowPlan, int]:
-        """The plan for what ``answer`` says, and ps of software before each message.
+        """Return the flow plan of ``answer``, and ps of software before each message.
 
-        kind: as in a job; ``answer.op`` is what the library calls it. factor: on the duration, alone. as_one: a rooted
-        collective in which all ranks do alike: the bytes of its chain are spread evenly over the ring.
+        kind: as in a job; ``answer.op`` is the library's name for it. factor: on the duration without other traffic.
+        as_one: all ranks of a rooted collective behave alike, with the bytes of its chain spread evenly over the ring.
         """
         key = (kind, answer.algorithm, as_one)
         if key not in self._known:
@@ -123,7 +123,7 @@ class FlowPlanner:
 
     @cached_property
     def meshes(self) -> list[list[list[int]] | None]:
-        """Of each domain the bytes/s of direct links between its members; None where not all have some."""
+        """Bytes/s of the direct links between the members of each domain; None if a member has no direct link."""
         gpus = [[int(self.gpus[rank]) for rank in domain] for domain in self.domains]
         known: dict[object, list[list[int]] | None] = {}
         found = []
@@ -150,7 +150,7 @@ class FlowPlanner:
         return self._of_shape(ShiftFlows(num_ranks, count), (Weight(0), weight))
 
     def _around(self, op: str, algorithm: str, rooted: str, part: Weight) -> _Flows:
-        """Rings, trees and what switches add up; of the bytes ``part``."""
+        """Return the flows of rings, trees and reducing switches, for the fraction ``part`` of the bytes."""
         sizes = [len(domain) for domain in self.domains]
         of_size = {size: part * _inside(op, algorithm, len(self.gpus), size, len(sizes)) for size in set(sizes)}
         outer = part * _outside(op, algorithm, len(self.gpus), len(sizes))
@@ -171,7 +171,7 @@ class FlowPlanner:
         return self._listed(flows, waits=True, rooted=rooted)
 
     def _pattern(self) -> tuple[str, bool] | None:
-        """(how ranks of a domain send to each other, whether domains take turns), where all domains are alike."""
+        """Return (how ranks of a domain send, whether domains alternate in rank order); None if domains differ."""
         groups, size = len(self.domains), len(self.domains[0])
         if any(len(domain) != size for domain in self.domains):
             return None
@@ -185,7 +185,7 @@ class FlowPlanner:
         return None if kinds or not how else (how, not contiguous)
 
     def _relayed(self, pairs: Sequence[tuple[int, int]], weight: Weight) -> dict[tuple[int, int], Weight]:
-        """Messages between all ``pairs``, through other GPUs of a mesh where no link joins two of it."""
+        """Return the messages of all ``pairs``; a mesh relays pairs without a direct link through other GPUs."""
         place = {rank: (number, i) for number, domain in enumerate(self.domains) for i, rank in enumerate(domain)}
         tables: dict[int, PairTable] = {}
         flows: dict[tuple[int, int], Weight] = {}
@@ -202,10 +202,10 @@ class FlowPlanner:
                 flows[start, end] = flows.get((start, end), Weight(0)) + part * weight
         return flows
 
-    # -- what it takes on the links ---------------------------------------------------------------------------------
+    # -- time on the links -------------------------------------------------------------------------------------------
 
     def _listed(self, flows: dict[tuple[int, int], Weight], *, waits: bool, rooted: str = "") -> _Flows:
-        """A shape of flows that nothing makes alike."""
+        """Return the shape of irregular flows, listed one by one."""
         weights = (Weight(0), *dict.fromkeys(flows.values()))
         kind_of = {weight: kind for kind, weight in enumerate(weights)}
         rows: list[list[Flow]] = [[] for _ in self.gpus]
@@ -223,7 +223,7 @@ class FlowPlanner:
         return _Flows(shape, weights, *self._load(here, there, np.array([float(w) for w in weights])[kind]))
 
     def _load(self, here: Int64, there: Int64, amounts: npt.NDArray[np.float64]) -> tuple[float, int]:
-        """What the link with most to do takes for a byte of the collective, in s; and the longest latency in ps."""
+        """Return the busiest link's time per byte of the collective, in s, and the longest latency in ps."""
         cluster = self.cluster
         some = slice(None) if len(here) <= MAX_MESSAGES else slice(0, MAX_MESSAGES)
         ptr, links = cluster.routes(self.gpus[here[some]], self.gpus[there[some]])
@@ -236,7 +236,7 @@ class FlowPlanner:
 
 
 def _fitted(flows: _Flows, timing: TimeAlone, sent: int) -> tuple[int, int, float]:
-    """(ps before the bytes, hardware included; ps of the bytes; the part of the bytes that flows carry)."""
+    """Return (ps before the bytes, hardware included; ps of the bytes; the fraction of bytes that the flows carry)."""
     needed_ps = round(flows.seconds_per_byte * sent * PS_PER_S * _ROOM)
     most_ps = max(1, timing.total_ps - flows.latency_ps)
     bytes_ps = min(most_ps, max(timing.total_ps - timing.before_ps, needed_ps))
@@ -245,7 +245,7 @@ def _fitted(flows: _Flows, timing: TimeAlone, sent: int) -> tuple[int, int, floa
 
 
 def _inside(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int) -> Weight:
-    """What leaves each GPU for others of its domain of ``size``, in parts of the collective's size."""
+    """Return the bytes from each GPU to its domain of ``size``, as a fraction of the collective's size."""
     if algorithm == "nvls":
         return 1 + Weight(1, num_ranks)
     if algorithm == "nvlstree":
@@ -257,7 +257,7 @@ def _inside(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int
 
 
 def _outside(op: str, algorithm: str, num_ranks: int, num_domains: int) -> Weight:
-    """What leaves each domain: of trees and sums in the network the buffer, twice where both trees pass it on."""
+    """Return the bytes that leave each domain: the buffer for trees and in-network sums, twice it for two trees."""
     if num_domains == 1:
         return Weight(0)
     if algorithm in ("ring", "pat"):
@@ -266,14 +266,14 @@ def _outside(op: str, algorithm: str, num_ranks: int, num_domains: int) -> Weigh
 
 
 def _of_ring(op: str, num_ranks: int) -> Weight:
-    """What goes through each GPU of a ring."""
+    """Return the bytes through each GPU of a ring."""
     if op in ("broadcast", "reduce"):
         return Weight(1)
     return Weight((2 if op in ("all_reduce", "barrier") else 1) * (num_ranks - 1), num_ranks)
 
 
 def _direct_rates(cluster: Cluster, domain: Sequence[int]) -> list[list[int]] | None:
-    """bytes/s of the direct links from each GPU of a domain to each other one; None where one has none."""
+    """Return bytes/s of the direct links between all GPUs of a domain; None if a GPU has no direct link."""
     place = {gpu: i for i, gpu in enumerate(domain)}
     rates = [[0] * len(domain) for _ in domain]
     for gpu, i in place.items():
@@ -288,7 +288,7 @@ def _has_gaps(mesh: list[list[int]]) -> bool:
 
 
 def _mesh_kind(mesh: list[list[int]] | None) -> str:
-    """How ranks of a domain send to each other: over switches to the next, to all alike, or (empty) otherwise."""
+    """Return how ranks of a domain send: "ring" over switches, "direct" to all alike, or "" otherwise."""
     if mesh is None:
         return "ring"
     rates = {rate for i, row in enumerate(mesh) for j, rate in enumerate(row) if i != j}
@@ -298,7 +298,7 @@ def _mesh_kind(mesh: list[list[int]] | None) -> str:
 def _spread(
     flows: dict[tuple[int, int], Weight], domain: Sequence[int], mesh: list[list[int]] | None, amount: Weight
 ) -> None:
-    """Add what each rank of a domain sends inside: over all its direct links in proportion, else to the next."""
+    """Add the flows inside a domain: over all direct links in proportion to their rates, else to the next rank."""
     if len(domain) < 2:
         return
     for i, here in enumerate(domain):
@@ -312,7 +312,7 @@ def _spread(
 
 
 def _messages(shape: RegularFlows | ShiftFlows | StarFlows, num_ranks: int) -> tuple[Int64, Int64, Int64]:
-    """Senders, receivers and kinds of all messages; of a rooted shape as if every rank had some."""
+    """Return senders, receivers and kinds of all messages; for a rooted shape as if every rank sent some."""
     ranks = np.arange(num_ranks)
     if isinstance(shape, StarFlows):
         zeros, others = np.zeros(num_ranks - 1, np.int64), ranks[1:]

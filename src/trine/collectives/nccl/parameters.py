@@ -1,4 +1,4 @@
-"""What the software of a collective library costs: presets/collectives/*.yaml, each number with its source."""
+"""Software costs of a collective library, from presets/collectives/*.yaml; each number there has its source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trine.inputs import PRESETS, preset_names
 _FOLDER = PRESETS / "collectives"
 
 LL, LL128, SIMPLE, P2P = "ll", "ll128", "simple", "p2p"
-#: What stands for a medium of which no costs are known, by the beginning of its name.
+#: Default costs for unknown media, by the beginning of the medium's name.
 FALLBACKS = (
     ("nvlink-c2c", "default-pcie"), ("nvlink", "default-nvlink"), ("xgmi", "default-xgmi"), ("pcie", "default-pcie"),
     ("upi", "default-pcie"), ("qpi", "default-pcie"), ("infinity", "default-pcie"), ("ddr", "default-pcie"),
@@ -22,12 +22,12 @@ FALLBACKS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Medium:
-    """Costs of one kind of link. Times in microseconds, software only; efficiencies are parts of a link's rate.
+    """Costs of one kind of link. Times in microseconds, software only; efficiencies are shares of a link's rate.
 
-    ``step_us``, ``efficiency``: by protocol, of rings and trees. ``ramp``: how much steps and bytes delay each other,
-    by protocol. ``p2p_step_us``, ``p2p_efficiency``, ``p2p_base_us``: of messages to one peer (all-to-all, send/recv).
-    ``nvls_us``, ``nvls_efficiency``: of in-network reduction. ``channels``: how many a ring collective uses.
-    ``evidence``: of these numbers.
+    ``step_us``, ``efficiency``: rings and trees, by protocol. ``ramp``: mutual delay of steps and bytes, by protocol.
+    ``p2p_step_us``, ``p2p_efficiency``, ``p2p_base_us``: messages to one peer (all-to-all, send/recv). ``nvls_us``,
+    ``nvls_efficiency``: in-network reduction. ``channels``: channels of a ring collective. ``evidence``: of these
+    numbers.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Medium:
 class Library:
     """One library. ``launch_us``: by launch convention, times ``launch_factor`` of the GPU's generation.
 
-    ``extra_steps``: per collective, how many steps' worth of bytes a ring moves that are hidden behind nothing.
-    ``tree_efficiency``: of what a tree carries against a ring. ``bands``: (largest size, low, high) factors.
+    ``extra_steps``: per collective, unhidden bytes of a ring, in steps. ``tree_efficiency``: throughput of a tree
+    relative to a ring. ``bands``: (largest size, low, high) factors.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Library:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def medium(self, name: str, between: bool) -> Medium:
-        """The costs of a medium, inside a domain or between domains; the default of its kind where it is not known."""
+        """Return the costs of a medium, inside or between domains; unknown media get the default of their kind."""
         if name in self.media:
             return self.media[name]
         if between:
@@ -85,7 +85,7 @@ def load_library(name: str) -> Library:
 
 
 def library_from(data: Mapping[str, Any]) -> Library:
-    """A library from the mapping in its file; a medium inherits what it does not say from ``default-nvlink``."""
+    """Build a library from the mapping in its file; a medium inherits missing values from ``default-nvlink``."""
     default = data["media"]["default-nvlink"]
     media = {}
     for name, given in data["media"].items():

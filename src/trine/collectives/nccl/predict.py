@@ -7,9 +7,9 @@ candidate if trine's estimate of it is below the likely range of the library's c
 Four rules keep answers in order:
 
 - Hand-described links: more bandwidth never gives a longer time. If it would make the library change to a slower
-  candidate, the time stays as it was at the bandwidth of the change, with a note. Between several nodes the fastest
+  candidate, the time keeps its value at the bandwidth of the change, with a note. Between several nodes the fastest
   estimate is the choice, so less latency never gives a longer time either.
-- Size: the time never falls as the size grows. If the library changes to a faster candidate, the time stays level until
+- Size: the time never falls as the size grows. If the library changes to a faster candidate, the time is constant until
   this candidate takes as long. On a degraded machine the rule holds between powers of two.
 - A reduce_scatter or all_gather takes at most as long as the all_reduce of its size, which delivers the same data and
   more. The limit matters with many domains or switches that reduce, because only all_reduce has trees and NVLS there.
@@ -39,18 +39,18 @@ from trine.units import format_time
 
 OPS = (*RING_OPS, *DIRECT_OPS)
 ALGORITHMS = tuple(COSTS)
-#: Collectives whose work is a part of all_reduce's.
+#: Collectives that do part of an all_reduce's work.
 CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
 _GRID_PER_OCTAVE = 4
-#: The parts of the bandwidth that are looked at, so close that hardly a choice is made between two of them only.
+#: Shares of the bandwidth in the search, so dense that a choice rarely falls between two of them.
 _LESS: tuple[float, ...] = tuple(2.0 ** (-step / 32) for step in range(1, 65)) + tuple(
     2.0 ** (-2 - step / 8) for step in range(1, 49)
 )
 #: Maximum number of cached contexts with less bandwidth.
 _MOST_KEPT = 1000
-#: What algorithms need that some groups have not.
+#: Requirements of algorithms that some groups lack.
 _NEEDS = {
     "nvls": " (it needs switches that reduce, and all ranks on one node or rack)",
     "nvlstree": " (it needs switches that reduce, and several nodes or racks)",
@@ -115,7 +115,7 @@ class Collectives:
     # -- candidates ----------------------------------------------------------------------------------------------
 
     def candidates(self, op: str) -> list[Candidate]:
-        """The (algorithm, protocol) pairs that the options leave. Raises InputError if there is none."""
+        """Return the (algorithm, protocol) pairs allowed by the options. Raises InputError if no pair is left."""
         _check_op(op)
         every = runnable(self.topology, self.library.name, op)
         options = self.options
@@ -161,7 +161,7 @@ class Collectives:
         return fastest if _total_us(context, op, size_bytes, fastest) < least else preferred
 
     def _preferred(self, context: CostContext, op: str, size_bytes: int) -> Candidate:
-        """The candidate that NCCL's own cost model prefers."""
+        """Return the candidate that NCCL's own cost model prefers."""
         pairs = self.candidates(op)
         best: tuple[float, Candidate] | None = None
         for pair in pairs:
@@ -186,7 +186,7 @@ class Collectives:
         )
 
     def cost(self, op: str, size_bytes: int, pair: Candidate) -> Cost:
-        """Our model of one candidate."""
+        """Return our model of one candidate."""
         return COSTS[pair[0]](self.context, op, float(size_bytes), pair[1])
 
     def notes(self, op: str) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class Collectives:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def predict(self, op: str, size_bytes: int) -> CollectiveTime:
-        """The time of one collective of ``size_bytes``, counted as nccl-tests does; no less than with a fault less.
+        """Predict one collective's time for ``size_bytes``, counted as in nccl-tests; no less than with a fault less.
 
         Raises InputError: an unknown op, or a size below 0 or above 1 PiB.
         """
@@ -253,7 +253,7 @@ class Collectives:
         return found if equal is None else equal._before  # a fault that these ranks do not notice
 
     def _on_these_links(self, op: str, size_bytes: int) -> CollectiveTime:
-        """Without regard to a better machine."""
+        """Return the answer without regard to a better machine."""
         _check_op(op)
         own = self._chosen(op, size_bytes)
         if op not in CONTAINED or self.options.algorithm not in (AUTO, "ring"):
@@ -270,10 +270,10 @@ class Collectives:
         return self._answer(op, size_bytes, sent, segment.candidate, segment.floor_us)
 
     def _smaller_us(self, op: str, size: int) -> float:
-        """On a degraded machine: the longest time of any power of two below ``size``, on the way to it too.
+        """Return the longest time of any power of two below ``size`` on a degraded machine, and on the way to it.
 
         The floor of a segment may fall with the bandwidth: it is the time at the size at which the library switches,
-        which is another size on a slower link.
+        and this size differs on a slower link.
         """
         longest = self._longest.setdefault(op, [0.0])
         octaves = (size - 1).bit_length() if size > 1 else 0
@@ -285,7 +285,7 @@ class Collectives:
         return longest[octaves]
 
     def alternatives(self, op: str, size_bytes: int) -> list[CollectiveTime]:
-        """Every candidate's own time, the fastest first, whatever the library would choose."""
+        """Return every candidate's own time, the fastest first, whatever the library would choose."""
         sent = sent_bytes(op, size_bytes, self.topology.num_ranks)
         rows = [self._answer(op, size_bytes, sent, pair, None) for pair in self.candidates(op)]
         return sorted(rows, key=lambda row: row.time_ps)
@@ -296,7 +296,7 @@ class Collectives:
         return [(segment.first, *segment.candidate) for segment in self._segments[op][1]]
 
     def _answer(self, op: str, size: int, sent: int, pair: Candidate, floor_us: float | None) -> CollectiveTime:
-        """floor_us: no smaller size takes longer; None: the candidate's own time, whatever the library does."""
+        """Return one candidate's answer. floor_us: minimum from smaller sizes; None: the candidate's time alone."""
         cost, notes = self.cost(op, sent, pair), tuple[str, ...]()
         if floor_us is not None:
             slower = self._with_less(op, sent, pair)
@@ -351,7 +351,7 @@ class Collectives:
         return best
 
     def _largest_part(self, op: str, size: int, wanted: Candidate) -> float | None:
-        """Return the largest share of the bandwidth at which the library takes ``wanted``; None if there is none."""
+        """Return the largest share of the bandwidth at which the library takes ``wanted``, or None."""
         high = 1.0
         for low in _LESS:
             if self._choice(self._slowed(low), op, size) == wanted:
@@ -370,7 +370,7 @@ class Collectives:
         return low
 
     def _slowed(self, part: float) -> CostContext:
-        """The same group with a part of its bandwidth."""
+        """Return the same group with a fraction of its bandwidth."""
         if part not in self._less:
             if len(self._less) > _MOST_KEPT:
                 self._less.clear()
@@ -386,7 +386,7 @@ class Collectives:
         )
 
     def _overruled(self, op: str, size: int, pair: Candidate) -> tuple[str, ...]:
-        """The note of an answer that follows our estimate instead of NCCL's cost model."""
+        """Return the note of an answer that follows our estimate instead of NCCL's cost model."""
         preferred = self._preferred(self.context, op, size)
         if preferred == pair:
             return ()
@@ -415,7 +415,7 @@ class Collectives:
         return low, high
 
     def share_choices(self, other: Collectives) -> None:
-        """Take over what ``other`` finds: a group with an equal topology and the same options."""
+        """Share the segments of ``other``: a group with an equal topology and the same options."""
         self._segments = other._segments
 
     # -- segments ------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ class Collectives:
         return segments
 
     def _switch(self, op: str, low: int, high: int, candidate: Candidate) -> int:
-        """The first size above ``low``, at most ``high``, at which another candidate is chosen."""
+        """Return the first size above ``low``, at most ``high``, at which another candidate is chosen."""
         while high - low > 1:
             middle = (low + high) // 2
             if self.choice(op, middle) == candidate:
@@ -456,7 +456,7 @@ class Collectives:
 
 
 def _total_us(context: CostContext, op: str, size: int, pair: Candidate) -> float:
-    """Our estimate of one candidate's time."""
+    """Return our estimate of one candidate's time."""
     return COSTS[pair[0]](context, op, float(size), pair[1]).total_us
 
 
@@ -485,7 +485,7 @@ def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
 
 
 def _bounded(own: CollectiveTime, whole: CollectiveTime) -> CollectiveTime:
-    """``own`` with the time of the all_reduce ``whole``, in one part."""
+    """Return ``own`` with the time of the all_reduce ``whole``, in one part."""
     note = (
         f"{own.op} is bounded by the all_reduce of its size ({whole.algorithm}/{whole.protocol}), which contains it: "
         f"{own.algorithm}/{own.protocol} alone would take {format_time(own.time_ps)}"

@@ -1,4 +1,4 @@
-"""One collective's time in one call, for those who ask in loops: clusters and groups are looked at once."""
+"""Time of one collective in a single call, for use in loops: clusters and groups are cached."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def predict(
     group: Sequence[int] | None = None,
     options: CollectiveOptions | None = None,
 ) -> CollectiveTime:
-    """:meth:`Collectives.predict` of a group that is looked at anew unless it was asked for lately."""
+    """Return :meth:`Collectives.predict` for a group, from a cache of recent groups."""
     return _prepared(cluster, group, options or CollectiveOptions()).predict(op, size_bytes)
 
 
@@ -40,21 +40,21 @@ def collective_time(
     cluster: Cluster | str,
     options: CollectiveOptions | None = None,
 ) -> CollectiveTime:
-    """How long one collective takes; some 0.1 ms a call once the cluster and the group are known.
+    """Predict the time of one collective; about 0.1 ms a call once the cluster and the group are cached.
 
     Parameters
     ----------
     op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``gather``,
         ``scatter``, ``send_recv`` or ``barrier``.
     nbytes: size as nccl-tests counts it, in bytes or as text (``"64 MiB"``, ``"64M"``).
-    group: the ranks that take part, how many of the first ones, or None for all.
-    cluster: a cluster, or the name of a preset (looked up once; as many nodes as a number of ranks needs).
+    group: the ranks of the group, the number of its first ranks, or None for all.
+    cluster: a cluster, or the name of a preset (looked up once, with enough nodes for a number of ranks).
 
     Returns the answer with its band and evidence; ``float(answer)`` is in seconds, and answers compare by time.
 
     Raises
     ------
-    InputError: an unknown op, a group that the cluster has not, or an option that does not fit.
+    InputError: an unknown op, a group outside the cluster, or an option that does not fit.
     """
     size = _size(nbytes)
     ranks = _ranks(group)
@@ -64,7 +64,7 @@ def collective_time(
 
 
 def _ranks(group: Sequence[int] | SupportsIndex | None) -> Sequence[int] | None:
-    """A number is that many of the first ranks; whatever has a length lists them."""
+    """Return the ranks of a group: a number n means the first n ranks, anything with a length lists them."""
     if group is None or isinstance(group, range):
         return group
     if isinstance(group, Sized) and isinstance(group, Iterable):
@@ -81,7 +81,7 @@ def _size(nbytes: SupportsIndex | str) -> int:
 
 
 def _prepared(cluster: Cluster, group: Sequence[int] | None, options: CollectiveOptions) -> Collectives:
-    """Keeps the cluster beside the answer, so that its id is not given to another one."""
+    """Return the cached collectives; the cache also holds the cluster, so that its id is not reused."""
     key = (id(cluster), group if group is None or isinstance(group, range) else tuple(group), options)
     if key not in _prepared_before:
         _prepared_before[key] = cluster, Collectives(cluster, group, options)
@@ -92,7 +92,7 @@ def _prepared(cluster: Cluster, group: Sequence[int] | None, options: Collective
 
 
 def _named(name: str, num_gpus: int | None) -> Cluster:
-    """The preset; as many nodes of it as the GPUs need."""
+    """Return the preset, with enough nodes for the GPUs."""
     if (name, None) not in _named_before:
         _named_before[name, None] = load_cluster(name)
     one = _named_before[name, None]

@@ -17,7 +17,7 @@ from trine.collectives.sends import SendList, cut, log2_ceil
 
 
 def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Round k: to the rank 2**k before, the first 2**k of the parts held, one's own first, as far as it lacks them."""
+    """Return the sends: in round k to the rank 2**k before, the first 2**k held parts that it lacks, own part first."""
     rounds = np.arange(log2_ceil(num_ranks))
     distance = 1 << rounds
     sends = SendList()
@@ -26,9 +26,9 @@ def all_gather_sends(position: int, num_ranks: int, num_chunks: int, root: int) 
 
 
 def all_to_all_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Round k: to the rank 2**k further on, the blocks whose whole way has bit k and which are here by now.
+    """Return the sends: in round k to the rank 2**k further on, the blocks here with bit k in their distance.
 
-    A block from rank s to s + r goes the bits of r, the lowest first.
+    A block from rank s to s + r travels by the bits of r, the lowest first.
     """
     sends = SendList()
     ways = np.arange(1, num_ranks)
@@ -41,9 +41,9 @@ def all_to_all_sends(position: int, num_ranks: int, num_chunks: int, root: int) 
 
 @dataclass(frozen=True)
 class PatSends:
-    """The sends of PAT. A part goes from its rank to the one x further on by the bits of x, the highest first.
+    """Sends of PAT. A part goes from its rank to the one x further on by the bits of x, the highest first.
 
-    A reduce-scatter takes the same trees the other way, and in the opposite order.
+    A reduce-scatter uses the same trees in reverse, and in the opposite order.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class PatSends:
         gather = self.kind == "all_gather"
         for step, k in enumerate(reversed(bits) if gather else bits):
             distance = 1 << k
-            reached = np.arange(distance, num_ranks, 2 * distance)  # whose last hop has this distance
+            reached = np.arange(distance, num_ranks, 2 * distance)  # distances with a last hop of this length
             peer = position + (distance if gather else -distance)
             origin = (peer if gather else position) - reached
             sends.one(step, peer % num_ranks, [(origin % num_ranks, not gather)])
@@ -62,22 +62,22 @@ class PatSends:
 
 
 def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Bruck's: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    """Build Bruck's all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
     return cut("all_gather", "bruck", num_ranks, size_bytes, num_ranks, all_gather_sends, shift_symmetric=True)
 
 
 def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Bruck's: rank d ends with block d of every rank. ``size_bytes``: what one rank sends, its own block included."""
+    """Build Bruck's all_to_all: rank d ends with block d of all. ``size_bytes``: sent by a rank, its own included."""
     one = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends, symmetry=(num_ranks,))
     return replace(one, num_chunks=num_ranks * num_ranks)
 
 
 def pat_all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    """Build PAT's all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
     return cut("all_gather", "pat", num_ranks, size_bytes, num_ranks, PatSends("all_gather"), shift_symmetric=True)
 
 
 def pat_reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    """Build PAT's reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
     kind = "reduce_scatter"
     return cut(kind, "pat", num_ranks, size_bytes, num_ranks, PatSends(kind), shift_symmetric=True)

@@ -2,8 +2,8 @@
 
 An all-reduce is a reduce-scatter within the group, an all-reduce of each rank's part with its peers in other groups,
 and an all-gather within the group (Jia et al., "Highly scalable deep learning training system with mixed-precision",
-2018; on a torus Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018). Position
-``g x size + l`` is member l of group g.
+2018; on a torus Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", 2018). Position ``g
+x size + l`` is member l of group g.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf, symm
 from trine.collectives.sends import SendList, cut, positive
 from trine.errors import InputError, nearest
 
-#: What each kind does, level by level: (kind, whether within the group).
+#: Phases of each kind, level by level: (kind, whether within the group).
 PHASES = {
     "all_reduce": (("reduce_scatter", True), ("all_reduce", False), ("all_gather", True)),
     "reduce_scatter": (("reduce_scatter", True), ("reduce_scatter", False)),
     "all_gather": (("all_gather", False), ("all_gather", True)),
 }
-#: Algorithms in which all ranks of a group end together, as the level after them needs.
+#: Algorithms with all ranks of a group ending together, as the level after them needs.
 INNER = ("ring", "direct", "halving-doubling", "pat")
 
 
 @dataclass(frozen=True)
 class LevelSends:
-    """The sends of all levels. ``phases``: (schedule among the members of a level, is inner, its first step)."""
+    """Sends of all levels. ``phases``: (schedule among the members of a level, is inner, its first step)."""
 
     kind: str
     group_size: int
@@ -54,7 +54,7 @@ class LevelSends:
     def _chunks(
         self, schedule: Schedule, inner: bool, member: int, num_groups: int, num_chunks: int
     ) -> npt.NDArray[np.int64]:
-        """[chunks of the level's schedule, chunks each]: the chunks of the whole that those of the level are."""
+        """Return the chunks of the whole collective for each chunk of the level: [chunks of the level, chunks each]."""
         size = self.group_size
         if self.kind == "all_reduce":
             each = num_chunks // size
@@ -66,12 +66,12 @@ class LevelSends:
     def _put(
         self, sends: SendList, one: Sends, first_step: int, peers: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64]
     ) -> None:
-        """Add one level's sends, in the numbers of the whole."""
+        """Add one level's sends, numbered for the whole collective."""
         count = np.ones_like(one.chunk) if one.count is None else one.count
         message = np.arange(len(one.step)) if one.message is None else one.message
         whole = chunks.shape[1] == 1 or bool((np.diff(chunks, axis=1) == 1).all())
         starts = chunks[:, :1] if whole else chunks
-        # Chunks of the level, then the runs of chunks of the whole that they are.
+        # Chunks of the level, then the corresponding runs of chunks of the whole.
         unit = np.repeat(np.arange(len(count)), count)
         own = spans(one.chunk, count) % len(chunks)
         row = np.repeat(unit, starts.shape[1])
@@ -88,14 +88,14 @@ class LevelSends:
 
 @lru_cache(maxsize=64)
 def _num_steps(sends_of: SendsOf, num_ranks: int, num_chunks: int, is_symmetric: bool) -> int:
-    """Steps of a schedule without a root."""
+    """Return the number of steps of a schedule without a root."""
     positions = range(1 if is_symmetric else num_ranks)
     return 1 + max(int(sends_of(position, num_ranks, num_chunks, 0).step.max(initial=-1)) for position in positions)
 
 
 @dataclass(frozen=True)
 class BlockLevelSends:
-    """The sends of all_to_all: to each member of the group what is for its number anywhere, then to its peers."""
+    """Sends of all_to_all: to each member of the group the blocks for its position in any group, then to peers."""
 
     group_size: int
 
@@ -115,7 +115,7 @@ class BlockLevelSends:
 
 
 def group_shape(num_ranks: int, shape: tuple[int, ...] | None) -> tuple[int, int]:
-    """``shape`` (groups, ranks of a group), checked; without one the nearest to a square.
+    """Return the checked ``shape`` (groups, ranks of a group); by default the shape nearest to a square.
 
     Raises InputError: the shape is not two positive numbers whose product is the number of ranks.
     """
@@ -153,7 +153,7 @@ def _levels(
 
 
 def _symmetry(phases: list[tuple[Schedule, bool, int]]) -> tuple[int, ...] | None:
-    """Digits of the member, then of the group, where all schedules of a level have the same ones."""
+    """Return the digits of the member, then of the group, if all schedules of a level have the same digits."""
     inner, outer = ({symmetry_of(one) for one, within, _ in phases if within is level} for level in (True, False))
     if len(inner) > 1 or len(outer) > 1:
         return None
@@ -162,7 +162,7 @@ def _symmetry(phases: list[tuple[Schedule, bool, int]]) -> tuple[int, ...] | Non
 
 
 def _phase(kind: str, within: bool, shape: tuple[int, int], size_bytes: int, algorithm: str) -> Schedule:
-    """The schedule of one level, of no bytes: only its structure counts."""
+    """Build the schedule of one level without bytes: only its structure counts."""
     groups, size = shape
     members = size if within else groups
     if within and algorithm not in INNER:
@@ -179,7 +179,7 @@ def all_reduce(
     num_ranks: int, size_bytes: int, root: int = -1, *,
     shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
 ) -> Schedule:  # fmt: skip
-    """Every rank ends with the sum of all buffers. ``shape``: (groups, ranks of a group)."""
+    """Build an all_reduce: every rank ends with the sum of all buffers. ``shape``: (groups, ranks of a group)."""
     return _levels("all_reduce", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
 
 
@@ -187,7 +187,7 @@ def reduce_scatter(
     num_ranks: int, size_bytes: int, root: int = -1, *,
     shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
 ) -> Schedule:  # fmt: skip
-    """Rank p ends with part p of the sum. ``shape``: (groups, ranks of a group)."""
+    """Build a reduce_scatter: rank p ends with part p of the sum. ``shape``: (groups, ranks of a group)."""
     return _levels("reduce_scatter", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
 
 
@@ -195,14 +195,14 @@ def all_gather(
     num_ranks: int, size_bytes: int, root: int = -1, *,
     shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
 ) -> Schedule:  # fmt: skip
-    """Every rank ends with the parts of all. ``shape``: (groups, ranks of a group)."""
+    """Build an all_gather: every rank ends with the parts of all. ``shape``: (groups, ranks of a group)."""
     return _levels("all_gather", "hierarchical", num_ranks, size_bytes, shape, inner, outer)
 
 
 def all_to_all(
     num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:  # fmt: skip
-    """Rank d ends with block d of every rank. ``shape``: (groups, ranks of a group)."""
+    """Build an all_to_all: rank d ends with block d of every rank. ``shape``: (groups, ranks of a group)."""
     groups, size = group_shape(num_ranks, shape)
     one = cut(
         "all_to_all", "hierarchical", num_ranks, size_bytes, num_ranks, BlockLevelSends(size),
@@ -214,19 +214,19 @@ def all_to_all(
 def torus_all_reduce(
     num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:
-    """Rings along the rows, along the columns, and along the rows again. ``shape``: (rows, columns)."""
+    """Build rings along the rows, along the columns, and along the rows again. ``shape``: (rows, columns)."""
     return _levels("all_reduce", "torus", num_ranks, size_bytes, shape, "ring", "ring")
 
 
 def torus_reduce_scatter(
     num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:
-    """Rings along the rows, then along the columns. ``shape``: (rows, columns)."""
+    """Build rings along the rows, then along the columns. ``shape``: (rows, columns)."""
     return _levels("reduce_scatter", "torus", num_ranks, size_bytes, shape, "ring", "ring")
 
 
 def torus_all_gather(
     num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:
-    """Rings along the columns, then along the rows. ``shape``: (rows, columns)."""
+    """Build rings along the columns, then along the rows. ``shape``: (rows, columns)."""
     return _levels("all_gather", "torus", num_ranks, size_bytes, shape, "ring", "ring")

@@ -1,9 +1,9 @@
-"""Collectives in which switches add up and multicast; they take part as positions behind the ranks.
+"""Collectives with switches that reduce and multicast; these take part as positions behind the ranks.
 
 ``nvls`` (NVLink SHARP): rank i has shard i of the result. For a reduction it reads the shard from all ranks through the
-switch, which adds them up (multimem.ld_reduce); for a gather it writes the shard once, and the switch hands it to all
+switch, which adds them up (multimem.ld_reduce). For a gather it writes the shard once, and the switch multicasts it
 (multimem.st). So an all-reduce of S bytes puts S (1 + 1/N) on each direction of a rank's link. The buffer is pipelined
-in chunks; what crosses a link in one round travels as one message.
+in chunks; all data over a link in one round travels as one message.
 
 ``sharp``: every rank sends its buffer up once, the switches add up, and the sum comes down once (Graham et al.,
 "Scalable hierarchical aggregation protocol (SHArP)", COMHPC 2016). With ``radix`` each switch serves this many ranks,
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from trine.collectives.schedule import Parameter, Schedule, Sends
 from trine.collectives.sends import SendList, cut, pipeline_chunks, positive
 
-#: Shards that all ranks together let be read at most: 144 pipeline chunks of 120 ranks, 4 of 720 or more.
+#: Maximum number of shards of all ranks: 144 pipeline chunks for 120 ranks, 4 for 720 or more.
 MAX_SHARDS = 1 << 21
 
 Chunks = npt.NDArray[np.int64]
@@ -29,10 +29,10 @@ Chunks = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class NvlsSends:
-    """In round r a rank lets its shards of pipeline chunk r be read, and writes its shard of the sum of chunk r - 2.
+    """Sends of NVLS: in round r a rank offers its shards of chunk r to readers, and writes its shard of sum r - 2.
 
-    The switch hands out the shards of the sums of chunk r - 1, and to all what was written of chunk r - 3. For a
-    reduce-scatter only the first, for an all-gather only the second half of this happens, from round 0 on.
+    The switch delivers the summed shards of chunk r - 1, and multicasts the written ones of chunk r - 3. A
+    reduce-scatter does only the first half of this, an all-gather only the second, from round 0 on.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class NvlsSends:
         return sends.build()
 
     def _shard(self, chunk: int, rank: int, num_ranks: int) -> Chunks:
-        """The shard of ``rank`` in a pipeline chunk; a rank's shards lie together."""
+        """Return the shard of ``rank`` in a pipeline chunk; a rank's shards lie together."""
         return np.array([rank * self.chunks + chunk], dtype=np.int64)
 
     def _all(self, chunk: int, num_ranks: int) -> Chunks:
@@ -100,7 +100,7 @@ class SharpSends:
 
 
 def sharp_levels(num_ranks: int, radix: int | None) -> int:
-    """Levels of switches: 1 if one has room for all ranks, else 2."""
+    """Return the levels of switches: 1 if a single switch has room for all ranks, else 2."""
     return 1 if radix is None or radix >= num_ranks else 2
 
 
@@ -123,24 +123,24 @@ def _nvls(kind: str, num_ranks: int, size_bytes: int, chunks: int | None) -> Sch
 
 
 def nvls_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
     return _nvls("all_reduce", num_ranks, size_bytes, chunks)
 
 
 def nvls_reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    """Build a reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
     return _nvls("reduce_scatter", num_ranks, size_bytes, chunks)
 
 
 def nvls_all_gather(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    """Build an all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
     return _nvls("all_gather", num_ranks, size_bytes, chunks)
 
 
 def sharp_all_reduce(
     num_ranks: int, size_bytes: int, root: int = -1, *, radix: int | None = None, chunks: int | None = None
 ) -> Schedule:
-    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer; ``radix``: ranks below a switch."""
+    """Build an all_reduce in a switch tree. ``size_bytes``: the buffer; ``radix``: ranks below a switch."""
     if radix is not None:
         positive("radix", radix)
     levels = sharp_levels(num_ranks, radix)

@@ -1,9 +1,9 @@
 """Collectives on trees, with chunks pipelined through them.
 
-``tree``: a binary tree in the order of a heap. ``double-binary-tree``: two trees for half of the data each, in which
-inner ranks of one are leaves of the other, so that every rank sends and receives about as much as any other (Sanders,
-Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 2009; NCCL
-2.4 all-reduces so).
+``tree``: a binary tree in heap order. ``double-binary-tree``: two trees with half of the data each. Inner ranks of one
+tree are leaves of the other, so every rank sends and receives about the same amount (Sanders, Speck and Träff,
+"Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 2009; also the all-reduce of
+NCCL 2.4).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Tree:
 
 
 def make_tree(parent: list[int]) -> Tree:
-    """The tree in which rank p hangs on ``parent[p]``."""
+    """Build a tree from the parent of each rank (-1: the root)."""
     children: list[list[int]] = [[] for _ in parent]
     for rank, above in enumerate(parent):
         if above >= 0:
@@ -45,7 +45,7 @@ def make_tree(parent: list[int]) -> Tree:
 
 @lru_cache(maxsize=32)
 def binary_tree(num_ranks: int, root: int = 0) -> Tree:
-    """The rank at distance v behind the root has those at 2v + 1 and 2v + 2 below it."""
+    """Return a tree in heap order: the rank at distance v behind the root has children at 2v + 1 and 2v + 2."""
     parent = [-1] * num_ranks
     for v in range(1, num_ranks):
         parent[(root + v) % num_ranks] = (root + (v - 1) // 2) % num_ranks
@@ -53,9 +53,9 @@ def binary_tree(num_ranks: int, root: int = 0) -> Tree:
 
 
 def _in_order_parents(num_ranks: int) -> list[int]:
-    """An in-order tree under rank 0: odd ranks are leaves, and a rank with k zeros at its end has height k.
+    """Return the parents of an in-order tree under rank 0: a rank with k trailing zero bits has height k (odd: leaves).
 
-    Rank r hangs on the neighbour at distance 2**k that has more zeros, above it, or below it where there is none above.
+    The parent of rank r is its neighbour at distance 2**k with more trailing zeros: the higher one if it exists.
     """
     parent = [-1]
     for rank in range(1, num_ranks):
@@ -67,11 +67,11 @@ def _in_order_parents(num_ranks: int) -> list[int]:
 
 @lru_cache(maxsize=32)
 def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
-    """The in-order tree, and its complement with which it shares no link.
+    """Return the in-order tree, and a complement that shares no link with it.
 
-    The second is the first mirrored (shifted by one for an odd number of ranks), as in NCCL, and then its leaves moved
-    round, so that no two ranks are neighbours in both: a link between two GPUs is not used twice. Where that is not
-    possible, for up to 6 ranks, both halves go through the first tree.
+    The second tree is the mirrored first one (shifted by one for an odd number of ranks), as in NCCL. Its leaves are
+    then rotated so that no two ranks are neighbours in both trees, and no link between two GPUs is used twice. This is
+    impossible up to 6 ranks: then both halves use the first tree.
     """
     first = _in_order_parents(num_ranks)
     relabel = [(rank + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - rank for rank in range(num_ranks)]
@@ -91,7 +91,7 @@ def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
 
 
 def _add_tree(sends: SendList, tree: Tree, position: int, chunks: np.ndarray, kind: str, channel: int) -> None:
-    """Chunk k goes up in step height - depth + k, and down depth + k steps after it reached the root."""
+    """Add the sends: chunk k goes up in step height - depth + k, and down depth + k steps after it reached the root."""
     order = np.arange(len(chunks))
     up = kind != "broadcast"
     if up and tree.parent[position] >= 0:
@@ -105,7 +105,7 @@ def _add_tree(sends: SendList, tree: Tree, position: int, chunks: np.ndarray, ki
 
 @dataclass(frozen=True)
 class TreeSends:
-    """The sends of broadcast, reduce or all_reduce on the binary tree."""
+    """Sends of broadcast, reduce or all_reduce on the binary tree."""
 
     kind: str
 
@@ -116,7 +116,7 @@ class TreeSends:
 
 
 def double_tree_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """The sends of an all_reduce: half of the chunks through each tree, or all through one if there is one only."""
+    """Return the sends of an all_reduce: half of the chunks through each tree, or all through one if both are equal."""
     first, second = two_trees(num_ranks)
     sends = SendList()
     if first == second:
@@ -136,22 +136,22 @@ def _tree(kind: str, num_ranks: int, size_bytes: int, root: int, chunks: int | N
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
     return _tree("all_reduce", num_ranks, size_bytes, root, chunks)
 
 
 def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Every rank ends with the root's buffer. ``size_bytes``: the buffer."""
+    """Build a broadcast: every rank ends with the root's buffer. ``size_bytes``: the buffer."""
     return _tree("broadcast", num_ranks, size_bytes, root, chunks)
 
 
 def reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """The root ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    """Build a reduce: the root ends with the sum of all buffers. ``size_bytes``: the buffer."""
     return _tree("reduce", num_ranks, size_bytes, root, chunks)
 
 
 def double_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer; ``chunks``: of each half."""
+    """Build an all_reduce on two trees. ``size_bytes``: the buffer; ``chunks``: of each half."""
     first, second = two_trees(num_ranks)
     halves = 1 if first == second else 2
     number = pipeline_chunks(-(-size_bytes // halves), num_ranks, 2 * first.height, chunks)

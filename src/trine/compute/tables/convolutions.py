@@ -4,8 +4,8 @@ DeepBench's 90 layers (1 x 1 to 20 x 5, strides 1 and 2; of ResNet, VGG, DeepSpe
 T4 and in float16 on V100 and T4: each alone, with cuDNN's fastest algorithm. The layers of the bundled traces (VGG-13,
 ResNet-50 on an H100, in TF32): inside a step, as PyTorch runs them; both gradients together.
 
-A convolution is a product of matrices (implicit GEMM): positions x channels of the output x (channels x filter).
-Groups are taken to be one product of more positions and fewer channels.
+A convolution is treated as an implicit GEMM: positions x channels of the output x (channels x filter). Groups count as
+one GEMM with more positions and fewer channels.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from trine.compute.tables.fp32_surface import KERNEL_US
 from trine.compute.tables.kriging import Nearby
 from trine.errors import InputError
 
-#: What is computed: the result, the gradient of the input or the weight, or both gradients.
+#: Direction: the result, the gradient of the input or the weight, or both gradients.
 FORWARD, INPUT, WEIGHT, BOTH = 0, 1, 2, 3
 HALVES = ("float16", "bfloat16")
 _FASTEST, _BANDWIDTH = 0.98, 0.8
-#: By their number in the tables, whose columns are dtype, pass, w, h, c, n, k, filter, padding, stride.
+#: Indexed by the dtype number in the tables; columns: dtype, pass, w, h, c, n, k, filter, padding, stride.
 BENCH_DTYPES = ("float32", "float16", "tfloat32")
 #: Fewer channels than this keep tensor cores idle.
 FEW_CHANNELS = 8
@@ -64,25 +64,25 @@ class Convolution:
 
     @property
     def product(self) -> tuple[int, int, int]:
-        """m, n, k of the product of matrices that it is."""
+        """m, n, k of the implicit GEMM."""
         positions = self.batch * prod(self.across) * self.groups
         return positions, self.out // self.groups, self.channels // self.groups * prod(self.filter)
 
     @property
     def is_plain(self) -> bool:
-        """Whether NeuSight's table has its kind: 3 x 3, stride 1, padding 1, a square image, no groups."""
+        """Whether NeuSight's table covers the layer: 3 x 3, stride 1, padding 1, a square image, no groups."""
         same = self.filter == (3, 3) and self.stride == (1, 1) and self.padding == (1, 1)
         return same and self.size[0] == self.size[1] and self.groups == 1
 
     def work(self, itemsize: int) -> tuple[float, float]:
-        """FLOPs and bytes."""
+        """Return FLOPs and bytes."""
         m, n, k = self.product
         read = self.batch * self.channels * prod(self.size) + n * k * self.groups
         return 2.0 * m * n * k, float(itemsize * (read + self.batch * self.out * prod(self.across)))
 
 
 class BenchSurface:
-    """Times of measured convolutions in one precision and pass on one GPU, over shape. Made by :func:`bench`."""
+    """Measured convolution times of one precision, pass and GPU, interpolated over shape. Made by :func:`bench`."""
 
     def __init__(self, gpu: GpuSpec, dtype: str, layers: list[Convolution], times_us: Float64) -> None:
         self._gpu, self._itemsize = gpu, 2 if dtype in HALVES else 4
@@ -92,7 +92,7 @@ class BenchSurface:
         self._nearby = Nearby(variables, np.log(times_us) - base, nearest=30, nugget=0.1)
 
     def us(self, layers: list[Convolution]) -> Float64:
-        """Microseconds of each layer."""
+        """Return the microseconds of each layer."""
         variables, base = self._of(layers)
         found: Float64 = np.exp(base + self._nearby.at(variables)[0])
         return found
@@ -109,14 +109,14 @@ class BenchSurface:
 
 
 def _kind(layer: Convolution) -> tuple[float, ...]:
-    """Which algorithms it can have; what differs in one of these has little to do with another."""
+    """Return features of the possible algorithms; layers that differ in one of these have little in common."""
     few = layer.channels // layer.groups < FEW_CHANNELS
     return 2.0 * (prod(layer.filter) == 1), 2.0 * (prod(layer.filter) > 9), 2.0 * (max(layer.stride) > 1), 6.0 * few
 
 
 @cache
 def bench(gpu: str, dtype: str, direction: int, without: int | None = None) -> BenchSurface:
-    """The surface of a GPU that was measured. ``without``: of the rows in other fifths (by row number) only."""
+    """Return the surface of a measured GPU. ``without``: the fifth of the rows (by row number) to exclude."""
     rows, times = bench_rows(gpu, dtype, direction)
     chosen = np.arange(len(times)) % 5 != (-1 if without is None else without)
     layers = [layer for layer, use in zip(rows, chosen, strict=True) if use]
@@ -124,12 +124,12 @@ def bench(gpu: str, dtype: str, direction: int, without: int | None = None) -> B
 
 
 def bench_gpus() -> tuple[str, ...]:
-    """GPUs whose convolutions were measured."""
+    """Return the GPUs with measured convolutions."""
     return tuple(dict.fromkeys(gpu for path in (DEEPBENCH, TRACES) for gpu in measured(path, "conv").times_us))
 
 
 def bench_rows(gpu: str, dtype: str, direction: int) -> tuple[list[Convolution], Float64]:
-    """Measured layers and times in microseconds; none where there are none."""
+    """Return measured layers and their times in microseconds, both empty without measurements."""
     table = measured(TRACES if dtype == "tfloat32" else DEEPBENCH, "conv")
     times = table.times_us.get(gpu, np.full(len(table.shapes), np.nan))
     number = BENCH_DTYPES.index(dtype)

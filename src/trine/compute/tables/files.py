@@ -1,4 +1,4 @@
-"""Measured times that come with trine (presets/operators), read when first asked for."""
+"""Measured operator times shipped with trine (presets/operators), loaded on first use."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 from trine.inputs import PRESETS
 
 FOLDER = PRESETS / "operators"
-#: Entry of a grid where nothing was measured.
+#: Marker of an unmeasured grid entry.
 NONE = -32768
 _SCALE = 1000.0
 
 
 @cache
 def known_tables() -> frozenset[str]:
-    """GPUs with measurements of their own."""
+    """Return the names of the GPUs that have a measured table."""
     return frozenset(path.stem for path in FOLDER.glob("*.npz")) - {"memory", "in_step"}
 
 
 @cache
 def read_arrays(name: str) -> Mapping[str, NDArray[np.generic]]:
-    """The arrays of one file, each unpacked when first looked at; nothing is unpickled."""
+    """Load the arrays of one file; each is unpacked on first access, without pickle."""
     return np.load(FOLDER / f"{name}.npz", allow_pickle=False)  # type: ignore[no-any-return]
 
 
 def log_us(packed: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Natural logarithm of microseconds; NaN where nothing was measured."""
+    """Return the natural logarithm of microseconds, NaN for unmeasured entries."""
     found = np.asarray(packed, dtype=np.float64) / _SCALE
     found[np.asarray(packed) == NONE] = np.nan
     return found

@@ -1,10 +1,9 @@
-"""How long an operator takes in float32 by measured tables: products, convolutions, operators that move memory.
+"""Float32 operator times from measured tables: GEMMs, convolutions, memory-bound operators.
 
 Tables are NeuSight's (V100, P100, T4, A100 as PCIe cards, MI100, MI210; PyTorch 2.1, float32 without TF32) and, for
-convolutions, DeepBench's and the bundled traces'. A GPU without a table takes its nearest sibling's times by the ratio
-of the two rooflines (data sheets) at that shape, and says ``transferred``. Times are those of kernels, without the
-launch that is in NeuSight's; every kernel takes at least 3 us. What a shape that was left out of the table errs by:
-``trine validate operators``.
+convolutions, DeepBench's and the bundled traces'. A GPU without a table uses its nearest sibling's times, scaled by the
+ratio of the two rooflines (data sheets) at that shape, with evidence ``transferred``. Times cover kernels, without
+NeuSight's launch; every kernel takes at least 3 us. For errors on held-out shapes see ``trine validate operators``.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ from trine.compute.tables.machine import generation_of
 from trine.errors import InputError, nearest
 from trine.evidence import ASSUMED, EVIDENCE, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
 
-#: Whose times the GPUs of a generation take that have no table: another board's, else those of the nearest generation
-#: of the vendor.
+#: Table for GPUs of a generation without their own: another board of it, else the nearest generation of the vendor.
 SIBLINGS = {
     "pascal": "p100-pcie", "volta": "v100-pcie", "turing": "t4",
     **dict.fromkeys(("ampere", "ampere-gddr", "ada", "hopper", "blackwell", "blackwell-gddr"), "a100-pcie-40gb"),
     **dict.fromkeys(("cdna", "cdna3", "cdna4"), "mi210"),
 }  # fmt: skip
 _BENCH_SIBLINGS = {"v100-pcie": "v100", "p100": "p100-pcie"}
-#: Whose convolutions in TF32 were recorded.
+#: GPU of the traces with TF32 convolutions.
 _TRACED = "h100-sxm"
-#: Variables farther than this from every measurement: the roofline, fitted to the others.
+#: Beyond this distance in the variables from every measurement: the roofline, fitted to the others.
 _FAR = 1.5
 _WIDTH = 1024
 _UNARY = ELEMENTWISE.index("addu")
@@ -42,21 +40,21 @@ _UNARY = ELEMENTWISE.index("addu")
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """``us``: microseconds of an operator's kernels. ``evidence``: a word of trine.evidence."""
+    """Time of an operator. ``us``: microseconds of its kernels. ``evidence``: a kind in trine.evidence."""
 
     us: float
     evidence: str
 
 
 def table_of(gpu: GpuSpec, table: str = "bmm") -> str | None:
-    """Whose NeuSight table stands for ``gpu``: its own name, a sibling's, or None."""
+    """Return the GPU of the NeuSight table for ``gpu``: itself, a sibling, or None."""
     known = measured(NEUSIGHT, table).times_us
     name = gpu.name if gpu.name in known else SIBLINGS.get(generation_of(gpu.name))
     return name if name in known else None
 
 
 def product(gpu: GpuSpec, m: int, n: int, k: int, batch: int = 1) -> KernelTime | None:
-    """``batch`` products of m x k and k x n matrices in float32; None without a table."""
+    """Return the time of ``batch`` products of m x k and k x n matrices in float32; None without a table."""
     if min(m, n, k, batch) < 1:
         raise InputError(f"sizes of a product must be at least 1, got {batch} x {m} x {n} x {k}", field="product")
     table, shape = ("linear", (m, n, k)) if batch == 1 else ("bmm", (batch, m, n, k))
@@ -65,14 +63,14 @@ def product(gpu: GpuSpec, m: int, n: int, k: int, batch: int = 1) -> KernelTime 
 
 
 def on_rows(gpu: GpuSpec, table: str, rows: int, width: int) -> KernelTime | None:
-    """``layer_norm`` or ``softmax`` over ``rows`` rows of ``width`` float32 numbers; None without a table."""
+    """Return the time of ``layer_norm`` or ``softmax`` over (rows, width) in float32; None without a table."""
     if table not in ("layer_norm", "softmax"):
         raise InputError(f"no table of {table!r}{nearest(table, ('layer_norm', 'softmax'))}", field="table")
     return _by_table(gpu, table, (max(1, rows), max(1, width)), Work(0, 8 * rows * width))
 
 
 def moving(gpu: GpuSpec, num_bytes: int) -> KernelTime | None:
-    """An elementwise operator that reads and writes ``num_bytes`` in all; None without a table."""
+    """Return the time of an elementwise operator that moves ``num_bytes`` in all; None without a table."""
     rows = max(1, round(num_bytes / (8 * _WIDTH)))
     found = _by_table(gpu, "elementwise", (_UNARY, rows, _WIDTH), Work(0, num_bytes))
     if found is None or num_bytes >= 8 * _WIDTH:
@@ -101,14 +99,14 @@ def _by_table(gpu: GpuSpec, table: str, shape: tuple[int, ...], amount: Work) ->
 def convolution(
     gpu: GpuSpec, layer: conv.Convolution, dtype: str = "float32", direction: int = conv.FORWARD
 ) -> KernelTime:
-    """Time of a convolution on ``gpu`` in one direction: FORWARD, INPUT or WEIGHT (its gradients).
+    """Return the time of a convolution on ``gpu`` in one direction: FORWARD, INPUT or WEIGHT (its gradients).
 
-    dtype: of the arithmetic: 'float32', 'tfloat32', 'float16' or 'bfloat16' (amp, with float32 sums). Measured are
-    float32 on V100, P100 and T4, float16 on V100 and T4, and TF32 on H100. Another GPU takes float32 of the V100 by the
-    ratio of NeuSight's tables at that shape (3 x 3, stride 1) or of the rooflines; TF32, and 16 bits on a GPU with
-    TF32, of the H100 by the ratio of the rooflines.
+    dtype: of the arithmetic: 'float32', 'tfloat32', 'float16' or 'bfloat16' (amp, with float32 sums). Measurements
+    cover float32 on V100, P100 and T4, float16 on V100 and T4, and TF32 on H100. Other GPUs scale the V100's float32 by
+    the ratio of NeuSight's tables at that shape (3 x 3, stride 1) or of the rooflines. TF32, and 16 bits on a GPU with
+    TF32, scale the H100's TF32 by the ratio of the rooflines.
 
-    Raises InputError: a dtype that the GPU has no peak for, or no such direction.
+    Raises InputError: a dtype without a peak on the GPU, or an unknown direction.
     """
     if direction not in (conv.FORWARD, conv.INPUT, conv.WEIGHT):
         raise InputError(f"must be 0 (forward), 1 (input) or 2 (weight), got {direction!r}", field="direction")
@@ -129,7 +127,7 @@ def convolution(
 
 
 def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
-    """Whose measured convolutions a GPU takes, and in which precision."""
+    """Return the GPU and the precision of the convolution measurements for a GPU."""
     if dtype != "float32" and "tfloat32" in gpu.flop_per_s:
         return _TRACED, "tfloat32"
     whose = gpu.name if gpu.name in conv.bench_gpus() else _BENCH_SIBLINGS.get(gpu.name, "v100")
@@ -138,7 +136,7 @@ def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
 
 
 def _traced_us(layer: conv.Convolution, direction: int) -> float:
-    """The H100 in TF32. Its gradients were measured together; V100's in float16 say which part is which."""
+    """Return the H100's TF32 time; its combined gradients are split as the V100's in float16."""
     if direction == conv.FORWARD or (direction == conv.WEIGHT and layer.channels // layer.groups < conv.FEW_CHANNELS):
         return _bench_us(_TRACED, "tfloat32", direction, layer)
     parts = {part: _bench_us("v100", "float16", part, layer) for part in (conv.INPUT, conv.WEIGHT)}
@@ -146,7 +144,7 @@ def _traced_us(layer: conv.Convolution, direction: int) -> float:
 
 
 def _by_both_tables(gpu: GpuSpec, layer: conv.Convolution, direction: int) -> KernelTime | None:
-    """The V100's time by DeepBench times the ratio of NeuSight's: what the layer takes here over there."""
+    """Return the V100's DeepBench time, scaled by the ratio of NeuSight's times on ``gpu`` and the V100."""
     shape = (layer.batch, layer.channels, layer.out, layer.filter[0], layer.size[0], layer.stride[0], layer.padding[0])
     amount = Work(*(int(x) for x in layer.work(4)))
     here, there = _by_table(gpu, "conv", shape, amount), _by_table(load_gpu("v100"), "conv", shape, amount)
@@ -166,5 +164,5 @@ def _roofline_s(gpu: GpuSpec, layer: conv.Convolution, dtype: str) -> float:
 
 
 def less_sure(one: str, other: str) -> str:
-    """The less sure of two words of evidence."""
+    """Return the less certain of two kinds of evidence."""
     return max(one, other, key=EVIDENCE.index)

@@ -1,12 +1,12 @@
-"""Time of a matrix product from measured ones: a closed form for what is known, kriging for what is not.
+"""GEMM times from measured tables: a closed form for the known effects, kriging for the rest.
 
-The closed form is the larger of arithmetic and memory traffic, and a launch. Where kernels are tiled, arithmetic goes
-in waves of tiles: the best of a few tiles and splits of k, each with the share of the peak that its size allows.
-Between measured shapes the logarithm of measured over closed form is interpolated over log2 of m, n and k.
+The closed form is a launch plus the larger of arithmetic and memory time. On machines with tiled kernels, arithmetic
+runs in waves of tiles: the best of a few tiles and k splits, each with the peak share that its size allows. Between
+measured shapes, log(measured / closed form) is interpolated over log2 of m, n and k.
 
-The benchmark (aiconfigurator, collector/trtllm/collect_gemm.py) goes round at most five copies of the weights, as many
-as fill the GPU's L2. Where they fit all the same (32, 48 or 96 MiB in 96 MiB, not 40 or 64), weights come from there,
-two to three times as fast as from memory.
+The benchmark (aiconfigurator, collector/trtllm/collect_gemm.py) cycles through copies of the weights, enough to fill
+the GPU's L2 but at most five. If they still fit (32, 48 or 96 MiB in 96 MiB, not 40 or 64), weights come from the
+cache, two to three times as fast as from memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trine.compute.tables.files import log_us, read_arrays
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import Machine
 
-#: Octaves over which residuals correlate, share of one measurement's noise, and neighbours that are looked at.
+#: Octaves over which residuals correlate, noise share of one measurement, and maximum number of neighbours.
 _OCTAVES, _NUGGET, _NEIGHBOURS = 8.0, 0.03, 32
-#: Nearest values of each axis among which neighbours are looked for.
+#: Nearest values of each axis in the neighbour search.
 _AROUND = (9, 5, 5)
 _LAUNCH_US = 2.0
 _MEMORY_SHARE = 0.85
@@ -37,16 +37,16 @@ _SPLITS = (1, 2, 4, 8)
 _ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
 _OUT_BYTES = 2.0
 _MOST_COPIES = 5
-#: A working set so much larger than the cache, as a share of it, comes wholly from memory: all of it is read in turn.
+#: Relative overflow of the cache beyond which a working set comes wholly from memory, as it is read cyclically.
 _SPILLING = 0.1
-#: Octaves between shapes whose weights come from the cache and from memory, and between those with and without a ragged
-#: last tile of rows, for which libraries take other kernels; those of 4-bit floats pad rows to 128 in any case.
+#: Octaves between shapes with weights from the cache and from memory, and between shapes with and without a ragged last
+#: tile of rows, where libraries use other kernels; 4-bit kernels pad rows to 128 in any case.
 _BETWEEN_LEVELS, _BETWEEN_TILES, _TILE_ROWS = 2.0, 0.2, 16
 _PADDED = frozenset({"float4"})
 
 
 def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: str) -> Float64:
-    """Microseconds of (m, k) x (k, n) alone on ``machine``; arrays of one shape."""
+    """Return microseconds of (m, k) x (k, n) alone on ``machine``; the arrays have one shape."""
     item = _ITEM_BYTES[dtype]
     spilled = _spilled(m, n, k, machine, item)
     num_bytes = item * (m * k + k * n) + _OUT_BYTES * m * n
@@ -61,7 +61,7 @@ def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: 
 
 
 def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) -> Float64:
-    """The share of the bytes that came from memory when the product was measured."""
+    """Return the share of the bytes that came from memory in the benchmark."""
     if not machine.cache_bytes:
         return np.ones(np.shape(m))
     weights = item * k * n
@@ -71,7 +71,7 @@ def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) 
 
 
 def _tiled_s(m: Float64, n: Float64, k: Float64, machine: Machine) -> Float64:
-    """Seconds of the best tile: whole waves of tiles over all compute units; partial sums of a split k are added up."""
+    """Return seconds of the best tile: whole waves of tiles over all compute units, plus the reduction of k splits."""
     best = np.full(np.shape(m), math.inf)
     per_unit = machine.flop_per_s / machine.units
     for rows, columns, share in _TILES:
@@ -86,25 +86,25 @@ def _tiled_s(m: Float64, n: Float64, k: Float64, machine: Machine) -> Float64:
 
 
 class GemmTable:
-    """Measured products of one GPU and dtype."""
+    """Measured GEMMs of one GPU and dtype."""
 
     def __init__(self, times: Float64, axes: tuple[Int64, Int64, Int64], machine: Machine, dtype: str) -> None:
-        """times: natural logarithm of microseconds over (m, n, k), NaN where not measured; axes: their values."""
+        """Set the measurements. times: natural log of us over (m, n, k), NaN if unmeasured; axes: values of m, n, k."""
         self.times, self.axes, self.dtype = times, axes, dtype
         self._machine = machine
         self._logs = tuple(np.log2(axis) for axis in axes)
 
     @property
     def flop_per_s(self) -> float:
-        """The peak that its closed form divides by."""
+        """The peak in the closed form."""
         return self._machine.flop_per_s
 
     def without(self, hidden: Bool) -> GemmTable:
-        """The table less the shapes that ``hidden``, over (m, n, k), names."""
+        """Return the table without the shapes in the mask ``hidden`` over (m, n, k)."""
         return GemmTable(np.where(hidden, np.nan, self.times), self.axes, self._machine, self.dtype)
 
     def measured(self, m: int, n: int, k: int) -> float | None:
-        """Microseconds that this very shape took, None if it was not measured."""
+        """Return the measured microseconds of this exact shape, or None."""
         at = []
         for axis, value in zip(self.axes, (m, n, k), strict=True):
             i = int(np.searchsorted(axis, value))
@@ -115,7 +115,7 @@ class GemmTable:
         return None if math.isnan(found) else math.exp(found)
 
     def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
-        """Microseconds of each product, (products, 3) of m, n, k; on ``target`` as its closed form says."""
+        """Return microseconds of each GEMM, (products, 3) of m, n, k; scaled to ``target`` by the closed form."""
         known = self._machine
         machine = target or known
 
@@ -127,7 +127,7 @@ class GemmTable:
         return in_chunks(len(shapes), answer)
 
     def _residual(self, queries: Float64) -> Float64:
-        """Logarithm of measured over closed form at (queries, coordinates of :meth:`_place`)."""
+        """Return log(measured / closed form) at (queries, coordinates of :meth:`_place`)."""
         near = [self._near(axis, queries[:, i], _AROUND[i]) for i, axis in enumerate(self._logs)]
         count = len(queries)
         shape = (count, *(part.shape[1] for part in near))
@@ -142,14 +142,14 @@ class GemmTable:
         points = np.take_along_axis(points, few[..., None], axis=1)
         m, n, inner = (axis[at].astype(float) for axis, at in zip(self.axes, (i, j, k), strict=True))
         values = self.times[i, j, k] - np.log(closed_form_us(m, n, inner, self._machine, self.dtype))
-        lost = np.isnan(values)  # fewer measured neighbours than asked for: far away, and worth the mean
+        lost = np.isnan(values)  # fewer measured neighbours than wanted: fill with far-away points at the mean
         if lost.any():
             points = np.where(lost[..., None], 1e6 + 1e4 * np.arange(values.shape[1])[None, :, None], points)
             values = np.where(lost, np.nanmean(values, axis=1, keepdims=True), values)
         return kriged(points / _OCTAVES, values, queries / _OCTAVES, _NUGGET)
 
     def _place(self, m: Float64, n: Float64, k: Float64) -> Float64:
-        """Where a shape lies, in octaves, along a new last axis; with a cache also by where its weights come from."""
+        """Return a shape's coordinates in octaves, along a new last axis; with a cache, also the weights' source."""
         axes = [np.log2(m), np.log2(n), np.log2(k)]
         if self.dtype not in _PADDED:
             axes.append(_BETWEEN_TILES * ((m % _TILE_ROWS != 0) & (m > _TILE_ROWS)))
@@ -164,7 +164,7 @@ class GemmTable:
 
 @lru_cache(maxsize=32)
 def load_gemm(gpu: str, dtype: str, machine: Machine) -> GemmTable | None:
-    """The measured products of ``gpu`` in ``dtype`` (bfloat16, float8, float4); None where it has none."""
+    """Return the GEMM table of ``gpu`` in ``dtype`` (bfloat16, float8, float4), or None."""
     arrays = read_arrays(gpu)
     name = f"gemm_{dtype}"
     if name not in arrays:

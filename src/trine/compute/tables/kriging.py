@@ -1,12 +1,12 @@
 """Interpolation between scattered measurements: ordinary kriging on the nearest of them.
 
-Kriging (Cressie, Statistics for Spatial Data, 1993, section 3.2) is the linear estimate of least variance when values
-a distance d apart correlate as exp(-d). ``nugget`` is the part of the variance that is noise of a single measurement:
-with it, an estimate averages over neighbours and does not follow each of them. Far from all measurements the estimate
+Kriging (Cressie, Statistics for Spatial Data, 1993, section 3.2) is the linear estimate of least variance if values a
+distance d apart correlate as exp(-d). ``nugget`` is the share of the variance that is noise of a single measurement.
+With it, an estimate averages over neighbours and does not follow each of them. Far from all measurements the estimate
 is their mean.
 
-Answers are the same on every processor: numpy's logarithms and LAPACK's solutions differ in their last digits from one
-set of instructions to the next, and so does which of several equally near measurements a partition takes.
+Answers are the same on every processor, by rounding. Otherwise numpy's logarithms and LAPACK's solutions differ in
+their last digits between instruction sets, as does a partition's choice among equally near measurements.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from trine.arrays import Float64, Int64
 #: Decimals of an estimate (the logarithm of a time) and of distances: more than measurements have, fewer than rounding
 #: touches.
 _DECIMALS, _DISTANCE_DECIMALS = 6, 9
-#: Queries that are answered at a time: bounds memory to some tens of megabytes. The second: of :class:`Nearby`.
+#: Queries per block, which bounds memory to some tens of megabytes. The second: of :class:`Nearby`.
 _CHUNK, _NEARBY_CHUNK = 256, 128
-#: Distance at which two values have little left in common: several octaves of one size.
+#: Distance at which two values have little in common: several octaves of one size.
 _LENGTH = 2.0
 
 
 def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) -> Float64:
-    """Estimates of one value a query.
+    """Return the estimate for each query.
 
-    points: (queries, neighbours, dimensions), in units of the length of correlation; values: (queries, neighbours);
+    points: (queries, neighbours, dimensions), in units of the correlation length; values: (queries, neighbours);
     queries: (queries, dimensions). Returns (queries,), to a millionth.
     """
     count = points.shape[1]
@@ -44,9 +44,9 @@ def kriged(points: Float64, values: Float64, queries: Float64, nugget: float) ->
 
 
 def nearest_few(distances: Float64, count: int) -> Int64:
-    """Positions of the ``count`` smallest of each row of ``distances`` (rows, columns), in order of columns.
+    """Return the positions of the ``count`` smallest of each row of ``distances`` (rows, columns), in column order.
 
-    Of equal ones, to a thousand-millionth, the first are taken.
+    Among values equal to a thousand-millionth, the first ones win.
     """
     rows, columns = distances.shape
     if columns <= count:
@@ -59,7 +59,7 @@ def nearest_few(distances: Float64, count: int) -> Int64:
 
 
 def in_chunks(count: int, answer: Callable[[slice], Float64]) -> Float64:
-    """``answer`` of all ``count`` queries, a few hundred at a time."""
+    """Return ``answer`` of all ``count`` queries, a few hundred at a time."""
     found = [answer(slice(start, start + _CHUNK)) for start in range(0, count, _CHUNK)]
     return np.concatenate(found) if found else np.empty(0)
 
@@ -77,7 +77,7 @@ class Nearby:
         self._nugget = nugget
 
     def at(self, queries: Float64) -> tuple[Float64, Float64]:
-        """Values at ``queries`` (q x d), and how far each is from the nearest point."""
+        """Return the values at ``queries`` (q x d), and the distance of each query from the nearest point."""
         found = [self._some(queries[i : i + _NEARBY_CHUNK] / _LENGTH) for i in range(0, len(queries), _NEARBY_CHUNK)]
         if not found:
             return np.zeros(0), np.zeros(0)

@@ -1,8 +1,8 @@
-"""The compute model ``tables``: each operator of a workload as a question to the tables of a GPU.
+"""The compute model ``tables``: each operator of a workload is looked up in the tables of a GPU.
 
-Products, forward and both gradients, grouped products of experts, fused attention and its backward, and all that moves
-memory; products of float32 and convolutions by the tables of :mod:`trine.compute.tables.fp32`. What no table has takes
-the time of the roofline, and is 'assumed'.
+Covers GEMMs, forward and both gradients, grouped GEMMs of experts, fused attention and its backward, and memory-bound
+operators; float32 GEMMs and convolutions use :mod:`trine.compute.tables.fp32`. Operators in no table take the roofline
+time, with evidence 'assumed'.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PS_PER_US = 1e6
 
 
 class TableTimes:
-    """Times of one workload's operators on one GPU. Times are kept by (operator, split)."""
+    """Times of one workload's operators on one GPU, cached by (operator, split)."""
 
     name = TABLES
 
@@ -59,7 +59,7 @@ class TableTimes:
         return None
 
     def duration(self, operator: Operator, split: Split) -> Duration:
-        """Picoseconds, rounded up, inside a step. Raises InputError where the GPU has no peak for the dtype."""
+        """Return picoseconds, rounded up, inside a step. Raises InputError if the GPU has no peak for the dtype."""
         key = self._alike.first(operator), split
         found = self._known.get(key)
         if found is None:

@@ -1,6 +1,6 @@
-"""Traces as rank programs of a grid: ranks that do the same relative to their place share one program.
+"""Conversion of traces to rank programs on a grid: ranks with the same relative behaviour share one program.
 
-The grid's axes are declared by trine's own traces, or found from the groups.
+The grid's axes are declared by trine's own traces, or derived from the groups.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Axes = tuple[tuple[str, int], ...]
 
 
 def grid_axes(num_ranks: int, groups: Iterable[Sequence[int]]) -> Axes | None:
-    """The coarsest grid, fastest axis first, of which each group is one axis or several joined; None if there is none.
+    """Return the coarsest grid, fastest axis first, whose axes, or joined axes, include every group, or None.
 
-    A group along an axis is a run of ranks at one stride, and along several axes runs of runs; strides and sizes of all
-    groups must then divide each other in a chain.
+    A group along one axis is a run of ranks at one stride; along several axes it is runs of runs. Strides and sizes of
+    all groups must then divide each other in a chain.
     """
     cuts = {1, num_ranks}
     for group in groups:
@@ -42,7 +42,7 @@ def grid_axes(num_ranks: int, groups: Iterable[Sequence[int]]) -> Axes | None:
 
 
 def _factors(group: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Stride and size of each axis of a group, fastest first; None if its ranks are not so, or not in order."""
+    """Return stride and size of each axis of a group, fastest first; None for irregular or unordered ranks."""
     offsets = np.asarray(group, np.int64) - group[0]
     factors = []
     while len(offsets) > 1:
@@ -62,7 +62,7 @@ def _factors(group: Sequence[int]) -> list[tuple[int, int]] | None:
 
 
 def group_axis(grid: RankGrid, group: Sequence[int]) -> str | None:
-    """The name of the axis, or of several joined, along which these ranks lie in order; None if there is none."""
+    """Return the name of the axis, or of the joined axes, along which these ranks lie in order; None if impossible."""
     factors = _factors(group)
     if factors is None:
         return None
@@ -79,9 +79,9 @@ def group_axis(grid: RankGrid, group: Sequence[int]) -> str | None:
 
 
 def trace_job(trace: ChakraTrace) -> tuple[Job | None, str]:
-    """The job of the traces; None, with the reason, where programs by axes cannot express it.
+    """Return the job of the traces, or None with the reason if programs by axes cannot express it.
 
-    That needs a rank grid of which every group is an axis, or several joined.
+    The groups must be axes of one rank grid, or several joined.
     """
     found = _axes(trace)
     if found is None:
@@ -93,7 +93,7 @@ def trace_job(trace: ChakraTrace) -> tuple[Job | None, str]:
 
 
 def _axes(trace: ChakraTrace) -> Axes | None:
-    """The declared axes if all groups lie along them, else those that the groups have."""
+    """Return the declared axes if all groups lie along them, else axes derived from the groups."""
     if trace.axes:
         grid = RankGrid(trace.axes)
         if grid.num_ranks == trace.num_ranks and all(group_axis(grid, ranks) for ranks in trace.groups.values()):
@@ -102,11 +102,11 @@ def _axes(trace: ChakraTrace) -> Axes | None:
 
 
 class _Rewriter:
-    """Puts positions on axes in the place of rank numbers, and finds the programs that are then the same."""
+    """Converter of rank numbers to positions on axes, which merges programs that become equal."""
 
     def __init__(self, trace: ChakraTrace, axes: Axes, grid: RankGrid, axis_of: dict[str, str]) -> None:
         self._trace, self._axes, self._grid, self._axis_of = trace, axes, grid, axis_of
-        #: steps of programs without messages, which are the same for every rank
+        #: steps of programs without messages, equal for all ranks
         self._shared: dict[int, tuple[Step, ...]] = {}
 
     def job(self) -> Job:
@@ -141,9 +141,9 @@ class _Rewriter:
         return own
 
     def _placed(self, rank: int, step: Step) -> Step:
-        """A step with its peer, or its group, by axes."""
+        """Return a step with its peer or group expressed by axes."""
         if isinstance(step, Send | Recv):
-            # The name of the axis on which the two ranks differ; several are joined
+            # The axis that separates the two ranks; several are joined.
             axis = "+".join(
                 name
                 for name, stride in self._grid.strides.items()
@@ -156,13 +156,13 @@ class _Rewriter:
         return step
 
 
-# What is in the traces of a job, as plain data and as text.
+# Content of a job's traces, as plain data and as text.
 
 
 def description(trace: ChakraTrace) -> dict[str, Any]:
-    """Counts over all ranks, groups, and how many ranks do the same.
+    """Count nodes over all ranks, groups, and ranks that share a program.
 
-    ``kinds``: what nodes do -> how many, bytes (of a collective the payload, on each of its ranks), and seconds.
+    ``kinds``: node kind -> count, bytes (of a collective the payload, on each of its ranks), and seconds.
     """
     counts, sizes, times = Counter[str](), Counter[str](), Counter[str]()
     uses = Counter(trace.program_of)
@@ -190,7 +190,7 @@ def description(trace: ChakraTrace) -> dict[str, Any]:
 
 
 def description_text(found: Mapping[str, Any]) -> str:
-    """The same for people."""
+    """Format the result of :func:`description` as text."""
     lines = [f"{found['prefix']}: {found['ranks']} ranks, {found['nodes']} nodes", f"  {'':16} {'nodes':>9}"]
     for kind, row in found["kinds"].items():
         size = format_bytes(row["bytes"]) if row["bytes"] else ""

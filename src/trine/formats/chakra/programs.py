@@ -1,6 +1,6 @@
 """One trace as a rank program, whose peers are rank numbers and whose collectives name their group.
 
-Nodes come in an order that respects their dependencies.
+Nodes are sorted topologically.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from trine.units import PS_PER_S, PS_PER_US
 
 
 def in_order(file: TraceFile) -> list[RawNode]:
-    """Nodes after what they depend on, of those that could come next always the one with the least id.
+    """Return nodes in topological order; among ready nodes, the smallest id comes first.
 
-    Raises TraceError: a dependency on a node that is not there, or in a circle; names the nodes.
+    Raises TraceError: a dependency on a missing node, or a cycle; names the nodes.
     """
     by_id = {node.id: node for node in file.nodes}
     waits: dict[int, int] = {}
@@ -61,7 +61,7 @@ def in_order(file: TraceFile) -> list[RawNode]:
 
 
 def _cycle(by_id: Mapping[int, RawNode], waits: Mapping[int, int]) -> str:
-    """The first circle among the nodes that still wait."""
+    """Return the first cycle among the nodes that still wait."""
     path: dict[int, int] = {}
     number = min(number for number, count in waits.items() if count)
     while number not in path:
@@ -71,16 +71,16 @@ def _cycle(by_id: Mapping[int, RawNode], waits: Mapping[int, int]) -> str:
     return " after ".join(map(str, circle[:12])) + (" ..." if len(circle) > 12 else "")
 
 
-#: Axis of peers that are given by their rank.
+#: Axis of peers with rank numbers as positions.
 RANK = "rank"
-#: Longest duration of a node: about 106 days, as long as a run may take.
+#: Longest duration of a node: about 106 days, the limit of a run.
 MAX_MICROS = 2**63 // 10**6
 _MAX_RANK = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeRoofline:
-    """How fast every GPU is: its peak and its memory. Compute nodes then take what bounds them more.
+    """Peak and memory bandwidth of every GPU. Compute nodes take the longer of the times for both.
 
     Raises InputError unless both are positive.
     """
@@ -93,15 +93,15 @@ class NodeRoofline:
             raise InputError("peak and memory bandwidth of a roofline must be positive", field="roofline")
 
     def duration_ps(self, num_ops: int, size_bytes: int) -> int:
-        """The longer of computing and moving, rounded up."""
+        """Return the longer of compute time and memory time, rounded up."""
         return max(-(-num_ops * PS_PER_S // self.flop_per_s), -(-size_bytes * PS_PER_S // self.memory_bytes_per_s))
 
 
 class Program(NamedTuple):
-    """Steps in an order that respects their dependencies, the node that each came from, and what was taken for granted.
+    """Steps in topological order, the node of each, and notes on assumptions.
 
-    ``groups``: the ranks of each group that it names -> the first node that does. ``owners``: ranks that messages name
-    as their own end -> the first node that does; only one rank can run it then. ``tensor_bytes``: of each step,
+    ``groups``: the ranks of each named group -> the first node that names it. ``owners``: ranks that messages name
+    as their local end -> the first such node; then only one rank can run the program. ``tensor_bytes``: of each step,
     ``tensor_size`` of compute nodes of the GPU, else 0.
     """
 
@@ -115,7 +115,7 @@ class Program(NamedTuple):
 
 @dataclass(slots=True)
 class Tables:
-    """Numbers for what programs share: names of operators, and the groups by their ranks."""
+    """Tables shared by programs: numbers of operator names, and names of groups by their ranks."""
 
     num_ranks: int
     roofline: NodeRoofline | None = None
@@ -124,29 +124,29 @@ class Tables:
     has_timed: bool = False
     operators: dict[str, int] = field(default_factory=dict)
     axes: dict[tuple[int, ...], str] = field(default_factory=dict)
-    #: steps of compute nodes that several traces share; the node is kept so that its id is not another's
+    #: steps of compute nodes that several traces share; keeping the node keeps its ``id()`` unique
     computes: dict[tuple[int, bool, tuple[int, ...]], tuple[RawNode, Compute]] = field(default_factory=dict)
 
     def operator(self, name: str) -> int:
-        """The number of an operator's name."""
+        """Return the number of an operator's name."""
         return self.operators.setdefault(name, len(self.operators))
 
     def axis(self, ranks: tuple[int, ...]) -> str:
-        """The name of the group of these ranks."""
+        """Return the name of the group of these ranks."""
         return self.axes.setdefault(ranks, f"group {len(self.axes)}")
 
 
 def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own: bool) -> Program:
-    """The program of one trace.
+    """Return the program of one trace.
 
     Parameters
     ----------
-    known: groups from outside the trace, by name; its own metadata nodes add to them.
+    known: groups from outside the trace, by name; the trace's metadata nodes add to them.
     own: whether trine wrote it, so that trine's exact attributes count.
 
     Raises
     ------
-    TraceError: names file and node: a dependency on a node that is not there, a cycle, or a wrong attribute.
+    TraceError: names file and node: a dependency on a missing node, a cycle, or a wrong attribute.
     """
     for node in file.nodes:
         if node.type == schema.METADATA:
@@ -155,7 +155,7 @@ def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own
 
 
 class _StepWriter:
-    """Turns the nodes of one trace into steps."""
+    """Converter of one trace's nodes into steps."""
 
     def __init__(self, path: Path, known: messages.Groups, tables: Tables, own: bool) -> None:
         self._path, self._known, self._tables, self._own = path, known, tables, own
@@ -166,7 +166,7 @@ class _StepWriter:
         self._groups: dict[tuple[int, ...], int] = {}
         self._owners: dict[int, int] = {}
         self._counts: Counter[tuple[object, ...]] = Counter()
-        #: node -> the steps that must have ended when it has: its own, or what a node without one waited for
+        #: node -> the steps that end with it: its step, or the predecessors of a node without a step
         self._ends: dict[int, tuple[int, ...]] = {}
 
     def program(self, nodes: list[RawNode]) -> Program:
@@ -247,7 +247,7 @@ class _StepWriter:
     def _message(
         self, node: RawNode, attributes: Attributes, peer: str, own: str
     ) -> tuple[int, int, tuple[int | str, ...]]:
-        """Peer, bytes and a tag that no other message to, or from, this peer has: (tag, bytes, how many before)."""
+        """Return peer, bytes and a tag unique among the messages to, or from, this peer: (tag, bytes, number)."""
         self._on_gpu(node, attributes)
         other = attributes.integer(peer, most=_MAX_RANK)
         if own in attributes:
@@ -295,7 +295,7 @@ class _StepWriter:
         return messages.resolve(name, self._known, self._tables.num_ranks, node, self._path)
 
     def _payload(self, kind: str, num_ranks: int, attributes: Attributes) -> int:
-        """Bytes as nccl-tests counts them: of a gather the output, where ``comm_size`` is one rank's part of it."""
+        """Return bytes as nccl-tests counts them: for a gather the output; its ``comm_size`` is one rank's part."""
         if self._own and "payload_bytes" in attributes:
             return attributes.integer("payload_bytes")
         if kind == "barrier":

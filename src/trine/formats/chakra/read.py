@@ -1,6 +1,6 @@
-"""From ``<prefix>.<rank>.et`` to the programs of all ranks.
+"""Read ``<prefix>.<rank>.et`` into the programs of all ranks.
 
-They are checked against each other: every message is sent and received, collectives agree.
+The programs are checked against each other: every message is sent and received, collectives agree.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trine.inputs import is_file, read_text
 from trine.outputs import MANIFEST
 from trine.workload.files import read_bytes, short
 
-#: What trine writes into the metadata of its own traces.
+#: Writer's name in the metadata of trine's own traces.
 WRITER = "trine"
-#: Most bytes of all traces together, after decompression.
+#: Maximum size of all traces together, after decompression.
 MAX_BYTES = 16 * 2**30
 MAX_RANKS = 1 << 20
 _RANK = r"\.(\d{1,7})\.et(\.gz)?"
 
 
 def groups_file(prefix: str) -> Path:
-    """The file of process groups that trine writes, and looks for, beside the traces."""
+    """Return the path of the file of process groups that trine writes, and looks for, beside the traces."""
     return Path(f"{prefix}.groups.json")
 
 
@@ -52,16 +52,15 @@ def read_chakra(
     Parameters
     ----------
     prefix: path up to ``.<rank>.et``; ranks are numbered from 0 without a gap.
-    comm_groups: JSON of process groups, ``{"1": [0, 1]}``; ``<prefix>.groups.json`` is read by itself where it exists.
+    comm_groups: JSON of process groups, ``{"1": [0, 1]}``; default: ``<prefix>.groups.json`` if it exists.
     roofline: time compute nodes by their ``num_ops`` and ``tensor_size`` instead of their durations.
-    algorithms: collective -> the algorithm to simulate, where it is not to be the first that is registered for it.
+    algorithms: collective -> the algorithm to simulate; default: the first one registered for it.
 
     Raises
     ------
     InputError: an algorithm for a collective that no trace has.
-    TraceError: names file and node: a file or node that cannot be read, a dependency on nothing or in a circle, a group
-        that is not known or does not have the rank, a message that is not received, or ranks that disagree on a
-        collective.
+    TraceError: names file and node: a file or node that cannot be read, a missing or circular dependency, an unknown
+        group or one without the rank, a message that is never received, or ranks that disagree on a collective.
     """
     text = os.fspath(prefix)
     files = _files(text)
@@ -76,7 +75,7 @@ def read_chakra(
 
 
 def _check_used(trace: ChakraTrace, tables: Tables) -> None:
-    """Refuse what was given and cannot matter."""
+    """Refuse options that have no effect on the trace."""
     steps = [step for program in trace.programs for step in program.steps]
     kinds = {step.kind for step in steps if isinstance(step, Collective)}
     for kind, name in tables.algorithms.items():
@@ -87,7 +86,7 @@ def _check_used(trace: ChakraTrace, tables: Tables) -> None:
 
 
 def _numbered(prefix: str) -> dict[int, Path]:
-    """rank -> file."""
+    """Return the trace file of each rank."""
     place = Path(prefix)
     pattern = re.compile(re.escape(place.name) + _RANK)
     if not place.name or not place.parent.is_dir():
@@ -105,7 +104,7 @@ def _numbered(prefix: str) -> dict[int, Path]:
 
 
 def _check_list(place: Path, found: Mapping[int, Path]) -> None:
-    """Compare the ranks of the traces with the list that trine writes beside them, if there is one."""
+    """Compare the ranks of the traces with the list that trine writes beside them, if it exists."""
     sums = manifest_file(place)
     if not is_file(sums):
         return
@@ -136,7 +135,7 @@ def _files(prefix: str) -> tuple[Path, ...]:
 
 
 class _JobReader:
-    """Reads file by file; files of equal content share a program."""
+    """Reader of a job's files; files of equal content share a program."""
 
     def __init__(self, prefix: str, files: tuple[Path, ...], known: Groups, tables: Tables) -> None:
         self._prefix, self._files, self._known, self._tables = prefix, files, known, tables
@@ -165,7 +164,7 @@ class _JobReader:
         return trace
 
     def _program(self, rank: int) -> int:
-        """The number of the program of this rank."""
+        """Return the number of this rank's program."""
         path = self._files[rank]
         content = read_bytes(path)
         self._bytes += len(content)
@@ -200,7 +199,7 @@ class _JobReader:
                 raise TraceError(f"node {node}: rank {rank} sends to itself", file=self._files[rank])
 
     def _own_facts(self) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
-        """Axes and names of layers, from the metadata of the first trace if trine wrote it."""
+        """Return the axes and names of layers from the metadata of the first trace if trine wrote it."""
         head = self._head
         if head is None or head.attributes.get("writer") != WRITER:
             return (), ()
@@ -214,7 +213,7 @@ class _JobReader:
 
 
 class _Call(NamedTuple):
-    """What the members of a group must agree on, and the node that says it."""
+    """Properties of a collective that the members of a group must agree on, and its node."""
 
     kind: str
     size_bytes: int
@@ -224,7 +223,7 @@ class _Call(NamedTuple):
 
 
 def check(trace: ChakraTrace) -> None:
-    """Raise TraceError, naming files and nodes, at the first thing that does not fit."""
+    """Raise TraceError, naming files and nodes, at the first inconsistency."""
     _check_layers(trace)
     _check_messages(trace)
     _check_collectives(trace)
@@ -242,7 +241,7 @@ def _check_layers(trace: ChakraTrace) -> None:
 
 
 class _Message(NamedTuple):
-    """Both ends and what tells alike messages apart: (tag, bytes, how many such messages came before)."""
+    """Both ends of a message and its identity: (tag, bytes, number of earlier messages with both)."""
 
     source: int
     target: int
@@ -254,7 +253,7 @@ _Ends = dict[_Message, tuple[int, int]]
 
 
 def _check_messages(trace: ChakraTrace) -> None:
-    """Sends and receives pair up one to one."""
+    """Check that sends and receives pair up one to one."""
     sent: _Ends = {}
     received: _Ends = {}
     for rank, number in enumerate(trace.program_of):
@@ -273,7 +272,7 @@ def _check_messages(trace: ChakraTrace) -> None:
 
 
 def _alone(trace: ChakraTrace, message: _Message, ours: _Ends, theirs: _Ends, verb: str, other: str) -> TraceError:
-    """The error of a message with one end, and one between the same ranks that is nearly the other."""
+    """Return the error for a message with one end, with a near match between the same ranks as a hint."""
     rank, node = ours[message]
     peer = message.target if rank == message.source else message.source
     tag, size, turn = message.tag
@@ -310,7 +309,7 @@ def _check_collectives(trace: ChakraTrace) -> None:
 
 
 def _calls(trace: ChakraTrace, number: int) -> dict[str, list[_Call]]:
-    """The collectives of one program, by group."""
+    """Return the collectives of one program, by group."""
     found: dict[str, list[_Call]] = defaultdict(list)
     program = trace.programs[number]
     for step, node in zip(program.steps, program.nodes, strict=True):
@@ -320,7 +319,7 @@ def _calls(trace: ChakraTrace, number: int) -> dict[str, list[_Call]]:
 
 
 def _first_ranks(trace: ChakraTrace) -> Iterator[tuple[int, int]]:
-    """Each program with the first rank that runs it."""
+    """Yield each program's first rank, and its number."""
     for number in range(len(trace.programs)):
         yield trace.program_of.index(number), number
 

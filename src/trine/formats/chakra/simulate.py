@@ -1,4 +1,4 @@
-"""Traces on a cluster: the same answer as that of any other run."""
+"""Simulate traces on a cluster, with the same kind of result as any other run."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def simulate_chakra(
 
     Parameters
     ----------
-    network, engine, progress, on_compile: as of :func:`trine.simulate`.
-    collective_costs: as of :func:`trine.simulate`, or a function of (kind, bytes, ranks, algorithm or None) that gives
-        the algorithm to simulate and the ps of software before each message.
+    network, engine, progress, on_compile: as in :func:`trine.simulate`.
+    collective_costs: as in :func:`trine.simulate`, or a function of (kind, bytes, ranks, algorithm or None) that
+        returns the algorithm to simulate and the ps of software before each message.
 
     Raises
     ------
-    InputError: an option that is not known.
+    InputError: an unknown option.
     PlanError: fewer GPUs than ranks, memory nodes on a cluster without a host, or more tasks than fit into memory.
     DeadlockError: nodes that wait for each other.
     """
@@ -98,7 +98,7 @@ def simulate_chakra(
 
 
 def _graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) -> tuple[TaskGraph, str]:
-    """The task graph, and in words by which way it came about."""
+    """Return the task graph, and a description of its construction."""
     job, reason = trace_job(trace)
     if job is None:
         return trace_graph(trace, cluster, costs), f"rank by rank: {reason}"
@@ -109,7 +109,7 @@ def _graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None) 
 
 
 def trace_facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) -> Mapping[str, object]:
-    """What people should know of the job, in this order. ``shape``: how tasks were made of the traces."""
+    """Return the facts of the job for the answer, in this order. ``shape``: how the traces became tasks."""
     return {
         "workload": os.path.basename(trace.prefix),
         "source": trace.prefix,
@@ -125,7 +125,7 @@ def trace_facts(trace: ChakraTrace, cluster: Cluster, network: str, shape: str) 
 
 
 def _notes(costs: CollectiveCosts | None) -> list[str]:
-    """What costs say of themselves, once all were asked for. Raises InputError where they changed nothing."""
+    """Return the notes of the costs after the last use. Raises InputError if a setting had no effect."""
     if not isinstance(costs, StepCosts):
         return []
     costs.check_used()
@@ -148,16 +148,15 @@ def _evidence(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | Non
 
 
 # Traces as a task graph without a rank grid: groups may be any sets of ranks. Task numbers: the steps of rank 0, then
-# of rank 1, ...; a collective is two joins (entered, ended). Then the transfers of the collectives, group by group.
+# of rank 1, ...; a collective has two joins (entered, ended). Then the transfers of the collectives, group by group.
 
 
 def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | None = None) -> TaskGraph:
-    """All tasks of the traces, rank i on the i-th GPU of ``cluster``.
+    """Return all tasks of the traces, rank i on the i-th GPU of ``cluster``.
 
-    ``costs``: what a library's software adds to messages; None: nothing.
+    ``costs``: a library's software time per message; None: no software time.
 
-    Raises PlanError: a host that is not there, a schedule that needs switches that reduce, or more tasks than fit into
-    memory.
+    Raises PlanError: a missing host, a schedule that needs switches that reduce, or more tasks than fit into memory.
     """
     devices = np.asarray(cluster.gpus[: trace.num_ranks], np.int64)
     made = _TraceInstantiation(trace, Placement(devices=devices, cluster=cluster, costs=costs))
@@ -169,7 +168,7 @@ def trace_graph(trace: ChakraTrace, cluster: Cluster, costs: CollectiveCosts | N
 
 
 class _TraceInstantiation:
-    """Every rank's tasks, numbered one rank after the other; then those of the collectives."""
+    """Builder of every rank's tasks, numbered rank after rank; then the collectives' tasks."""
 
     def __init__(self, trace: ChakraTrace, placement: Placement) -> None:
         self.trace, self.placement = trace, placement
@@ -193,7 +192,7 @@ class _TraceInstantiation:
         self.assembler.rows(self.rows, collective=self.collective, **dict(zip(Label._fields, labels, strict=True)))
 
     def _rank(self, rank: int) -> None:
-        """One task a step, two a collective."""
+        """Add a rank's tasks: one per step, two per collective."""
         tasks: list[int] = []
         predecessors: list[int] = []
         last: list[int] = []
@@ -241,13 +240,13 @@ class _TraceInstantiation:
         self.labels.append(label)
 
     def match(self) -> None:
-        """Let each receive wait for its send; the traces were checked to have one for each."""
+        """Let each receive wait for its send; the traces are known to match."""
         self.assembler.connect(list(self.received.values()), [self.sent[key] for key in self.received])
 
     # -- transfers of the collectives ----------------------------------------------------------------------------
 
     def collectives(self, axis: str, ranks: tuple[int, ...]) -> None:
-        """All collectives of one group, in order."""
+        """Add all collectives of one group, in order."""
         program = self.trace.programs[self.trace.program_of[ranks[0]]]
         for step in program.steps:
             if isinstance(step, Collective) and step.axis == axis:

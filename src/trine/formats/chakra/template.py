@@ -1,4 +1,4 @@
-"""One program as encoded nodes, with holes where ranks that run it differ: peers and process groups.
+"""One program as encoded nodes, with holes for the parts that differ between its ranks: peers and process groups.
 
 Nodes are encoded by hand because message objects are several times slower; tests decode them with protobuf and the
 vendored schema. Field numbers: ``presets/chakra/et_def.proto``.
@@ -24,17 +24,17 @@ _NAME, _INT32, _INT64, _UINT64, _SINT32_LIST, _BOOL, _STRING, _STRING_LIST = 1, 
 
 
 def framed(content: bytes) -> bytes:
-    """A message with its length before it, as files have it."""
+    """Return a message prefixed with its length, the format of files."""
     return varint(len(content)) + content
 
 
 def file_head(version: str, attributes: Sequence[bytes]) -> bytes:
-    """The message ``GlobalMetadata``."""
+    """Return the message ``GlobalMetadata``."""
     return text(_VERSION, version) + b"".join(message(_FILE_ATTRIBUTE, attribute) for attribute in attributes)
 
 
 def node(number: int, name: str, kind: int, deps: Sequence[int], attributes: Sequence[bytes], micros: int = 0) -> bytes:
-    """The message ``Node``; further attributes may be appended with :func:`node_attribute`."""
+    """Return the message ``Node``; further attributes may be appended with :func:`node_attribute`."""
     parts = [integer(_NODE_ID, number), text(_NODE_NAME, name), integer(_NODE_TYPE, kind)]
     if deps:
         parts.append(message(_DATA_DEPS, b"".join(map(varint, deps))))
@@ -44,47 +44,47 @@ def node(number: int, name: str, kind: int, deps: Sequence[int], attributes: Seq
 
 
 def node_inputs(values: str) -> bytes:
-    """The inputs of a node, to append to it."""
+    """Return the inputs of a node, to append to it."""
     return message(_INPUTS, text(1, values))
 
 
 def node_attribute(attribute: bytes) -> bytes:
-    """An attribute as a field of a node."""
+    """Return an attribute as a field of a node."""
     return message(_NODE_ATTRIBUTE, attribute)
 
 
 def int32(name: str, value: int) -> bytes:
-    """An attribute of type int32."""
+    """Return an attribute of type int32."""
     return _name(name) + integer(_INT32, value)
 
 
 def int64(name: str, value: int) -> bytes:
-    """An attribute of type int64."""
+    """Return an attribute of type int64."""
     return _name(name) + integer(_INT64, value)
 
 
 def uint64(name: str, value: int) -> bytes:
-    """An attribute of type uint64."""
+    """Return an attribute of type uint64."""
     return _name(name) + integer(_UINT64, value)
 
 
 def boolean(name: str, value: bool) -> bytes:
-    """An attribute of type bool."""
+    """Return an attribute of type bool."""
     return _name(name) + integer(_BOOL, value)
 
 
 def string(name: str, value: str) -> bytes:
-    """An attribute of type string."""
+    """Return an attribute of type string."""
     return _name(name) + text(_STRING, value)
 
 
 def strings(name: str, values: Sequence[str]) -> bytes:
-    """An attribute of type list of strings."""
+    """Return an attribute of type list of strings."""
     return _name(name) + message(_STRING_LIST, b"".join(text(1, value) for value in values))
 
 
 def small_numbers(name: str, values: Sequence[int]) -> bytes:
-    """An attribute of type list of sint32, which keeps -1 short."""
+    """Return an attribute of type list of sint32, which keeps -1 short."""
     zigzag = (varint(value << 1 ^ value >> 63) for value in values)
     return _name(name) + message(_SINT32_LIST, message(1, b"".join(zigzag)))
 
@@ -94,7 +94,7 @@ def _name(name: str) -> bytes:
     return text(_NAME, name)
 
 
-#: Our word -> number of the enum CollectiveCommType; reduce_scatter by the plain number, not that of the block form.
+#: trine's name -> number of the enum CollectiveCommType; reduce_scatter has the plain number, not the block form's.
 NUMBERS = {kind: number for number, kind in sorted(schema.COLLECTIVES.items(), reverse=True)}
 _NO_LABEL = Label()
 #: Id of a program's first step; 0 is the metadata node's.
@@ -102,7 +102,7 @@ FIRST_ID = 1
 
 
 class Hole(NamedTuple):
-    """A node that differs from rank to rank: its bytes so far, and the step whose peer or group is to be filled in."""
+    """A node that differs from rank to rank: its first bytes, and the step with the peer or group to fill in."""
 
     head: bytes
     step: Send | Recv | Collective
@@ -116,21 +116,21 @@ class EncodedProgram(NamedTuple):
 
 
 class Encoder:
-    """Encodes the programs of one job."""
+    """Encoder of one job's programs."""
 
     def __init__(self, job: Job, grid: RankGrid) -> None:
         self._job, self._grid = job, grid
         self._tags: dict[tuple[int | str, ...], int] = {}
 
     def template(self, steps: Sequence[Step]) -> EncodedProgram:
-        """All steps of a program, in order; ids rise with them."""
+        """Encode all steps of a program, in order, with ascending ids."""
         parts: list[bytes | Hole] = []
         finished: list[bytes] = []
         before = _order(steps)
         micros = _micros(steps)
         ends: list[
             tuple[int, ...]
-        ] = []  # of each step the ids to wait for: its own, or of one left out what it waits for
+        ] = []  # for each step the ids to wait for: its own, or the dependencies of an omitted step
         num_nodes = 0
         for number, step in enumerate(steps):
             waits = (*step.after, *before[number])
@@ -157,7 +157,7 @@ class Encoder:
         return isinstance(step, Send | Recv)
 
     def _attributes(self, step: Step) -> tuple[int, list[bytes]]:
-        """Node type and those attributes that all ranks share."""
+        """Return the node type and the attributes that all ranks share."""
         if isinstance(step, Compute):
             on_cpu = step.stream == LAUNCH_STREAM
             return schema.COMP, [
@@ -181,7 +181,7 @@ class Encoder:
     def _collective(self, step: Collective) -> list[bytes]:
         num_ranks = self._grid.size(step.axis)
         size = step.size_bytes
-        if step.kind in ("all_gather", "gather"):  # there, comm_size is what one rank contributes
+        if step.kind in ("all_gather", "gather"):  # there, comm_size is one rank's contribution
             size = -(-size // num_ranks)
         found = [
             template.boolean("is_cpu_op", False),
@@ -210,7 +210,7 @@ class Encoder:
 
 
 def _order(steps: Sequence[Step]) -> list[list[int]]:
-    """Of each step those that a stream, or the queue of a collective, puts before it."""
+    """Return, for each step, its predecessor in its stream or collective queue, if any."""
     last: dict[tuple[type, str], int] = {}
     before: list[list[int]] = []
     for number, step in enumerate(steps):
@@ -226,7 +226,7 @@ def _order(steps: Sequence[Step]) -> list[list[int]]:
 
 
 def _micros(steps: Sequence[Step]) -> list[int]:
-    """Durations in whole us: what rounding leaves of one goes to the next of its stream."""
+    """Return durations in whole us; each rounding remainder carries over to the next step of the stream."""
     exact: dict[str, int] = defaultdict(int)
     written: dict[str, int] = defaultdict(int)
     found = []
@@ -241,7 +241,7 @@ def _micros(steps: Sequence[Step]) -> list[int]:
 
 
 class Sizes:
-    """Bytes of each message, which receives do not say: from the programs of their senders."""
+    """Bytes of each message, from the senders' programs, because receives lack them."""
 
     def __init__(self, job: Job, grid: RankGrid) -> None:
         self._program_of, self._grid = job.program_of, grid
@@ -254,7 +254,7 @@ class Sizes:
             self._sent.append(sends)
 
     def of(self, source: int, target: int, receive: Recv) -> int:
-        """Bytes that ``target`` gets from ``source``. Raises PlanError where nothing is sent."""
+        """Return the bytes that ``target`` gets from ``source``. Raises PlanError if the message is never sent."""
         for send in self._sent[self._program_of[source]].get(receive.tag, ()):
             if self._grid.resolve(source, send.peer) == target:
                 return send.size_bytes

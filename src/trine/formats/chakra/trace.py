@@ -1,4 +1,4 @@
-"""Traces of all ranks of a job, as read: programs by rank number and the groups that they name."""
+"""Traces of all ranks of a job: programs by rank number, and the groups that they name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trine.formats.chakra.programs import NodeRoofline, Program
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ChakraTrace:
-    """What ``<prefix>.<rank>.et`` say together; messages and collectives are known to match.
+    """The files ``<prefix>.<rank>.et`` of a job; their messages and collectives match.
 
-    programs: distinct contents of files; ``program_of`` has one entry a rank. groups: name used as a collective's axis
-    -> ranks. operator_names, layer_names: what labels index. axes: the rank grid, fastest axis first, where trine wrote
-    the traces and said so; empty otherwise. notes: what was taken for granted, one sentence each.
-    roofline: what compute nodes were timed by; None: their own durations.
+    programs: distinct contents of files; ``program_of`` has one entry per rank. groups: name used as a collective's
+    axis -> ranks. operator_names, layer_names: indexed by labels. axes: the rank grid, fastest axis first, if trine
+    wrote the traces and recorded it; empty otherwise. notes: assumptions, one sentence each.
+    roofline: the model that timed compute nodes; None: their recorded durations.
     """
 
     prefix: str
@@ -36,5 +36,5 @@ class ChakraTrace:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all ranks that do something."""
+        """Number of nodes that become steps, over all ranks."""
         return sum(len(self.programs[program].steps) for program in self.program_of)

@@ -1,6 +1,6 @@
-"""InfraGraph's device types, instances and endpoints written out: every node and every edge of the machine.
+"""Expand InfraGraph's device types, instances and endpoints into all nodes and edges of the machine.
 
-Each device type is expanded once and instances are copies of it, so that the work grows with the result only.
+Each device type is expanded once and instances are copies of it, so the work grows only with the result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Named = TypeVar("Named", DeviceFile, LinkFile, InstanceFile, ComponentFile)
 
 
 class Node(NamedTuple):
-    """A part of a device type: its path below the instance, what it is, and the types that enclose it, outermost first.
+    """A part of a device type: its path below the instance, its choice, and its enclosing types, outermost first.
 
     ``owners``: (path, device type) of each enclosing device, the instance itself with path "".
     """
@@ -58,7 +58,7 @@ class _Component:
 
 @dataclass
 class _ExpandedType:
-    """A device type written out: nodes in the file's order, edges between their indices."""
+    """An expanded device type: nodes in the file's order, edges between their indices."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
@@ -79,10 +79,10 @@ class Expanded:
 
 
 def expand(spec: InfrastructureFile, file: str) -> Expanded:
-    """Write an infrastructure out.
+    """Expand an infrastructure.
 
     Raises SpecError: an unknown device, component, instance or link (names the nearest), an index outside its count,
-    unequal ends of a one2one edge, devices inside themselves, or more than the bounds of :mod:`wiring`.
+    unequal ends of a one2one edge, devices inside themselves, or more than MAX_DEVICES nodes or MAX_WIRES edges.
     """
     return _Expander(spec, file).run()
 
@@ -143,7 +143,7 @@ class _Expander:
             raise self.error(f"makes more than {MAX_WIRES} edges", where)
 
     def link(self, scope: str, name: str, where: str) -> tuple[str, str]:
-        """A device's edges may use the links of the device, and those of the infrastructure."""
+        """Return the key of a link; a device's edges may use its links, and the links of the infrastructure."""
         for key in ((scope, name), ("", name)):
             if key in self.links:
                 return key
@@ -178,7 +178,7 @@ class _Expander:
         return kind
 
     def inner_type(self, name: str, inside: tuple[str, ...], where: str) -> _ExpandedType:
-        """A component that is a device carries the name of that device."""
+        """Return the type of a component that is a device; the component has the device's name."""
         if name not in self.devices:
             raise self.error(f"is a device, but there is no device {name!r}{nearest(name, self.devices)}", where)
         return self.type_of(name, inside)
@@ -194,7 +194,7 @@ class _Expander:
             kind.edges.extend(self.pairs(edge, ends[0], ends[1], link, field_name))
 
     def component_end(self, text: str, kind: _ExpandedType, where: str) -> list[int]:
-        """Node indices within a device type of an endpoint such as ``cx5[0:2].port[0]``."""
+        """Return node indices within a device type of an endpoint such as ``cx5[0:2].port[0]``."""
         bases, inner = [0], kind
         parts = text.split(".")
         for position, part in enumerate(parts):
@@ -234,7 +234,7 @@ class _Expander:
         return match[1], match[2] or ""
 
     def indices(self, text: str, count: int, part: str, where: str) -> Sequence[int]:
-        """What Python's slice notation picks of ``count`` things; an index or a bound outside them is an error."""
+        """Return the indices that a Python slice selects of ``count``; an index or bound outside is an error."""
         try:
             numbers = [int(piece) if piece.strip() else None for piece in text.split(":")]
         except ValueError:
@@ -263,7 +263,7 @@ class _Expander:
         link: tuple[str, str],
         where: str,
     ) -> Iterable[Edge]:
-        """The edges of a scheme. Each pair of nodes is joined once an entry; entries add up to parallel links."""
+        """Return the edges of a scheme. Each entry joins a pair of nodes once; several entries make parallel links."""
         if edge.scheme == "one2one":
             left, right = self.matched(edge, left, right, where)
             if any(a == b for a, b in zip(left, right, strict=True)):
@@ -280,7 +280,7 @@ class _Expander:
     def matched(
         self, edge: DeviceEdge | InstanceEdge, left: Sequence[int], right: Sequence[int], where: str
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """The two ends of one2one in equal numbers; all of a component without a slice may be more than are needed."""
+        """Return the ends of one2one in equal numbers; a component without a slice may have more than needed."""
         if len(left) == len(right):
             return left, right
         longer = edge.ep1 if len(left) > len(right) else edge.ep2
@@ -303,7 +303,7 @@ def _cross(left: Sequence[int], right: Sequence[int], link: tuple[str, str]) -> 
 
 
 def _ring(members: Sequence[int], link: tuple[str, str]) -> Iterator[Edge]:
-    """Each to the next and the last to the first; two have one edge."""
+    """Yield edges from each to the next and from the last to the first; two members have one edge."""
     count = len(members)
     for i in range(count if count > 2 else count - 1):
         yield Edge(members[i], members[(i + 1) % count], link)

@@ -1,4 +1,4 @@
-"""From InfraGraph's nodes and edges to devices and wires: kinds, hosts, and the numbers of links."""
+"""Convert InfraGraph's nodes and edges to devices and wires: kinds, hosts, and the numbers of links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trine.formats.infragraph.expand import Expanded, Node
     from trine.formats.infragraph.schema import InfrastructureFile, LinkFile, OwnComponent, OwnInstance
 
-#: What our own exporter writes into descriptions, which the format leaves free: JSON after this.
+#: Prefix of the JSON that trine's exporter writes into descriptions, which the format leaves free.
 MARK = "trine: "
 _LATENCY_PS = {"ms": 10**9, "us": 10**6, "ns": 10**3}
 _BYTES_PER_S = {"gigabits_per_second": Fraction(10**9, 8), "gigabytes_per_second": Fraction(10**9)}
@@ -28,14 +28,14 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def own_part(description: str, model: type[AnySpec], file: str) -> AnySpec | None:
-    """What our exporter put into a description, None if it is not from there."""
+    """Return the data that trine's exporter put into a description, or None for other descriptions."""
     if not description.startswith(MARK):
         return None
     return check(model, parse_json(description[len(MARK) :], file), f"{file}: a description that begins {MARK!r}")
 
 
 def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, file: str) -> list[Device]:
-    """One device a node, in the order of the file."""
+    """Return one device per node, in the order of the file."""
     from trine.formats.infragraph.schema import OwnComponent, OwnInstance
 
     if gpu is not None:
@@ -74,7 +74,7 @@ def _as_exported(node: Node, own: OwnComponent, instance: OwnInstance | None, fi
 
 
 def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | None]]:
-    """For each distinct node: its kind, whether it forwards, and the path of its host within the instance.
+    """Return each distinct node's kind, whether it forwards, and the path of its host within the instance.
 
     The key is the node's identity: the instances of a device type share its nodes.
     """
@@ -91,21 +91,21 @@ def _surroundings(nodes: Sequence[Node]) -> dict[int, tuple[str, bool, str | Non
 
 
 def _kind(choice: str, around: list[tuple[str, set[str]]]) -> tuple[str, bool]:
-    """A device's kind and whether it forwards, by its choice and by the choices in the devices that enclose it.
+    """Return a device's kind and whether it forwards, from its choice and the choices in its enclosing devices.
 
-    Generic switches and NICs call their ASIC a ``cpu``: it is one only where there are no ports, or GPUs too.
+    Generic switches and NICs call their ASIC a ``cpu``: it is a processor only without ports, or beside GPUs or NICs.
     """
     outer, inner = around[0][1], around[-1][1]
     if choice == "cpu" and "port" in inner and not inner & {"xpu", "nic"}:
         return (NIC if "xpu" in outer else SWITCH), True
     if choice == "memory" and "cpu" in outer:
-        return SWITCH, False  # a dead end; the host memory is what the processor gives
+        return SWITCH, False  # a dead end; the processor provides the host memory
     kinds = {"xpu": (GPU, False), "cpu": (HOST, True), "nic": (NIC, True), "memory": (HOST, False)}
     return kinds.get(choice, (SWITCH, True))
 
 
 def _host_path(around: list[tuple[str, set[str]]]) -> str | None:
-    """The innermost enclosing device with both GPUs and a processor, else the instance if it has GPUs or NICs."""
+    """Return the innermost enclosing device with GPUs and a processor, else the instance if it has GPUs or NICs."""
     for path, choices in reversed(around):
         if {"xpu", "cpu"} <= choices:
             return path
@@ -113,7 +113,7 @@ def _host_path(around: list[tuple[str, set[str]]]) -> str | None:
 
 
 class _Numbers:
-    """What is known of one link entry: from the file, else from the user's choices."""
+    """Numbers of one link entry: from the file, else from the user's choices."""
 
     def __init__(self, key: tuple[str, str], link: LinkFile, choices: LinkChoices, file: str) -> None:
         from trine.formats.infragraph.schema import OwnLink
@@ -132,7 +132,7 @@ class _Numbers:
         return [name for name, value in parts if value is None and not known]
 
     def rates(self, a: Device, b: Device, share: int) -> Link:
-        """Of one edge, the file's numbers first; ``share`` links of a GPU share the lanes that are usual."""
+        """Return the link of one edge, preferring the file's numbers; ``share`` links share a GPU's usual lanes."""
         if self.own is not None:
             assert self.bytes_per_s is not None
             assert self.latency_ps is not None
@@ -162,18 +162,18 @@ class _Numbers:
 
 
 def _given(choices: LinkChoices, key: tuple[str, str]) -> bool:
-    """Whether the user chose for this link by name."""
+    """Return whether the user chose numbers for this link by name."""
     return key[1] in choices.given or f"{key[0]}.{key[1]}" in choices.given
 
 
 def _nominal(key: tuple[str, str], bytes_per_s: int | None) -> str:
-    """InfiniBand's name for the usual speeds between devices, which lets the catalogue supply the latency."""
+    """Return InfiniBand's name for the usual speeds between devices, so that the catalogue supplies the latency."""
     speeds = {12_500_000_000: "ib-edr", 25_000_000_000: "ib-hdr", 50_000_000_000: "ib-ndr", 100_000_000_000: "ib-xdr"}
     return "" if key[0] or bytes_per_s is None else speeds.get(bytes_per_s, "")
 
 
 def _bandwidth(link: LinkFile, file: str) -> int | None:
-    """Bytes/s in each direction; None if not given or in transfers, whose width the format does not say."""
+    """Return bytes/s in each direction; None if missing, or in transfers, whose width the format lacks."""
     given = None if link.physical is None else link.physical.bandwidth
     if given is None or given.choice is None or given.choice == "gigatransfers_per_second":
         return None
@@ -198,10 +198,9 @@ def _latency(link: LinkFile, file: str) -> int | None:
 
 
 def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoices, file: str) -> list[Cable]:
-    """One wire an edge, with its numbers.
+    """Return one wire per edge, with its numbers.
 
-    Raises SpecError: links without numbers, all of them, with what supplies them; a choice for a link that is not
-    there.
+    Raises SpecError: links without numbers (lists all, and the options that supply them); a choice for an unknown link.
     """
     used = dict.fromkeys(edge.link for edge in expanded.edges)
     numbers = {key: _Numbers(key, expanded.links[key], choices, file) for key in used}
@@ -229,7 +228,7 @@ def edge_wires(expanded: Expanded, devices: Sequence[Device], choices: LinkChoic
 
 
 def _shares(expanded: Expanded, devices: Sequence[Device]) -> dict[tuple[int, tuple[str, str]], int]:
-    """For each GPU and link entry: how many of the GPU's edges use it."""
+    """Return, for each GPU and link entry, the number of the GPU's edges that use it."""
     shares: dict[tuple[int, tuple[str, str]], int] = {}
     for a, b, link in expanded.edges:
         for end in (a, b):
@@ -239,13 +238,13 @@ def _shares(expanded: Expanded, devices: Sequence[Device]) -> dict[tuple[int, tu
 
 
 def _inner_keys(expanded: Expanded, numbers: dict[tuple[str, str], _Numbers]) -> set[tuple[str, str]]:
-    """Links without numbers of device types that hold neither GPUs nor whole NICs: those inside switches and NICs."""
+    """Return links without numbers inside switches and NICs: device types that hold neither GPUs nor whole NICs."""
     whole = {owner for node in expanded.nodes if node.choice in ("xpu", "nic") for _, owner in node.owners}
     return {key for key, entry in numbers.items() if entry.missing and key[0] and key[0] not in whole}
 
 
 def _with_inner_speeds(wires: list[Cable], num_devices: int, file: str) -> list[Cable]:
-    """Give each wire of 0 bytes/s the speed of the fastest one at its ends, from the outside in."""
+    """Give each wire of 0 bytes/s the speed of the fastest wire at its ends, from the outside in."""
     fastest = [0] * num_devices
     for wire in wires:
         for end in (wire.a, wire.b):

@@ -38,16 +38,16 @@ def infragraph_cluster(
 
     Parameters
     ----------
-    links: numbers for links whose file has none: the link's name, or ``device.link``, to a catalogue entry
+    links: numbers for links without numbers in the file: the link's name, or ``device.link``, to a catalogue entry
         (``"nvlink4"``, ``"nvlink4*2"``) or ``"BANDWIDTH, LATENCY"``.
-    links_from: ``"catalogue"`` lets the names and descriptions of the other links choose their entries.
-    annotations: an annotation file; ``rank`` orders the GPUs. Others are named in the cluster's notes.
+    links_from: ``"catalogue"`` chooses entries for the other links by their names and descriptions.
+    annotations: an annotation file; ``rank`` orders the GPUs. The cluster's notes list all other attributes.
     gpu: the GPU model of all ``xpu`` components.
-    merge_switches: make one switch of those that join the same GPUs.
+    merge_switches: merge switches that join the same GPUs into one.
 
     Raises
     ------
-    SpecError: not the format; an unknown name or index; links without numbers, listed with what supplies them.
+    SpecError: not the format; an unknown name or index; links without numbers (lists them and the options for them).
     """
     from trine.formats.infragraph.expand import expand
     from trine.formats.infragraph.schema import OwnFile
@@ -85,7 +85,7 @@ def infragraph_cluster(
 
 
 def _parts(data: object, file: str) -> tuple[object, object]:
-    """The infrastructure, and the annotations that the library writes beside it in one file, if it is that."""
+    """Return the infrastructure, and the annotations if the file has both, as the library writes them."""
     if not isinstance(data, dict) or "infrastructure" not in data:
         return data, None
     for key in data:
@@ -95,7 +95,7 @@ def _parts(data: object, file: str) -> tuple[object, object]:
 
 
 def _infrastructure(data: object, file: str) -> InfrastructureFile:
-    """The file's model; a device alone becomes one instance of it."""
+    """Return the file's model; a single device becomes one instance of it."""
     from trine.formats.infragraph.schema import DeviceFile, InfrastructureFile
 
     if isinstance(data, dict) and "components" in data and "devices" not in data:
@@ -106,7 +106,7 @@ def _infrastructure(data: object, file: str) -> InfrastructureFile:
 
 
 def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
-    """The cluster that was exported. Raises SpecError: an order that is none, or values that a cluster refuses."""
+    """Return the exported cluster. Raises SpecError: an invalid order, or values that a cluster refuses."""
     order = device_order(cluster.devices, own.devices, file)
     place = {old: new for new, old in enumerate(order)}
     links = [link.between(place[link.source], place[link.target], link.name) for link in cluster.links]
@@ -137,7 +137,7 @@ def restored(cluster: Cluster, own: OwnFile, file: str) -> Cluster:
 
 
 def device_order(devices: Sequence[Device], given: str | list[int] | None, file: str) -> list[int]:
-    """Positions in the file, in the order of the cluster."""
+    """Return positions in the file, in the order of the cluster."""
     if given is None:
         return list(range(len(devices)))
     if isinstance(given, str):
@@ -151,14 +151,14 @@ def _check_order(order: list[int], count: int, what: str, file: str) -> None:
         raise SpecError(f"the order of {what} must have each of 0 to {count - 1} once", file=file)
 
 
-# InfraGraph's annotations: ``rank`` orders the GPUs; what trine does not use is named, never dropped in silence.
+# InfraGraph's annotations: ``rank`` orders the GPUs; trine lists all unused annotations in the notes.
 
 _STEP = re.compile(r"([^\[\].]+)(?:\[([^\[\]]*)\])?")
 _MAX_MATCHES = 1 << 20
 
 
 def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple[AnnotationFile, str]:
-    """Annotations of a file, or those given as plain data of that file; and the file's name."""
+    """Return the annotations of a file, or of plain data from it, and the file's name."""
     from trine.formats.infragraph.schema import AnnotationFile
 
     return check(AnnotationFile, load_mapping(path) if data is None else data, path), os.fspath(path)
@@ -167,9 +167,9 @@ def read_annotations(path: str | os.PathLike[str], data: object = None) -> tuple
 def apply_annotations(
     spec: AnnotationFile, file: str, expanded: Expanded, devices: Sequence[Device], wires: Sequence[Cable]
 ) -> tuple[list[Device], list[Cable], list[str]]:
-    """Put the GPUs into the order of their ``rank``; returns devices, wires and a note on each attribute not used.
+    """Sort the GPUs by their ``rank``; return devices, wires and a note on each unused attribute.
 
-    Raises SpecError: an annotation of a node that does not exist, ranks that are not one number from 0 for each GPU.
+    Raises SpecError: an annotation of a missing node, or ranks that do not number all GPUs from 0.
     """
     index = {name: i for i, name in enumerate(expanded.names)}
     ranks: dict[int, int] = {}
@@ -196,7 +196,7 @@ def _rank(text: str, file: str, where: str) -> int:
 
 
 def _order(ranks: dict[int, int], devices: Sequence[Device], file: str) -> list[int]:
-    """Device indices with the GPUs, in the places that GPUs have, by rank."""
+    """Return device indices, with the GPUs sorted by rank in the places of GPUs."""
     gpus = [i for i, device in enumerate(devices) if device.kind == GPU]
     for index in ranks:
         if devices[index].kind != GPU:
@@ -213,7 +213,7 @@ def _order(ranks: dict[int, int], devices: Sequence[Device], file: str) -> list[
 
 
 def _unused(spec: AnnotationFile) -> list[str]:
-    """``'peak_bf16_tflops' of nodes (16)`` and so on, one for each attribute name and what carries it."""
+    """Return ``'peak_bf16_tflops' of nodes (16 entries)`` and so on, one per attribute name and kind of carrier."""
     counts: dict[tuple[str, str], int] = {}
     groups = (
         ("nodes", [note.attributes for note in spec.nodes]),
@@ -230,7 +230,7 @@ def _unused(spec: AnnotationFile) -> list[str]:
 
 
 def _matches(text: str, index: dict[str, int], expanded: Expanded, file: str, where: str) -> list[int]:
-    """Node indices of ``node.0.xpu.3``, of ``node[:]xpu[0:4]``, or of all below ``node.0``."""
+    """Return node indices of ``node.0.xpu.3``, of ``node[:]xpu[0:4]``, or of all nodes below ``node.0``."""
     found: list[int] = []
     for name in [text] if text in index else _written_out(text, expanded, file, where):
         if name in index:
@@ -244,7 +244,7 @@ def _matches(text: str, index: dict[str, int], expanded: Expanded, file: str, wh
 
 
 def _written_out(text: str, expanded: Expanded, file: str, where: str) -> list[str]:
-    """Names that a text with slices stands for; open ends reach to the last index that exists."""
+    """Expand a text with slices into names; open ends reach to the last existing index."""
     steps = list(_STEP.finditer(text))
     if "[" not in text:
         return [text]
@@ -269,7 +269,7 @@ def _written_out(text: str, expanded: Expanded, file: str, where: str) -> list[s
 
 
 def _count(stem: str, expanded: Expanded) -> int:
-    """How many ``stem.0``, ``stem.1``, ... there are."""
+    """Return the number of nodes ``stem.0``, ``stem.1``, ..."""
     depth = stem.count(".") + 1
     prefix = f"{stem}."
     numbers = {name.split(".")[depth] for name in expanded.names if name.startswith(prefix)}

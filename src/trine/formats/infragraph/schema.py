@@ -1,4 +1,4 @@
-"""What an InfraGraph file may hold (schema 3.1.0, MIT, https://github.com/keysight/infragraph), read strictly."""
+"""Schema of InfraGraph files (version 3.1.0, MIT, https://github.com/keysight/infragraph), read strictly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ MAX_COUNT = 1 << 20
 
 
 def _name(value: str) -> str:
-    """Names of the parts that endpoints point at: without the characters that endpoints are written with."""
+    """Check the name of a part; endpoints use the characters ``.[]:``, so names must not."""
     if not value or len(value) > 200 or not value.isprintable() or any(char in value for char in ".[]:"):
         raise ValueError(f"a name has 1 to 200 printable characters without . [ ] :, got {value[:80]!r}")
     return value
 
 
 def _number(value: Any) -> Any:
-    """JSON and YAML tell 400 from 400.0, the format does not."""
+    """Convert integers to floats: JSON and YAML distinguish 400 from 400.0, the format does not."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -85,7 +85,7 @@ class DeviceEdge(Spec):
 
 
 class DeviceFile(Spec):
-    """A device type: its parts and how they are joined. A file may hold one alone."""
+    """A device type: its parts and their connections. A file may hold a single one."""
 
     name: Name
     description: Text = ""
@@ -150,7 +150,7 @@ class AnnotationFile(Spec):
 
 
 class OwnComponent(Spec):
-    """What our exporter adds to a component, after ``trine: `` in its description; lists have one entry a part."""
+    """Data that trine's exporter adds to a component's description after ``trine: ``; lists have one entry per part."""
 
     kind: Literal["gpu", "host", "switch", "nic"]
     names: list[str]
@@ -162,14 +162,14 @@ class OwnComponent(Spec):
 
 
 class OwnInstance(Spec):
-    """What our exporter adds to an instance: what the names of its devices begin with, and their node."""
+    """Data that trine's exporter adds to an instance: the prefix of its devices' names, and their node."""
 
     prefix: str = ""
     node: str | None = None
 
 
 class OwnLink(Spec):
-    """What our exporter adds to a link."""
+    """Data that trine's exporter adds to a link."""
 
     link_class: Literal["scale-up", "host", "scale-out"]
     medium: str | None = None
@@ -186,10 +186,10 @@ class OwnFabric(Spec):
 
 
 class OwnFile(Spec):
-    """What our exporter adds to the infrastructure: what is in a cluster besides the parts and edges of the file.
+    """Data that trine's exporter adds to the infrastructure: the cluster's facts beyond the file's parts and edges.
 
-    ``devices``: ``gpus first``, or the position in the file of each device; ``links`` the same of each direction of an
-    edge. Absent where the order is the file's. ``link_names``: names that are not ``source->target``, by position.
+    ``devices``: ``gpus first``, or each device's position in the file; ``links``: the same for each direction of an
+    edge. Absent if the order equals the file's. ``link_names``: names other than ``source->target``, by position.
     """
 
     evidence: str = "assumed"

@@ -1,7 +1,7 @@
-"""Any cluster as an InfraGraph infrastructure that reads back equal (docs/formats/infragraph.md).
+"""Write any cluster as an InfraGraph infrastructure that reads back equal (docs/formats/infragraph.md).
 
-Each host becomes an instance, alike hosts instances of one device; what belongs to no host becomes the instance
-``fabric``. What InfraGraph has no field for is JSON in descriptions, which other readers pass over.
+Each host becomes an instance, and equal hosts share one device type; devices without a host become the instance
+``fabric``. Data without a field in InfraGraph becomes JSON in descriptions, which other readers ignore.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
-    """An Infrastructure as plain data.
+    """Return an Infrastructure as plain data.
 
     Parameters
     ----------
-    lossy: links whose two directions differ get the slower numbers both ways; the notes say how many.
+    lossy: links whose two directions differ get the slower numbers both ways; the notes count them.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
 
 
 def infragraph_text(cluster: Cluster, *, as_json: bool = False, lossy: bool = False) -> str:
-    """As :func:`to_infragraph`, as the text of a YAML or JSON file."""
+    """Return the result of :func:`to_infragraph` as the text of a YAML or JSON file."""
     data = to_infragraph(cluster, lossy=lossy)
     if as_json:
         return json.dumps(data, indent=1, allow_nan=False) + "\n"
@@ -76,7 +76,7 @@ def _mark(own: Mapping[str, object]) -> str:
 
 @dataclass
 class _DeviceType:
-    """A device type: components in order, how each local device is named in endpoints, and the links it uses."""
+    """A device type: components in order, each local device's name in endpoints, and its links."""
 
     name: str
     components: list[dict[str, Any]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class _DeviceType:
 
 @dataclass
 class _Group:
-    """The devices of one host, or those of none."""
+    """The devices of one host, or all devices without a host."""
 
     instance: str
     node: str | None
@@ -178,7 +178,7 @@ class _Export:
 
 
 def _grouped(devices: Sequence[Device]) -> list[_Group]:
-    """Devices by host in the order in which hosts appear, those of none last."""
+    """Group devices by host in the order of the hosts' first devices; devices without a host come last."""
     members: dict[str | None, list[int]] = {}
     for i, device in enumerate(devices):
         members.setdefault(device.node, []).append(i)
@@ -194,7 +194,7 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
 def _alike(
     members: Iterable[tuple[int, str, Device]],
 ) -> Iterator[list[tuple[int, str, Device]]]:
-    """Runs of devices that differ in their number only."""
+    """Yield runs of devices that differ only in their number."""
     run: list[tuple[int, str, Device]] = []
     last: object = None
     for entry in members:
@@ -210,7 +210,7 @@ def _alike(
 
 
 def _unique(text: str, taken: set[str]) -> str:
-    """A name of the format that is not taken, near to the text."""
+    """Return an unused valid name close to ``text``, and add it to ``taken``."""
     base = _NOT_NAME.sub("-", text).strip("-")[:100] or "part"
     name, number = base, 1
     while name in taken:
@@ -229,7 +229,7 @@ def _type_name(cluster: Cluster, group: _Group) -> str:
 def _edges(
     wires: Sequence[Cable], end_of: Callable[[int], _End], links: dict[Link, str], instance: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Edge entries; consecutive wires that a slice can say become one."""
+    """Yield edge entries; consecutive wires that fit one slice become one entry."""
     taken = set(links.values())
     run: list[tuple[_End, _End]] = []
     last = ""
@@ -247,7 +247,7 @@ def _edges(
 
 
 def _continues(run: Sequence[tuple[_End, _End]], pair: tuple[_End, _End]) -> bool:
-    """Whether a pair goes on as the run does: each end the next of its component, or the same one throughout."""
+    """Return whether a pair continues the run: each end is the next of its component, or always the same one."""
     steps = []
     for side in (0, 1):
         before, after = run[-1][side], pair[side]
@@ -280,7 +280,7 @@ def _type_data(kind: _DeviceType) -> dict[str, Any]:
 
 
 def _link_data(name: str, rates: Link) -> dict[str, Any]:
-    """A link with its exact numbers: whole bytes/s and ps have at most nine and three decimals in these units."""
+    """Return a link with exact numbers: whole bytes/s and ps have at most nine and three decimals in these units."""
     own = {"link_class": rates.link_class, "medium": rates.medium, "peak_bytes_per_s": rates.peak_bytes_per_s}
     bandwidth = float(Decimal(rates.bytes_per_s) / 10**9)
     latency = float(Decimal(rates.latency_ps) / 10**3)
@@ -295,7 +295,7 @@ def _link_data(name: str, rates: Link) -> dict[str, Any]:
 
 
 def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> None:
-    """Add to the infrastructure's description how the order of devices and links differs from the file's."""
+    """Add the order of devices and links, if it differs from the file's, to the infrastructure's description."""
     data["description"] = _mark({"evidence": cluster.evidence})
     read = infragraph_cluster(data, cluster.name)
     position = {device.name: i for i, device in enumerate(read.devices)}
@@ -325,10 +325,10 @@ def _put_order(data: dict[str, Any], own: dict[str, Any], cluster: Cluster) -> N
 
 
 def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
-    """One wire for each pair of opposite links with the same numbers, in the order of the first of them.
+    """Return one wire for each pair of opposite links with the same numbers, in the order of each pair's first link.
 
-    ``lossy``: opposite links that differ become one wire with the slower numbers, and a link with no opposite one
-    gets it.
+    ``lossy``: opposite links that differ become one wire with the slower numbers, and a link without an opposite link
+    becomes a two-way wire.
 
     Raises SpecError: such links, without ``lossy``; names one.
     """
@@ -355,7 +355,7 @@ def two_way_wires(cluster: Cluster, *, lossy: bool = False) -> list[Cable]:
 
 
 def _merge_opposites(wires: list[Cable | None], alone: dict[int, Link]) -> None:
-    """Replace opposite wires that differ by one with the slower numbers."""
+    """Replace two opposite wires that differ with one that has the slower numbers."""
     open_ends: dict[tuple[int, int], list[int]] = {}
     for place, link in alone.items():
         opposite = open_ends.get((link.target, link.source))
@@ -381,7 +381,7 @@ def _slower(a: Link, b: Link) -> Link:
 
 
 def lost(cluster: Cluster, wires: Sequence[Cable]) -> int:
-    """How many links of a cluster such wires say otherwise."""
+    """Return the number of a cluster's links that these wires do not reproduce."""
     said: dict[tuple[int, int, Link], int] = {}
     for wire in wires:
         for a, b in ((wire.a, wire.b), (wire.b, wire.a)):

@@ -1,4 +1,4 @@
-"""Whether the numbers of a GPU model go together; errors name the field as files spell it."""
+"""Consistency checks of a GPU model's numbers; errors name the field as files spell it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from trine.errors import SpecError, nearest
 from trine.gpu.model import BY_GPU, BY_PROXY, CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel, values
 from trine.units import PS_PER_S, format_bytes
 
-#: Of every count: more is taken for a mistake.
+#: Limit of every count; more is probably a mistake.
 MAX_COUNT = 1 << 14
-#: Times of a second and more, lines, headers and packets of more than this are taken for mistakes.
+#: Limits of times and of lines, headers and packets; more is probably a mistake.
 MAX_PS = PS_PER_S
 MAX_MESSAGE_BYTES = 1 << 20
-#: Of a monitor table: as many as wavefronts of the largest GPU.
+#: Limit of a monitor table: the number of wavefronts of the largest GPU.
 MAX_SLEEPERS = MAX_COUNT * MAX_COUNT
 _MAY_BE_ZERO = ("noc.rows", "noc.cols", "dma.header", "monitor.capacity", "cus.issue_seed")
-#: The words of fields that are words.
+#: Allowed values of text fields.
 WORDS = {
     "noc.kind": (MESH, CROSSBAR),
     "ports.choice": (INTERLEAVED, HASHED),
@@ -24,12 +24,12 @@ WORDS = {
 
 
 def check_model(model: GpuModel, file: object = None) -> GpuModel:
-    """The model itself, if its numbers go together.
+    """Return the model itself if its numbers are consistent.
 
-    Raises SpecError: names file (or the model) and field, and the nearest value that would do.
+    Raises SpecError: names file (or the model) and field, and the nearest valid value.
     """
     where = file or f"GPU model {model.name!r}"
-    for check in (_ranges, _network, _lines, _cache, _monitor):  # later ones divide by what the first have checked
+    for check in (_ranges, _network, _lines, _cache, _monitor):  # later ones divide by numbers checked first
         problem = check(model)
         if problem is not None:
             field, message = problem
@@ -38,7 +38,7 @@ def check_model(model: GpuModel, file: object = None) -> GpuModel:
 
 
 def check_numbers(model: GpuModel) -> GpuModel:
-    """The model itself, if every number of it can be: what a simulation needs, whatever the model is for.
+    """Return the model itself if every number is in range, which any simulation needs.
 
     Raises SpecError: names the model and the field.
     """
@@ -78,7 +78,7 @@ def _highest(path: str, unit: str) -> int:
 
 
 def _monitor(model: GpuModel) -> Problem:
-    """Who finds the table full, and who waits for a line that carries its flag, polls."""
+    """Require a polling interval: acquires that find the table full, and flagged loads, poll."""
     if model.monitor is None or model.poll_ps is not None:
         return None
     return "kernels.poll", "is missing: wavefronts poll if the monitor's table is full"
@@ -113,12 +113,12 @@ def _mesh(model: GpuModel) -> Problem:
 
 
 def edge_routers(rows: int, cols: int) -> tuple[int, int]:
-    """How many routers of a mesh have memory channels (top and bottom row), and ports (left and right column)."""
+    """Return the number of mesh routers with memory channels (top, bottom row), and with ports (left, right column)."""
     return cols * min(rows, 2), rows * min(cols, 2)
 
 
 def _spread(path: str, count: int, routers: int, where: str) -> Problem:
-    """Whether each router has the same number of them, or every n-th router has one."""
+    """Check that all routers have equally many, or every n-th router has one."""
     if count % routers == 0 or routers % count == 0:
         return None
     fits = [n for n in range(1, count + routers + 1) if n % routers == 0 or routers % n == 0]

@@ -1,4 +1,4 @@
-"""What follows from a GPU model on paper: how long one load takes when nothing else is going on."""
+"""Analytical results of a GPU model: the latency of a single load in an idle GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trine.units import transfer_ps
 
 
 def local_load_ps(model: GpuModel, *, hit: bool) -> int:
-    """A load of one line of the own memory, mean over CUs and channels; ``hit``: in the L2.
+    """Return the latency of a load of one local line, mean over CUs and channels; ``hit``: in the L2.
 
     From the queue of the CU's link to the answer's arrival (docs/design/gpu-model.md).
     """
@@ -22,9 +22,9 @@ def local_load_ps(model: GpuModel, *, hit: bool) -> int:
 
 
 def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
-    """An acquire of the own memory, there and back, mean over CUs and channels; ``uncached``: past the L2.
+    """Return the round trip of a local acquire, mean over CUs and channels; ``uncached``: past the L2.
 
-    With ``poll_ps`` and ``poll_turn_ps`` on top it is how often a wavefront that waits reads its semaphore.
+    Plus ``poll_ps`` and ``poll_turn_ps``, it is the interval between a waiting wavefront's reads of its semaphore.
     """
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
@@ -40,9 +40,9 @@ def flag_read_ps(model: GpuModel, *, uncached: bool) -> int:
 
 
 def remote_load_ps(model: GpuModel, there_ps: int, back_ps: int, *, hit: bool) -> int:
-    """A load of one line of another GPU, mean over its CUs, ports and channels.
+    """Return the latency of a load of one line of another GPU, mean over its CUs, ports and channels.
 
-    ``there_ps``, ``back_ps``: of the fabric, from port to port with all serialisations, for the request and the answer.
+    ``there_ps``, ``back_ps``: the fabric's time from port to port with all serialisations, for request and answer.
     """
     layout = layout_of(model)
     cus, channels = _samples(model.num_cus), _samples(model.memory.num_channels)
@@ -54,7 +54,7 @@ def remote_load_ps(model: GpuModel, there_ps: int, back_ps: int, *, hit: bool) -
 
 
 def _samples(count: int) -> Sequence[int]:
-    """All of up to 128, else about 64 of them, evenly: the routers of a mesh repeat."""
+    """Return all indices up to 128, else about 64 evenly spaced ones: the routers of a mesh repeat."""
     return range(count) if count <= 128 else range(0, count, count // 64)
 
 
@@ -63,7 +63,7 @@ def _there_and_back(layout: GpuLayout, kind: str, i: int, channel: int) -> int:
 
 
 def _round(layout: GpuLayout, kind: str, i: int, other: str, j: int) -> int:
-    """The request one way, the answer with its line the other."""
+    """Return the time of the request one way, and of the answer with its line the other way."""
     model = layout.model
     out = layout.path(kind, i, other, j)
     back = layout.path(other, j, kind, i)

@@ -1,9 +1,8 @@
-"""Options that change the numbers of a GPU model; what cannot be or cannot matter is refused.
+"""Options that change the numbers of a GPU model; invalid values and options without effect are refused.
 
-How wavefronts wait for semaphores (docs/design/replay.md, ways to wait) is ``sync``. ``spin``: the semaphore is read
-again ``poll`` after each answer that was not enough. ``sleep``: the same, after a pause of the wavefront's own, for
-which it gives up its issue slots (AMD: ``s_sleep``). ``mwait``: the wavefront sleeps until the semaphore's line is
-written (SyncMon).
+``sync`` sets the way to wait for semaphores (docs/design/replay.md, ways to wait). ``spin``: the wavefront reads the
+semaphore again ``poll`` after each failed answer. ``sleep``: the same, after a pause in the wavefront,
+without issue slots (AMD: ``s_sleep``). ``mwait``: the wavefront sleeps until the semaphore's line is written (SyncMon).
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ SYNCS = (SPIN, MWAIT, SLEEP)
 
 #: The longest s_sleep: 127 x 64 cycles (AMD CDNA 3 ISA reference guide, S_SLEEP).
 SLEEP_CYCLES = 127 * 64
-#: From a write to the next request of the wavefront that it wakes: once there and back through a crossbar. Assumed: a
-#: monitor is in no GPU on the market.
+#: Time from a write to the next request of the woken wavefront: one round trip through a crossbar. Assumed: no GPU on
+#: the market has a monitor.
 WAKEUP_PS = 100_000
 
 _GIVEN = "given as an option"
-#: Of each field that options change: the source of its number.
+#: Changed field -> source of its number.
 Sources = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOptions:
-    """Numbers of a GPU model to replace; None leaves one as it is.
+    """Numbers of a GPU model to replace; None keeps the model's number.
 
     Times (``poll``, ``launch``, ``sleep``, ``wakeup``): text with a unit (``"100 ns"``), or picoseconds.
-    ``poll``: all that lies between an answer and the next read; ``"none"``: the memory answers. issue_seed: which
-    wavefront of a CU issues next is drawn. sync: ``spin``, ``mwait`` or ``sleep``; ``sleep``: the pause;
+    ``poll``: time between an answer and the next read; ``"none"``: the memory delays its answer. issue_seed: choose a
+    CU's next wavefront at random. sync: ``spin``, ``mwait`` or ``sleep``; ``sleep``: the pause;
     ``monitor_capacity``, ``wakeup``: of the monitor. initiator: ``gpu`` or ``proxy``, of puts to NICs.
     """
 
@@ -59,9 +58,9 @@ class ModelOptions:
     initiator: str | None = None
 
     def of(self, model: GpuModel) -> GpuModel:
-        """The model with these numbers, marked as what the user said.
+        """Return the model with these numbers, marked as the user's.
 
-        Raises InputError: a value that cannot be, or cannot matter; names the option.
+        Raises InputError: an invalid value, or one without effect; names the option.
         """
         sources: Sources = {}
         changed = replace(model, **self._sizes(sources), ports=self._ports(model, sources))
@@ -77,7 +76,7 @@ class ModelOptions:
         return check_model(_with_sources(replace(changed, **waits), sources))
 
     def _sizes(self, sources: Sources) -> dict[str, Any]:
-        """New values by the attributes of the model."""
+        """Return new values by the model's attributes."""
         changes: dict[str, Any] = {}
         for option, path, attribute, value in (
             ("unroll", "cus.unroll", "unroll", self.unroll),
@@ -121,7 +120,7 @@ class ModelOptions:
         return replace(model.nic, initiator=word)
 
     def _check_waits(self, model: GpuModel) -> None:
-        """Refuse options of one way to wait where it is another."""
+        """Refuse options that belong to another way to wait."""
         if self.sync is not None:
             _word("sync", self.sync, SYNCS)
         if self.sleep is not None and self.sync != SLEEP:
@@ -173,7 +172,7 @@ class ModelOptions:
 
 
 def posted_by_proxy(model: GpuModel) -> GpuModel:
-    """The model as MSCCL++'s port channels have it: a thread of the CPU posts puts to NICs."""
+    """Return the model with puts to NICs posted by a CPU thread, as in MSCCL++'s port channels."""
     if model.nic is None:
         return model
     source = {"nic.initiator": "MSCCL++: port channels are served by a proxy thread"}
@@ -190,7 +189,7 @@ def _word(option: str, value: str, known: Sequence[str]) -> str:
 
 
 def _time_ps(option: str, value: str | int) -> int:
-    """Text with a unit, or picoseconds. Raises InputError naming the option."""
+    """Return picoseconds from text with a unit, or from a number. Raises InputError naming the option."""
     if isinstance(value, str):
         return parse_time(value, f"--{option}")
     if value < 0:
@@ -199,7 +198,7 @@ def _time_ps(option: str, value: str | int) -> int:
 
 
 def _with_sources(model: GpuModel, sources: Sources) -> GpuModel:
-    """The model with the evidence and sources of what changed; without those of a monitor that is gone."""
+    """Return the model with evidence and sources of the changes, without entries of a removed monitor."""
     gone = () if model.monitor is not None else ("monitor.capacity", "monitor.wakeup")
     kept = {path: text for path, text in model.sources.items() if path not in gone}
     evidence = {path: word for path, word in model.evidence.items() if path not in gone}

@@ -1,10 +1,10 @@
 """The GPU model in plain Python: the readable definition of docs/design/gpu-model.md, the oracle of the compiled loop.
 
-Slow (about 10**5 events a second); shares with the kernels the description of the machine (paths, resources) alone.
-To be read in this order: ``events`` (in order, servers), ``requests`` (the life of a request and its answer),
-``packets`` (copy engines, NICs, transfers), ``peers`` (the life of a replayed peer's write: docs/design/replay.md),
-``shared`` (operations), ``wavefronts`` (who issues what when), ``tasks`` (task graph, workgroups to CUs).
-:func:`explain` tells who waits for what in a deadlock.
+Slow (about 10**5 events per second); shares only the description of the machine (paths, resources) with the kernels.
+Read in this order: ``events`` (event queue, servers), ``requests`` (the life of a request and its answer),
+``packets`` (copy engines, NICs, transfers), ``peers`` (writes of replayed peers: docs/design/replay.md),
+``shared`` (operations), ``wavefronts`` (operations and issue of requests), ``tasks`` (task graph, workgroups to CUs).
+:func:`explain` lists the waiting wavefronts of a deadlock.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def simulate(
 ) -> GpuOutcome:
     """Run ``system`` to its end, to ``until_ps``, or until it is interrupted (Ctrl-C).
 
-    A run that stops at ``until_ps`` has this as its ``end_ps``; wavefronts were in their states up to then.
+    A run that stops at ``until_ps`` has this as its ``end_ps``; the last states of wavefronts extend to it.
 
-    stop_when_stuck: a run in which nothing can happen any more, but for polls, is not finished, in place of an error.
-    progress: called with requests that were issued, requests in all (asking again does not count), and the instant.
+    stop_when_stuck: return an unfinished run instead of raising DeadlockError.
+    progress: called with issued requests, total requests (without repeated polls), and the current time.
 
     Raises
     ------
-    DeadlockError: nothing can happen any more; names the wavefronts that wait.
-    InputError: a record (``system.outside``) that does not go with the program.
+    DeadlockError: no event other than futile polls remains; names the wavefronts that wait.
+    InputError: a record (``system.outside``) of another program or model.
     SimulationError: simulated time passes its limit.
     """
     run = GpuReference(system)
@@ -57,13 +57,13 @@ def simulate(
         finished = run.run(progress, until_ps, stop_when_stuck)
     except KeyboardInterrupt:
         if stop_when_stuck:
-            raise  # or it would look as if it were stuck
+            raise  # an unfinished run would mean that it is stuck
         finished = False
     return run.outcome(finished)
 
 
 class GpuReference:
-    """One run."""
+    """One run of the reference engine."""
 
     def __init__(self, system: GpuSystem) -> None:
         self.system = system
@@ -89,7 +89,7 @@ class GpuReference:
         self.is_stuck = False
 
     def run(self, progress: Progress | None, until_ps: int | None, stop_when_stuck: bool = False) -> bool:
-        """Let everything happen that can happen; whether all of it has."""
+        """Process all events; return whether all tasks have ended."""
         reported = monotonic()
         self.tasks.begin()
         self.peers.begin()
@@ -107,7 +107,7 @@ class GpuReference:
         return self.tasks.are_over
 
     def wavefronts(self) -> list[WavefrontRun]:
-        """Those that have begun and not ended, by GPU and slot."""
+        """Return the wavefronts of unfinished workgroups, by GPU and CU."""
         return [
             wavefront
             for gpu in self.gpus
@@ -130,7 +130,7 @@ class GpuReference:
         return GpuOutcome(records, self._gpu_records(), finished, self.recorder.arrivals() if finished else None)
 
     def _is_futile(self) -> bool:
-        """Nobody does anything but ask for semaphores that nobody will release: the run is stuck."""
+        """Detect a stuck run: only polls remain, of semaphores that will never be released."""
         self.is_stuck = self.agenda.num_busy == 0 and is_futile(self.gpus, self.messages.memories)
         return self.is_stuck
 
@@ -183,7 +183,7 @@ def _column(values: list[int]) -> Int64:
 
 
 def _count_requests(system: GpuSystem) -> int:
-    """Of the kernels that tasks carry: lines times operands; one of each DMA."""
+    """Count the requests of kernels that tasks carry: lines times operands; one per DMA."""
     program = system.program
     per_op = np.diff(program.operand_ptr)
     per_op = np.where(np.isin(program.op_kind, DATA_OPS), per_op * program.op_amount, per_op)
@@ -196,9 +196,9 @@ def _count_requests(system: GpuSystem) -> int:
 
 
 def is_futile(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> bool:
-    """All that is still done is asking again, and each has been told no since the last release of its semaphore.
+    """Return whether only polls remain, and each was refused after the last release at its memory.
 
-    A replayed peer answers as it was recorded: what is asked of it again will have been of use.
+    Polls of a replayed peer get their recorded answers, so they may succeed.
     """
     for gpu in gpus:
         for cu in gpu.cus:
@@ -246,7 +246,7 @@ def explain(
 
 
 def _who_waits(gpus: Sequence[SimulatedGpu], memories: Sequence[GpuMemory]) -> list[WavefrontRequest]:
-    """For semaphores: in the memories, and those that ask again or sleep."""
+    """Return the requests that wait for semaphores: in the memories, polling, or asleep."""
     queued = [request for memory in memories for queue in memory.waiting.values() for request in queue]
     waiting = [request for request in queued if isinstance(request, WavefrontRequest)]
     return waiting + [request for gpu in gpus for cu in gpu.cus for request in cu.asking]

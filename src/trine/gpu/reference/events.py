@@ -1,4 +1,4 @@
-"""The plain-Python twin: events in the order of the simulation, and servers that take one message after the other."""
+"""The plain-Python twin: the ordered event queue, and servers that serve one message after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trine.engine._limits import MAX_PS
 from trine.errors import SimulationError
 from trine.units import PS_PER_S
 
-#: What comes first at one instant; the first number of every key. TABLE: what comes from replayed peers.
+#: Order of event classes within an instant; the first number of every key. TABLE: traffic from replayed peers.
 TASKS, TABLE, MESSAGES, PACKETS, WAVEFRONTS, CUS, DISPATCHERS = range(7)
 
 Key = tuple[int, ...]
@@ -19,12 +19,12 @@ Action = Callable[[], None]
 
 
 class Agenda:
-    """Events by time, then key, then the order in which they were scheduled (keys are meant to differ)."""
+    """Event queue, ordered by time, then key, then order of scheduling (keys should differ)."""
 
     def __init__(self) -> None:
         self.now = 0
         self.num_events = 0
-        #: events to come that are no part of asking for a semaphore again and again
+        #: pending events other than repeated polls
         self.num_busy = 0
         self._events: list[tuple[int, Key, int, Action, bool]] = []
         self._count = 0
@@ -49,7 +49,7 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class ServerVisit:
-    """A message at a server. ``left`` is done when it has been served; ``onward`` is told that time in advance."""
+    """A message at a server. ``left`` runs when it has been served; ``onward`` receives that time in advance."""
 
     key: Key
     service_ps: int
@@ -60,7 +60,7 @@ class ServerVisit:
 
 
 class Server:
-    """Serves one message at a time, in order of arrival: it keeps no queue, only when it will be free."""
+    """A server of one message at a time, in order of arrival; it keeps no queue, only the time when it is free."""
 
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda
@@ -76,14 +76,14 @@ class Server:
         visit.onward(end_ps)
 
     def occupy(self, service_ps: int) -> int:
-        """Be busy for ``service_ps`` after all that came before; return until when."""
+        """Occupy the server for ``service_ps`` after all earlier messages; return the end."""
         self.busy_ps += service_ps
         self.free_ps = max(self.agenda.now, self.free_ps) + service_ps
         return self.free_ps
 
 
 class FairServer(Server):
-    """Two queues, of messages without data and with data: served in turns while both have some."""
+    """A server with two queues, for messages without data and with data, served in turns while both have messages."""
 
     def __init__(self, agenda: Agenda) -> None:
         super().__init__(agenda)

@@ -14,15 +14,15 @@ from trine.units import transfer_ps
 
 
 def _nothing() -> None:
-    """What a stream does that nobody is told of."""
+    """Do nothing: the default callback of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketStream:
-    """Packets over ``paths`` in turns; of each path one is at the first link, and the next comes when that has left it.
+    """Packets over ``paths`` in turns; each path has one packet at its first link, and the next follows when it leaves.
 
-    sizes: what each packet carries. key: of a packet by home and number. target: the home of who arrives. all_arrived:
-    when all have. enters: as each enters its first link. all_left: when the last has left that.
+    sizes: bytes of each packet. key: event key, by home and packet number. target: home of arrivals. Callbacks:
+    all_arrived; enters, as each packet enters its first link; all_left, when the last packet has left that link.
     """
 
     paths: Sequence[tuple[PathStop, ...]]
@@ -35,17 +35,17 @@ class PacketStream:
 
 
 class PacketSender:
-    """Sends streams of packets."""
+    """Sender of packet streams."""
 
     def __init__(self, interconnect: Interconnect) -> None:
         self.interconnect, self.agenda = interconnect, interconnect.agenda
         self.packet_bytes = interconnect.model.packet_bytes
         self.header_bytes = interconnect.model.packet_header_bytes
-        #: by the copy engines and NICs of each GPU; transfers of the graph do not count
+        #: packets of each GPU's copy engines and NICs; transfers of the graph do not count
         self.sent = [0] * len(interconnect.ranks)
 
     def sizes(self, num_bytes: int) -> list[int]:
-        """What each packet carries; one without bytes if there are none."""
+        """Return the bytes of each packet; a stream of 0 bytes has one empty packet."""
         whole, rest = divmod(num_bytes, self.packet_bytes)
         return [self.packet_bytes] * whole + ([rest] if rest or not whole else [])
 
@@ -53,7 +53,7 @@ class PacketSender:
         self.sent[gpu] += 1
 
     def send(self, stream: PacketStream, time_ps: int) -> None:
-        """From ``time_ps`` on."""
+        """Send a stream from ``time_ps`` on."""
         sending = _Sending(self, stream)
         for packet in range(min(len(stream.paths), len(stream.sizes))):
             sending.reach(packet, 0, time_ps)
@@ -106,12 +106,12 @@ class _Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DmaRequest:
-    """A DMA that the copy engine has.
+    """A DMA in the queue of a copy engine.
 
-    begins_ps: from when it may begin. gpu, rank, wave_slot, number: the wavefront's, and the request's there. ordinal:
-    as of requests to other GPUs. peer, target: the rank that it goes to, and the GPU that is simulated for it, -1: it
-    is replayed. address, semaphore: that it releases there, -1: none. delivered: told, as it is there, when the
-    wavefront will know.
+    begins_ps: earliest start. gpu, rank, wave_slot: of the wavefront; number: of its request. ordinal: as in requests
+    to other GPUs. peer, target: the destination rank, and the GPU simulated for it; -1: it is replayed.
+    address, semaphore: the semaphore that it releases there; -1: none. delivered: called on arrival with the time at
+    which the wavefront learns of it.
     """
 
     begins_ps: int
@@ -129,7 +129,7 @@ class DmaRequest:
 
 
 class _DmaQueue:
-    """From one GPU to one other: DMAs that have not left; those that have not been delivered, in order."""
+    """DMAs from one GPU to another: those still to leave, and those still to deliver, in order."""
 
     def __init__(self) -> None:
         self.to_leave: deque[DmaRequest] = deque()
@@ -138,11 +138,11 @@ class _DmaQueue:
 
 
 class CopyEngines:
-    """What one GPU sends to another goes one after the other, and is delivered in this order.
+    """Copy engines of all GPUs. DMAs from one GPU to another leave, and are delivered, one after the other.
 
-    put_came: told of each dma that another GPU delivers and that releases a semaphore; put_known: of each to another
-    GPU, and when its wavefront will know; replayed_ps: asked that of a dma to a replayed peer. All are set before the
-    run.
+    put_came: called for each dma from another GPU that releases a semaphore; put_known: called for each dma to another
+    GPU with the time at which its wavefront learns of the arrival; replayed_ps: returns this time for a dma to a
+    replayed peer. All are set before the run.
     """
 
     put_came: Callable[[DmaRequest], None]
@@ -152,11 +152,11 @@ class CopyEngines:
     def __init__(self, sender: PacketSender) -> None:
         self.sender, self.interconnect, self.agenda = sender, sender.interconnect, sender.agenda
         self._queues: dict[tuple[int, int], _DmaQueue] = {}
-        #: of each GPU: from when its next dma may come to a NIC
+        #: of each GPU: earliest time of its next dma at a NIC
         self._nic_free_ps = [0] * len(self.interconnect.ranks)
 
     def begins_ps(self, gpu: int, rank: int, peer: int) -> int:
-        """When a DMA that is handed over now may begin; those that cross NICs, one some time after the other."""
+        """Return the earliest start of a DMA handed over now; DMAs that cross NICs keep an interval."""
         fabric = self.interconnect.system.fabric
         latency_ps, interval_ps = (fabric.model.dma_ps, 0) if rank == peer else fabric.initiation_ps(rank, peer)
         begins_ps = self.agenda.now + latency_ps
@@ -173,7 +173,7 @@ class CopyEngines:
             self._begin(queue)
 
     def _begin(self, queue: _DmaQueue) -> None:
-        """The next that is to leave."""
+        """Start the next DMA of the queue."""
         dma = queue.to_leave[0]
         time_ps = max(self.agenda.now, dma.begins_ps)
         if dma.rank == dma.peer:
@@ -191,7 +191,7 @@ class CopyEngines:
         self.sender.send(stream, time_ps)
 
     def _is_own(self, queue: _DmaQueue) -> None:
-        """To the GPU's own memory: nothing to cross."""
+        """Complete a DMA to the GPU's own memory, which crosses no link."""
         dma = queue.to_leave[0]
         self._next(queue)
         self._arrived(queue, dma)
@@ -209,7 +209,7 @@ class CopyEngines:
             first.delivered(self.agenda.now if first.rank == first.peer else self._known_ps(first))
 
     def _known_ps(self, dma: DmaRequest) -> int:
-        """When the wavefront will know that a dma to another GPU is there."""
+        """Return the time at which the wavefront learns that a dma to another GPU has arrived."""
         if dma.target < 0:
             known_ps = self.replayed_ps(dma)
         else:
@@ -224,7 +224,7 @@ class CopyEngines:
         return (PACKETS, 1, away, dma.wave_slot, dma.number, dma.rank, packet)
 
     def _paths(self, rank: int, peer: int) -> list[tuple[PathStop, ...]]:
-        """The paths; to a replayed peer the first lane of each."""
+        """Return the paths; for a replayed peer only the first lane of each."""
         system = self.interconnect.system
         fabric, end = system.fabric, None if system.gpu_of[peer] >= 0 else 1
         routes = [route for route, _ in fabric.cluster.paths(fabric.group[rank], fabric.group[peer])]

@@ -1,7 +1,7 @@
-"""The plain-Python twin: the life of a peer's write, the answers of replayed peers, and the record of what came.
+"""The plain-Python twin: writes and answers of replayed peers, and the record of arrivals.
 
-A write of a peer that is not simulated begins here (the rows of the write tracking table), and goes on as any request
-(``requests``). docs/design/replay.md.
+A write of a replayed peer (a row of the write tracking table) begins here and continues like any request
+(``requests``). See docs/design/replay.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trine.gpu.reference.packets import DmaRequest
 from trine.gpu.reference.requests import Interconnect, Messages, OwnRequest, Request
 from trine.units import transfer_ps
 
-#: As records name kinds of requests, and as programs do.
+#: Kinds of requests in records -> in programs.
 KINDS = {peers.LOAD: LOAD, peers.STORE: STORE, peers.ACQUIRE: ACQUIRE, peers.RELEASE: RELEASE}
 NAMED = {kind: name for name, kind in KINDS.items()}
 #: The GPU whose peers are replayed.
@@ -32,14 +32,14 @@ TARGET = 0
 
 
 class RecordedAnswer(NamedTuple):
-    """When an answer was at the port of its GPU, and whether it was that a flagged load came too early."""
+    """Time of an answer at its GPU's port, and whether it refused a flagged load that came too early."""
 
     time_ps: int
     is_refused: bool
 
 
 class ReplayedPeers:
-    """The write tracking table, and the peers' answers. put_came: told of each dma of a peer; set before the run."""
+    """The write tracking table, and the peers' answers. put_came: called for each dma of a peer; set before the run."""
 
     put_came: Callable[[DmaRequest], None]
 
@@ -51,7 +51,7 @@ class ReplayedPeers:
         self.num_lines = 0
 
     def begin(self) -> None:
-        """Schedule all that comes."""
+        """Schedule all incoming traffic."""
         table = self.system.outside
         if isinstance(table, Arrivals):
             self._schedule_arrivals(table)
@@ -84,7 +84,7 @@ class ReplayedPeers:
                 self.agenda.at(int(table.time_ps[entry]), (TABLE, i, request.number), partial(begin, request))
 
     def _write(self, table: PeerWrites, entry: int) -> Iterable[Request]:
-        """A release, or a store for each line."""
+        """Return the requests of a write: one release, or a store for each line."""
         peer, address = int(table.peer[entry]), int(table.address[entry])
         semaphore = int(table.semaphore[entry])
         if semaphore >= 0:
@@ -110,7 +110,7 @@ class ReplayedPeers:
         )
 
     def _land(self, request: Request) -> None:
-        """At the memory: a semaphore at once, a line of data as the messages of this instant."""
+        """Apply a request at the memory: a semaphore at once, a line of data among the messages of this instant."""
         memory = self.messages.memories[TARGET]
         if request.semaphore >= 0:
             memory.release(request.semaphore, request.amount, request.address)
@@ -119,12 +119,12 @@ class ReplayedPeers:
         self.messages.at(self.agenda.now, request, self.rank, partial(memory.reached, request))
 
     def _put_lands(self, dma: DmaRequest, amount: int) -> None:
-        """What a peer's copy engine or NIC has brought is there."""
+        """Complete a dma of a peer's copy engine or NIC: its data has arrived."""
         self.put_came(dma)
         self.messages.memories[TARGET].release(dma.semaphore, amount, dma.address)
 
     def crossed(self, request: OwnRequest) -> None:
-        """A request of the target has left it: its answer comes to the port."""
+        """Schedule the answer, at the port, to a request that has left the target."""
         if self.answers is None:
             answer = RecordedAnswer(self.agenda.now + _beyond_ps(self.interconnect, request), is_refused=False)
         else:
@@ -133,7 +133,7 @@ class ReplayedPeers:
         self.messages.answer_from_outside(request, answer.time_ps)
 
     def known_ps(self, dma: DmaRequest) -> int:
-        """A dma of the target has left it: when its wavefront will know that it is there."""
+        """Return the time at which the wavefront learns that a dma of the target has arrived."""
         assert self.answers is not None
         return self._recorded(self.answers, dma.wave_slot, dma.ordinal).time_ps
 
@@ -158,7 +158,7 @@ def _answers(table: Arrivals) -> dict[tuple[int, int], RecordedAnswer]:
 
 
 def _beyond_ps(interconnect: Interconnect, request: Request) -> int:
-    """From behind the first lane to the peer's memory and back to the target's port, were nobody else there."""
+    """Return the uncontended time from behind the first lane to the peer's memory and back to the target's port."""
     model, layout, channel = interconnect.model, interconnect.system.layout, interconnect.channel(request.address)
     _, path = interconnect.fabric_path(request.rank, request.peer, request.address)
     _, path_back = interconnect.fabric_path(request.peer, request.rank, request.address)
@@ -182,7 +182,7 @@ def _inside_ps(interconnect: Interconnect, hops: Iterable[Hop], num_bytes: int) 
 
 
 def _memory_ps(interconnect: Interconnect, request: Request, channel: int) -> int:
-    """A line at the slice of the L2, where it hits, or at the channel."""
+    """Return the time of an L2 hit at the slice, or of an access to the memory channel."""
     model, layout, rates = interconnect.model, interconnect.system.layout, interconnect.rates
     num_bytes = model.line_bytes if request.is_line else model.header_bytes
     if model.l2 is not None and interconnect.is_cached(request.address):
@@ -191,7 +191,7 @@ def _memory_ps(interconnect: Interconnect, request: Request, channel: int) -> in
 
 
 class ArrivalRecorder:
-    """What comes out of the ports of the GPU ``system.record``, as it comes."""
+    """Recorder of the arrivals at the ports of the GPU ``system.record``."""
 
     def __init__(self, interconnect: Interconnect) -> None:
         self.system, self.agenda, self.gpu = interconnect.system, interconnect.agenda, interconnect.system.record
@@ -199,7 +199,7 @@ class ArrivalRecorder:
         self.answers: list[tuple[int, ...]] = []
 
     def request_came(self, request: Request) -> None:
-        # what a switch brings back of the GPU's own comes from no other
+        # requests that a switch returns to their own GPU are not arrivals from a peer
         if request.target == self.gpu >= 0 and request.rank != request.peer:
             self.requests.append(
                 (
@@ -238,7 +238,7 @@ class ArrivalRecorder:
             self.answers.append((dma.wave_slot, dma.ordinal, known_ps, False))
 
     def _sender(self, request: Request | DmaRequest) -> int:
-        """Who asks, seen from the GPU: where folded, that may stand for the peer that is meant."""
+        """Return the requester as seen from the GPU; in a folded run the simulated requester stands for that peer."""
         here = int(self.system.ranks[self.gpu])
         return moved(self.system.grid, here, request.rank, request.peer)
 

@@ -1,4 +1,4 @@
-"""The plain-Python twin: the operations of a program, one object each, and what all compute units share."""
+"""The plain-Python twin: the operations of a program, one object each, and the state shared by all compute units."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NO_LIMIT = 1 << 30
 
 
 class TwinOperand(NamedTuple):
-    """As in GpuProgram; ``rank``: the simulated GPU, ``peer``: the rank that is meant.
+    """An operand of GpuProgram; ``rank``: the simulated GPU, ``peer``: the rank that the program names.
 
-    members: of a multimem operand, all of them, this one included; else none. adds: they add up what is written.
+    members: all members of a multimem operand, this one included; else empty. adds: members add the written data.
     """
 
     rank: int
@@ -31,7 +31,7 @@ class TwinOperand(NamedTuple):
 
 
 class TwinOperation(NamedTuple):
-    """As in GpuProgram; ``unroll``: requests in flight of a wavefront, for data operations."""
+    """An operation of GpuProgram; ``unroll``: requests in flight of a wavefront, for data operations."""
 
     number: int
     kind: int
@@ -42,7 +42,7 @@ class TwinOperation(NamedTuple):
 
     @property
     def issued_by_wavefronts(self) -> tuple[TwinOperand, ...]:
-        """What a wavefront issues for each line; the rest follows when the reads are back."""
+        """Operands that a wavefront issues for each line; the writes follow when all reads are back."""
         return self.reads or self.writes
 
 
@@ -79,7 +79,7 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
 
 
 def _operands(rows: list[TwinOperand], roles: list[int], own: list[int]) -> tuple[TwinOperand, ...]:
-    """The operands of which ``own`` are the rows: members of a multimem one come behind its first."""
+    """Return the operands in the rows ``own``; members of a multimem operand follow its first row."""
     found: list[list[int]] = []
     for row in own:
         if roles[row] in MEMBER_ROLES:
@@ -95,9 +95,9 @@ def _operands(rows: list[TwinOperand], roles: list[int], own: list[int]) -> tupl
 
 
 class SharedState:
-    """What all CUs share: operations, messages, copy engines, records of operations.
+    """State shared by all CUs: operations, messages, copy engines, records of operations.
 
-    is_futile: whether asking for semaphores again is all that still happens, and of no use. Set before the run.
+    is_futile: whether only polls remain that can never succeed. Set before the run.
     """
 
     def __init__(self, system: GpuSystem, messages: Messages, engines: CopyEngines) -> None:

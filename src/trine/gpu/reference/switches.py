@@ -1,7 +1,7 @@
-"""The plain-Python twin: a multimem request, which a switch copies for each member, and whose answers it adds up.
+"""The plain-Python twin: a multimem request; a switch copies it for each member and adds up the answers.
 
-The request goes up to the switch; a copy goes down to each member, its memory, and up again; when the last one is
-there, the answer goes down. All on one spoke of each GPU (gpu/fabric.py).
+The request goes up to the switch; a copy goes down to each member's memory, and up again; after the last one the
+answer goes down. All of them use one spoke of each GPU (gpu/fabric.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from trine.gpu.reference.shared import TwinOperand
 
 
 def send_to_members(request: OwnRequest, operand: TwinOperand, messages: Messages) -> None:
-    """The CU issues a request of a multimem operand now."""
+    """Issue a request of a multimem operand now."""
     SwitchedRequest(request, operand, messages).set_out()
 
 
 class SwitchedRequest:
-    """A request at work in a switch. left: members whose answers are not there; latest_ps: when the last one is."""
+    """A request in a switch. left: number of missing answers; latest_ps: arrival of the last known answer."""
 
     def __init__(self, request: OwnRequest, operand: TwinOperand, messages: Messages) -> None:
         self.request, self.operand, self.messages = request, operand, messages
@@ -44,7 +44,7 @@ class SwitchedRequest:
         self.left, self.latest_ps = len(operand.members), 0
 
     def set_out(self) -> None:
-        """From the CU up to the switch."""
+        """Send the request from the CU up to the switch."""
         request, interconnect = self.request, self.messages.interconnect
         cu = PathEnd(request.gpu, request.rank, CU, request.cu)
         port = cu._replace(kind=PORT, number=self.own.port_out)
@@ -54,9 +54,9 @@ class SwitchedRequest:
         trip.go(0, self.messages.agenda.now, None)
 
     def _copy(self, time_ps: int) -> None:
-        """A copy sets out for each member."""
+        """Send a copy to each member."""
         request = self.request
-        of_line = request.semaphore - self.operand.semaphore  # of a flagged line, from that of the first
+        of_line = request.semaphore - self.operand.semaphore  # of a flagged line, relative to the first line
         for member in self.operand.members:
             copy = MemberRequest(
                 kind=request.kind,
@@ -76,7 +76,7 @@ class SwitchedRequest:
             copy.go_down(self.messages, time_ps)
 
     def answered_by(self, time_ps: int) -> None:
-        """The answer of one more member will be at the switch."""
+        """Count the answer of one more member, at the switch at ``time_ps``; after the last one, answer the request."""
         self.left -= 1
         self.latest_ps = max(self.latest_ps, time_ps)
         if self.left == 0:
@@ -94,14 +94,14 @@ class MemberRequest(Request):
     of: SwitchedRequest = field(repr=False)
 
     def go_down(self, messages: Messages, time_ps: int) -> None:
-        """From the switch to the member's memory; it is at the switch at ``time_ps``."""
+        """Send the copy, at the switch at ``time_ps``, to the member's memory."""
         spoke, memory = self.of.spokes[self.peer], self._memory(messages)
         path = _down(messages.interconnect, memory._replace(kind=PORT, number=spoke.port_in), memory, spoke)
         trip = MessageTrip(messages, self, is_answer=False, path=path)
         trip.go(0, time_ps, partial(messages.memories[self.target].reached, self))
 
     def go_back(self, messages: Messages) -> None:
-        """The answer leaves the member's memory now."""
+        """Send the answer from the member's memory now."""
         spoke, memory = self.of.spokes[self.peer], self._memory(messages)
         path = _up(messages.interconnect, memory, memory._replace(kind=PORT, number=spoke.port_out), spoke)
         trip = _SwitchTrip(messages, self, is_answer=True, path=path)
@@ -113,7 +113,7 @@ class MemberRequest(Request):
 
 
 class _SwitchTrip(MessageTrip):
-    """A trip that ends at a switch; ``arrives`` is told at once when that will be: nothing else happens there."""
+    """A trip that ends at a switch; ``arrives`` gets the arrival time in advance, as no event happens there."""
 
     arrives: Callable[[int], None]
 
@@ -122,11 +122,11 @@ class _SwitchTrip(MessageTrip):
 
 
 def _up(interconnect: Interconnect, source: PathEnd, port: PathEnd, spoke: Spoke) -> MessagePath:
-    """From inside a GPU to the switch."""
+    """Return the path from inside a GPU to the switch."""
     inside = interconnect.within(source, port)
     return MessagePath((*inside, interconnect.lane(spoke.up)), len(inside))
 
 
 def _down(interconnect: Interconnect, port: PathEnd, target: PathEnd, spoke: Spoke) -> MessagePath:
-    """From the switch to inside a GPU."""
+    """Return the path from the switch to inside a GPU."""
     return MessagePath((interconnect.lane(spoke.down), *interconnect.within(port, target)), 0, 1)

@@ -14,7 +14,7 @@ from trine.graph.taskgraph import COMPUTE, JOIN, TaskGraph
 
 
 class LaunchedKernel:
-    """A kernel that has been launched: its next workgroup, and how many have not ended."""
+    """A launched kernel: its next workgroup, and the number of unfinished ones."""
 
     def __init__(self, shared: SharedState, kernel: int, ended: Callable[[], None]) -> None:
         program = shared.system.program
@@ -26,7 +26,7 @@ class LaunchedKernel:
 
 
 class SimulatedGpu:
-    """Its CUs, and the queue of its kernels."""
+    """A simulated GPU: its CUs, and the queue of its kernels."""
 
     def __init__(self, shared: SharedState, number: int, records: WorkgroupColumns) -> None:
         self.shared, self.agenda, self.model, self.number = shared, shared.agenda, shared.model, number
@@ -45,14 +45,14 @@ class SimulatedGpu:
         self.poke()
 
     def poke(self) -> None:
-        """Schedule the start of the next workgroup, if there is one and room for it."""
+        """Schedule the start of the next workgroup, if a kernel waits and a CU has room."""
         if not self.will_dispatch and self.queue and self._free_cu() is not None:
             self.will_dispatch = True
             time_ps = max(self.agenda.now, self.dispatches_at)
             self.agenda.at(time_ps, (DISPATCHERS, self.shared.ranks[self.number]), self._dispatch)
 
     def _free_cu(self) -> ComputeUnit | None:
-        """The next one with room for a workgroup of the first kernel."""
+        """Return the next CU with room for a workgroup of the first kernel."""
         for i in range(len(self.cus)):
             cu = self.cus[(self.next_cu + i) % len(self.cus)]
             if cu.has_room(self.queue[0].num_wavefronts):
@@ -83,7 +83,7 @@ class SimulatedGpu:
 
 
 class WorkgroupColumns:
-    """As in GpuRecords."""
+    """The workgroup columns of GpuRecords."""
 
     def __init__(self, num_workgroups: int) -> None:
         self.start_ps = [-1] * num_workgroups
@@ -92,7 +92,7 @@ class WorkgroupColumns:
 
 
 class TaskRunner:
-    """Runs the task graph; a task that carries a kernel lasts as long as the kernel."""
+    """Runner of the task graph; a task that carries a kernel lasts as long as the kernel."""
 
     def __init__(self, shared: SharedState, gpus: list[SimulatedGpu], transfers: GraphTransfers) -> None:
         self.shared, self.agenda, self.gpus, self.transfers = shared, shared.agenda, gpus, transfers
@@ -131,7 +131,7 @@ class TaskRunner:
             self.transfers.begin(task, partial(self._end, task))
 
     def _start(self, task: int) -> None:
-        """A compute task: alone, or with its kernel."""
+        """Start a compute task, and its kernel if it has one."""
         self.start_ps[task] = self.agenda.now
         kernel = self.kernel[task]
         if kernel < 0:
@@ -143,7 +143,7 @@ class TaskRunner:
         self.agenda.at(self.agenda.now + lasts_ps, (TASKS, task), do)
 
     def _end(self, task: int) -> None:
-        """Tasks that wait for nothing else become ready at this instant."""
+        """End a task; successors without other dependencies become ready at this instant."""
         self.end_ps[task] = self.agenda.now
         self.num_done += 1
         for after in self.successors[task]:
@@ -158,7 +158,7 @@ class TaskRunner:
 
 
 def _streams(graph: TaskGraph) -> tuple[list[int], list[bool]]:
-    """The next task of the same stream (-1: none), and whether a task has none before it."""
+    """Return each task's successor in its stream (-1: none), and whether the task is the first of its stream."""
     following, is_first = [-1] * graph.num_tasks, [True] * graph.num_tasks
     last: dict[int, int] = {}
     for task, (kind, stream) in enumerate(zip(graph.kind.tolist(), graph.stream.tolist(), strict=True)):

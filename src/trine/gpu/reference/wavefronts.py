@@ -1,7 +1,7 @@
 """The plain-Python twin: the life of a wavefront on its compute unit, operation by operation.
 
 In this order: the wavefront and its workgroup; the compute unit, which issues requests one after the other; a request
-of a wavefront, and what its answer does.
+of a wavefront, and the effects of its answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTROL_OPS = (isa.ACQUIRE, isa.RELEASE, isa.DMA)
 
 
 class WavefrontRun:
-    """One wavefront: where it is in its operations, the request slots that it holds, what of it is unfinished."""
+    """One wavefront: its current operation, the request slots that it holds, its unfinished lines."""
 
     def __init__(self, workgroup: WorkgroupRun, number: int, slot: int) -> None:
         self.workgroup, self.number, self.slot, self.cu = workgroup, number, slot, workgroup.cu
@@ -50,13 +50,13 @@ class WavefrontRun:
         return self.shared.operations[self.at] if self.at < self.workgroup.last_op else None
 
     def later(self, time_ps: int, do: Callable[[], None], poll: int = -1) -> None:
-        """``poll``: the number of the request that is to be asked again."""
+        """Schedule ``do`` as an event of the wavefront; ``poll``: the number of the request to repeat, or -1."""
         self.agenda.at(time_ps, (WAVEFRONTS, self.wave_slot, self.cu.rank, poll), do, is_poll=poll >= 0)
 
     def go_on(self) -> None:
-        """Through all operations that take no time, up to one that does or the end."""
+        """Execute operations without duration, up to one that takes time or to the end."""
         while (operation := self.operation) is not None:
-            if self.number > 0 and operation.kind in CONTROL_OPS:  # those are of wavefront 0 alone
+            if self.number > 0 and operation.kind in CONTROL_OPS:  # only wavefront 0 executes those
                 self.at += 1
                 continue
             if not self.is_begun:
@@ -79,7 +79,7 @@ class WavefrontRun:
         self.is_begun = False
 
     def _is_through(self, operation: TwinOperation) -> bool:
-        """Whether the operation is over at once; else what it takes has begun."""
+        """Begin the operation; return whether it is already over."""
         kind = operation.kind
         if kind in isa.DATA_OPS or kind in CONTROL_OPS:
             return self._queue_to_issue(operation)
@@ -127,7 +127,7 @@ class WavefrontRun:
         return max(0, -(-(operation.amount - self.number) // wavefronts)) * per_line
 
     def issue(self) -> None:
-        """The CU takes the next request."""
+        """Issue the next request; called by the CU."""
         operation = self.operation
         assert operation is not None
         operands = operation.issued_by_wavefronts
@@ -156,7 +156,7 @@ class WavefrontRun:
             self.line.unposted = self.line.unanswered = len(operation.writes)
 
     def _hand_over(self, operation: TwinOperation) -> None:
-        """A DMA, to the copy engine or NIC."""
+        """Hand a DMA over to the copy engine or NIC."""
         self.free_slot()
         self.shared.requests_done += 1
         target = operation.writes[0]
@@ -178,13 +178,13 @@ class WavefrontRun:
         )
 
     def _delivered(self, target: TwinOperand, known_ps: int) -> None:
-        """The semaphore of a DMA that is there; word of it to the wavefront."""
+        """Release the semaphore of an arrived DMA, and schedule the notice to the wavefront."""
         if target.semaphore >= 0 and target.rank >= 0:
             self.shared.messages.memories[target.rank].release(target.semaphore, 1, target.address)
         self.later(known_ps, self.finish_line)
 
     def free_slot(self) -> None:
-        """One of its request slots, which is one of the CU's."""
+        """Free a request slot of the wavefront and of its CU."""
         self.held -= 1
         self.cu.free_slot()
         operation = self.operation
@@ -193,7 +193,7 @@ class WavefrontRun:
             self.go_on()
 
     def finish_line(self) -> None:
-        """All answers of one of its lines are back."""
+        """Finish a line: all its answers are back."""
         self.unfinished -= 1
         operation = self.operation
         if operation is None:
@@ -212,7 +212,7 @@ class WavefrontRun:
         self.state = state
 
     def _leave_state(self) -> None:
-        """Book the time since it entered its state; while its CU has no request slots it waits for memory."""
+        """Count the time in the current state; time without free request slots in the CU counts as memory."""
         now, full_ps = self.agenda.now, self.cu.full_ps()
         if self.state >= 0:
             time_ps = now - self.since_ps
@@ -228,7 +228,7 @@ class WavefrontRun:
 
 
 class WorkgroupRun:
-    """On a CU from its start to the end of its last wavefront."""
+    """A workgroup on a CU, from its start to the end of its last wavefront."""
 
     def __init__(self, cu: ComputeUnit, number: int, slots: list[int], ended: Callable[[WorkgroupRun], None]) -> None:
         program = cu.shared.system.program
@@ -239,7 +239,7 @@ class WorkgroupRun:
         self.num_left = len(slots)
 
     def arrive(self, wavefront: WavefrontRun) -> None:
-        """At the barrier."""
+        """Register a wavefront at the barrier; the last one lets all continue."""
         self.at_barrier.append(wavefront)
         if len(self.at_barrier) == len(self.wavefronts):
             shared = self.cu.shared
@@ -261,7 +261,7 @@ class WorkgroupRun:
 
 
 class ComputeUnit:
-    """Issues one request after the other, as long as it has request slots; its ALU reduces and computes."""
+    """A compute unit, which issues requests one by one while it has request slots; its ALU reduces and computes."""
 
     def __init__(self, shared: SharedState, gpu: int, number: int) -> None:
         self.shared, self.agenda, self.model = shared, shared.agenda, shared.model
@@ -272,15 +272,15 @@ class ComputeUnit:
         #: requests of each wavefront slot to other GPUs
         self.ordinals = [0] * shared.model.wavefronts_per_cu
         self.outstanding = 0
-        #: lines that have writes to issue, and polls; wavefronts that have requests to issue
+        #: lines with writes to issue, and polls; wavefronts with requests to issue
         self.lines: deque[LineInFlight | WavefrontRequest] = deque()
         self.waves: deque[WavefrontRun] = deque()
-        #: requests that found not enough in their semaphores: they ask again and again, or sleep
+        #: refused requests that poll their semaphores, or sleep
         self.asking: dict[WavefrontRequest, None] = {}
         self.issues_at = 0
         self.will_issue = False
         self.alu_free_ps = 0
-        #: when the next poll may have its turn; the last number drawn, where the order of wavefronts is
+        #: earliest turn of the next poll; the last random number, if the order of wavefronts is random
         self.turn_free_ps = 0
         self.drawn = first_draw(self.model.issue_seed, number)
         self.state_ps = [0] * 5
@@ -301,7 +301,7 @@ class ComputeUnit:
         self.free_slots = sorted(self.free_slots + workgroup.slots)
 
     def queue(self, wavefront: WavefrontRun) -> None:
-        """The wavefront wants to issue: behind the others; where the order is drawn, half of the times before them."""
+        """Append a wavefront to the queue; with random order, insert it at the front half of the time."""
         if self.waves and self.model.issue_seed is not None:
             self.drawn = self.drawn * MULTIPLIER % MODULUS
             if self.drawn > MODULUS // 2:
@@ -312,7 +312,7 @@ class ComputeUnit:
         self.poke()
 
     def poke(self) -> None:
-        """Schedule the next issue, if there is something to issue."""
+        """Schedule the next issue if a line, poll or wavefront waits."""
         if not self.will_issue and (self.lines or (self.waves and self.outstanding < self.model.max_outstanding)):
             self.will_issue = True
             is_poll = bool(self.lines) and isinstance(self.lines[0], WavefrontRequest)
@@ -329,7 +329,7 @@ class ComputeUnit:
         self.poke()
 
     def _issue_line(self) -> None:
-        """The next write of the first line, or its poll."""
+        """Issue the next write of the first line, or its poll."""
         line = self.lines[0]
         if isinstance(line, WavefrontRequest):
             self.lines.popleft()
@@ -340,7 +340,7 @@ class ComputeUnit:
             self.lines.popleft()
 
     def send(self, line: LineInFlight, operand: TwinOperand) -> None:
-        """The request of an operand: a line's, or the whole operation's."""
+        """Send the request of an operand: for a line, or for the whole operation."""
         operation, wavefront = line.operation, line.wavefront
         kind, address, semaphore, amount = operation.kind, operand.address, operand.semaphore, operation.amount
         if kind in isa.DATA_OPS:
@@ -386,7 +386,7 @@ class ComputeUnit:
         return number
 
     def next_ordinal(self, slot: int, peer: int) -> int:
-        """The number of the slot's next request to another GPU, or to a switch (peer -1); -1: to the own one."""
+        """Return the number of the slot's next request to another GPU, or to a switch (peer -1); -1 for local ones."""
         if peer == self.rank:
             return -1
         self.ordinals[slot] += 1
@@ -404,11 +404,11 @@ class ComputeUnit:
         self.poke()
 
     def full_ps(self) -> int:
-        """For how long, in all, it has had no request slot left."""
+        """Return the total time without a free request slot."""
         return self._full_ps + (self.agenda.now - self._full_since_ps if self._full_since_ps >= 0 else 0)
 
     def turn_of_poll(self) -> int:
-        """Polls of the CU, one after the other; returns when this one has had its turn."""
+        """Queue a poll for its turn among the CU's polls; return the end of the turn."""
         self.turn_free_ps = max(self.agenda.now, self.turn_free_ps) + self.model.poll_turn_ps
         return self.turn_free_ps
 
@@ -417,14 +417,14 @@ class ComputeUnit:
         return self.alu_free_ps
 
 
-# A request of a wavefront, and what its answer does
+# A request of a wavefront, and the effects of its answer
 
 
 @dataclass(slots=True, eq=False)
 class LineInFlight:
     """One line of a data operation, or one control operation, of one wavefront.
 
-    to_read: reads that are not back. to_write: writes not yet issued, after the reads. unposted, unanswered: requests.
+    to_read: reads still to return. to_write: writes still to issue, after the reads. unposted, unanswered: requests.
     """
 
     wavefront: WavefrontRun
@@ -436,7 +436,7 @@ class LineInFlight:
     unanswered: int = 0
 
     def read_back(self) -> None:
-        """A read is back; after the last one the line is reduced, which takes the ALU."""
+        """Count a returned read; after the last one reduce the line, which occupies the ALU."""
         self.to_read -= 1
         wavefront = self.wavefront
         if self.to_read > 0:
@@ -450,7 +450,7 @@ class LineInFlight:
             self._reduced()
 
     def _reduced(self) -> None:
-        """The line is in registers: now its writes."""
+        """Queue the writes of a line, which is now in registers."""
         wavefront = self.wavefront
         if not self.to_write:
             wavefront.free_slot()
@@ -461,7 +461,7 @@ class LineInFlight:
         wavefront.cu.poke()
 
     def posted(self) -> None:
-        """A store gives its slot back; a line with reads has one slot for all its writes."""
+        """Free the slot of a store; a line with reads has one slot for all its writes."""
         self.unposted -= 1
         if self.unposted == 0 or not self.operation.reads:
             self.wavefront.free_slot()
@@ -497,14 +497,14 @@ class WavefrontRequest(OwnRequest):
         if not self.wavefront.shared.model.posted_stores:
             return
         self.line.posted()
-        if self.target >= 0 and self.wavefront.shared.system.is_host(self.target):  # nothing comes back
+        if self.target >= 0 and self.wavefront.shared.system.is_host(self.target):  # hosts send no answer
             self.is_answered = False
             self.line.unanswered -= 1
             if self.line.unanswered == 0:
                 self.wavefront.finish_line()
 
     def _ask_again(self) -> None:
-        """Unless a monitor watches: then when it has seen a write."""
+        """Poll again, or sleep if a monitor watches the line."""
         shared = self.wavefront.shared
         self.wavefront.cu.asking[self] = None
         self.is_back = self.is_armed

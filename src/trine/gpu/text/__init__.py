@@ -1,6 +1,6 @@
 """The text form of GPU programs (docs/formats/gpu-program.md): parse and print.
 
-``line`` (tokens and expressions of a line), ``operations`` (what a workgroup does), ``parse`` (the head, kernels and
+``line`` (tokens and expressions of a line), ``operations`` (operations of workgroups), ``parse`` (the head, kernels and
 loops), ``build`` (from these to arrays), ``format`` (from arrays to text), ``summary`` (counts).
 """
 
@@ -25,12 +25,12 @@ def read_program(path: str | os.PathLike[str], num_ranks: int | None = None) -> 
 
 
 def parse_program(text: str, file: str = "", *, num_ranks: int | None = None) -> GpuProgram:
-    """The program that ``text`` describes.
+    """Return the program that ``text`` describes.
 
     Parameters
     ----------
-    file: what errors call the text.
-    num_ranks: of a program without a line ``ranks``; None where it has one.
+    file: name of the text in errors.
+    num_ranks: for a program without a line ``ranks``; None if it has this line.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def parse_program(text: str, file: str = "", *, num_ranks: int | None = None) ->
 
 
 def is_text_program(text: str) -> bool:
-    """Whether ``text`` begins as a text program does, and not as any other file that trine reads."""
+    """Return whether ``text`` begins like a text program, and not like any other file that trine reads."""
     for line in text.split("\n"):
         words = line.split("#")[0].split()
         if words:
@@ -59,5 +59,5 @@ def is_text_program(text: str) -> bool:
 
 
 def says_ranks(text: str) -> bool:
-    """Whether a text program says itself how many ranks it is for."""
+    """Return whether a text program states its number of ranks."""
     return any(line.split("#")[0].split()[:1] == ["ranks"] for line in text.split("\n"))

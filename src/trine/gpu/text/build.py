@@ -1,6 +1,6 @@
-"""From a text program's statements to its arrays: ranks, workgroups and turns of loops are written out, all at once.
+"""Compiler from a text program's statements to arrays: expands ranks, workgroups and loops, all at once.
 
-Every workgroup of a block has the same operations at the same positions (how often loops turn is the same everywhere).
+Every workgroup of a block has the same operations at the same positions, because loop counts are the same everywhere.
 So a line becomes one assignment to an array over ranks x workgroups x operations; its values are arrays that broadcast
 over ranks x workgroups x turns.
 """
@@ -38,7 +38,7 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An operation, its positions in the workgroup, one a turn of the loops around it, and the counters of these."""
+    """An operation, its positions in the workgroup (one per turn of its loops), and the loop counters there."""
 
     operation: OperationText
     at: Int64
@@ -47,7 +47,7 @@ class _Placed:
 
 @dataclass(slots=True)
 class _KernelColumns:
-    """Columns of a kernel's ranks x its operations so far, or x its operands."""
+    """Growing columns of a kernel: ranks x operations, or ranks x operands."""
 
     ops: dict[str, list[Int64]] = field(default_factory=dict)
     operands: dict[str, list[Int64]] = field(default_factory=dict)
@@ -58,12 +58,12 @@ class _KernelColumns:
             to.setdefault(name, []).append(values.reshape(values.shape[0], -1))
 
 
-#: What is kept of an operation beside its columns: how many operands it has, and its line.
+#: Further columns of operations: number of operands, and line.
 _COUNT, _LINE = "count", "line"
 
 
 class TextCompiler:
-    """Collects the kernels of one program. ``lines`` are those of its operations: ``op_line[i]`` counts them."""
+    """Collector of the kernels of one program. ``lines``: source lines of operations, indexed by ``op_line[i]``."""
 
     def __init__(self, head: ProgramHeader) -> None:
         self._head = head
@@ -104,7 +104,7 @@ class TextCompiler:
         self._builder.end_kernels(ranks.tolist(), wavefronts, kernel.name)
 
     def _join(self, columns: _KernelColumns, num_ranks: int) -> None:
-        """The kernel's columns behind those of the kernels before: rank after rank."""
+        """Append the kernel's columns to the program, rank after rank."""
         ops, operands = (
             {name: np.concatenate(parts, axis=1).ravel() for name, parts in added.items()}
             for added in (columns.ops, columns.operands)
@@ -137,7 +137,7 @@ class TextCompiler:
         columns.add(operands, columns.operands)
 
     def _size(self, body: Sequence[Statement], names: dict[str, Value]) -> int:
-        """How many operations a body has, loops written out."""
+        """Return the number of operations of a body, with loops expanded."""
         size = 0
         for statement in body:
             size += (
@@ -157,7 +157,7 @@ class TextCompiler:
     def _place(
         self, body: Sequence[Statement], at: Int64, counters: dict[str, Int64], names: dict[str, Value]
     ) -> Iterator[_Placed]:
-        """The operations of a body that begins at each of ``at``."""
+        """Yield the operations of a body that begins at each position in ``at``."""
         done = 0
         for statement in body:
             if isinstance(statement, OperationText):
@@ -165,7 +165,7 @@ class TextCompiler:
                 done += 1
                 continue
             turns, size = self._turns(statement, names), self._size(statement.body, names)
-            if len(turns) * size:  # turns of nothing may be more than there is memory for
+            if len(turns) * size:  # an empty body may have more turns than fit into memory
                 starts = (at[:, None] + done + np.arange(len(turns)) * size).ravel()
                 inside = {name: np.repeat(values, len(turns)) for name, values in counters.items()}
                 inside |= {statement.name: np.tile(np.array(turns, np.int64), len(at))} if statement.name else {}
@@ -173,7 +173,7 @@ class TextCompiler:
             done += size * len(turns)
 
     def _with_members(self, operation: OperationText) -> OperationText:
-        """With a row for each rank of operands of all."""
+        """Expand operands of all ranks into a row for each rank."""
         if not any(operand.everyone for operand in operation.operands):
             return operation
         rows: list[OperandText] = []
@@ -246,7 +246,7 @@ class TextCompiler:
         return np.concatenate([np.zeros(0, np.int64), *self._op_lines])
 
     def program(self) -> GpuProgram:
-        """All kernels that were added."""
+        """Return the program of all added kernels."""
         head = self._head
         return self._builder.program(semaphores=self._semaphores(), payload_bytes=head.payload_bytes, notes=head.notes)
 
@@ -259,7 +259,7 @@ class TextCompiler:
 
 
 def _within(value: Value, low: int, high: int, what: str, line: SourceLine) -> Value:
-    """``value``, all of which must be from ``low`` to ``high``."""
+    """Return ``value`` if all of it is from ``low`` to ``high``; raise SpecError otherwise."""
     values = np.atleast_1d(np.asarray(value, np.int64))
     outside = (values < low) | (values > high)
     if outside.any():

@@ -1,4 +1,4 @@
-"""The lines of a text program that say what a workgroup does: each word and what may follow it."""
+"""Parser of the operation lines of a text program: each keyword and its arguments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trine.schema import show
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperandText:
-    """``rank``: None is the own one; ``relative``: it is ``rank`` modulo ranks. ``address`` None: of the semaphore.
+    """An operand. ``rank`` None: its own rank; ``relative``: modulo ranks. ``address`` None: the semaphore's address.
 
-    everyone: it stands for the rows of a multimem operand of all ranks, from the own one on.
+    everyone: stands for the rows of a multimem operand of all ranks, beginning with the operand's own rank.
     """
 
     role: int
@@ -32,8 +32,8 @@ class OperandText:
 class OperationText:
     """One line of a workgroup.
 
-    amount_is_bytes: of a data operation, whole lines. must_leave: role of the operand that must be of another rank
-    (put, get), -1: none.
+    amount_is_bytes: a data operation's amount in bytes, whole lines. must_leave: role of the operand that must belong
+    to another rank (put, get); -1: none.
     """
 
     line: SourceLine
@@ -47,7 +47,7 @@ class OperationText:
 
 
 class _DataForm(NamedTuple):
-    """What a word means. ``sources``, ``targets``: least and most operands left and right of the arrow."""
+    """Form of a data operation. ``sources``, ``targets``: (min, max) operands left and right of the arrow."""
 
     kind: int
     sources: tuple[int, int] = (0, 0)
@@ -65,7 +65,7 @@ _DATA: Mapping[str, _DataForm] = {
     "reduce": _DataForm(isa.REDUCE, (1, _MANY), (0, _MANY)),
 }
 _CONTROL = ("dma", "acquire", "release", "waitcnt", "fence", "barrier", "compute", "delay", "nop")
-#: Other words for the same: of CUDA, of AMD's instruction set, of MSCCL++.
+#: Synonyms from CUDA, AMD's instruction set and MSCCL++.
 ALIASES = {
     "memcpy": "copy", "signal": "release", "wait": "acquire", "__syncthreads": "barrier", "syncthreads": "barrier",
     "s_barrier": "barrier", "s_waitcnt": "waitcnt", "flush": "fence", "__threadfence": "fence",
@@ -76,7 +76,7 @@ _OPTIONS = ("unroll", "label")
 
 
 def read_operation(line: SourceLine, other_words: Iterable[str] = ()) -> OperationText:
-    """One operation. other_words: what else could stand here, as hints of errors.
+    """Read one operation. other_words: further words that are valid here, for hints in errors.
 
     Raises SpecError: names file, line, token and the nearest valid word.
     """
@@ -121,7 +121,7 @@ def _operands(line: SourceLine, role: int) -> list[OperandText]:
 
 
 def _members(line: SourceLine, role: int, read: Callable[[SourceLine, int], OperandText]) -> list[OperandText]:
-    """The rows of ``multimem all:out`` or ``multimem own:out & rank+1:out``; ``add``: to what is there."""
+    """Read the rows of ``multimem all:out`` or ``multimem own:out & rank+1:out``; ``add`` adds to the old content."""
     first = isa.READ_SUM if role == isa.READ else isa.ADD_ALL if line.accept("add") else isa.WRITE_ALL
     if line.peek().text == "all":
         return [replace(read(line, first), everyone=True)]
@@ -144,7 +144,7 @@ def _operand(line: SourceLine, role: int) -> OperandText:
 
 
 def _rank(line: SourceLine, multimem: bool = False) -> tuple[Expression | None, bool]:
-    """``own``, ``rank 2`` or ``rank + 1``; the last is relative. ``all``: of multimem operands."""
+    """Read ``own``, ``rank 2`` or ``rank + 1``, which is relative; or ``all`` in multimem operands."""
     if line.accept("own") or (multimem and line.accept("all")):
         return None, False
     token, behind = line.peek(), line.peek(1)
@@ -164,7 +164,7 @@ def _semaphore(line: SourceLine) -> Expression:
 
 
 def _dma(line: SourceLine) -> dict[str, Any]:
-    """``dma 4 KiB own:a -> rank+1:b sem 3``, or ``dma -> rank+1 sem 3``."""
+    """Read ``dma 4 KiB own:a -> rank+1:b sem 3``, or ``dma -> rank+1 sem 3``."""
     if line.accept("->"):
         return {"kind": isa.DMA, "amount": Number(0), "operands": (_target(line),)}
     amount = read_value(line, "a size")
@@ -184,7 +184,7 @@ def _dma_operand(line: SourceLine, role: int) -> OperandText:
 
 
 def _target(line: SourceLine, role: int = isa.WRITE) -> OperandText:
-    """``rank+1 sem 3 at 0x1000``: a semaphore of a rank, in the memory at an address."""
+    """Read ``rank+1 sem 3 at 0x1000``: a semaphore of a rank, at a memory address."""
     rank, relative = _rank(line, role in isa.MULTIMEM_ROLES)
     semaphore = _semaphore(line)
     return OperandText(role=role, rank=rank, relative=relative, semaphore=semaphore, address=_at(line))
@@ -218,7 +218,7 @@ def _by(line: SourceLine) -> Expression:
 
 
 def _options(line: SourceLine, known: tuple[str, ...]) -> dict[str, Any]:
-    """``unroll 8``, ``label 'x'``, each once, to the end of the line."""
+    """Read ``unroll 8``, ``label 'x'``, each at most once, to the end of the line."""
     found: dict[str, Any] = {}
     while line.peek().text in known and line.peek().kind == WORD:
         option = line.take().text

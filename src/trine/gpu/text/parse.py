@@ -1,4 +1,4 @@
-"""Reads the text form of GPU programs into its parts: the head, kernels, workgroups and loops."""
+"""Parser of the text form of GPU programs into its parts: the head, kernels, workgroups and loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trine.gpu.text.operations import OperationText, read_operation
 from trine.schema import show
 
 MAX_RANKS = 4096
-#: Of all ranks.
+#: Limit over all ranks.
 MAX_SEMAPHORES = 2**26
 MAX_NESTED = 8
 #: Buffers without an address, and the semaphores behind them, begin at multiples of this.
@@ -34,20 +34,20 @@ ALIGNMENT = 2**20
 _HEAD_WORDS = ("program", "ranks", "hosts", "line", "buffer", "semaphores", "initially", "payload", "note")
 _WORKGROUP_WORDS = ("workgroups", "workgroup", "blocks", "block", "thread_blocks", "thread_block", "thread")
 _WAVEFRONT_WORDS = ("wavefronts", "wavefront", "warps", "warp")
-#: Words that no buffer and no counter may be called, unless in quotes.
+#: Words that cannot name buffers (unless in quotes) or counters.
 RESERVED = frozenset(
     (*_HEAD_WORDS, *_WORKGROUP_WORDS, "rank", "wg", "own", "lines", "sem", "step", "at", "by", "flagged", "uncached")
 )
 
 
 def aligned(address: int) -> int:
-    """The next multiple of :data:`ALIGNMENT`."""
+    """Return ``address`` rounded up to a multiple of :data:`ALIGNMENT`."""
     return -(-address // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
-    """``for name in first..last``, both included."""
+    """A loop ``for name in first..last``, both included."""
 
     line: SourceLine
     name: str
@@ -61,7 +61,7 @@ Statement: TypeAlias = "OperationText | Loop"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workgroups:
-    """``count`` workgroups that do the same, but for ``wg``."""
+    """``count`` workgroups with the same statements; only ``wg`` differs."""
 
     line: SourceLine
     count: Expression
@@ -70,7 +70,7 @@ class Workgroups:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelText:
-    """A kernel of each of the ranks ``first`` to ``last``, both included."""
+    """A kernel on each of the ranks ``first`` to ``last``, both included."""
 
     line: SourceLine
     name: str
@@ -82,7 +82,7 @@ class KernelText:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitialValues:
-    """Semaphores ``first`` to ``last`` of some ranks begin with ``value``."""
+    """Initial ``value`` of the semaphores ``semaphores[0]`` to ``semaphores[1]`` of a range of ranks."""
 
     ranks: tuple[int, int]
     semaphores: tuple[int, int]
@@ -91,9 +91,9 @@ class InitialValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramHeader:
-    """What stands before the first kernel. ``semaphore_base``, ``semaphore_step``: where semaphores are in memory.
+    """The lines before the first kernel. ``semaphore_base``, ``semaphore_step``: addresses of semaphores.
 
-    num_ranks: GPUs; num_hosts: ranks behind them.
+    num_ranks: number of GPUs; num_hosts: number of host ranks, which follow the GPUs.
     """
 
     name: str
@@ -111,7 +111,7 @@ class ProgramHeader:
 
 @dataclass(slots=True)
 class _TextReader:
-    """Reads line by line; ``bodies`` are the workgroups and loops that are open, the innermost last."""
+    """Reader of a program, line by line; ``bodies``: the open workgroups and loops, innermost last."""
 
     file: str
     given_ranks: int | None
@@ -220,7 +220,7 @@ class _TextReader:
         self.initially.append(InitialValues(ranks=ranks, semaphores=semaphores, value=value))
 
     def _range(self, line: SourceLine, what: str, most: int) -> tuple[int, int]:
-        """``3`` or ``3..5``, from 0 to ``most``."""
+        """Read ``3`` or ``3..5``, from 0 to ``most``."""
         first = self._number(line, what, 0, most)
         return first, self._number(line, what, first, most) if line.accept("..") else first
 
@@ -295,7 +295,7 @@ class _TextReader:
         self.bodies = [block.body]
 
     def _loop(self, line: SourceLine) -> None:
-        """``for d in 1..ranks-1``, or ``repeat 4``."""
+        """Read ``for d in 1..ranks-1``, or ``repeat 4``."""
         if not self.bodies:
             self._open_workgroups(line, Number(1))
         if len(self.loops) >= MAX_NESTED:
@@ -323,7 +323,7 @@ class _TextReader:
             raise line.fail(f"the loop of {self.loops[-1].place} has no 'end'")
 
     def head(self, last: SourceLine | None) -> ProgramHeader:
-        """The head, when all has been read."""
+        """Return the head after the last line."""
         if self.name is None or last is None:
             raise SpecError("is empty: a GPU program begins with 'program' and a name", file=self.file or "program")
         self._close_loops(last)
@@ -350,7 +350,7 @@ class _TextReader:
 
 
 def read_parts(text: str, file: str, num_ranks: int | None) -> tuple[ProgramHeader, list[KernelText]]:
-    """The parts of a text program. num_ranks: None is what the program says, which then must.
+    """Return the parts of a text program. num_ranks: None if the program has a line ``ranks``.
 
     Raises SpecError: names file, line, token and the nearest valid word.
     """

@@ -1,4 +1,4 @@
-"""What a GPU program consists of, counted: kernels, operations, bytes that stay and bytes that leave."""
+"""Count the parts of a GPU program: kernels, operations, local and remote bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trine.units import format_bytes
 
 
 class Counts(TypedDict):
-    """JSON of ``trine kernel show``. Bytes are of all ranks, whole lines, of the own memory and of other ranks'.
+    """JSON of ``trine kernel show``. Bytes are sums over all ranks, in whole lines, of local and remote memory.
 
-    multimem: what switches add up and multicast, as it is asked for; only of programs that have such operations.
+    multimem: bytes of requests that switches reduce or multicast; only in programs with such operations.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Counts(TypedDict):
 
 
 def count_program(program: GpuProgram) -> Counts:
-    """Count what a well-formed program does."""
+    """Count the operations and bytes of a well-formed program."""
     groups = np.diff(program.kernel_ptr)
     op_of = program.operand_op
     lines = np.where(np.isin(program.op_kind, isa.DATA_OPS), program.op_amount, 0)[op_of]
@@ -84,7 +84,7 @@ def count_program(program: GpuProgram) -> Counts:
 
 
 def summary_text(counts: Counts) -> str:
-    """The counts for people."""
+    """Return the counts as readable text."""
     done = ", ".join(f"{count:,} {name}" for name, count in counts["operations"].items()) or "nothing"
     traffic = ", ".join(
         f"{format_bytes(size)} {words}"

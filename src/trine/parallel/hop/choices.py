@@ -1,8 +1,8 @@
-"""What lagging workers skip and which late updates are not sent: decisions that depend on times.
+"""Time-dependent decisions of Hop: the iterations that lagging workers skip, and the late updates that are not sent.
 
-A decision at an instant looks at what happened strictly before it. So a run under some choices is right up to the
-first instant at which one of them differs from what the rule says then, and running again under what the rule said
-makes it right for longer: the choices that repeat themselves are the only ones that can be, and they are reached.
+A decision at an instant depends only on earlier events. So a run is correct up to the first instant at which its
+choices differ from the rule's decision. Running again with the rule's decisions makes it correct for longer. The only
+possible choices are those that reproduce themselves, and the iteration reaches them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trine.parallel.hop.tasks import Choices, HopNetwork, HopTasks, HopWork, Vis
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopRun:
-    """The settled run: its tasks, records and choices, and how many runs it took to find them."""
+    """A settled run: its tasks, records and choices, and the number of runs needed to find them."""
 
     tasks: HopTasks
     records: Records
@@ -34,9 +34,9 @@ def run_hop(
     network: HopNetwork,
     simulate: Callable[[TaskGraph], Records],
 ) -> HopRun:
-    """Simulate the protocol, with the choices that it makes on the way.
+    """Simulate the protocol until its choices settle.
 
-    Raises PlanError for a protocol that the graph cannot run; what ``simulate`` raises passes through.
+    Raises PlanError if the graph cannot run the protocol; exceptions of ``simulate`` propagate.
     """
     protocol.check(graph)
     choices = safe = plain(graph, protocol)
@@ -48,7 +48,7 @@ def run_hop(
         except DeadlockError:
             if choices == safe:
                 raise
-            choices = safe  # a guess beyond what is certain made workers wait for each other
+            choices = safe  # a guess beyond the certain choices deadlocked
             continue
         rule = _Rule(graph, protocol, choices, tasks, records)
         if rule.next == rule.choices:
@@ -58,7 +58,7 @@ def run_hop(
 
 
 class _Rule:
-    """What the protocol decides at the times of one run; ``next`` are the choices."""
+    """The protocol's decisions at the times of one run; ``next`` are the resulting choices."""
 
     def __init__(
         self, graph: WorkerGraph, protocol: HopProtocol, choices: Choices, tasks: HopTasks, records: Records
@@ -76,7 +76,7 @@ class _Rule:
             for path, mine in zip(choices.paths, tasks.visits, strict=True)
         ]
         self.offered_ps = self._offers()
-        # What a run leaves unsent may belong to visits that it no longer has.
+        # Updates the run dropped may belong to visits that no longer exist.
         self.choices = Choices(choices.paths, choices.dropped & self.offered_ps.keys())
         paths = choices.paths
         if protocol.max_skip:
@@ -84,12 +84,12 @@ class _Rule:
         self.next = Choices(paths, self._dropped() if protocol.drop_late else frozenset())
 
     def iteration_before(self, worker: int, now_ps: int) -> int:
-        """The iteration that a worker had entered strictly before an instant; -1: none."""
+        """Return the last iteration that a worker entered strictly before an instant, or -1."""
         at = bisect_left(self.entry_ps[worker], now_ps)
         return self.entered[worker][at - 1][0] if at else -1
 
     def certain(self) -> Choices:
-        """What the rule decided up to the first instant at which it differs from the run's choices, and no more."""
+        """Return the rule's decisions up to the first instant at which they differ from the run's choices."""
         until_ps = min(self._first_change())
         dropped = frozenset(offer for offer in self.next.dropped if self.offered_ps[offer] <= until_ps)
         paths = self.next.paths
@@ -98,7 +98,7 @@ class _Rule:
         return Choices(paths, dropped)
 
     def _first_change(self) -> list[int]:
-        """The instants of the decisions that differ."""
+        """Return the instants of the decisions that differ."""
         found = [self.offered_ps[offer] for offer in self.next.dropped ^ self.choices.dropped]
         for worker, (old, new) in enumerate(zip(self.choices.paths, self.next.paths, strict=True)):
             if old != new:
@@ -108,7 +108,7 @@ class _Rule:
         return found
 
     def _path(self, worker: int, until_ps: int | None) -> tuple[Visit, ...]:
-        """The visits of a worker: by the rule where this run knows the time (up to ``until_ps``), else step by step."""
+        """Return a worker's visits: by the rule if this run has the time (up to ``until_ps``), else one by one."""
         path, iteration = [Visit(0)], 0
         while iteration < self.protocol.iterations - 1:
             now_ps = self.decided_ps[worker].get(iteration)
@@ -122,14 +122,14 @@ class _Rule:
         return tuple(path)
 
     def _target(self, worker: int, iteration: int, now_ps: int) -> int:
-        """The iteration after ``iteration``: the next, or where all out-neighbours are already."""
+        """Return the iteration after ``iteration``: the next one, or the one all out-neighbours have reached."""
         reached = min(self.iteration_before(other, now_ps) for other in self.graph.out[worker])
         if reached - iteration < self.protocol.skip_behind:
             return iteration + 1
         return min(iteration + 1 + self.protocol.max_skip, reached)
 
     def _offers(self) -> dict[tuple[int, int, int], int]:
-        """When the turn of each update came, sent or not: (sender, receiver, iteration) -> ps."""
+        """Return the time of each update's turn, sent or not: (sender, receiver, iteration) -> ps."""
         return {
             (worker, other, visit.iteration): self.ready_ps[task]
             for worker, path in enumerate(self.choices.paths)
@@ -138,7 +138,7 @@ class _Rule:
         }
 
     def _dropped(self) -> frozenset[tuple[int, int, int]]:
-        """Updates too old for the iteration in which their receiver already is."""
+        """Return the updates that are too old for their receiver's current iteration."""
         return frozenset(
             (worker, other, iteration)
             for (worker, other, iteration), now_ps in self.offered_ps.items()

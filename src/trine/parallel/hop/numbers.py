@@ -1,4 +1,4 @@
-"""What a run of Hop says about its workers: waiting, the age of updates, bytes."""
+"""Metrics of the workers of a Hop run: waiting times, ages of updates, bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.parallel.hop.tasks import Visit, VisitTasks
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HopNumbers:
-    """Metrics of a settled run, each worker by itself: int64[workers] where not said otherwise."""
+    """Metrics of a settled run per worker; int64[workers] unless noted."""
 
     graph: WorkerGraph
     protocol: HopProtocol
@@ -27,23 +27,23 @@ class HopNumbers:
 
     @cached_property
     def end_ps(self) -> Int64:
-        """When each worker had finished its last iteration."""
+        """End of each worker's last iteration."""
         ends = self.run.records.end_ps
         return np.array([ends[visits[-1].finish] for visits in self.run.tasks.visits], np.int64)
 
     @cached_property
     def trained(self) -> Int64:
-        """Iterations in which each worker computed."""
+        """Number of iterations that each worker computed."""
         return np.array([sum(visit.trains for visit in path) for path in self.run.choices.paths], np.int64)
 
     @cached_property
     def skipped(self) -> Int64:
-        """Iterations that each worker left out."""
+        """Number of iterations that each worker skipped."""
         return self.protocol.iterations - self.trained
 
     @cached_property
     def waiting_updates_ps(self) -> Int64:
-        """Time in which a worker's own work of the iteration was done, but too few updates had come."""
+        """Time each worker waited for updates after its own work of the iteration was done."""
         own = "gradient" if self.protocol.order == "parallel" else "apply"
         ends = self.run.records.end_ps
         return np.array(
@@ -56,7 +56,7 @@ class HopNumbers:
 
     @cached_property
     def waiting_tokens_ps(self) -> Int64:
-        """Time in which a worker had finished an iteration, but was too far ahead to enter the next."""
+        """Time each worker waited to enter the next iteration because it was too far ahead."""
         ends = self.run.records.end_ps
         return np.array(
             [
@@ -68,7 +68,7 @@ class HopNumbers:
 
     @cached_property
     def computing_ps(self) -> Int64:
-        """Time in which each worker computed."""
+        """Compute time of each worker."""
         tasks = self.run.tasks.graph
         is_compute = tasks.stream >= 0
         total = np.zeros(self.graph.num_workers, np.int64)
@@ -77,30 +77,30 @@ class HopNumbers:
 
     @cached_property
     def staleness(self) -> dict[int, int]:
-        """Age in iterations -> number of updates that were averaged; 0 is the iteration's own.
+        """Age in iterations -> number of updates averaged; age 0 is the same iteration's update.
 
-        Where no staleness is allowed only the iteration's own update counts, else the newest that has come.
+        With a staleness of 0 only the same iteration's update counts, otherwise the newest arrived update.
         """
         return dict(sorted((age, count) for age, count in self._ages.items() if age is not None))
 
     @cached_property
     def num_missed(self) -> int:
-        """How often an average was taken without one of the in-neighbours."""
+        """Number of averages taken without an in-neighbour's update, over all in-neighbours."""
         return self._ages[None]
 
     @cached_property
     def num_sent(self) -> int:
-        """Updates that were sent."""
+        """Number of updates sent."""
         return int((self.run.tasks.graph.kind == TRANSFER).sum())
 
     @property
     def num_unused(self) -> int:
-        """Updates that were sent, and averaged by nobody: too late, or overtaken by a newer one."""
+        """Number of updates sent but never averaged: too late, or overtaken by a newer one."""
         return self.num_sent - len(self._used)
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of all updates that were sent."""
+        """Bytes of all updates sent."""
         return int(self.run.tasks.graph.size_bytes.sum())
 
     @cached_property
@@ -113,7 +113,7 @@ class HopNumbers:
 
     @cached_property
     def _averaged(self) -> list[tuple[int, int | None]]:
-        """For each average and in-neighbour: the update (its task, -1: none) and its age (None: missed)."""
+        """For each average and in-neighbour: the update (its task, or -1) and its age (None: missed)."""
         found: list[tuple[int, int | None]] = []
         for worker, path in enumerate(self.run.choices.paths):
             for other in self.graph.into[worker]:
@@ -123,14 +123,14 @@ class HopNumbers:
         return found
 
     def _averaged_ps(self, tasks: VisitTasks) -> int:
-        """When a visit takes its average: it has what has come by then, be it needed or not."""
+        """Return the time of a visit's average; it includes every update that has arrived by then."""
         records = self.run.records
         if tasks.apply >= 0 and self.protocol.order == "parallel":
             return int(records.start_ps[tasks.apply])
         return int(records.end_ps[tasks.finish])
 
     def _arrivals(self, sender: int, receiver: int) -> tuple[list[int], list[int], list[int]]:
-        """When each update arrived, its iteration and its task, in the order of arrival (which is that of sending)."""
+        """Return the arrival times, iterations and tasks of the updates, in arrival order (also the send order)."""
         place = self.graph.out[sender].index(receiver)
         rows = [
             (int(self.run.records.end_ps[tasks.sends[place]]), visit.iteration, tasks.sends[place])

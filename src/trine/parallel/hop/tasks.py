@@ -1,7 +1,7 @@
-"""From the Hop protocol to a task graph: joins that need k of n updates, and tokens as dependencies.
+"""Conversion of the Hop protocol to a task graph: joins that need k of n updates, and tokens as dependencies.
 
-All of Hop but two decisions is a static graph. The two, which iterations a lagging worker skips and which late updates
-are not sent, come in as data (:class:`Choices`); ``hop_choices.py`` finds them.
+All of Hop is a static graph except two decisions: the iterations that a lagging worker skips, and the late updates that
+are not sent. These come in as data (:class:`Choices`), which :mod:`trine.parallel.hop.choices` finds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_TASKS = 5_000_000
 class Visit(NamedTuple):
     """One stop of a worker on its way through the iterations.
 
-    ``trains``: it computes and sends; else it only takes up the updates of the iteration before the one it jumps to.
+    ``trains``: it computes and sends; otherwise it only takes the updates of the iteration before its jump target.
     """
 
     iteration: int
@@ -43,7 +43,7 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopNetwork:
-    """The links between workers: ``route(sender, receiver)`` gives link numbers."""
+    """The links between workers: ``route(sender, receiver)`` returns link numbers."""
 
     route: Callable[[int, int], Sequence[int]]
     link_bytes_per_s: Sequence[int]
@@ -54,7 +54,7 @@ class HopNetwork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopWork:
-    """What an iteration costs: gradient_ps, apply_ps: int64[workers, iterations]; update_bytes: of one update."""
+    """The work of an iteration: gradient_ps, apply_ps: int64[workers, iterations]; update_bytes: of one update."""
 
     gradient_ps: Int64
     apply_ps: Int64
@@ -62,7 +62,7 @@ class HopWork:
 
 
 class VisitTasks(NamedTuple):
-    """Task numbers of a visit; -1: it has none. ``sends`` in the order of the out-neighbours."""
+    """Task numbers of a visit; -1: no such task. ``sends`` in the order of the out-neighbours."""
 
     enter: int
     gradient: int
@@ -74,14 +74,14 @@ class VisitTasks(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HopTasks:
-    """The task graph, and which tasks each visit has: ``visits[worker][position]``."""
+    """The task graph, and the tasks of each visit: ``visits[worker][position]``."""
 
     graph: TaskGraph
     visits: tuple[tuple[VisitTasks, ...], ...]
 
 
 def plain(graph: WorkerGraph, protocol: HopProtocol) -> Choices:
-    """Nobody skips, everything is sent."""
+    """Return the choices without skips and dropped updates."""
     return Choices((tuple(Visit(k) for k in range(protocol.iterations)),) * graph.num_workers)
 
 
@@ -117,7 +117,7 @@ class _HopGraphWriter:
         self.iteration: list[int] = []
 
     def _number(self) -> tuple[tuple[VisitTasks, ...], ...]:
-        """Task numbers before there are tasks: dependencies point both ways between workers."""
+        """Number the tasks in advance, because dependencies between workers point both ways."""
         count, found = 0, []
         for worker, path in enumerate(self.choices.paths):
             mine = []
@@ -182,7 +182,7 @@ class _HopGraphWriter:
         self._join(visit, worker, [tasks.apply, tasks.got])
 
     def _send(self, worker: int, other: int, visit: Visit, tasks: VisitTasks, before: int | None) -> None:
-        """One connection to each neighbour: its updates go one after the other."""
+        """Send an update, or skip a dropped one; each neighbour's connection sends its updates one by one."""
         after = [tasks.enter if self.protocol.order == "parallel" else tasks.apply]
         if before is not None:
             after.append(before)
@@ -193,20 +193,20 @@ class _HopGraphWriter:
             self.builder.transfer(worker, other, self.routes[worker, other], self.work.update_bytes, after)
 
     def _tokens(self, worker: int, iteration: int) -> list[int]:
-        """The entries of the out-neighbours that gave the token for this iteration."""
+        """Return the entry tasks of the out-neighbours that gave the token for this iteration."""
         if self.protocol.max_gap is None or iteration <= self.protocol.max_gap:
             return []
         return [self._entry(other, iteration - self.protocol.max_gap) for other in self.graph.out[worker]]
 
     def _entry(self, worker: int, iteration: int) -> int:
-        """Entering the first iteration that the worker trains in, from ``iteration`` on."""
+        """Return the entry task of the first iteration, from ``iteration`` on, that the worker trains."""
         trained = self.trained[worker]
         return self.of_iteration[worker][trained[bisect_left(trained, iteration)]].enter
 
     def _waited_for(self, worker: int, other: int, iteration: int) -> list[int]:
-        """The updates of which any one will do. Nothing while the initial parameters are not too old.
+        """Return the alternative updates for one wait; empty while the initial parameters are not too old.
 
-        An in-neighbour that skipped all of them told so by entering a later iteration; by then this worker was past.
+        An in-neighbour that skipped them all shows this by entering a later iteration; by then this worker was past it.
         """
         oldest = iteration - self.protocol.staleness
         if oldest < 0:

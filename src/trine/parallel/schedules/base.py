@@ -1,4 +1,4 @@
-"""What a pipeline schedule is: for each rank of the pipeline, its passes in order."""
+"""The interface of a pipeline schedule: the ordered passes of each pipeline rank."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from trine.errors import PlanError
 
-#: Kinds of passes: forward; backward whole; or backward in two parts, the gradients of activations (which other stages
-#: wait for) and those of weights (which nobody waits for before the optimizer).
+#: Kinds of passes: forward; full backward; or backward in two parts, activation gradients (other stages wait for them)
+#: and weight gradients (only the optimizer waits for them).
 FORWARD_PASS, BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS = range(4)
 PASS_NAMES = ("forward", "backward", "input gradient", "weight gradient")
 
 
 class PipelineAction(NamedTuple):
-    """One micro-batch through one of the model's chunks, which count from its first operator: 0, 1, ...
+    """One pass of a micro-batch through one of the model's chunks, numbered 0, 1, ... from its first operator.
 
-    ``joined``: it runs together with the pass before it, which is of another micro-batch and not joined itself: their
-    operators alternate, and what they send leaves when both have ended.
+    ``joined``: it overlaps with the previous pass, which belongs to another micro-batch and is not joined itself. Their
+    operators alternate, and their messages are sent after both have ended.
     """
 
     kind: int
@@ -29,7 +29,7 @@ class PipelineAction(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """The shape of a pipeline: ranks, micro-batches of a step, chunks that each rank holds, and whether it trains."""
+    """The shape of a pipeline: ranks, micro-batches per step, chunks per rank, and whether it trains."""
 
     num_ranks: int
     num_microbatches: int
@@ -38,12 +38,12 @@ class Pipeline(NamedTuple):
 
     @property
     def num_chunks(self) -> int:
-        """Consecutive parts into which the model is cut."""
+        """Number of consecutive parts of the model."""
         return self.num_ranks * self.virtual_stages
 
 
 class PipelineSchedule:
-    """An order of passes. A schedule overrides :meth:`passes`, and what else is not as it is here.
+    """An order of passes. A schedule overrides :meth:`passes`, and other defaults if they do not apply.
 
     splits_backward: backward passes may be INPUT_PASS and, later, WEIGHT_PASS instead of BACKWARD_PASS.
     takes_virtual_stages: whether a rank may hold several chunks.
@@ -54,24 +54,24 @@ class PipelineSchedule:
     takes_virtual_stages = False
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
-        """The passes of one rank of the pipeline, in order.
+        """Return the passes of one pipeline rank, in order.
 
-        Each chunk that the rank holds runs each micro-batch that comes to it once forward and, when training, once
-        backward after it; where backward is split, the input part before the weight part.
+        Each chunk of the rank runs each of its micro-batches once forward and, when training, once backward after that;
+        with a split backward pass, the input part comes before the weight part.
         """
         raise NotImplementedError
 
     def rank_of(self, chunk: int, microbatch: int, pipeline: Pipeline) -> int:
-        """The rank that runs a micro-batch through a chunk: chunk c sits on rank c mod ranks."""
+        """Return the rank that runs a micro-batch through a chunk: chunk c is on rank c mod ranks."""
         del microbatch
         return chunk % pipeline.num_ranks
 
     def chunks_of(self, rank: int, pipeline: Pipeline) -> tuple[int, ...]:
-        """The chunks that a rank holds."""
+        """Return the chunks of a rank."""
         return tuple(range(rank, pipeline.num_chunks, pipeline.num_ranks))
 
     def check(self, pipeline: Pipeline) -> None:
-        """Raise PlanError, with the reason, for a shape that the schedule has no order for."""
+        """Raise PlanError, with the reason, for a shape that the schedule does not support."""
         if pipeline.virtual_stages > 1 and not self.takes_virtual_stages:
             raise PlanError(
                 f"the {self.name} schedule gives each rank one stage, not {pipeline.virtual_stages} virtual stages: "

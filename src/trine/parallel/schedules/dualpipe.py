@@ -1,4 +1,4 @@
-"""DualPipe: micro-batches enter the pipeline from both ends, and each rank holds two stages, one of each direction."""
+"""DualPipe: micro-batches enter the pipeline from both ends, and each rank holds one stage of each direction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trine.parallel.schedules.base import Pipeline, PipelineAction, PipelineSche
 class DualPipe(PipelineSchedule):
     """The bidirectional schedule of DeepSeek-V3.
 
-    The model is cut into one chunk a rank. The first half of the micro-batches goes through chunk 0 on rank 0, chunk 1
-    on rank 1, ...; the second half through chunk 0 on the last rank, chunk 1 on the one before, .... So rank r holds
-    chunks r and p - 1 - r, weights are kept twice, and the two copies add up their gradients.
-    In the middle of the schedule a forward and a backward pass of opposite directions run together, so that the
-    communication of one is hidden behind the computation of the other.
+    The model is cut into one chunk per rank. The first half of the micro-batches goes through chunk 0 on rank 0, chunk
+    1 on rank 1, ...; the second half goes through chunk 0 on the last rank, chunk 1 on the rank before, .... So rank r
+    holds chunks r and p - 1 - r, all weights exist twice, and the two copies sum their gradients.
+    In the middle of the schedule, a forward and a backward pass of opposite directions run together, so each pass's
+    communication overlaps with the other's compute.
     Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1, Figure 5 and Table 2; numbers of passes as
     in the DualPipe repository (github.com/deepseek-ai/DualPipe, MIT licence).
     """
@@ -27,13 +27,13 @@ class DualPipe(PipelineSchedule):
         writer = _ActionWriter(rank, pipeline)
         if not pipeline.backward:
             return writer.write("F0 F1", pipeline.num_microbatches // 2)
-        depth = min(rank, ranks - 1 - rank)  # from the end where this rank's own direction enters
+        depth = min(rank, ranks - 1 - rank)  # distance from the nearer end, where its own direction enters
         inner = ranks // 2 - 1 - depth  # ranks between it and the middle
         writer.write("F0", 2 * inner)
         writer.write("F0 F1", depth + 1)
         writer.write("I1 W F1", inner)
         main = pipeline.num_microbatches // 2 - ranks + depth + 1
-        if not inner:  # the two ranks in the middle have nothing to hide in their first pair
+        if not inner:  # the two middle ranks have nothing to overlap in their first pair
             writer.write("F0 B1 F1+B0")
             main -= 1
         writer.write("F0+B1 F1+B0", main)
@@ -66,8 +66,8 @@ class DualPipe(PipelineSchedule):
 
 
 class _ActionWriter:
-    """Writes passes from words: F, B, I (input part) with a direction, 0 being the one that enters at this rank's end
-    of the pipeline; W is the oldest weight part that is still to be done; passes with a + between them run together.
+    """A builder of passes from words. F, B, I (input part) have a direction; 0 enters at this rank's pipeline end.
+    W is the oldest pending weight part; passes joined by + run together.
     """
 
     def __init__(self, rank: int, pipeline: Pipeline) -> None:
@@ -81,7 +81,7 @@ class _ActionWriter:
         self._passes: list[PipelineAction] = []
 
     def write(self, words: str, times: int = 1) -> list[PipelineAction]:
-        """Append ``words``, ``times`` over; returns everything so far."""
+        """Append ``words``, ``times`` times; return all passes up to now."""
         for word in words.split() * times:
             if word == "W":
                 self._passes.append(self._late.pop(0))

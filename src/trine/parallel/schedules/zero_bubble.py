@@ -1,4 +1,4 @@
-"""Zero-bubble schedules: gradients of weights, which nobody waits for, fill what would be a bubble."""
+"""Zero-bubble schedules: weight gradients, which no rank waits for, fill the pipeline bubble."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from trine.parallel.schedules.flush import ONE_F_ONE_B
 
 
 class ZeroBubbleH1(PipelineSchedule):
-    """ZB-H1: 1F1B in which rank r runs weight gradients r micro-batches late.
+    """ZB-H1: 1F1B, except that rank r runs weight gradients r micro-batches late.
 
-    Every rank then has the same number of micro-batches in flight, that of 1F1B's first rank, and the last rank's
-    input gradients reach the first one earlier.
+    All ranks then have equally many micro-batches in flight (1F1B's number on its first rank), and the last rank's
+    input gradients reach the first rank earlier.
     Source: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2.2 (handcrafted schedule ZB-H1).
     """
 

@@ -1,4 +1,4 @@
-"""A load-store result as plain data, with stable keys: docs/reference/loadstore-json.md describes each."""
+"""A load-store result as plain data with stable keys, described in docs/reference/loadstore-json.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trine.results.gpu.resources import ResourceUses, Traffic
 from trine.results.gpu.run import GpuUse
 from trine.results.report import Row, Table, evidence_rows, seconds
 
-#: Kinds and labels of operations that are listed; those that take most time come first.
+#: Maximum number of listed operations (kind and label); the longest come first.
 MAX_OPERATIONS = 200
 
 
@@ -63,7 +63,7 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
 
 
 def tables(result: ResourceUses) -> dict[str, Table]:
-    """Return the tables by name, those of GPUs first."""
+    """Return the tables by name, GPU tables first."""
     return {
         "gpus": [gpu_row(result, gpu) for gpu in result.gpus],
         "cus": cu_rows(result),
@@ -75,7 +75,7 @@ def tables(result: ResourceUses) -> dict[str, Table]:
 
 
 def state_row(times_ps: list[int]) -> Row:
-    """Return wavefront time by what wavefronts do; the shares sum to a million, unless no wavefront ran."""
+    """Return wavefront time by state; the shares sum to a million, unless no wavefront ran."""
     shares = run.parts_of(times_ps)
     return {
         name: {"time_s": seconds(time), "share_ppm": share}
@@ -84,7 +84,7 @@ def state_row(times_ps: list[int]) -> Row:
 
 
 def gpu_row(result: ResourceUses, gpu: GpuUse) -> Row:
-    """Return what one simulated GPU did."""
+    """Return the counters of one simulated GPU."""
     latency = gpu.mean_load_latency_ps
     return {
         "rank": gpu.rank,
@@ -115,7 +115,7 @@ def gpu_row(result: ResourceUses, gpu: GpuUse) -> Row:
 
 
 def cu_rows(result: ResourceUses) -> list[Row]:
-    """Return one row a CU that had a workgroup."""
+    """Return one row per CU that ran a workgroup."""
     occupied, workgroups = run.occupied(result), run.workgroups_of_cus(result)
     records, time = result.records, result.time_ps
     return [
@@ -134,7 +134,7 @@ def cu_rows(result: ResourceUses) -> list[Row]:
 
 
 def kind_rows(result: ResourceUses) -> list[Row]:
-    """Return one row a kind of resource."""
+    """Return one row per kind of resource."""
     time = result.time_ps
     return [
         {
@@ -153,7 +153,7 @@ def kind_rows(result: ResourceUses) -> list[Row]:
 
 
 def resource_columns(result: ResourceUses) -> Row:
-    """Return the resources of a GPU, and for each simulated GPU a number a resource."""
+    """Return the resources of a GPU, and each simulated GPU's values per resource."""
     records, there = result.records, resources.exists(result)
     chosen = np.flatnonzero(there)
     time = max(1, result.time_ps)
@@ -175,7 +175,7 @@ def resource_columns(result: ResourceUses) -> Row:
 
 
 def link_rows(result: ResourceUses) -> list[Row]:
-    """Return one row a link that was used."""
+    """Return one row per used link."""
     time = result.time_ps
     return [
         {
@@ -195,7 +195,7 @@ def link_rows(result: ResourceUses) -> list[Row]:
 
 
 def lane_rows(result: ResourceUses) -> list[Row]:
-    """Return one row a lane that was used."""
+    """Return one row per used lane."""
     records, time = result.records, result.time_ps
     names = {use.link: use.name for use in result.links}
     used = resources.used_lanes(result)
@@ -214,7 +214,7 @@ def lane_rows(result: ResourceUses) -> list[Row]:
 
 
 def operation_rows(result: ResourceUses) -> list[Row]:
-    """Return one row a kind and label of operations, at most MAX_OPERATIONS."""
+    """Return one row per kind and label of operations, at most MAX_OPERATIONS."""
     return [
         {
             "kind": use.kind,
@@ -230,7 +230,7 @@ def operation_rows(result: ResourceUses) -> list[Row]:
 
 
 def folding_row(result: ResourceUses) -> Row | None:
-    """Return how ranks were folded; None where that was not asked for."""
+    """Return how ranks were folded; None if folding was not requested."""
     fold = result.fold
     if fold is None:
         return None

@@ -1,4 +1,4 @@
-"""A picture of how busy the NoC of a GPU is (extra ``plot``): a mesh as a map, a crossbar as bars."""
+"""A picture of the utilisation of a GPU's NoC (extra ``plot``): a mesh as a map, a crossbar as bars."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from trine.results.gpu.resources import ResourceUses, port_busy
 from trine.results.picture import matplotlib, subplots
 from trine.units import format_time
 
-#: Light to dark, apart for colour-blind readers and in grey.
+#: Light to dark, distinguishable for colour-blind readers and in grey.
 _COLOURS = "magma_r"
-_HALF = 0.27  # of the side of a router, where the distance between two is 1
+_HALF = 0.27  # half the side of a router; routers are 1 apart
 _UNKNOWN = "#DDDDDD"
 _BAR_COLOUR = "#0072B2"  # Okabe and Ito, 2008
 
 
 class _Paint(NamedTuple):
-    """What colours utilisations: axes, matplotlib, and the map from utilisation to colour."""
+    """Drawing tools for utilisations: axes, matplotlib, and the map from utilisation to colour."""
 
     axes: Any
     mpl: Any
     scale: Any
 
     def box(self, x: float, y: float, width: float, height: float, value: float | None) -> None:
-        """Draw a rectangle about (x, y), grey where nothing is known."""
+        """Draw a rectangle centred on (x, y), grey if the value is unknown."""
         colour = _UNKNOWN if value is None else self.scale.to_rgba(value)
         corner = (x - width / 2, y - height / 2)
         self.axes.add_patch(
@@ -38,9 +38,9 @@ class _Paint(NamedTuple):
 
 
 def noc(result: ResourceUses, *, rank: int | None = None) -> Any:
-    """Draw how busy the NoC, the memory channels and the ports of a rank's GPU are; return the figure.
+    """Draw the utilisation of the NoC, the memory channels and the ports of a rank's GPU; return the figure.
 
-    rank: None is the first that was simulated. Raises InputError for no such rank or a replayed one.
+    rank: None means the first simulated rank. Raises InputError for an unknown or a replayed rank.
     """
     gpu = 0 if rank is None else result.gpu_of(rank)
     busy = result.records.resource_busy_ps[gpu] / max(1, result.time_ps)
@@ -100,7 +100,7 @@ def _routers(paint: _Paint, model: GpuModel) -> None:
 
 
 def _draw_links(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
-    """Draw each link as an arrow; the two of a pair side by side, each to the right of the way it goes."""
+    """Draw each link as an arrow; a pair of links side by side, each to the right of its direction."""
     names = result.records.resources
     for number, (source, target) in enumerate(zip(names.source, names.target, strict=True)):
         if source < 0:
@@ -139,7 +139,7 @@ def _draw_cus(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
 
 
 def _draw_channels(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
-    """Draw memory channels over the top row and under the bottom row, slices of the L2 between them and the router."""
+    """Draw memory channels above the top row and below the bottom row, with L2 slices next to the routers."""
     model = result.model
     kinds = np.array(result.records.resources.kinds)
     memory, slices = busy[kinds == "memory"], busy[kinds == "l2"]
@@ -156,7 +156,7 @@ def _draw_channels(paint: _Paint, result: ResourceUses, busy: Float64) -> None:
 
 
 def _draw_ports(paint: _Paint, model: GpuModel, ports: list[tuple[float | None, float | None]]) -> None:
-    """Draw I/O ports beside the left and the right column: the outer half is the way out, the inner half the way in."""
+    """Draw I/O ports beside the left and right columns: the outer half is outgoing, the inner half incoming."""
     places = port_routers(model)
     each = -(-model.ports.count // len(places))
     height = 0.86 / each
@@ -177,13 +177,13 @@ def _key(axes: Any, result: ResourceUses) -> None:
 
 
 def channel_routers(model: GpuModel) -> list[int]:
-    """Return the routers at which memory channels sit in turns: the top row, then the bottom row."""
+    """Return the routers that receive memory channels in turn: the top row, then the bottom row."""
     rows, cols = model.noc.rows, model.noc.cols
     return [*range(cols), *(range((rows - 1) * cols, rows * cols) if rows > 1 else ())]
 
 
 def port_routers(model: GpuModel) -> list[int]:
-    """Return the routers at which I/O ports sit in turns: the left column, then the right column."""
+    """Return the routers that receive I/O ports in turn: the left column, then the right column."""
     rows, cols = model.noc.rows, model.noc.cols
     return [*range(0, rows * cols, cols), *(range(cols - 1, rows * cols, cols) if cols > 1 else ())]
 
@@ -211,7 +211,7 @@ def _crossbar(result: ResourceUses, gpu: int, busy: Float64) -> Any:
 
 
 def _panels(result: ResourceUses, gpu: int, busy: Float64) -> Iterator[tuple[str, Float64]]:
-    """Yield what to draw bars of: links of the crossbar by what they lead from or to, memory, L2, lanes of ports."""
+    """Yield the bar charts: the crossbar's links by their other end, memory, L2, lanes of ports."""
     for kind, words in (("cu", "CUs"), ("channel", "memory channels"), ("port", "I/O ports")):
         found = _numbered(result, kind, busy)
         yield f"{words} into the crossbar", found["out"]
@@ -226,7 +226,7 @@ def _panels(result: ResourceUses, gpu: int, busy: Float64) -> Iterator[tuple[str
 
 
 def _numbered(result: ResourceUses, kind: str, busy: Float64) -> dict[str, Float64]:
-    """Return how busy the links of CUs, channels or ports into the NoC and out of it are, by their number."""
+    """Return the utilisation of the NoC links of CUs, channels or ports, in and out, by number."""
     count = {
         "cu": result.model.num_cus,
         "channel": result.model.memory.num_channels,

@@ -1,4 +1,4 @@
-"""How busy the resources of a load-store run are: inside the GPUs, and the lanes of the links between them."""
+"""Utilisation of the resources of a load-store run: inside the GPUs, and the lanes of the links between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trine.results.gpu.run import KernelRun
 from trine.results.intervals import sum_by_group
 from trine.units import PS_PER_S
 
-#: Kinds of resources in the order in which a request meets them, and what people call them.
+#: Kinds of resources in the order a request reaches them, and their names in reports.
 KIND_NAMES = {
     "cu": "CU links of the NoC",
     "noc": "NoC links",
@@ -31,11 +31,11 @@ KIND_NAMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindUse:
-    """How busy resources of one kind are.
+    """Utilisation of one kind of resource.
 
-    count: of them in the simulated GPUs (lanes: of the links that were used); used: that served anything. busy_ps:
-    summed over all; busiest_ps, busiest, busiest_rank: the busiest one, the rank whose GPU has it (-1: a lane). data,
-    control: messages with and without data that they served; of memory and L2 lines, and semaphore operations.
+    count: resources in the simulated GPUs (lanes: of the used links); used: resources with traffic. busy_ps: sum over
+    all; busiest_ps, busiest, busiest_rank: the busiest resource, and the rank of its GPU (-1: a lane). data, control:
+    messages with and without data; for memory and L2, lines and semaphore operations.
     """
 
     kind: str
@@ -51,9 +51,9 @@ class KindUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneUse:
-    """How busy one link of the cluster is. busy_ps: summed over its lanes; ``used`` of ``lanes`` served anything.
+    """Utilisation of one link of the cluster. busy_ps: sum over its lanes; ``used``: lanes with traffic, of ``lanes``.
 
-    from_gpu: whether it leads out of one of the ranks' GPUs. data_bytes, control_bytes: with headers.
+    from_gpu: whether it starts at one of the ranks' GPUs. data_bytes, control_bytes: with headers.
     """
 
     link: int
@@ -70,7 +70,7 @@ class LaneUse:
     from_gpu: bool
 
     def utilisation(self, time_ps: int) -> float:
-        """Return busy time of its lanes / (lanes x time)."""
+        """Return the busy time of its lanes / (lanes x time)."""
         return self.busy_ps / (self.lanes * time_ps) if time_ps else 0.0
 
 
@@ -84,26 +84,26 @@ class Traffic(NamedTuple):
 
 
 class ResourceUses(KernelRun):
-    """What ran inside GPUs, and how busy the resources were."""
+    """A kernel run with the utilisation of its resources."""
 
     @cached_property
     def kinds(self) -> tuple[KindUse, ...]:
-        """How busy resources are, by what they are."""
+        """Utilisation of the resources, by kind."""
         return kind_uses(self)
 
     @cached_property
     def links(self) -> tuple[LaneUse, ...]:
-        """How busy the links of the cluster are that were used."""
+        """Utilisation of the cluster's used links."""
         return link_uses(self)
 
 
 def used_lanes(result: ResourceUses) -> Int64:
-    """Return the rows of the lanes that a message crossed; records have others too."""
+    """Return the rows of the lanes that a message crossed; the records have other lanes too."""
     return np.flatnonzero(result.records.lane_data + result.records.lane_control)
 
 
 def exists(result: ResourceUses) -> npt.NDArray[np.bool_]:
-    """Return which resources there are: of a mesh the links over its edge have a name only."""
+    """Return which resources exist; a mesh's links over its edge have names only."""
     resources = result.records.resources
     is_noc = np.array([kind == "noc" for kind in resources.kinds])
     edge = is_noc & (np.array(resources.source) < 0) & (result.model.noc.kind == MESH)
@@ -111,7 +111,7 @@ def exists(result: ResourceUses) -> npt.NDArray[np.bool_]:
 
 
 def kind_uses(result: ResourceUses) -> tuple[KindUse, ...]:
-    """Return how busy each kind of resource is, in the order of KIND_NAMES, without kinds that there are none of."""
+    """Return the utilisation of each kind of resource, in the order of KIND_NAMES, without absent kinds."""
     order = list(KIND_NAMES)
     return tuple(sorted((*_inside(result), *_lanes(result)), key=lambda use: order.index(use.kind)))
 
@@ -159,7 +159,7 @@ def _lanes(result: ResourceUses) -> Iterator[KindUse]:
 
 
 def lane_name(result: ResourceUses, lane: int) -> str:
-    """Return the name of a lane: that of its link, and which of its lanes it is where it has several."""
+    """Return the name of a lane: its link's name, and the lane's number if the link has several."""
     link = int(result.records.lane_link[lane])
     count = lanes_of_links(result, np.array([link], np.int64))[0]
     name = result.cluster.links[link].name
@@ -178,9 +178,9 @@ def scale_up_out(result: ResourceUses) -> dict[int, list[int]]:
 
 
 def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
-    """Return into how many lanes each link is cut (docs/design/gpu-model.md, *Ports and lanes*): int64[links].
+    """Return the number of lanes of each link (docs/design/gpu-model.md, *Ports and lanes*): int64[links].
 
-    A link out of a GPU by the GPU's ports and links; one further on as the first links of the routes over it.
+    A GPU's outgoing link has its share of the GPU's ports; a later link is cut like the first links of its routes.
     """
     ports, records = result.model.ports.count, result.records
     out = {device: max(1, ports // len(found)) for device, found in scale_up_out(result).items() if found}
@@ -196,7 +196,7 @@ def lanes_of_links(result: ResourceUses, links: Int64) -> Int64:
 
 
 def link_uses(result: ResourceUses) -> tuple[LaneUse, ...]:
-    """Return the links that were used, in the cluster's order; of a folded run one of each that are alike."""
+    """Return the used links, in the cluster's order; in a folded run one of each group of equal links."""
     records, cluster = result.records, result.cluster
     chosen = used_lanes(result)
     links, row = np.unique(records.lane_link[chosen].astype(np.int64), return_inverse=True)
@@ -231,7 +231,7 @@ def link_uses(result: ResourceUses) -> tuple[LaneUse, ...]:
 
 
 def _bytes(result: ResourceUses, data: int, control: int, busy_ps: int, bytes_per_s: int) -> Traffic:
-    """Return the bytes of messages; packets differ in size, so that of those the busy time says how many bytes."""
+    """Return the bytes of messages; packet sizes differ, so packet bytes follow from the busy time."""
     model = result.model
     control_bytes = control * model.header_bytes
     if np.any(result.program.op_kind == DMA) or result.records.packets.any():
@@ -240,13 +240,13 @@ def _bytes(result: ResourceUses, data: int, control: int, busy_ps: int, bytes_pe
 
 
 def fabric_traffic(result: ResourceUses) -> Traffic:
-    """Return what the simulated GPUs put on links: messages on links out of GPUs, at each GPU that they leave."""
+    """Return the simulated GPUs' traffic on links: messages on links out of GPUs, counted at each GPU they leave."""
     out = [link for link in result.links if link.from_gpu]
     return Traffic(*(sum(getattr(link, name) for link in out) for name in Traffic._fields))
 
 
 def noc_traffic(result: ResourceUses) -> Traffic:
-    """Return what CUs of the simulated GPUs put into the NoC and take out of it."""
+    """Return the traffic of the simulated GPUs' CUs into and out of the NoC."""
     use = next(kind for kind in result.kinds if kind.kind == "cu")
     model = result.model
     return Traffic(
@@ -255,10 +255,10 @@ def noc_traffic(result: ResourceUses) -> Traffic:
 
 
 def port_busy(result: ResourceUses, gpu: int) -> list[tuple[float | None, float | None]]:
-    """Return how busy the lanes at each I/O port of a simulated GPU are, out and in; None: nothing crossed it.
+    """Return the utilisation of the lanes at each I/O port of a simulated GPU, out and in; None: no traffic.
 
-    Of several lanes at one port the busiest. Of a folded run one link stands for all that are alike, whichever of the
-    GPUs alike it is at: it has the same place among the links of each.
+    With several lanes at a port, the busiest. In a folded run one link represents all equal links, at any of the equal
+    GPUs: it has the same position among the links of each.
     """
     table = result.cluster.link_table
     alike = np.flatnonzero(result.records.gpu_of == gpu).tolist()
@@ -272,7 +272,7 @@ def port_busy(result: ResourceUses, gpu: int) -> list[tuple[float | None, float 
 
 
 def _from_near_to_far(result: ResourceUses, rank: int, own: Int32, other: Int32) -> list[int]:
-    """Return a GPU's scale-up links in the order in which its ports are dealt out to them.
+    """Return a GPU's scale-up links in the order of port assignment.
 
     own, other: the devices at their ends. Order: docs/design/gpu-model.md, *Ports and lanes*.
     """
@@ -288,7 +288,7 @@ def _from_near_to_far(result: ResourceUses, rank: int, own: Int32, other: Int32)
 
 
 def _note_lanes(result: ResourceUses, links: list[int], busy: list[float | None]) -> None:
-    """Note how busy the lanes of a GPU's links are at their ports; ``busy`` is modified in place."""
+    """Add the utilisation of the lanes of a GPU's links to their ports; modifies ``busy`` in place."""
     records, time, used = result.records, max(1, result.time_ps), used_lanes(result)
     chosen = [place for place, link in enumerate(links) if link in records.lane_link[used]]
     widths = lanes_of_links(result, np.array([links[place] for place in chosen], np.int64)).tolist()

@@ -1,9 +1,9 @@
-"""A timeline of the inside of GPUs for https://ui.perfetto.dev: what each workgroup of each CU does.
+"""A timeline of the GPUs' CUs and workgroups for https://ui.perfetto.dev.
 
-One track a simulated GPU, below it one a place for a workgroup on a CU (``cu3``; a second workgroup at the same time is
-on ``cu3 place 2``). A workgroup is a slice; the operations that it goes through are slices inside. Wavefronts of one
-workgroup may be at several operations at once: those that overlap lie on further tracks below. Times are rounded down
-to the nanosecond, as in :mod:`trine.results.timeline`; ``duration_ps`` is exact.
+There is one track per simulated GPU, and below it one per workgroup slot of a CU (``cu3``; a second concurrent
+workgroup is on ``cu3 place 2``). A workgroup is a slice; its operations are slices inside. Wavefronts of one workgroup
+may run several operations at once; overlapping operations go on further tracks below. Times are rounded down to the
+nanosecond, as in :mod:`trine.results.timeline`; ``duration_ps`` is exact.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trine.results.gpu.run import KernelRun, ends, peers
 from trine.results.packets import descriptor, integer, interned, lanes, message, packet
 from trine.results.report import Timeline
 
-#: Slices of one timeline: beyond a few hundred thousand Perfetto becomes slow, and files large.
+#: Maximum slices of a timeline: beyond a few hundred thousand Perfetto becomes slow, and files large.
 MAX_SLICES = 200_000
 
 _ROOT = 1
-#: Places of one CU and tracks below one of them that are told apart in the order of tracks.
+#: Slots of one CU, and tracks below one slot, that the track order distinguishes.
 _PLACES = 4096
 _ARGUMENTS = {
     name: iid
@@ -44,7 +44,7 @@ class _Slice(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Workgroups by row: where each is drawn, when it ran, and its operations [first, last) of those that are drawn."""
+    """Workgroups by row: their track, their times, and whether their operations are drawn."""
 
     track: dict[tuple[int, int, int], list[int]]
     start_ps: Int64
@@ -53,7 +53,7 @@ class _Rows(NamedTuple):
 
 
 def timeline(result: KernelRun) -> Timeline:
-    """Return the packets, and what was left out. Raises InputError for more than MAX_SLICES workgroups."""
+    """Return the packets, and notes on omissions. Raises InputError for more than MAX_SLICES workgroups."""
     rows, notes = _rows(result)
     return Timeline(_packets(result, rows, notes), notes)
 
@@ -132,18 +132,18 @@ class _Operations:
         self._first = np.searchsorted(result.shown.op_row, np.arange(len(result.shown.workgroup) + 1))
 
     def _name(self, ops: Int64) -> Int64:
-        """Return the number of the name of each operation, which is its kind and label."""
+        """Return the name number of each operation, made of its kind and label."""
         program = self._result.program
         return program.op_kind[ops].astype(np.int64) * self._labels + program.op_label[ops] + 2
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """Yield number and words of the names that operations have."""
+        """Yield number and text of the names of operations."""
         for number in np.unique(self._name(self._result.shown.op)).tolist():
             kind, label = divmod(number - 1, self._labels)
             yield number, f"{OP_NAMES[kind]} {self._result.program.labels[label - 1]}" if label else OP_NAMES[kind]
 
     def of_row(self, row: int) -> Iterator[tuple[int, _Slice]]:
-        """Yield those of one workgroup that began, in order of start, each with the lane that it is drawn on."""
+        """Yield the started operations of one workgroup, in order of start, each with its lane."""
         result = self._result
         records, program, model = result.records, result.program, result.model
         here = np.arange(self._first[row], self._first[row + 1])

@@ -1,6 +1,6 @@
-"""LL against Simple: from which size on does it pay to signal behind the data in place of flags in it?
+"""LL against Simple: the smallest size at which a signal after the data is faster than flags in the data.
 
-Once on the paper's links, and once on real machines, by MSCCL++'s kernels.
+Measured on the paper's links, and on real machines with MSCCL++'s kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GIB_PER_S = 1 << 30
 OVERHEAD_PS = 1_000_000
 #: The paper's GPU: 32 channels of 128 GiB/s.
 MEMORY_BYTES_PER_S = 4096 * GIB_PER_S
-#: What the paper varies of a link.
+#: Link properties that the paper varies.
 FIELDS = ("latency_ps", "bytes_per_s")
 SIMULATED = "one-shot all-reduce of two GPUs, 128 workgroups, GPU astra3-generic without software costs"
 GRID = tuple(KIB << power for power in range(6, 16))
@@ -28,7 +28,7 @@ GRID = tuple(KIB << power for power in range(6, 16))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkCase:
-    """From GPU to GPU; simple_bytes: the size from which on the paper's alpha-beta model has Simple ahead."""
+    """A link between GPUs; simple_bytes: smallest size at which Simple wins in the paper's alpha-beta model."""
 
     bytes_per_s: int
     latency_ps: int
@@ -47,23 +47,23 @@ LINKS = (
 
 
 def ll_ps(size_bytes: int, link: LinkCase) -> float:
-    """One message; half of what crosses the link is flags."""
+    """Return the time of one message; half of the bytes on the link are flags."""
     return link.latency_ps + OVERHEAD_PS + 2 * size_bytes * PS_PER_S / link.bytes_per_s
 
 
 def simple_ps(size_bytes: int, link: LinkCase, passes: int = 2) -> float:
-    """Two messages, data and signal; and ``passes`` over memory that cannot begin before the signal is there."""
+    """Return the time of two messages, data and signal, plus ``passes`` over memory that start after the signal."""
     per_byte = 1 / link.bytes_per_s + passes / MEMORY_BYTES_PER_S
     return 2 * (link.latency_ps + OVERHEAD_PS) + size_bytes * PS_PER_S * per_byte
 
 
 def crossover(link: LinkCase, passes: int = 2) -> int:
-    """The first size of GRID from which on Simple is ahead, by the formulas."""
+    """Return the first size of GRID at which Simple is faster, by the formulas."""
     return next(size for size in GRID if simple_ps(size, link, passes) < ll_ps(size, link))
 
 
 def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgroups: int = 128) -> CaseStudy:
-    """The formulas, and simulated all-reduces of two GPUs, by doubling sizes from ``first`` until Simple is ahead."""
+    """Compare formulas and simulated all-reduces of two GPUs, doubling sizes from ``first`` until Simple is faster."""
     runs = {link: _simulate(link, first, workgroups) for link in links}
     simulated = {link: row[-1][0] for link, row in runs.items()}
     formula, plain = {x: crossover(x) for x in links}, {x: crossover(x, passes=0) for x in links}
@@ -113,7 +113,7 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
     )  # fmt: skip
 
 
-#: What runs on real machines, by column; names are those of trine.studies.gpu_measured.PROGRAMS.
+#: Kernels on real machines, by column; names are from trine.studies.gpu_measured.PROGRAMS.
 KERNELS = {
     "packets": ("two-shot packets, 28 blocks", "two-shot packets, 56 blocks"),
     "zero copy": ("two-shot zero copy, 32 blocks", "two-shot zero copy, 64 blocks"),
@@ -128,7 +128,7 @@ TUNED_FROM = 512 * KIB
 
 
 def packets(machines: Sequence[str] = MACHINES, first: int = 128 * KIB, last: int = 4 * MIB) -> CaseStudy:
-    """MSCCL++'s kernels on eight GPUs, by doubling sizes until all that signal behind the data are ahead of packets."""
+    """Compare MSCCL++'s kernels on eight GPUs, doubling sizes until all kernels with signals are ahead of packets."""
     rows = [(machine, *row) for machine in machines for row in _kernels_us(machine, first, last)]
     ahead = {
         name: {m: next((size for at, size, *times in rows if at == m and times[place] < times[0]), 0) for m in machines}
@@ -169,7 +169,7 @@ def packets(machines: Sequence[str] = MACHINES, first: int = 128 * KIB, last: in
 
 
 def _kernels_us(machine: str, first: int, last: int) -> list[tuple[int, float, float, float]]:
-    """(size, us of each of KERNELS), doubling until packets are behind all others, or ``last``."""
+    """Return (size, us of each of KERNELS), doubling until packets are slower than all others, or ``last``."""
     rows, size = [], first
     while size <= last:
         times = [min(predicted_ps(each, machine, 8, size)[-1] for each in names) / 1e6 for names in KERNELS.values()]
@@ -195,7 +195,7 @@ def _kernel_panel(machine: str, rows: Sequence[Sequence[float]]) -> Panel:
 
 
 def _factors(sizes: dict[LinkCase, int], field: str) -> list[float]:
-    """How many times the size is larger where ``field`` of the link is, and nothing else."""
+    """Return the ratios of sizes between links that differ only in ``field``, larger over smaller."""
     other = next(name for name in FIELDS if name != field)
     pairs = [
         (low, high)
@@ -211,7 +211,7 @@ def _moved(sizes: dict[LinkCase, int], field: str) -> str:
 
 
 def _simulate(link: LinkCase, first: int, workgroups: int) -> list[tuple[int, float, float]]:
-    """(size, LL in us, Simple in us), doubling until Simple is ahead or GRID ends."""
+    """Return (size, LL in us, Simple in us), doubling until Simple is faster or GRID ends."""
     cluster = build_topology("full", link.bytes_per_s, link.latency_ps, 2)
     rows = []
     for size in (size for size in GRID if size >= first):

@@ -1,4 +1,4 @@
-"""Runs of collectives on the GPU of the case studies, what of them is reported, and what they cost (case 5)."""
+"""Runs of collectives on the GPU of the case studies, their reported figures, and their simulation cost (case 5)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
 from trine.units import format_time
 
 PRESET = "astra3-generic"
-#: 1024 threads in wavefronts whose requests of one line are 32 lanes of 4 bytes; the paper does not say.
+#: 1024 threads in wavefronts, each reading a line with 32 lanes of 4 bytes; assumed, as the paper gives no number.
 WAVEFRONTS = 32
-#: What `trine kernel build` takes if nothing is said.
+#: The default of `trine kernel build`.
 FEWER_WAVEFRONTS = 8
 ASSUMED = f"{WAVEFRONTS} wavefronts a workgroup; headers, latencies and limits of requests inside the GPU"
 GPU = "GPU and cluster astra3-generic: its sizes are the paper's, headers and latencies inside are assumed."
@@ -62,7 +62,7 @@ class Measured:
 
 @contextmanager
 def telling(on_run: OnRun | None) -> Iterator[None]:
-    """Within it, runs are told to ``on_run`` as they end: a study takes a minute, and may be stopped."""
+    """Pass a sentence to ``on_run`` after each run inside the context: a study takes a minute and may be stopped."""
     token = _ON_RUN.set(on_run)
     try:
         yield
@@ -71,7 +71,7 @@ def telling(on_run: OnRun | None) -> Iterator[None]:
 
 
 def tell(sentence: str) -> None:
-    """Say what has been run."""
+    """Report a finished run."""
     on_run = _ON_RUN.get()
     if on_run is not None:
         on_run(sentence)
@@ -79,12 +79,12 @@ def tell(sentence: str) -> None:
 
 @cache
 def machine() -> Cluster:
-    """The paper's cluster."""
+    """Return the paper's cluster."""
     return load_cluster(PRESET)
 
 
 def gpu_model() -> GpuModel:
-    """The paper's GPU."""
+    """Return the paper's GPU."""
     return load_gpu_model(PRESET)
 
 
@@ -101,7 +101,7 @@ def measure(
     fold: str = "auto",
     wavefronts: int = WAVEFRONTS,
 ) -> Measured:
-    """Build and run one collective on the first ``ranks`` GPUs. Raises what build_kernel and run_gpus raise."""
+    """Build and run one collective on the first ``ranks`` GPUs. Raises the errors of build_kernel and run_gpus."""
     where = machine() if cluster is None else cluster
     program = build_kernel(
         op, ranks, size_bytes, algorithm=algorithm, workgroups=workgroups, wavefronts=wavefronts, protocol=protocol
@@ -128,9 +128,9 @@ def measure(
 
 SIZES = (MIB, 4 * MIB, 16 * MIB)
 GPUS = (2, 8, 32, 128)
-#: On the most GPUs only.
+#: Only on the largest number of GPUs.
 LARGER = (64 * MIB, 256 * MIB)
-#: Unfolded: small ones only.
+#: Unfolded runs, small ones only.
 WHOLE = ((2, MIB), (2, 4 * MIB), (8, MIB), (8, 4 * MIB))
 
 
@@ -141,7 +141,7 @@ def cost(
     whole: Sequence[tuple[int, int]] = WHOLE,
     workgroups: int = 32,
 ) -> CaseStudy:
-    """``sizes`` (ascending) on ``gpus``, ``larger`` on the most of them, folded; ``whole``: pairs unfolded too."""
+    """Measure ``sizes`` (ascending) on ``gpus``, ``larger`` on the most GPUs, folded; ``whole``: pairs unfolded too."""
     cases = [(n, size) for n in gpus for size in sizes] + [(gpus[-1], size) for size in larger]
     _gather(2, sizes[0], workgroups, "auto")  # load the compiled kernels
     runs = {case: _gather(*case, workgroups, "auto") for case in cases}
@@ -167,7 +167,7 @@ def _gather(ranks: int, size: int, workgroups: int, fold: str) -> Measured:
 
 
 def _per_line(run: Measured) -> float:
-    """Events for each line of the output: what it costs whatever the size."""
+    """Return the events per line of output: a cost that does not depend on the size."""
     return run.events * gpu_model().line_bytes / run.size_bytes
 
 
@@ -201,7 +201,7 @@ def _linear(runs: dict[tuple[int, int], Measured], sizes: Sequence[int], gpus: S
 
 
 def _exact(runs: dict[tuple[int, int], Measured], apart: dict[tuple[int, int], Measured]) -> Finding:
-    """Raises SimulationError where a folded run is not what the unfolded one is."""
+    """Return the finding on folding; raise SimulationError if a folded run differs from its unfolded one."""
     for case, run in apart.items():
         if case in runs and runs[case].time_ps != run.time_ps:
             raise SimulationError(

@@ -16,7 +16,7 @@ from trine.studies.loadstore_cases.runs import MIB, tell
 from trine.units import format_time
 
 GPUS = 8
-#: What the paper prints: us, Gbit/s, and times of flows in ns.
+#: The paper's figures: us, Gbit/s, and times of flows in ns.
 PAPER = {
     "completion us": 165.98,
     "busbw Gb/s": 88.45,
@@ -34,7 +34,7 @@ NOT_STATED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumed:
-    """What the paper does not say. latency_ns: of a link; per_leaf: GPUs at a leaf switch."""
+    """Settings that the paper does not state. latency_ns: per link; per_leaf: GPUs per leaf switch."""
 
     latency_ns: int = 50
     per_leaf: int = 2
@@ -46,7 +46,7 @@ class Assumed:
         return f"{self.per_leaf} GPUs a leaf, {self.latency_ns} ns a link, {packets}"
 
 
-#: The first is the one that is judged: 10 m of fibre a link, two GPUs a leaf.
+#: The first variant counts for the verdict: 10 m of fibre per link, two GPUs per leaf.
 VARIANTS = (
     Assumed(),
     Assumed(per_leaf=4),
@@ -57,7 +57,7 @@ VARIANTS = (
 
 
 def clos(size_bytes: int = MIB) -> CaseStudy:
-    """Case 6, under several assumptions."""
+    """Run case 6 under several assumptions."""
     schedule = make_schedule("all_reduce", GPUS, size_bytes, "ring")
     runs = [_run(schedule, assumed) for assumed in VARIANTS]
     found = [numbers(run) for run in runs]
@@ -108,7 +108,7 @@ def _run(schedule: Schedule, assumed: Assumed) -> PacketRun:
 
 
 def numbers(run: PacketRun) -> dict[str, float]:
-    """What the paper prints, of one run."""
+    """Return the paper's figures for one run."""
     flow_ns = run.flow_ps / 1e3
     return {
         "completion us": run.end_ps / 1e6,

@@ -1,4 +1,4 @@
-"""The pieces of a run of the checker: operations, wavefronts, semaphores."""
+"""State of a run of the checker: operations, wavefronts, semaphores."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trine.testing.proofs.memory import Clock, Values, line_widths
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleaseToken:
-    """What a release gives: the releaser's clock (None: it was there from the start); of a flagged line also its actor
-    and epoch, else -1."""
+    """A released token: the releaser's clock (None for initial units); for a flagged line also the actor and epoch of
+    the store, else -1."""
 
     clock: Clock | None
     actor: int = -1
     epoch: int = -1
 
     def added_to(self, knows: Clock) -> Clock:
-        """What is known where a flagged line is read: its own store, but no other line of the same operation."""
+        """Return the reader's clock after a flagged line: it learns of that line's store, but of no other line."""
         if self.actor < 0:
             return knows
         clock = knows.copy()
@@ -31,13 +31,13 @@ class ReleaseToken:
         return clock
 
 
-#: units that a semaphore has from the start
+#: Units that a semaphore starts with.
 INITIAL = ReleaseToken(None)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedOp:
-    """``reads``, ``writes``: rows; a multimem operand has one for each member, the first of which says what it is."""
+    """An operation with its rows; a multimem operand has one row per member, and the first row carries its role."""
 
     kind: int
     amount: int
@@ -47,7 +47,7 @@ class DecodedOp:
 
     @property
     def adds(self) -> tuple[bool, ...]:
-        """Of each row that is written, whether what is written is added to what is there."""
+        """For each written row, whether the operation adds to the old contents."""
         found: list[bool] = []
         for row in self.writes:
             found.append(found[-1] if row.role in isa.MEMBER_ROLES else row.role == isa.ADD_ALL)
@@ -60,7 +60,7 @@ class DecodedOp:
 
 @dataclass(slots=True, eq=False)
 class ProofWavefront:
-    """One wavefront at work. heard: clocks that it knows once its requests are over; line: of a flagged load."""
+    """A running wavefront. heard: clocks it merges once its requests complete; line: progress of a flagged load."""
 
     actor: int
     rank: int
@@ -81,12 +81,12 @@ class ProofWavefront:
 
     @property
     def epoch(self) -> int:
-        """Of the operation at work, from 1."""
+        """Epoch of the current operation, from 1."""
         return self.next - self.ops.start + 1
 
 
 class ProofSemaphore:
-    """units: tokens and how many units of each, in order of release. queue: actors that wait, in order."""
+    """A semaphore. units: tokens and their unit counts, in order of release. queue: waiting actors, in order."""
 
     def __init__(self, initial: int) -> None:
         self.units: deque[tuple[ReleaseToken, int]] = deque()
@@ -104,7 +104,7 @@ class ProofSemaphore:
         self.count += amount
 
     def take(self, amount: int) -> list[ReleaseToken]:
-        """The tokens of so many units; there must be as many."""
+        """Remove ``amount`` units and return their tokens; the semaphore must hold at least that many."""
         tokens: list[ReleaseToken] = []
         self.count -= amount
         while amount:
@@ -118,7 +118,7 @@ class ProofSemaphore:
 
 
 def wavefronts_of(program: GpuProgram) -> list[tuple[int, int, int, int]]:
-    """(rank, workgroup, wavefront, wavefronts of the workgroup) of all."""
+    """Return (rank, workgroup, wavefront, wavefronts per workgroup) of all wavefronts."""
     return [
         (int(rank), workgroup, number, int(of))
         for kernel, (rank, of) in enumerate(zip(program.kernel_rank, program.kernel_wavefronts, strict=True))
@@ -128,7 +128,7 @@ def wavefronts_of(program: GpuProgram) -> list[tuple[int, int, int, int]]:
 
 
 def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
-    """(rank, peer) of all copies by copy engines."""
+    """Return the (rank, peer) pairs of all copy-engine copies."""
     ranks, found = program.op_rank, {}
     for op in np.flatnonzero(program.op_kind == isa.DMA).tolist():
         first, last = (int(i) for i in program.operand_ptr[op : op + 2])
@@ -137,7 +137,7 @@ def ports_of(program: GpuProgram) -> list[tuple[int, int]]:
 
 
 def decode(program: GpuProgram) -> list[DecodedOp]:
-    """The operations as objects."""
+    """Return the operations as objects."""
     ops = []
     for (kind, amount, operands, *_), width in zip(operations_of(program), line_widths(program).tolist(), strict=True):
         reads = tuple(operand for operand in operands if operand.role in isa.READ_ROLES)
@@ -147,14 +147,14 @@ def decode(program: GpuProgram) -> list[DecodedOp]:
 
 
 def is_flagged_write(operand: Operand) -> bool:
-    """Of a data operation, whether the lines that it writes carry flags."""
+    """Return whether the lines that a data operation writes through ``operand`` carry flags."""
     return operand.role == isa.WRITE_FLAGGED or (
         operand.role in (isa.WRITE_ALL, isa.WRITE_MEMBER) and operand.semaphore >= 0
     )
 
 
 def releases(op: DecodedOp, rank: int, number: int) -> bool:
-    """Whether an operation releases a semaphore, or stores a line with that flag."""
+    """Return whether an operation releases a semaphore, or stores a line with that flag."""
     for operand in (*op.writes, *(op.reads if op.kind == isa.DMA else ())):
         count = op.amount if op.kind in isa.DATA_OPS and is_flagged_write(operand) else 1
         if operand.rank == rank and operand.semaphore >= 0 and 0 <= number - operand.semaphore < count:

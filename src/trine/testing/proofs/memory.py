@@ -1,9 +1,9 @@
-"""CellMemory of all ranks cut into cells: what is in each, who wrote it last, and who has read it since.
+"""Memory of all ranks in cells: the contents of each, its last writer, and its readers since.
 
-Order is followed with vector clocks, as data race detectors do (Flanagan and Freund, "FastTrack", PLDI 2009). An actor
+Order is tracked with vector clocks, as in data race detectors (Flanagan and Freund, "FastTrack", PLDI 2009). An actor
 is a wavefront, the copy engine's queue from a rank to a peer, or a rank that enters with its input. Contents are
-numbers that stand for parts of inputs; adding them up modulo 2^64 is what a reduce does, so a sum with a part too many,
-too few, or from another place is another number (all but once in 2^64).
+numbers that stand for parts of inputs. A reduce adds them modulo 2^64, so a sum with an extra, a missing or a
+misplaced part is a different number (all but once in 2^64).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Clock = npt.NDArray[np.int32]
 Values = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.intp]
 
-#: entries of the table of reads: cells times actors
+#: Maximum entries in the table of reads: cells times actors.
 MAX_ENTRIES = 1 << 28
-#: value of what no input has a part in, such as a store without a load before it
+#: Value of a cell without any part of an input, such as a store without a load before it.
 NOTHING = 0x9E3779B97F4A7C15
 
 
 class Race(Exception):
-    """An access (``does``: reads, writes) to a cell that an earlier one (``what``: read, write) may not be over of."""
+    """An access (``does``: reads, writes) to a cell while an earlier access (``what``: read, write) may not be over."""
 
     def __init__(self, does: str, cell: int, what: str, actor: int, epoch: int) -> None:
         super().__init__(does, cell, what, actor, epoch)
@@ -38,7 +38,7 @@ class Race(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Where bytes lie: ranges of addresses that programs touch, alike on all ranks, in cells of ``size`` bytes.
+    """Cell numbers of addresses: the ranges that programs touch, equal on all ranks, in cells of ``size`` bytes.
 
     starts, first: int64: address and first cell of each range. count: cells of one rank.
     """
@@ -49,26 +49,26 @@ class Cells:
     count: int
 
     def at(self, rank: int, address: int) -> int:
-        """The cell of an address that some operation touches."""
+        """Return the cell of an address that some operation touches."""
         i = int(np.searchsorted(self.starts, address, "right")) - 1
         return rank * self.count + int(self.first[i]) + (address - int(self.starts[i])) // self.size
 
     def place(self, cell: int) -> tuple[int, int]:
-        """(rank, address) of a cell."""
+        """Return (rank, address) of a cell."""
         rank, cell = divmod(cell, self.count)
         i = int(np.searchsorted(self.first, cell, "right")) - 1
         return rank, int(self.starts[i]) + (cell - int(self.first[i])) * self.size
 
     def span(self, rank: int, address: int, size_bytes: int) -> Index:
-        """The cells of a range."""
+        """Return the cells of a range."""
         first = self.at(rank, address) if size_bytes else 0
         return np.arange(first, first + size_bytes // self.size)
 
 
 def line_widths(program: GpuProgram) -> Int64:
-    """Payload of a line of each operation: the smallest step of its operands, at most a line. int64[n].
+    """Return each operation's payload per line: the smallest step of its operands, at most a line. int64[n].
 
-    A load of flagged lines has no other operand to say so: it has what flagged lines are written with.
+    A load of flagged lines has no other operand, so it uses the smallest payload of the flagged stores.
     """
     op = program.operand_op
     step = np.abs(program.operand_step.astype(np.int64))
@@ -82,7 +82,7 @@ def line_widths(program: GpuProgram) -> Int64:
 
 
 def make_cells(program: GpuProgram, spans: list[tuple[int, int]]) -> Cells:
-    """Cells so small that every operand, and each (address, bytes) of ``spans``, has whole ones."""
+    """Return cells small enough for every operand, and each (address, bytes) of ``spans``, to have whole ones."""
     op = program.operand_op
     kind, amount = program.op_kind[op], program.op_amount[op]
     moves = np.isin(kind, (*DATA_OPS, DMA)) & (amount > 0)
@@ -103,7 +103,7 @@ def make_cells(program: GpuProgram, spans: list[tuple[int, int]]) -> Cells:
 
 
 def _merged(low: Int64, high: Int64) -> tuple[Int64, Int64]:
-    """Ranges as few as possible that cover the same addresses, in order."""
+    """Return the smallest number of ranges that cover the same addresses, in order."""
     if not len(low):
         return low, high
     order = np.argsort(low, kind="stable")
@@ -113,15 +113,15 @@ def _merged(low: Int64, high: Int64) -> tuple[Int64, Int64]:
 
 
 def buffer_of(program: GpuProgram, address: int) -> Buffer | None:
-    """The buffer that an address lies in."""
+    """Return the buffer that contains an address, or None."""
     return next((b for b in program.buffers if b.base <= address < b.base + b.size_bytes), None)
 
 
 class CellMemory:
-    """What is in the cells of all ranks.
+    """Contents and access history of the cells of all ranks.
 
-    wrote_by, wrote_at: actor and epoch of the last write, -1 none; taken_by, taken_at: of who has then taken its flag,
-    so that it is over for all who know of that. read_at: int32[cells, actors]: epoch of each actor's last read.
+    wrote_by, wrote_at: actor and epoch of the last write, -1 for no write. taken_by, taken_at: who took its flag, and
+    when; the write is over for all who know of that. read_at: int32[cells, actors]: epoch of each actor's last read.
     """
 
     def __init__(self, cells: Cells, num_ranks: int, num_actors: int, file: str) -> None:
@@ -140,7 +140,7 @@ class CellMemory:
         self.read_at = np.zeros((total, num_actors), np.int32)
 
     def check_read(self, cells: Index, knows: Clock, blank: bool) -> None:
-        """Raise Race unless all writes of ``cells`` are known; ``blank``: also where nobody has written."""
+        """Raise Race unless all writes of ``cells`` are known; ``blank``: also raise it for cells never written."""
         self._check_written("reads", cells, knows, blank)
 
     def check_write(self, cells: Index, knows: Clock) -> None:
@@ -161,7 +161,7 @@ class CellMemory:
             raise Race(does, cell, "write", int(self.wrote_by[cell]), int(self.wrote_at[cell]))
 
     def unknown(self, cells: Index | slice, knows: Clock) -> Bool:
-        """Which of these were written last by what ``knows`` does not say to be over."""
+        """Return which cells have a last write that ``knows`` does not prove to be over."""
         bad = self.wrote_at[cells] > knows[self.wrote_by[cells]]
         if bad.any():
             taken = self.taken_at[cells]
@@ -178,13 +178,13 @@ class CellMemory:
         self.taken_at[cells] = 0
 
     def take(self, cells: Index, actor: int, epoch: int) -> None:
-        """The flags of these have been taken."""
+        """Record that an actor has taken the flags of these cells."""
         self.taken_by[cells] = actor
         self.taken_at[cells] = epoch
 
 
 def combine(kind: int, parts: list[Values]) -> Values:
-    """What an operation makes of what it has read."""
+    """Return the value that an operation makes from the values it has read."""
     if kind == COPY or len(parts) == 1:
         return parts[0]
     total = parts[0].copy()

@@ -1,7 +1,7 @@
-"""From a raw trace to a workload: roles, batch dimensions, forward links, layers, parameters, alike for every format.
+"""Turn a raw trace of any format into a workload: roles, batch dimensions, forward links, layers, parameters.
 
-Where the trace does not say which forward operator a backward operator differentiates (TrioSim's CSV), names and order
-do. Parameters come in the order of registration, with their gradients and the operators that finish those.
+If the trace does not link a backward operator to its forward operator (TrioSim's CSV), names and order decide.
+Parameters are in order of registration, with their gradients and the last operators that write those.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trine.workload.raw_trace import RawTrace, call_kind
 def find_parameters(raw: RawTrace, roles: Roles, links: tuple[int | None, ...]) -> tuple[Parameter, ...]:
     """List the weights and mark the storages of their gradients in ``roles``.
 
-    The order is that of the optimizer's lists, which hold the parameters as the model registered them; weights that no
-    optimizer operator lists follow in the order of first use. An optimizer operator that takes several lists of one
-    length pairs each weight with its gradient.
+    The order comes from the optimizer's lists, which hold the parameters as the model registered them; weights that no
+    optimizer operator lists follow in the order of first use. An optimizer operator with several lists of one length
+    pairs each weight with its gradient.
     """
     weights = _weights(raw, roles)
     gradients = _paired(raw, weights)
@@ -43,7 +43,7 @@ def find_parameters(raw: RawTrace, roles: Roles, links: tuple[int | None, ...]) 
 
 
 def _without_tables(raw: RawTrace, roles: Roles, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """Take out embedding tables that each rank of the recorded job has for itself, and mark their storages.
+    """Remove embedding tables that each rank of the recorded job has for itself, and mark their storages.
 
     Such a job exchanges rows (all-to-all), and its all-reduces are too small for the tables' gradients.
     """
@@ -65,7 +65,7 @@ def _without_tables(raw: RawTrace, roles: Roles, parameters: tuple[Parameter, ..
 
 
 def _sharded_tables(raw: RawTrace, roles: Roles) -> tuple[str, ...]:
-    """Return what is assumed of the embedding tables that ranks do not share."""
+    """Return the assumption about embedding tables that ranks do not share."""
     sizes: dict[int, int] = {}
     for tensor in raw.tensors.values():
         if roles.of_storage.get(tensor.storage) == "table":
@@ -79,7 +79,7 @@ def _sharded_tables(raw: RawTrace, roles: Roles) -> tuple[str, ...]:
 
 
 def _weights(raw: RawTrace, roles: Roles) -> list[int]:
-    """One tensor for each weight storage: the first that was seen, so never a view of it."""
+    """Return one tensor for each weight storage: the first one seen, so never a view of it."""
     first: dict[int, int] = {}
     for call in raw.calls:
         for i in (*call.inputs, *call.outputs):
@@ -96,7 +96,7 @@ def _weights(raw: RawTrace, roles: Roles) -> list[int]:
 
 
 def _paired(raw: RawTrace, weights: list[int]) -> dict[int, int]:
-    """Weight -> gradient from optimizer operators whose inputs are lists of one length, one of them of gradients."""
+    """Return weight -> gradient from optimizer operators with equally long input lists, one of them of gradients."""
     backward = {raw.tensors[i].storage for op in raw.operators if op.phase == BACKWARD for i in op.outputs}
     backward |= {raw.tensors[kept].storage for _, kept in raw.accumulated}
     touched = {raw.tensors[i].storage for op in raw.operators if op.phase == OPTIMIZER for i in op.inputs}
@@ -119,7 +119,7 @@ def _paired(raw: RawTrace, weights: list[int]) -> dict[int, int]:
 def _from_operators(
     raw: RawTrace, weights: list[int], links: tuple[int | None, ...]
 ) -> dict[int, tuple[int | None, int | None]]:
-    """Weight -> (gradient, operator): outputs of the backward operators whose forward operators read the weight.
+    """Return weight -> (gradient, operator): outputs of backward operators whose forward operators read the weight.
 
     Outputs pair with the forward operator's weights of the same shape in the order of both.
     """
@@ -144,7 +144,7 @@ def _from_operators(
 
 
 def _last_writers(raw: RawTrace) -> dict[int, int]:
-    """Storage -> the last backward operator that has it among its outputs."""
+    """Return storage -> the last backward operator with the storage among its outputs."""
     writers: dict[int, int] = {}
     for index, op in enumerate(raw.operators):
         if op.phase == BACKWARD:
@@ -153,7 +153,7 @@ def _last_writers(raw: RawTrace) -> dict[int, int]:
     return writers
 
 
-#: Backward nodes of autograd whose name is not that of the forward call.
+#: Backward nodes of autograd whose name differs from the forward call's.
 _FORWARD_KINDS: dict[str, frozenset[str]] = {
     "Addmm": frozenset({"linear", "addmm"}),
     "Mm": frozenset({"linear", "matmul", "mm"}),
@@ -181,11 +181,11 @@ def _matches(stem: str, kind: str) -> bool:
 
 
 def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
-    """For each operator the index of the operator whose gradient it computes, None where there is none.
+    """Return for each operator the index of the forward operator that it differentiates, or None.
 
-    Among the forward operators of the right kind that no backward operator of this kind has taken, the one that shares
-    most storages wins (its weight, its saved output), and among equals the latest: backward runs in reverse order. A
-    backward operator whose name fits no forward operator at all goes to the one that it shares a storage with.
+    Candidates are forward operators of the right kind not yet matched by this kind of backward operator. The candidate
+    with most shared storages wins (its weight, its saved output); among equals the latest, as backward runs in reverse
+    order. A backward operator whose name fits no forward operator goes to one that it shares a storage with.
     """
     operators = raw.operators
     kinds = [call_kind(op.name) for op in operators]
@@ -253,7 +253,7 @@ def _tensor(raw: RawTrace, tensor: int, role: str, batch_dims: tuple[int, ...]) 
 
 
 def _layers(raw: RawTrace, links: tuple[int | None, ...]) -> list[str]:
-    """``conv2d.3`` for the third such forward operator; backward operators take the layer of their forward operator.
+    """Name layers: ``conv2d.3`` is the third such forward operator; backward operators take their forward's layer.
 
     A backward operator without one (the sum of two gradients) belongs to the layer of the backward operator before it.
     """

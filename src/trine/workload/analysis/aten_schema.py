@@ -1,17 +1,17 @@
-"""Families of PyTorch operators, and which of their tensor arguments are weights, buffers and data.
+"""Families of PyTorch operators, and the roles of their tensor arguments: weights, buffers and data.
 
-Names and positions are those of PyTorch's native_functions.yaml, without underscores around the name.
+Names and positions follow PyTorch's native_functions.yaml, without underscores around the name.
 """
 
 from __future__ import annotations
 
-#: Calls that make memory or only look at it otherwise; inside another call, that one says what the tensor is.
+#: Calls that create memory or view it in another way; inside another call, the outer call defines the tensor.
 MAKERS = frozenset({
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "zeros", "ones", "full", "new_zeros",
     "new_ones", "new_full", "rand", "randn", "randint", "random", "uniform", "normal", "arange", "scalar_tensor",
     "tensor", "lift_fresh", "resize", "set", "as_strided", "eye", "linspace", "tril_indices", "triu_indices",
 })  # fmt: skip
-#: Of those, the ones whose result a step may take as data; the others hold what does not depend on data.
+#: Makers whose result a step may read as data; the results of the others do not depend on data.
 DATA_MAKERS = frozenset({"rand", "randn", "randint", "random", "uniform", "normal", "tensor", "lift_fresh", "empty"})
 
 CONVOLUTIONS = frozenset({

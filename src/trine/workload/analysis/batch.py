@@ -1,4 +1,4 @@
-"""Which dimensions of each tensor scale with the batch: layouts carried from the input data through the calls."""
+"""Batch dimensions of each tensor, found by carrying layouts from the input data through the calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIXED = frozenset({"weight", "buffer", "table", "gradient", "optimizer_state"})
 
 
 class Layouts:
-    """Layouts of all tensors of a raw, found in one pass over its calls."""
+    """Layouts of all tensors of a raw trace, found in one pass over its calls."""
 
     def __init__(
         self, raw: RawTrace, roles: Roles, seeds: Mapping[int, int], batch: int, links: tuple[int | None, ...]
@@ -37,15 +37,15 @@ class Layouts:
         self._batch = batch
         self._known: dict[int, Layout] = {}
         self._weak: set[int] = set()
-        self._holder: dict[int, int] = {}  # storage -> the tensor through which it was last described
+        self._holder: dict[int, int] = {}  # storage -> the tensor that last described it
         for tensor, dim in seeds.items():
             self._set(tensor, seeded(raw.tensors[tensor].shape, dim, batch))
         for call in raw.calls:
-            if call.phase != OPTIMIZER:  # nothing that the optimizer makes scales
+            if call.phase != OPTIMIZER:  # no output of the optimizer scales with the batch
                 self._visit(call)
 
     def batch_dims(self, tensor: int) -> tuple[int, ...]:
-        """Batch dimensions of ``tensor``; () for a tensor whose role never scales or that nothing was found about."""
+        """Return the batch dimensions of ``tensor``: () if its role never scales or its layout is unknown."""
         if self._roles.of(self._raw, tensor) in _FIXED or not self._raw.tensors[tensor].size_bytes:
             return ()
         layout = self._known.get(tensor)
@@ -91,9 +91,9 @@ class Layouts:
                 self._set(tensor, layout)
 
     def _made(self, call: RawCall) -> None:
-        """New memory is laid out like the tensor it was made after, or has the batch where one dimension has its size.
+        """Give new memory the layout of an input with its shape, or the batch at the one dimension of that size.
 
-        The latter is what the zeros of a recurrent network's first state look like.
+        The second case covers the zeros of a recurrent network's first state.
         """
         like = [self._known[i] for i in call.inputs if i is not None and i in self._known]
         for tensor in call.outputs:
@@ -126,7 +126,7 @@ class Layouts:
         return layout
 
     def _alias(self, tensor: int) -> Layout | None:
-        """A view that the trace does not list: the layout of what its storage holds, in another shape or order."""
+        """Return the layout for a view that the trace does not list: its storage's contents, reshaped or permuted."""
         holder = self._holder.get(self._raw.tensors[tensor].storage)
         if holder is None:
             return None
@@ -138,7 +138,7 @@ class Layouts:
         return reshape(layout, shape)
 
     def _saved(self, tensor: int, call: RawCall) -> Layout | None:
-        """What a backward operator reads and nobody listed is a gradient of, or was saved by, its forward operator."""
+        """Return the layout of an unlisted backward input: a saved tensor or a gradient of its forward operator."""
         if call.phase != BACKWARD or call.operator is None or (link := self._links[call.operator]) is None:
             return None
         shape = self._raw.tensors[tensor].shape

@@ -1,7 +1,7 @@
-"""Where the batch is inside a tensor: each dimension as a product of factors, one of which may be the batch.
+"""Place of the batch inside a tensor: each dimension is a product of factors, and one factor may be the batch.
 
-A layout is one tuple of factors ``(size, is_batch)`` for each dimension, outermost first. Reshaping cuts the same
-sequence of factors at other places, so that (B, S, E) -> (B*S, E) -> (B, S, H, E/H) keeps track of B even where another
+A layout has one tuple of factors ``(size, is_batch)`` for each dimension, outermost first. Reshaping cuts the same
+sequence of factors at other places, so (B, S, E) -> (B*S, E) -> (B, S, H, E/H) keeps track of B even if another
 dimension happens to have the size of the batch.
 """
 
@@ -18,12 +18,12 @@ Shape = tuple[int, ...]
 
 
 def plain(shape: Iterable[int]) -> Layout:
-    """A layout without batch."""
+    """Return a layout without batch."""
     return tuple(((size, False),) for size in shape)
 
 
 def seeded(shape: Shape, dim: int, batch: int) -> Layout:
-    """``shape`` with the batch as the outermost factor of ``dim``, whose size must be a multiple of ``batch``."""
+    """Return ``shape`` with the batch as the outermost factor of ``dim``, a multiple of ``batch`` in size."""
     rest = shape[dim] // batch
     marked: Dimension = ((batch, True),) if rest == 1 else ((batch, True), (rest, False))
     return tuple(marked if i == dim else ((size, False),) for i, size in enumerate(shape))
@@ -34,7 +34,7 @@ def has_batch(dimension: Dimension) -> bool:
 
 
 def batch_dims(layout: Layout) -> tuple[int, ...]:
-    """The dimensions that scale with the batch."""
+    """Return the dimensions that scale with the batch."""
     return tuple(i for i, dimension in enumerate(layout) if has_batch(dimension))
 
 
@@ -43,7 +43,7 @@ def shape_of(layout: Layout) -> Shape:
 
 
 def reshape(layout: Layout, shape: Shape) -> Layout | None:
-    """``layout`` seen with another ``shape`` of as many elements; None if that is not a reshape."""
+    """Return ``layout`` reshaped to ``shape``; None if the number of elements differs or the factors do not fit."""
     if shape == shape_of(layout):
         return layout
     if math.prod(shape) != math.prod(shape_of(layout)) or 0 in shape:
@@ -56,13 +56,13 @@ def reshape(layout: Layout, shape: Shape) -> Layout | None:
         if taken is None:
             return None
         result.append(taken)
-    return None if factors else tuple(result)  # left over: a batch of 1 that no dimension has taken
+    return None if factors else tuple(result)  # leftover: a batch of 1 that no dimension has taken
 
 
 def _take(factors: list[Factor], size: int) -> Dimension | None:
     """Take factors for one dimension of ``size`` elements from the end of ``factors``, cutting the last if need be.
 
-    None if the sizes have no common factor where they meet: (6, 10) -> (4, 15) keeps no track of its dimensions.
+    Returns None if a factor and the remaining size share no divisor: (6, 10) -> (4, 15) loses track of its dimensions.
     """
     taken: list[Factor] = []
     need = size
@@ -73,7 +73,7 @@ def _take(factors: list[Factor], size: int) -> Dimension | None:
             return None
         taken.append((part, is_batch))
         if factor != part:
-            # A cut batch: the outer part is taken to be what scales, as in (B*T, ...) -> (B, T, ...).
+            # If the batch is cut, trine assumes that the outer part scales, as in (B*T, ...) -> (B, T, ...).
             factors.append((factor // part, False))
         need //= part
     return tuple(taken) if taken else ((size, False),)
@@ -84,7 +84,7 @@ def permute(layout: Layout, order: Sequence[int]) -> Layout:
 
 
 def broadcast(layouts: Sequence[Layout], shape: Shape) -> Layout:
-    """Element-wise combination: each dimension has the batch if an operand that spans it has."""
+    """Combine operands element by element: a dimension has the batch if an operand that spans it has."""
     result: list[Dimension] = []
     for place, size in enumerate(shape):
         from_right = len(shape) - place
@@ -99,7 +99,7 @@ def broadcast(layouts: Sequence[Layout], shape: Shape) -> Layout:
 
 
 def head(layout: Layout, count: int, shape: Shape) -> Layout:
-    """The first ``count`` dimensions of ``layout`` where their size is that of ``shape``, the rest without batch."""
+    """Return the first ``count`` dimensions of ``layout`` whose sizes match ``shape``, the others without batch."""
     kept = [
         layout[i] if i < min(count, len(layout)) and shape_of(layout[i : i + 1])[0] == size else ((size, False),)
         for i, size in enumerate(shape)
@@ -128,7 +128,7 @@ Rule = Callable[[OperatorCall], Result]
 
 
 def default(call: OperatorCall) -> Result:
-    """By shapes: the same shape, else a reshape, else element by element, else equal leading dimensions."""
+    """Guess layouts by shape: an equal shape, else a reshape, else elementwise, else equal leading dimensions."""
     return [None if shape is None else _by_shape(call.present(), shape) for shape in call.outputs]
 
 
@@ -147,5 +147,5 @@ def _by_shape(inputs: list[Layout], shape: Shape) -> Layout:
         return head(marked[0], len(shape), shape)
     if len(shape) > max(len(layout) for layout in inputs):
         return broadcast(inputs, shape)
-    # A lone leading dimension says nothing: per-channel statistics of C = batch channels look like it.
+    # A lone leading dimension is no evidence: per-channel statistics of C = batch channels look the same.
     return head(marked[0], len(shape), shape) if len(shape) > 1 else plain(shape)

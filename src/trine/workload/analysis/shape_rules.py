@@ -1,8 +1,7 @@
-"""How each kind of operator carries the batch from its inputs to its outputs.
+"""Rules for carrying the batch from the inputs to the outputs of each kind of operator.
 
-A rule takes an :class:`OperatorCall` and returns one layout for each output, None where it does not say. Kinds without
-a rule get :func:`default`, which goes by shapes alone. Signatures are those of PyTorch's native_functions.yaml,
-tensors only.
+A rule takes an :class:`OperatorCall` and returns one layout per output, None if the rule cannot tell. Kinds without a
+rule use :func:`default`, which looks at shapes alone. Signatures follow PyTorch's native_functions.yaml, tensors only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from trine.workload.analysis.layout import (
 
 
 def reduction(call: OperatorCall) -> Result:
-    """Remove the reduced dimensions. Without their numbers, only those that become 1 are known."""
+    """Remove the reduced dimensions. Without their numbers, only dimensions of size 1 are known to be reduced."""
     data, shape = call.inputs[0], call.outputs[0]
     if data is None or shape is None:
         return [None]
@@ -47,7 +46,7 @@ def reduction(call: OperatorCall) -> Result:
 
 
 def concatenate(call: OperatorCall) -> Result:
-    """Along ``dim`` the factors stay if every part has the batch there; the other dimensions are those of the parts."""
+    """Keep the factors along ``dim`` if every part has the batch there; take other dimensions from the parts."""
     present, shape = call.present(), call.outputs[0]
     parts = [layout for layout in present if shape is not None and len(layout) == len(shape)]
     if not parts or shape is None:
@@ -97,7 +96,7 @@ def permute_dims(call: OperatorCall) -> Result:
 
 
 def select(call: OperatorCall) -> Result:
-    """Drop ``dim``; every output of unbind drops the same."""
+    """Drop ``dim``; every output of unbind drops the same dimension."""
     data, dim = call.inputs[0], call.integer("dim")
     if data is None or dim is None or not data:
         return [None] * len(call.outputs)
@@ -106,7 +105,7 @@ def select(call: OperatorCall) -> Result:
 
 
 def index_select(call: OperatorCall) -> Result:
-    """(self, index): dimension ``dim`` becomes the index's."""
+    """Replace dimension ``dim`` of (self, index) by the dimensions of the index."""
     dim, shape = call.integer("dim"), call.outputs[0]
     if len(call.inputs) < 2 or (data := call.inputs[0]) is None or (index := call.inputs[1]) is None or dim is None:
         return [None]
@@ -116,7 +115,7 @@ def index_select(call: OperatorCall) -> Result:
 
 
 def expand(call: OperatorCall) -> Result:
-    """A first dimension that becomes as large as the batch is the batch: (1, 1, E) -> (B, 1, E)."""
+    """Treat a first dimension that grows to the size of the batch as the batch: (1, 1, E) -> (B, 1, E)."""
     data, shape = call.inputs[0], call.outputs[0]
     if data is None or shape is None:
         return [None]
@@ -128,7 +127,7 @@ def expand(call: OperatorCall) -> Result:
 
 
 def copy(call: OperatorCall) -> Result:
-    """(self, src) -> self, which now holds src."""
+    """Return the layout of src for (self, src) -> self, which now holds src."""
     source, shape = call.inputs[1] if len(call.inputs) > 1 else None, call.outputs[0]
     return [None if source is None or shape is None else broadcast([source], shape)]
 
@@ -139,7 +138,7 @@ def view(call: OperatorCall) -> Result:
 
 
 def part(call: OperatorCall) -> Result:
-    """Slices: dimensions that keep their size keep the batch."""
+    """Keep the batch in slices along dimensions that keep their size."""
     data = call.inputs[0]
     return [None if s is None or data is None or len(s) != len(data) else head(data, len(s), s) for s in call.outputs]
 
@@ -155,7 +154,7 @@ def _linear(call: OperatorCall) -> Result:
 
 
 def _matmul(call: OperatorCall) -> Result:
-    """The last two tensors are the factors; one before them is added."""
+    """Multiply the last two tensors; a tensor before them is added."""
     present, shape = call.present(), call.outputs[0]
     if len(present) < 2 or shape is None:
         return [None]
@@ -173,7 +172,7 @@ def _embedding(call: OperatorCall) -> Result:
 
 
 def _statistics_plain(call: OperatorCall) -> Result:
-    """The first output is like the input of its shape; the others (statistics or weight gradients) have no batch."""
+    """Map the first output to the input of its shape; the others (statistics, weight gradients) have no batch."""
     first = default(OperatorCall(call.inputs, call.outputs[:1], call.values))
     return [*first, *(None if shape is None else plain(shape) for shape in call.outputs[1:])]
 
@@ -196,7 +195,7 @@ def _attention(call: OperatorCall) -> Result:
 
 
 def _attention_backward(call: OperatorCall) -> Result:
-    """(gradient, query, key, value, ...) -> gradients of query, key, value."""
+    """Map (gradient, query, key, value, ...) to gradients of query, key and value."""
     result: Result = []
     for i, shape in enumerate(call.outputs):
         source = call.inputs[i + 1] if i + 1 < len(call.inputs) else None
@@ -220,7 +219,7 @@ def _weights_only(call: OperatorCall) -> Result:
 
 
 def _recurrent(call: OperatorCall) -> Result:
-    """(input, state, ...) -> output like the input but for its features, states (layers, batch, features)."""
+    """Map (input, state, ...) to an output like the input except its features, and (layers, batch, features) states."""
     data = call.inputs[0]
     result: Result = []
     marked = next((d for d in data or () if has_batch(d)), None)

@@ -1,4 +1,4 @@
-"""What each allocation is for, from where it is used: weight, buffer, input, gradient, optimizer state, activation."""
+"""Role of each allocation from its uses: weight, buffer, input, gradient, optimizer state, activation."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.workload.analysis.aten_schema import BUFFER_POSITIONS, DATA_MAKERS, DATA_POSITIONS, VIEWS, WEIGHT_POSITIONS
 from trine.workload.raw_trace import RawCall, RawTrace
 
-#: Calls whose result stands for their single input: data that is prepared before the model sees it.
+#: Calls whose result stands for their single input, such as the preparation of data before the model.
 _PREPARING = VIEWS | {
     "to", "to_copy", "copy", "contiguous", "clone", "detach", "alias", "pin_memory", "div", "sub", "mul", "transpose",
     "permute", "t", "slice", "select", "expand", "lift_fresh",
 }  # fmt: skip
 
-#: FBGEMM's lookups in many tables at once, whose backward pass updates the tables: TorchRec gives each rank its own.
+#: FBGEMM's lookups in many tables at once, whose backward pass updates the tables: with TorchRec each rank has its own.
 _LOOKUP = re.compile(r"(split|ssd)_embedding_\w*lookup\w*")
 
 
 @dataclass(slots=True)
 class Roles:
-    """Role of each storage, and the seeds of the batch: data tensors in the order in which the model takes them."""
+    """Role of each storage, and the seeds of the batch: data tensors in the model's order of use."""
 
     of_storage: dict[int, str] = field(default_factory=dict)
     data: list[int] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Roles:
     bytes_of_source: dict[int, int] = field(default_factory=dict)
 
     def of(self, raw: RawTrace, tensor: int) -> str:
-        """The role of ``tensor``: that of its storage, but a weight that is expanded to the batch is an activation."""
+        """Return the role of ``tensor``, from its storage; a weight expanded to the batch is an activation."""
         known = raw.tensors[tensor]
         role = self.of_storage.get(known.storage, "activation")
         expanded = known.size_bytes > self.bytes_of_source.get(known.storage, known.size_bytes)
@@ -38,10 +38,10 @@ class Roles:
 
 
 def find_roles(raw: RawTrace, batch: int | None) -> Roles:
-    """Give every storage its role, gradients excepted (:mod:`trine.workload.analysis.analyse` finds those).
+    """Assign every storage its role, except gradients (see :mod:`trine.workload.analysis.analyse`).
 
     A *source* is a tensor that no call makes from other tensors. A source that the forward phase reads and the
-    optimizer touches is a weight; else its position in the signature of its consumer says what it is.
+    optimizer touches is a weight; otherwise its position in its consumer's signature decides.
     """
     sources = _sources(raw)
     roles = Roles(bytes_of_source={storage: raw.tensors[i].size_bytes for storage, i in sources.items()})
@@ -51,7 +51,7 @@ def find_roles(raw: RawTrace, batch: int | None) -> Roles:
     for call in raw.calls:
         if call.phase == BACKWARD and call.in_place and call.inputs and (first := call.inputs[0]) is not None:
             storage = raw.tensors[first].storage
-            if storage in sources:  # a gradient that is kept from step to step
+            if storage in sources:  # a gradient kept from step to step
                 roles.of_storage[storage] = "gradient"
     for storage in sources:
         if storage in touched and storage in forward:
@@ -84,7 +84,7 @@ def _storages(raw: RawTrace, phases: tuple[str, ...]) -> dict[int, None]:
 
 
 def _sources(raw: RawTrace) -> dict[int, int]:
-    """Storages that exist before the step, or that a call draws at random; with the first tensor seen in each."""
+    """Return storages that exist before the step, or that a call draws at random, with the first tensor of each."""
     sources: dict[int, int] = {}
     made: set[int] = set()
     group: list[RawCall] = []
@@ -109,9 +109,9 @@ def _sources(raw: RawTrace) -> dict[int, int]:
 
 
 def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
-    """Storages that an outermost call and the calls inside it bring forth: outputs that are in no input of their call.
+    """Return the storages that an outermost call and its inner calls create: outputs that no input of the call shares.
 
-    The set is only asked for membership; nothing depends on its order.
+    Callers only test the set for membership; nothing depends on its order.
     """
     created: set[int] = set()
     for call in group:
@@ -141,7 +141,7 @@ def _hinted(raw: RawTrace, sources: dict[int, int], roles: Roles) -> None:
 
 
 def _data(raw: RawTrace, sources: dict[int, int], roles: Roles) -> None:
-    """Follow sources through preparing calls to the first place where a signature expects data."""
+    """Follow sources through preparing calls to their first use at a data position of a signature."""
     origin: dict[int, int] = {}  # storage -> source storage
     for call in raw.calls:
         if call.phase != FORWARD:
@@ -166,7 +166,7 @@ def _data(raw: RawTrace, sources: dict[int, int], roles: Roles) -> None:
 
 
 def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int | None) -> None:
-    """A source that no signature explains is data if its first dimension is the batch, else a buffer or a constant."""
+    """Classify sources that no signature explains: data if dimension 0 is the batch, else a buffer or a constant."""
     size = batch or (raw.tensors[roles.data[0]].shape[0] if roles.data else None)
     forward = _storages(raw, (FORWARD,))
     written = {raw.tensors[i].storage for call in raw.calls for i in call.outputs if i is not None}
@@ -184,7 +184,7 @@ def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int 
 
 
 def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dict[int, int], tuple[str, ...]]:
-    """Return the batch size, the batch dimension of each data tensor, and what was assumed.
+    """Return the batch size, the batch dimension of each data tensor, and the assumptions behind them.
 
     Raises TraceError if ``batch`` was given and no data tensor has such a dimension.
     """
@@ -215,7 +215,7 @@ def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dic
 
 
 def _batch_dim(shape: tuple[int, ...], size: int) -> int | None:
-    """Dimension 0 if it is the batch, else another that is, else dimension 0 if it holds the batch as a factor."""
+    """Return dimension 0 if it is the batch, else another such dimension, else 0 if the batch divides its size."""
     if size in shape:
         return shape.index(size)
     return 0 if shape and size > 1 and shape[0] and shape[0] % size == 0 else None

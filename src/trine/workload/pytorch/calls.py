@@ -1,7 +1,7 @@
-"""From the tree of an execution trace to calls with tensors that have one identity each.
+"""Convert the tree of an execution trace to calls whose tensors have one identity each.
 
-The observer's tensor and storage ids are addresses. Walking the calls in order tells when an address is used anew: an
-output whose storage is in no input and was not allocated inside the call is a new allocation.
+The observer's tensor and storage ids are addresses. Walking the calls in order shows when an address is reused: an
+output is a new allocation if its storage is in no input and was not allocated inside the call.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.execution_trace import ABSENT, CallNode, TensorRef, argument_names, tensors_in
 from trine.workload.raw_trace import RawTensor, call_kind
 
-#: Calls that only look at memory; inside a backward node they are not the ones that compute.
+#: Calls that only view memory; inside a backward node they do not count as computation.
 LOOKING = VIEWS | {
     "t", "transpose", "permute", "expand", "expand_as", "as_strided", "detach", "alias", "select", "slice", "narrow",
     "result_type", "to", "split", "chunk", "unbind", "movedim", "swapaxes", "conj", "resolve_conj", "is_nonzero",
     "empty", "empty_like", "empty_strided", "view_as", "numpy_T",
 }  # fmt: skip
-#: Calls that launch no kernel themselves: those, and what only asks, allocates, or hands on to another call.
+#: Calls that launch no kernel themselves: views, queries, allocations, and calls that delegate to another call.
 NO_KERNEL = LOOKING | {
     "contiguous", "item", "local_scalar_dense", "new_empty", "new_empty_strided", "resize", "set", "lift_fresh",
     "is_same_size", "record_stream", "data", "requires_grad", "size", "sym_size", "dropout", "unsafe_chunk",
@@ -31,7 +31,7 @@ NO_KERNEL = LOOKING | {
 
 @dataclass(slots=True)
 class TreeCall:
-    """A call of the tree with resolved tensors; ``inputs`` by position, None where an optional tensor is absent."""
+    """A call of the tree with resolved tensors; ``inputs`` by position, None for an absent optional tensor."""
 
     node: CallNode
     inputs: tuple[int | None, ...]
@@ -62,10 +62,10 @@ class TensorTable:
         self.clock = 0
 
     def resolve(self, ref: TensorRef, *, unlisted: bool = False) -> int:
-        """The number of the tensor at ``ref`` now.
+        """Return the number of the tensor that is now at ``ref``.
 
-        ``unlisted``: no call made it, if it is new. Then it is a view of what its storage holds, as saved tensors are,
-        unless it is a number (Python's become tensors without a call) or larger than that.
+        ``unlisted``: a new tensor was made by no call. It is then a view of its storage's contents, as saved tensors
+        are, unless it is a scalar (Python numbers become tensors without a call) or larger than the storage's contents.
         """
         if ref is ABSENT or ref == ABSENT:
             return 0
@@ -110,7 +110,7 @@ def resolve_tree(nodes: list[CallNode], table: TensorTable) -> list[TopCall]:
 
 
 def _walk(root: CallNode, table: TensorTable, top: TopCall) -> None:
-    """Depth first without recursion: inputs are resolved when a call begins, outputs when it ends."""
+    """Walk depth first without recursion: resolve inputs when a call begins, outputs when it ends."""
     stack: list[tuple[CallNode, int, tuple[int | None, ...], int]] = []
 
     def enter(node: CallNode) -> None:
@@ -134,7 +134,7 @@ def _walk(root: CallNode, table: TensorTable, top: TopCall) -> None:
 
 
 def _slots(node: CallNode) -> list[TensorRef | None]:
-    """Tensor arguments by position in the schema; lists are flattened; without a schema all tensors in order."""
+    """Return tensor arguments by position in the schema, lists flattened; without a schema all tensors in order."""
     names = argument_names(node.schema)
     if len(names) < len(node.inputs):
         return list(node.input_tensors())
@@ -157,7 +157,7 @@ def _values(node: CallNode) -> dict[str, object]:
 
 
 class Operands(NamedTuple):
-    """What an operator reads and makes, and its arguments that are not tensors."""
+    """Tensors that an operator reads and makes, and its other arguments."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -165,11 +165,11 @@ class Operands(NamedTuple):
 
 
 def operands(top: TopCall, table: TensorTable) -> Operands:
-    """Inputs and outputs of a top-level call.
+    """Return the inputs and outputs of a top-level call.
 
-    A node of autograd lists none itself. If one call inside it computes, that call's are taken, by position; if several
-    do (two products and a sum for a linear layer), the tensors that come from outside, and for each allocation made
-    inside the last tensor that shows it.
+    An autograd node lists no tensors itself. If one call inside it computes, its tensors count, by position. If several
+    do (two products and a sum for a linear layer), inputs are the tensors from outside, and outputs are the last tensor
+    on each allocation made inside.
     """
     own = top.calls[-1]
     if any(i is not None for i in (*own.inputs, *own.outputs)):
@@ -183,8 +183,8 @@ def operands(top: TopCall, table: TensorTable) -> Operands:
 
 
 def _outer_operands(top: TopCall, table: TensorTable, computing_calls: list[TreeCall]) -> Operands:
-    """Of a call in which several calls compute: what comes from outside, views undone, and what they wrote."""
-    made: dict[int, int] = {}  # tensor -> the tensor that it is a view of
+    """Return the outside inputs (behind any views) and the written outputs of a call with several computing calls."""
+    made: dict[int, int] = {}  # tensor -> the tensor it is a view of
     shown: dict[int, int] = {}  # storage -> the last tensor on it
     inside = set(top.born)
     inputs: dict[int, None] = {}
@@ -216,7 +216,7 @@ def _present(slots: tuple[int | None, ...]) -> tuple[int, ...]:
 
 
 def _computes(call: TreeCall, nodes: Mapping[int, CallNode]) -> bool:
-    """Whether ``call`` is an outermost operator inside the autograd nodes of its top-level call and no mere view."""
+    """Return whether ``call`` is an outermost operator inside its top-level call's autograd nodes, and not a view."""
     if not _is_operator(call.node) or call_kind(call.node.name) in LOOKING:
         return False
     node = nodes.get(call.node.parent)

@@ -1,8 +1,8 @@
-"""Find which node of an execution trace is which call of the profiler.
+"""Match nodes of an execution trace to calls of the profiler.
 
-The two files may cover different parts of one run: an observer that was on for one iteration, a profiler for forty.
-"Record function id" names the same call in both. Where the profiler did not write it, autograd's sequence numbers (or
-external ids) tie calls of one name together, and the calls between two ties are matched in order.
+The two files may cover different parts of one run: an observer for one iteration, a profiler for forty. "Record
+function id" names the same call in both. If the profiler did not write it, autograd's sequence numbers (or external
+ids) tie calls of one name together, and the calls between two ties are matched in order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trine.errors import TraceError
 from trine.workload.pytorch.execution_trace import CallNode
 from trine.workload.pytorch.kineto import Kineto
 
-#: Share of calls that must match; calls in a row that must agree after a difference; calls searched ahead.
+#: Minimum share of matching calls; calls in a row that must agree after a difference; calls searched ahead.
 _MIN_SHARE, _RUN, _LOOKAHEAD = 0.9, 3, 48
 #: Limits of the search for the shift between numbers: names, nodes per name, calls per name.
 _RARE, _ASKED, _VOTES = 50, 20, 5000
 
 
 def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, int], str]:
-    """Return node id -> index of its profiler call, and how they were joined. ``path`` is the execution trace's.
+    """Return node id -> index of its profiler call, and the method of matching; ``path``: the execution trace.
 
     Raises TraceError if the names of the calls disagree, or if the two files have no part of the run in common.
     """
@@ -64,9 +64,9 @@ def _by_record(kineto: Kineto, nodes: list[CallNode], by_record: dict[int, int],
 
 
 def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable[[CallNode], int]) -> dict[int, int]:
-    """Return node id -> call for calls that ``field`` numbers: of one name, with numbers that differ by one constant.
+    """Return node id -> call for calls of one name whose numbers in ``field`` differ by one constant.
 
-    The constant is 0 if the files cover the same steps. Steps repeat, so files of different steps have another one.
+    The constant is 0 if the files cover the same steps, and another number if they cover different ones.
     """
     calls: dict[tuple[str, int], list[int]] = {}
     by_name: dict[str, list[int]] = {}
@@ -98,7 +98,7 @@ def _ties(kineto: Kineto, nodes: list[CallNode], field: str, number_of: Callable
 
 
 def _by_thread(kineto: Kineto, nodes: list[CallNode], ties: dict[int, int]) -> dict[int, int]:
-    """Match the calls of each thread of the execution trace with those of one thread of the profiler, in order."""
+    """Match the calls of each thread of the execution trace with the calls of one profiler thread, in order."""
     threads: dict[str, list[int]] = {}
     for index, op in enumerate(kineto.ops):
         threads.setdefault(str(op.tid), []).append(index)
@@ -118,7 +118,7 @@ def _by_thread(kineto: Kineto, nodes: list[CallNode], ties: dict[int, int]) -> d
 
 
 def _match(kineto: Kineto, calls: list[int], sequence: list[CallNode], ties: dict[int, int]) -> dict[int, int]:
-    """Match from tie to tie; before the first one backwards, behind the last one forwards."""
+    """Match calls from tie to tie, backwards before the first tie and forwards after the last."""
     at = {index: place for place, index in enumerate(calls)}
     names = [kineto.ops[index].name for index in calls]
     wanted = [node.name for node in sequence]
@@ -144,8 +144,8 @@ def _match(kineto: Kineto, calls: list[int], sequence: list[CallNode], ties: dic
 def _align(wanted: Sequence[str], names: Sequence[str]) -> list[tuple[int, int]]:
     """Return places of equal names in both sequences, in order; calls missing from one sequence are skipped.
 
-    After a difference, matching resumes at the nearest pair of places where a few calls in a row agree. It stops after
-    too many differences: such sequences come from different runs.
+    After a difference, matching resumes at the nearest pair of places with a few agreeing calls in a row. It stops
+    after too many differences: such sequences come from different runs.
     """
     pairs: list[tuple[int, int]] = []
     a = b = 0
@@ -184,7 +184,7 @@ def _check(kineto: Kineto, nodes: list[CallNode], joined: dict[int, int], path: 
     if strange is None and joined:
         inside = [node for node in nodes if min(joined) <= node.id <= max(joined)]
         if len(joined) >= _MIN_SHARE * len(inside):
-            return  # the profiler started or stopped within the observer's part: what both have agrees
+            return  # the profiler started or stopped within the observer's part: the common part agrees
     missed = strange or next(node for node in nodes if node.id not in joined)
     raise TraceError(
         f"{where}; the first that is not: node {missed.id}, {missed.name[:100]!r}: the files are of different runs "

@@ -1,6 +1,6 @@
-"""The PyTorch profiler's JSON (Kineto): what each thread called, which kernels ran, and which call launched each.
+"""The PyTorch profiler's JSON (Kineto): calls of each thread, kernels, and the call that launched each kernel.
 
-Times become picoseconds. Fractions of a microsecond are read exactly; a float would lose them beside epoch times.
+Times become picoseconds. Fractions of a microsecond are read exactly; a float would lose them in epoch times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAUNCH = (
     "privateuse1_driver",
 )  # fmt: skip
 _KERNEL = ("kernel", "gpu_memcpy", "gpu_memset", "collective_comm")
-#: What a trace without kernels was recorded on, by the category of its events (libkineto/include/ActivityType.h).
+#: Machine behind a trace without kernels, by the category of its events (libkineto/include/ActivityType.h).
 _MACHINES = (
     ("cuda_profiler_range", "a GPU under CUPTI's range profiler, which records no kernel times"),
     ("mtia_", "an MTIA accelerator"),
@@ -41,7 +41,7 @@ _MAX_US = 17 * 10**15
 
 @dataclass(slots=True)
 class CpuOp:
-    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` those it launched itself."""
+    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` its own kernel launches."""
 
     event: int
     name: str
@@ -60,9 +60,9 @@ class CpuOp:
 
 @dataclass(slots=True)
 class KernelEvent:
-    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None where unknown.
+    """One kernel, copy or fill on the GPU; ``op`` indexes the innermost call that launched it, None if unknown.
 
-    ``is_launched``: whether the trace has the launch, by whichever call; True where the kernel names none.
+    ``is_launched``: whether the trace has the launch, by any call; True if the kernel names no launch.
     """
 
     event: int
@@ -81,8 +81,8 @@ class Kineto:
     """Calls in the order of (start, -end) of each thread, kernels in the order of their start.
 
     ``communication``: kernels of collectives and of the recorded layout's copies; ``kernels`` are all others.
-    ``machine``: what a trace without kernels was recorded on, None for a CPU. ``waits``: start and length, by start, of
-    what the launching threads waited: for the GPU while a collective ran on it, and for room in its queue.
+    ``machine``: device of a trace without kernels, None for a CPU. ``waits``: start and length, by start, of the
+    launching threads' waits: for the GPU while a collective ran on it, and for room in its queue.
     """
 
     path: Path
@@ -96,7 +96,7 @@ class Kineto:
     waits: list[tuple[int, int]] = field(default_factory=list)
 
     def awake_ps(self, at_ps: int) -> int:
-        """Return a time on a clock of the CPU that stands still during ``waits``."""
+        """Return a time on a CPU clock that stops during ``waits``."""
         index = bisect_left(self.waits, (at_ps,))
         before = self._waited[index - 1] if index else 0
         last = sum(self.waits[index - 1]) if index else 0
@@ -104,12 +104,12 @@ class Kineto:
 
     @cached_property
     def _waited(self) -> list[int]:
-        """Length of all waits so far."""
+        """Total length of all waits up to each one."""
         return list(accumulate(length for _, length in self.waits))
 
 
 def parent_name(ops: list[CpuOp], index: int) -> str:
-    """Return the name of the call around ``ops[index]``, "" for an outermost one."""
+    """Return the name of the call around ``ops[index]``, "" for an outermost call."""
     parent = ops[index].parent
     return "" if parent is None else ops[parent].name
 
@@ -177,12 +177,12 @@ def read_kineto(path: Path) -> Kineto:
     return kineto
 
 
-#: A launch that takes so many times the usual while so many kernels are under way waits for room in the GPU's queue.
+#: A launch this many times longer than usual, with at least this many kernels under way, waits for room in the queue.
 _LONG_LAUNCH, _UNDER_WAY = 4, 64
 
 
 def _queue_waits(launches: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Return start and length of waits in launches, given as their start, their end and the end of their kernels."""
+    """Return start and length of waits in launches, from (start, end, end of the kernels) of each launch."""
     if not launches:
         return []
     starts, ends = sorted(each[0] for each in launches), sorted(each[2] for each in launches)
@@ -199,7 +199,7 @@ def _of_one_device(
 ) -> Kineto:
     """Keep the kernels of the device that ran most of them, link them to their calls and measure their busy time.
 
-    A kernel that communicates hides no other: what runs beside it keeps all of its time.
+    A communication kernel hides no other kernel: kernels beside it keep all of their time.
     """
     counts: dict[int, int] = {}
     for kernel in kernels:
@@ -234,7 +234,7 @@ def _of_one_device(
 
 
 def _machine(categories: set[str], gpu: str | None) -> str | None:
-    """Return what a trace without kernels was recorded on, None for a CPU."""
+    """Return the machine of a trace without kernels, None for a CPU."""
     known = (words for prefix, words in _MACHINES if any(each.startswith(prefix) for each in categories))
     return next(known, None if gpu is None else f"{gpu}, whose kernels were not recorded")
 
@@ -262,7 +262,7 @@ def _correlation(args: dict[str, object], path: Path, where: str) -> int | None:
 
 
 def _times(event: dict[str, object], path: Path, where: str) -> tuple[int, int]:
-    """Start and end in picoseconds."""
+    """Return start and end in picoseconds."""
     result = []
     for key in ("ts", "dur"):
         value = event.get(key)

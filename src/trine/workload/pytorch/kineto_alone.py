@@ -1,6 +1,6 @@
-"""Tensors for a profiler trace that comes without its execution trace: shapes are known, identities are not.
+"""Tensors for a profiler trace without its execution trace: shapes are known, identities are not.
 
-The profiler writes the shapes of each call's inputs. What stands in for the rest is stated in :data:`ASSUMED`.
+The profiler writes the shapes of each call's inputs. :data:`ASSUMED` states the assumptions that replace the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Seen = tuple[tuple[int, ...], str]
 
 
 def input_shapes(op: CpuOp) -> list[Seen]:
-    """Shape and dtype of each tensor input of ``op``, lists of tensors flattened."""
+    """Return the shape and dtype of each tensor input of ``op``, lists of tensors flattened."""
     dims, types = op.args.get("Input Dims"), op.args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
         return []
@@ -47,7 +47,7 @@ def _whole(shape: list[object]) -> bool:
 
 
 class Guesses:
-    """Operands of the operators of a step, guessed in one pass in the order of the calls."""
+    """Guessed operands of a step's operators, found in one pass in the order of the calls."""
 
     def __init__(self, kineto: Kineto, rows: list[int], phases: Mapping[int, str], links: Mapping[int, int]) -> None:
         self.tensors: dict[int, RawTensor] = {}
@@ -70,7 +70,7 @@ class Guesses:
                 self.calls.append(RawCall("optimizer", tuple(inputs), (), OPTIMIZER, place))
 
     def operands(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Inputs and outputs of the outermost call ``index``."""
+        """Return the inputs and outputs of the outermost call ``index``."""
         return self._operands[index]
 
     def _new(self, seen: Seen, storage: int | None = None) -> int:
@@ -108,7 +108,7 @@ class Guesses:
         self._record(index, place, kind, FORWARD, inputs, outputs)
 
     def _view(self, seen: Seen) -> int | None:
-        """A view of the latest output with as many elements."""
+        """Return a view of the latest output with the same number of elements, or None."""
         for (phase, (shape, dtype)), tensor in reversed(self._latest.items()):
             if phase == FORWARD and dtype == seen[1] and math.prod(shape) == math.prod(seen[0]) > 1:
                 return self._new(seen, self.tensors[tensor].storage)
@@ -132,7 +132,7 @@ class Guesses:
 
 
 def _output(kind: str, shapes: list[Seen], received: Seen | None, following: CpuOp | None) -> Seen | None:
-    """The output of a forward call: by its kind, else what its backward node received, else the next call's input."""
+    """Guess a forward call's output by its kind, else from its backward node's input, else from the next call's."""
     if not shapes:
         return None
     (shape, dtype), weight = shapes[0], shapes[1][0] if len(shapes) > 1 else ()
@@ -149,7 +149,7 @@ def _output(kind: str, shapes: list[Seen], received: Seen | None, following: Cpu
 
 
 def _received(kineto: Kineto, links: Mapping[int, int]) -> dict[int, Seen]:
-    """Forward operator -> what its backward node got: the gradient of its output, which has the output's shape."""
+    """Return forward operator -> the gradient that its backward node received, with the shape of its output."""
     result: dict[int, Seen] = {}
     for op in kineto.ops:
         node = op.parent
@@ -162,7 +162,7 @@ def _received(kineto: Kineto, links: Mapping[int, int]) -> dict[int, Seen]:
 
 
 def _first_operators(kineto: Kineto, rows: list[int]) -> dict[int, CpuOp]:
-    """For each outermost call itself or, for a node of autograd, the first call inside it that lists most inputs."""
+    """Return each outermost call itself; for an autograd node, its inner call with most inputs, the first if equal."""
     result = {index: kineto.ops[index] for index in rows}
     for op in kineto.ops:
         node = op.parent

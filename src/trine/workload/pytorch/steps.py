@@ -1,4 +1,4 @@
-"""Which part of a profiler trace is the step, which calls in it are operators, and the phase of each."""
+"""The step inside a profiler trace: its window, its operators, and the phase of each."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TracedStep:
 
 @dataclass(slots=True)
 class OperatorRow:
-    """An operator in the making: its outermost call (None for kernels without one), kernels, and phase.
+    """An operator under construction: its outermost call (None for kernels without a call), kernels, and phase.
 
-    ``launches``: kernels that a GPU would be given, of a call recorded without one; None where kernels are known or 1.
+    ``launches``: kernels that a GPU would run for a call recorded without kernels; None if known or 1.
     """
 
     call: int | None
@@ -41,7 +41,7 @@ class OperatorRow:
 
 
 def outermost(ops: list[CpuOp]) -> list[int | None]:
-    """For each call the outermost call around it (or itself) that is no annotation; None for an outer annotation."""
+    """Return for each call the outermost call around it (or itself), annotations aside; None for outer annotations."""
 
     def value(index: int, above: int | None) -> int | None:
         return above if above is not None or ops[index].annotation else index
@@ -50,10 +50,10 @@ def outermost(ops: list[CpuOp]) -> list[int | None]:
 
 
 def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedStep:
-    """The last complete ProfilerStep, else the whole trace.
+    """Return the last complete ProfilerStep, else the whole trace.
 
-    A step is complete if it holds a call that launched a kernel (where the trace has kernels) and, with ``joined``, one
-    that is in the execution trace. Raises TraceError if there is no call.
+    A step is complete if it holds a call that launched a kernel (if the trace has kernels) and, with ``joined``, a call
+    that is in the execution trace. Raises TraceError if the trace has no call.
     """
     ops = kineto.ops
     marks = [op for op in ops if op.annotation and op.name.startswith("ProfilerStep#")]
@@ -84,14 +84,14 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
 
 #: Autograd nodes that return a view and may call nothing.
 _IDLE_NODES = frozenset(name.replace("_", "") for name in NO_KERNEL)
-#: Share of calls that two steps have in common.
+#: Minimum share of calls that two equal steps have in common.
 _ALIKE = 0.8
 
 
 def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str]) -> tuple[int, int]:
-    """Return the last step of a trace without marks: the stretch between optimizer steps that repeats.
+    """Return the last step of a trace without marks: the part between optimizer steps that repeats.
 
-    Optimizers that alternate (a generator's and its critic's) make one step together. Without repetition, all is one.
+    Alternating optimizers (a generator's and its critic's) make one step together. Without repetition, all is one.
     """
     marks = [op for op in ops if op.annotation and op.name.startswith("Optimizer.step") and start <= op.start_ps < end]
     ends = [start, *sorted(op.end_ps for op in marks)]
@@ -109,7 +109,7 @@ def _last_optimizer_step(ops: list[CpuOp], start: int, end: int, notes: list[str
 
 
 def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list[str]]:
-    """Operators in the order in which their first kernels ran; without any kernel, in the order of the calls."""
+    """Return operators in the order of their first kernels; without kernels, in the order of the calls."""
     phases = step.phases
     notes: list[str] = []
     if not kineto.kernels and not kineto.communication:
@@ -149,9 +149,9 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
 
 
 def _launches(ops: list[CpuOp]) -> dict[int, int]:
-    """Return outermost call -> kernels that a GPU would run for it: its innermost calls that compute.
+    """Return outermost call -> kernels that a GPU would run for it: its innermost computing calls.
 
-    An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or makes a view.
+    An autograd node without recorded calls inside counts as one kernel, unless it only accumulates or returns a view.
     On meta tensors, a call that PyTorch computes in ``prims`` counts as one.
     """
     tops, outer, inside = outermost(ops), set[int | None](), _inside_references(ops)
@@ -175,7 +175,7 @@ def _launches(ops: list[CpuOp]) -> dict[int, int]:
 
 
 #: Calls that PyTorch splits into others before it looks at the device (CompositeImplicitAutograd of
-#: aten/src/ATen/native/native_functions.yaml), if several of those may compute.
+#: aten/src/ATen/native/native_functions.yaml), if several of these others may compute.
 _SPLIT = frozenset(f"aten::{name}" for name in (
     "batch_norm", "bilinear", "conv1d", "conv2d", "conv3d", "cosine_embedding_loss", "cosine_similarity",
     "cross_entropy_loss", "dropout", "einsum", "group_norm", "gru", "gru_cell", "instance_norm", "kl_div", "l1_loss",
@@ -186,9 +186,9 @@ _SPLIT = frozenset(f"aten::{name}" for name in (
 
 
 def _inside_references(ops: list[CpuOp]) -> set[int]:
-    """Return the calls that stand for one kernel of another: inside PyTorch's Python references, used on meta tensors.
+    """Return the calls inside another call's kernel: calls in PyTorch's Python references, used on meta tensors.
 
-    A reference computes in ``prims``; the outermost call around one that is not split before is a kernel on a GPU.
+    A reference computes in ``prims``; the outermost call around one that PyTorch does not split is a kernel on a GPU.
     """
     whole = set[int]()
     for i, op in enumerate(ops):
@@ -209,17 +209,17 @@ def _inside_references(ops: list[CpuOp]) -> set[int]:
 
 
 def _is_node(name: str) -> bool:
-    """Return whether a call is a node of autograd, or of no library, and so calls others that compute."""
+    """Return whether a call is an autograd node, or has no library, and so only calls others that compute."""
     return name.startswith((AUTOGRAD, "torch::autograd::")) or "::" not in name
 
 
 def _hides_work(name: str) -> bool:
-    """Return whether a node of this name computes although the trace records no call inside it."""
+    """Return whether a node of this name computes even if the trace records no call inside it."""
     return not name.endswith("AccumulateGrad") and call_kind(name).removesuffix("'").lower() not in _IDLE_NODES
 
 
 def _computes(name: str) -> bool:
-    """Return whether a call of this name may launch a kernel itself; nodes of autograd call others that do."""
+    """Return whether a call of this name may launch a kernel itself; autograd nodes only call others that do."""
     return not _is_node(name) and call_kind(name) not in NO_KERNEL
 
 
@@ -227,7 +227,7 @@ def recorded_collectives(kineto: Kineto, step: TracedStep) -> tuple[RecordedColl
     """Return the recorded job's collectives in the step, by operation.
 
     A collective is an outermost communicating call with its kernels, or a kernel without a known call. Calls without a
-    kernel or an operation's name (waits) are skipped.
+    kernel and without an operation's name (waits) are skipped.
     """
     ops, tops = kineto.ops, outermost(kineto.ops)
 
@@ -278,10 +278,10 @@ def _collective(
 
 
 def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
-    """Phase of each outermost call.
+    """Return the phase of each outermost call.
 
     Optimizer: inside an ``Optimizer.step`` annotation, or on the main thread after backward (clipping, unscaling).
-    Backward: nodes of autograd and what runs between them on their thread. Else forward.
+    Backward: autograd nodes, and calls between them on their thread. Else forward.
     """
     engine = [i for i in tops if ops[i].name.startswith(AUTOGRAD)]
     first: dict[str, int] = {}
@@ -304,7 +304,7 @@ def _phases(ops: list[CpuOp], tops: list[int]) -> dict[int, str]:
 
 
 def _inside_optimizer(ops: list[CpuOp]) -> list[bool]:
-    """For each call whether an annotation around it names an optimizer's step."""
+    """Return for each call whether an annotation around it names an optimizer's step."""
 
     def value(index: int, above: bool) -> bool:
         return above or (ops[index].annotation and ops[index].name.startswith("Optimizer.step"))

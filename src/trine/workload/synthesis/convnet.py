@@ -1,14 +1,14 @@
-"""A training step of a convolutional network, with the operators that TrioSim's tracer records of torchvision's models.
+"""Training step of a convolutional network, with the operators that TrioSim's tracer records for torchvision's models.
 
-Named as in those traces (bundled: vgg13 and resnet50): ``conv2d.5`` is the fifth convolution. Activations in place
-(``relu_``, ``add_``) share their memory. Sums of gradients where branches meet are no operators: autograd adds inside
-the backward operators.
+Names are as in those traces (bundled: vgg13 and resnet50): ``conv2d.5`` is the fifth convolution. In-place activations
+(``relu_``, ``add_``) share their memory. Sums of gradients at branches have no operator: autograd adds inside the
+backward operators.
 
-In mixed precision (``amp``: PyTorch's autocast to float16, with a scaled loss) weights stay float32 and are copied to
-float16 once a step, before the convolution or product that uses them, in its layer; their gradients are copied back to
-float32 behind it. Activations are float16; batch norm has its statistics, and the loss everything, in float32. All
-gradients are checked and unscaled by one operator before the optimizer. Convolutions and products list the float32
-weight among their inputs, so that it is known whose they are.
+In mixed precision (``amp``: PyTorch's autocast to float16, with a scaled loss) weights stay float32. Each is copied to
+float16 once a step, in the layer of the convolution or product that uses it; its gradient is copied back to float32
+after that. Activations are float16; batch norm's statistics and the whole loss are float32. One operator checks and
+unscales all gradients before the optimizer. Convolutions and products list the float32 weight among their inputs, so
+that the weight's operator is known.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from trine.workload.synthesis.transformer import fixed_costs
 
 
 def convnet(spec: Convolutional, *, batch: int, precision: str = "", software: Software | None = None) -> Graph:
-    """Forward, backward and Adam step on ``batch`` images, as software writes it.
+    """Return the forward, backward and Adam step on ``batch`` images, with the operators of ``software``.
 
-    precision: '': float32, of which PyTorch computes convolutions alone in TF32. float32: nothing in TF32. tfloat32:
+    precision: '': float32, with only convolutions in TF32, as in PyTorch. float32: nothing in TF32. tfloat32:
     convolutions and products in TF32. amp: see above.
     """
     mixed = precision == "amp"
@@ -46,7 +46,7 @@ def convnet(spec: Convolutional, *, batch: int, precision: str = "", software: S
 
 
 def _input(graph: Graph, x: Tensor) -> Tensor:
-    """The images, copied to the precision of the activations."""
+    """Return the images, copied to the precision of the activations."""
     if x.dtype == graph.dtype:
         return x
     copy = graph.tensor(x.shape, role="input")
@@ -102,7 +102,7 @@ def _residual_block(graph: Graph, spec: Resnet, x: Tensor, width: int, stride: i
 
 
 def _excited(graph: Graph, x: Tensor, narrow: int) -> Tensor:
-    """Squeeze and excitation (Hu et al., 2018): each channel of x times a share that all channels' means decide."""
+    """Apply squeeze and excitation (Hu et al., 2018): scale each channel of x by a gate from all channels' means."""
     h = _relu(graph, _conv(graph, _average(graph, x, 1), narrow, 1, biased=True))
     h = _conv(graph, h, x.shape[1], 1, biased=True)
     shares = graph.like(h)
@@ -168,7 +168,7 @@ def _conv(
     def backward() -> None:
         dy = graph.gradient(out)
         gradients = _raw_gradients(graph, used)
-        # The gradient of the data is not computed, which an absent (empty) output says.
+        # An absent (empty) output marks that the gradient of the data is not computed.
         dx = graph.tensor((0,), batch_dims=()) if x.role == "input" else graph.like(x)
         done = graph.backward(f"{AUTOGRAD}ConvolutionBackward0", (dy, x, weight), (dx, *gradients), op, kept)
         graph.made(done, *used)
@@ -181,7 +181,7 @@ def _conv(
 
 
 def _copies(graph: Graph, weights: Sequence[Tensor], layer: str) -> list[tuple[int, Tensor]]:
-    """Copies of ``weights`` in the precision of the activations, and the operators that make them; none if the same."""
+    """Return copies of ``weights`` in the activations' precision and the operators that make them; [] if equal."""
     made = []
     for weight in weights if graph.dtype != graph.weight_dtype else ():
         copy = graph.tensor(weight.shape, batch_dims=())
@@ -190,7 +190,7 @@ def _copies(graph: Graph, weights: Sequence[Tensor], layer: str) -> list[tuple[i
 
 
 def _raw_gradients(graph: Graph, weights: Sequence[Tensor]) -> list[Tensor]:
-    """What the gradients of ``weights`` are computed in: themselves, or tensors of the activations' precision."""
+    """Return tensors to compute the gradients of ``weights`` in: their own, or ones of the activations' precision."""
     if graph.dtype == graph.weight_dtype:
         return [graph.weight_gradient(weight) for weight in weights]
     return [graph.tensor(weight.shape, batch_dims=()) for weight in weights]
@@ -199,7 +199,7 @@ def _raw_gradients(graph: Graph, weights: Sequence[Tensor]) -> list[Tensor]:
 def _copy_back(
     graph: Graph, weights: Sequence[Tensor], gradients: Sequence[Tensor], copies: Sequence[tuple[int, Tensor]]
 ) -> None:
-    """Gradients in the precision of the activations become those of the weights; the copies are needed until then."""
+    """Convert gradients from the activations' precision to the weights'; the copies are needed until then."""
     for (op, copy), weight, gradient in zip(copies, weights, gradients, strict=False):
         made = graph.weight_gradient(weight)
         graph.made(graph.backward(f"{AUTOGRAD}ToCopyBackward0", (gradient, copy), (made,), op), weight)
@@ -233,7 +233,7 @@ def _relu(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _simple(graph: Graph, x: Tensor, out: Tensor, op: int, name: str, *saved: Tensor) -> Tensor:
-    """The backward operator of an operator without weights: reads the gradient and what was saved."""
+    """Add the backward operator of an operator without weights; it reads the gradient and the saved tensors."""
     return graph.gives_back(op, x, out, f"{AUTOGRAD}{name}", saved)
 
 
@@ -246,7 +246,7 @@ def _max_pool(graph: Graph, x: Tensor, kernel: int, stride: int, padding: int = 
 
 
 def _average(graph: Graph, x: Tensor, size: int) -> Tensor:
-    """Adaptive average pooling to ``size`` x ``size``; to one value it is a mean, as PyTorch computes it."""
+    """Apply adaptive average pooling to ``size`` x ``size``; pooling to one value is a mean, as in PyTorch."""
     out = graph.tensor((*x.shape[:2], size, size))
     op = graph.forward("aten::adaptive_avg_pool2d", (x,), (out,))
     if size == 1:
@@ -284,7 +284,7 @@ def _dropout(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _add(graph: Graph, x: Tensor, other: Tensor) -> Tensor:
-    """x += other: both get the gradient of the sum, and no operator computes it."""
+    """Compute x += other: both get the gradient of the sum, without an operator."""
     op = graph.forward("aten::add_", (x, other), (x,))
 
     def backward() -> None:
@@ -312,7 +312,7 @@ def _concatenate(graph: Graph, parts: list[Tensor]) -> Tensor:
 
 
 def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
-    """Cross entropy as two backward operators: that of the likelihood, and that of the logarithm of softmax."""
+    """Add cross entropy with two backward operators: of the likelihood, and of the logarithm of softmax."""
     logits = _in_full(graph, logits)
     loss = graph.tensor((), dtype="float32", batch_dims=())
     op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,))
@@ -330,7 +330,7 @@ def _loss(graph: Graph, logits: Tensor, targets: Tensor) -> None:
 
 
 def _in_full(graph: Graph, x: Tensor) -> Tensor:
-    """x in float32, as autocast gives it to a loss."""
+    """Return x in float32, as autocast passes it to a loss."""
     if x.dtype == "float32":
         return x
     out = graph.tensor(x.shape, dtype="float32")
@@ -339,7 +339,7 @@ def _in_full(graph: Graph, x: Tensor) -> Tensor:
 
 
 def _adam(graph: Graph) -> None:
-    """torch.optim.Adam of its 'foreach' kind: one operator for all weights and each step of the formula."""
+    """Add torch.optim.Adam in its 'foreach' form: one operator per step of the formula, for all weights."""
     weights = list(graph.weights.values())
     gradients = [graph.gradients[w.id] for w in weights]
 

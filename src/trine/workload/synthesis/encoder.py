@@ -1,13 +1,12 @@
 """Training steps of encoders (BERT) and encoder-decoders (T5, FLAN-T5), operator by operator.
 
-Layers are named as those of :mod:`trine.workload.synthesis.transformer`, such as ``layers.3.mlp.up``; those of an
-encoder-decoder are ``encoder.layers.3.mlp.up`` and ``decoder.layers.3.cross.q``. Products that Megatron-LM keeps whole
-on each tensor-parallel rank (BERT's pooler, next-sentence head and transform before the masked tokens' logits) carry
-``replicated: True``.
+Layers are named as in :mod:`trine.workload.synthesis.transformer`, such as ``layers.3.mlp.up``; an encoder-decoder has
+``encoder.layers.3.mlp.up`` and ``decoder.layers.3.cross.q``. ``replicated: True`` marks products that Megatron-LM keeps
+whole on each tensor-parallel rank (BERT's pooler, next-sentence head and transform before the masked tokens' logits).
 
-The decoder's tokens are embedded right behind the encoder's, so that a pipeline keeps the table on its first stage (and
-on the last where the head is tied). The bias by relative position is computed in the first layer of encoder and of
-decoder, as Hugging Face's T5 does, and read by all of their layers.
+The decoder's tokens are embedded right after the encoder's, so a pipeline keeps the table on its first stage (and on
+the last if the head is tied). The first layers of encoder and decoder compute the relative position bias, as in Hugging
+Face's T5, and all their other layers read it.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ REPLICATED: Attributes = {"replicated": True}
 
 
 def bert(spec: Bert, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None) -> Graph:
-    """Forward, backward and Adam step of pre-training on ``batch`` samples of ``sequence`` tokens.
+    """Return the forward, backward and Adam step of pre-training on ``batch`` samples of ``sequence`` tokens.
 
-    Logits are those of all tokens, as Hugging Face's BertForPreTraining and Megatron-LM compute them.
+    Logits cover all tokens, as in Hugging Face's BertForPreTraining and Megatron-LM.
     """
     graph = Graph(dtype, accumulates=True, software=software)
     tokens, segments, targets = (graph.tensor((batch, sequence), role="input", dtype="int64") for _ in range(3))
@@ -76,7 +75,7 @@ def _bert_layer(graph: Graph, spec: Bert, x: Tensor, name: str) -> Tensor:
 
 
 def _next_sentence(graph: Graph, spec: Bert, x: Tensor) -> Tensor:
-    """The loss of two classes from each sample's first token."""
+    """Return the two-class loss from each sample's first token."""
     hidden = spec.hidden
     # x (B, S, features) -> its first tokens, (B, 1, features)
     shape = x.shape[0], 1, x.shape[2]
@@ -107,9 +106,9 @@ def encoder_decoder(
     spec: EncoderDecoder, *, batch: int, lengths: tuple[int, int], layers: int | None, dtype: str,
     software: Software | None = None,
 ) -> Graph:  # fmt: skip
-    """Forward, backward and Adam step on ``batch`` samples; ``lengths``: tokens that encoder and decoder read.
+    """Return the forward, backward and Adam step on ``batch`` samples; ``lengths``: tokens of encoder and decoder.
 
-    layers: so many of the encoder's, and of the decoder's, at most; None for all.
+    layers: maximum number of encoder layers, and of decoder layers; None for all.
     """
     graph = Graph(dtype, accumulates=True, software=software)
     sources, given, wanted = (
@@ -131,7 +130,7 @@ def encoder_decoder(
 
 
 def _stack(graph: Graph, spec: EncoderDecoder, x: Tensor, memory: Tensor | None, layers: int, name: str) -> Tensor:
-    """The layers of the encoder, or of the decoder, which reads the encoder's ``memory``."""
+    """Add the layers of the encoder, or of the decoder, which reads the encoder's output ``memory``."""
     bias = None
     for number in range(layers):
         layer = f"{name}.layers.{number}"
@@ -154,7 +153,7 @@ def _self_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, bias: Tensor,
 
 
 def _cross_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, memory: Tensor, name: str) -> Tensor:
-    """Queries of the decoder's tokens, keys and values of the encoder's; no bias and no mask."""
+    """Attend from the decoder's tokens to keys and values of the encoder's tokens, without bias and mask."""
     q = projected(graph, h, spec.attended, False, f"{name}.q")
     kv = projected(graph, memory, 2 * spec.attended, False, f"{name}.kv")
     parts = [graph.view(part, (h.shape[0], spec.heads, part.shape[1], spec.head_size)) for part in (q, kv, kv)]
@@ -170,7 +169,7 @@ def _mlp(graph: Graph, spec: EncoderDecoder, x: Tensor, name: str) -> Tensor:
 
 
 def relative_bias(graph: Graph, spec: EncoderDecoder, length: int, layer: str) -> Tensor:
-    """What is added to the scores of each head, (1, heads, S, S), looked up by the distance of two tokens."""
+    """Return the bias on each head's scores, (1, heads, S, S), looked up by the distance of two tokens."""
     table, places = graph.weight(spec.buckets, spec.heads), graph.buffer(length, length, dtype="int64")
     out = graph.tensor((1, spec.heads, length, length), batch_dims=())
     op = graph.forward("aten::embedding", (table, places), (out,), layer)
@@ -185,6 +184,6 @@ def relative_bias(graph: Graph, spec: EncoderDecoder, length: int, layer: str) -
 
 
 def _scaled(graph: Graph, x: Tensor, layer: str) -> Tensor:
-    """x times a number, as T5 does before a head that is the table of the tokens."""
+    """Scale x by a number, as T5 does before a head tied to the token table."""
     out = graph.like(x)
     return graph.gives_back(graph.forward("aten::mul", (x,), (out,), layer), x, out, "mul_backward")

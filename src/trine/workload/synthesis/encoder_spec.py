@@ -1,4 +1,4 @@
-"""Model files of encoders (family ``bert``) and of encoder-decoders (family ``t5``: T5 and FLAN-T5)."""
+"""Model files of encoders (family ``bert``) and encoder-decoders (family ``t5``: T5 and FLAN-T5)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Annotated, Literal
 
 from trine.schema import Field, OrNone
 
-# Bounds that no published model comes near: a slip of the pen must not make gigabytes of operators.
+# Bounds far above all published models: a typing error must not make gigabytes of operators.
 Size = Annotated[int, Field(ge=1, le=10_000_000)]
 Count = Annotated[int, Field(ge=1, le=10_000)]
-#: A size or count that follows from other fields where it is not given (0).
+#: A size or count derived from other fields if it is 0.
 DerivedSize = Annotated[Size, OrNone()]
 DerivedCount = Annotated[Count, OrNone()]
 Parameters = Annotated[int | None, Field(ge=1)]
 
 
 def fill(model: object, **derived: int) -> None:
-    """Set those fields of a frozen dataclass that are not given (0 or None)."""
+    """Set the fields of a frozen dataclass that are still 0 or None."""
     for name, value in derived.items():
         object.__setattr__(model, name, getattr(model, name) or value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bert:
-    """BERT as it is pre-trained (Devlin et al., 2019): norms behind the additions, learned positions, two losses.
+    """BERT in pre-training (Devlin et al., 2019): norms after the additions, learned positions, two losses.
 
-    sequence: tokens of a sample unless asked otherwise. max_positions, token_types: rows of the tables of positions and
-    of segments. next_sentence: whether the first token is pooled and tells whether two sentences follow each other.
+    sequence: default tokens per sample. max_positions, token_types: rows of the position and segment tables.
+    next_sentence: whether a head on the pooled first token predicts if two sentences follow each other.
     """
 
     name: str
@@ -68,13 +68,12 @@ class Bert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderDecoder:
-    """T5 (Raffel et al., 2020): an encoder, and a decoder whose layers attend to what the encoder makes, too.
+    """T5 (Raffel et al., 2020): an encoder, and a decoder whose layers also attend to the encoder's output.
 
-    layers, decoder_layers: of each; equal unless given. head_size: features of a head, which need not make up
-    ``hidden``. sequence, target: tokens that encoder and decoder read of a sample unless asked otherwise; equal unless
-    given. activation: ``relu``, or ``geglu`` with gate and up in one product. buckets: rows of the table of relative
-    positions, one for the encoder and one for the decoder. tied_embeddings: the head is the table of the
-    tokens.
+    layers, decoder_layers: of each; equal by default. head_size: features per head; heads x head_size may differ from
+    ``hidden``. sequence, target: default tokens per sample of encoder and decoder; equal by default. activation:
+    ``relu``, or ``geglu`` with gate and up in one product. buckets: rows of the relative position table, one table for
+    the encoder and one for the decoder. tied_embeddings: the head uses the token table.
     """
 
     name: str

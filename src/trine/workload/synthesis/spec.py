@@ -1,6 +1,6 @@
 """Model files (presets/models/*.yaml, or by path): shapes of a transformer, or of a convolutional network.
 
-Those of encoders and encoder-decoders are in :mod:`trine.workload.synthesis.encoder_spec`.
+For encoders and encoder-decoders, see :mod:`trine.workload.synthesis.encoder_spec`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trine.workload.synthesis.encoder_spec import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Experts:
-    """The experts of one mixture-of-experts layer: ``count`` feed-forward networks, ``top_k`` of them for a token."""
+    """The experts of one mixture-of-experts layer: ``count`` feed-forward networks, ``top_k`` of them per token."""
 
     count: Count
     top_k: Count
@@ -40,8 +40,8 @@ class Experts:
 class Transformer:
     """A decoder-only transformer.
 
-    sequence: tokens of a sample unless asked otherwise. max_positions: rows of the table of learned positions; None
-    with rotary ones. biases: of which linears ('none', 'qkv', 'all'; 'all' holds for norms too). file: for errors.
+    sequence: default tokens per sample. max_positions: rows of the table of learned positions; None for rotary
+    positions. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvNet:
-    """A convolutional network as torchvision defines its family, for images of 3 x ``image`` x ``image``."""
+    """A convolutional network from torchvision's definition of its family, for images of 3 x ``image`` x ``image``."""
 
     name: str
     image: Annotated[int, Field(ge=32, le=4096)] = 224
@@ -108,7 +108,7 @@ class ConvNet:
 class Vgg(ConvNet):
     """Simonyan and Zisserman's networks, without batch normalisation.
 
-    stages: output channels of the convolutions between poolings.
+    stages: output channels of the convolutions between two poolings.
     """
 
     stages: Annotated[tuple[Annotated[tuple[Size, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=5)]
@@ -123,9 +123,9 @@ class Vgg(ConvNet):
 class Resnet(ConvNet):
     """He et al.'s networks; the stride of a bottleneck is in its 3x3 convolution, as in torchvision.
 
-    blocks: of each stage, of two convolutions or (``bottleneck``) three, of which the middle one has ``groups`` of
-    ``width`` channels each in the first stage (ResNeXt). squeeze: by how much squeeze-and-excitation narrows the
-    channels, 0 without.
+    blocks: per stage. A block has two convolutions, or three with ``bottleneck``; then the middle one has ``groups`` of
+    ``width`` channels each in the first stage (ResNeXt). squeeze: squeeze-and-excitation divides the channels by this
+    number; 0 for networks without it.
     """
 
     blocks: Annotated[tuple[Count, ...], Field(min_length=4, max_length=4)]
@@ -152,7 +152,7 @@ class Resnet(ConvNet):
 class Densenet(ConvNet):
     """Huang et al.'s networks. blocks: layers of each dense block."""
 
-    # Each layer reads all before it in its block; more than four blocks leave nothing of an image of 32 pixels.
+    # Each layer reads all earlier layers of its block; a fifth block would shrink an image of 32 pixels to nothing.
     blocks: Annotated[tuple[Annotated[int, Field(ge=1, le=500)], ...], Field(min_length=1, max_length=4)]
     growth: Count
     initial: Count
@@ -165,14 +165,14 @@ class Densenet(ConvNet):
 
 Convolutional = Vgg | Resnet | Densenet
 ModelSpec = Transformer | Bert | EncoderDecoder | Convolutional
-#: What ``family`` in a file means.
+#: Values of ``family`` in a file.
 FAMILIES: dict[str, type[ModelSpec]] = {
     "transformer": Transformer, "bert": Bert, "t5": EncoderDecoder, "vgg": Vgg, "resnet": Resnet, "densenet": Densenet,
 }  # fmt: skip
 
 
 def check_transformer(spec: Transformer, file: str) -> None:
-    """Raise SpecError, naming the field, for shapes that no transformer can have."""
+    """Raise SpecError, naming the field, for invalid shapes of a transformer."""
     checks = (
         ("kv_heads", spec.heads % spec.kv_heads == 0, f"must divide the {spec.heads} heads"),
         ("experts", spec.experts is None or spec.experts.top_k <= spec.experts.count, "top_k must be at most count"),
@@ -187,7 +187,7 @@ def check_transformer(spec: Transformer, file: str) -> None:
 
 
 def check_parameters(spec: Transformer | Bert | EncoderDecoder, file: str) -> None:
-    """Raise SpecError where the file says another number of parameters than its shapes make."""
+    """Raise SpecError if the file states another number of parameters than its shapes give."""
     if spec.parameters is not None and spec.parameters != spec.num_parameters:
         raise SpecError(
             f"says {spec.parameters:,}, but the shapes make {spec.num_parameters:,}", file=file, field="parameters"
@@ -208,14 +208,14 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @cache
 def known_models() -> tuple[str, ...]:
-    """Names of the models that come with trine, sorted."""
+    """Return the names of the bundled models, sorted."""
     return preset_names(_FOLDER)
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     """Return a model preset by its name, or read a model file (a path ends in .yaml, .yml or .json).
 
-    Raises SpecError: unknown name (names the nearest), or a file with a fault (names file and field).
+    Raises SpecError: unknown name (suggests the nearest), or a faulty file (names file and field).
     """
     text = os.fspath(name_or_path)
     if text.endswith(_SUFFIXES):
@@ -249,7 +249,7 @@ def _read(path: Path) -> ModelSpec:
 
 
 def summary(spec: ModelSpec) -> dict[str, object]:
-    """What a list of models shows: plain data."""
+    """Return a model's entry in the list of models, as plain data."""
     if isinstance(spec, Transformer):
         parts = f"{spec.layers} layers, hidden {spec.hidden}, {spec.heads} heads"
         if spec.kv_heads != spec.heads:

@@ -1,9 +1,9 @@
-"""Operators of software that does not fuse them: attention and loss through memory, dropout with masks that are kept.
+"""Operators of software without fusion: attention and loss through memory, dropout with stored masks.
 
 Attention as in Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.1:
-scores, masked softmax, dropout, product with the values; kept are the softmax, the mask (a byte each) and what dropout
-made. Between the products (5 x runs of the forward pass + 6) times the scores go through memory, masks as halves: 4.5
-forward (softmax 2, dropout 2.5) and 5.5 backward (dropout 2.5, softmax 3).
+scores, masked softmax, dropout, product with the values. It keeps the softmax, the mask (one byte per element) and the
+output of dropout. Between the products, scores pass through memory (5 x runs of the forward pass + 6) times, counting a
+mask as half: 4.5 forward (softmax 2, dropout 2.5) and 5.5 backward (dropout 2.5, softmax 3).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trine.workload.synthesis.graph import Graph
 
 
 def dropped(graph: Graph, x: Tensor, layer: str) -> Tensor:
-    """Dropout of x, whose mask of one byte an element is kept."""
+    """Apply dropout to x and keep its mask of one byte per element."""
     out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
     op = graph.forward("aten::native_dropout", (x,), (out, mask), layer)
     return graph.gives_back(op, x, out, "native_dropout_backward", (mask,))
 
 
 def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
-    """x + dropout(branch) in one operator, as Megatron-LM's ``bias_dropout_add``; x gets the gradient as it is."""
+    """Compute x + dropout(branch) in one operator, as Megatron-LM's ``bias_dropout_add``; x gets the full gradient."""
     out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
     op = graph.forward("bias_dropout_add", (x, branch), (out, mask), layer)
 
@@ -37,15 +37,15 @@ def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
 
 
 class _Projected:
-    """Queries, keys and values (``parts``), and the gradients of the ``sources`` they lie in, which several operators
-    write: one tensor, or one of queries and one of keys and values."""
+    """Queries, keys and values (``parts``), and the gradients of their ``sources``, which several operators write: one
+    tensor, or one of queries and one of keys and values."""
 
     def __init__(self, graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         self.graph, self.sources, self.parts = graph, sources, parts
         self._whole: dict[int, Tensor] = {}  # by position among the sources
 
     def gradient(self, part: Tensor) -> Tensor | None:
-        """Where the gradient of one of ``parts`` goes; None for another tensor."""
+        """Return the place for the gradient of one of ``parts``; None for another tensor."""
         if part not in self.parts:
             return None
         source = 0 if part == self.parts[0] else len(self.sources) - 1
@@ -54,7 +54,7 @@ class _Projected:
         return self.graph.view(self._whole[source], part.shape)
 
     def give(self, op: int) -> None:
-        """All parts of the gradients are written, the last by the backward pass of ``op``."""
+        """Deliver the gradients once all their parts are written, the last by the backward pass of ``op``."""
         for source, whole in sorted(self._whole.items()):
             self.graph.give(self.sources[source], whole, op)
 
@@ -62,9 +62,9 @@ class _Projected:
 def unfused_parts(
     graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
 ) -> Tensor:
-    """Attention of parts q (B, heads, S, size), k and v (B, kv_heads, T, size), which lie in one or two ``sources``.
+    """Compute attention of q (B, heads, S, size), k and v (B, kv_heads, T, size), which lie in one or two ``sources``.
 
-    bias: (1, heads, S, T), added to the scores. Fewer heads of keys and values are copied for all heads. Returns (B, S,
+    bias: (1, heads, S, T), added to the scores. Fewer heads of keys and values are copied to all heads. Returns (B, S,
     heads size).
     """
     projected, (q, k, v) = _Projected(graph, sources, parts), parts
@@ -80,7 +80,7 @@ def unfused_parts(
 
 
 def _repeated(graph: Graph, projected: _Projected, heads: int, layer: str) -> tuple[Tensor, Tensor]:
-    """Keys and values, each copied for the heads that share them."""
+    """Copy keys and values to all heads that share them."""
     pair = projected.parts[1:]
     batch, _, length, size = pair[0].shape
     made = [graph.tensor((batch, heads, length, size)) for _ in pair]
@@ -99,7 +99,7 @@ def _repeated(graph: Graph, projected: _Projected, heads: int, layer: str) -> tu
 def _product(
     graph: Graph, factors: tuple[Tensor, Tensor], shape: tuple[int, ...], layer: str, projected: _Projected
 ) -> Tensor:
-    """A product of two activations for each head; its backward operator computes both gradients."""
+    """Multiply two activations for each head; the backward operator computes both gradients."""
     out = graph.tensor(shape)
     op = graph.forward("aten::matmul", factors, (out,), layer)
 
@@ -110,7 +110,7 @@ def _product(
         for part, factor, gradient in zip(parts, factors, made, strict=True):
             if part is None:
                 graph.give(factor, gradient, op)
-        if None not in parts:  # the scores', the last one but for copies of keys and values
+        if None not in parts:  # the product of the scores, the last one except for copies of keys and values
             projected.give(op)
 
     graph.on_backward(op, backward)
@@ -118,7 +118,7 @@ def _product(
 
 
 def _softmax(graph: Graph, scores: Tensor, layer: str, bias: Tensor | None) -> Tensor:
-    """Scale, mask (or bias) and softmax in one kernel, as Megatron-LM's; the result is kept."""
+    """Scale, mask (or bias) and softmax in one kernel, as in Megatron-LM; the result is kept."""
     out = graph.like(scores)
     op = graph.forward("scaled_masked_softmax", (scores,) if bias is None else (scores, bias), (out,), layer)
 
@@ -136,7 +136,7 @@ def _softmax(graph: Graph, scores: Tensor, layer: str, bias: Tensor | None) -> T
 
 
 def unfused_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> None:
-    """The loss on a float32 copy of the logits, whose softmax is kept; ``passes`` of the profile say how often."""
+    """Compute the loss on a float32 copy of the logits and keep its softmax; the profile's ``passes`` count passes."""
     copy = graph.tensor(logits.shape, dtype="float32")
     cast = graph.forward("aten::_to_copy", (logits,), (copy,), f"{layer}.copy")
 

@@ -1,7 +1,7 @@
-"""What a capture says beside its two profiler files: ``meta.json``, read strictly and written deterministically.
+"""The third file of a capture, ``meta.json``, read strictly and written deterministically.
 
 A capture is a directory with :data:`KINETO_FILE`, :data:`EXECUTION_TRACE_FILE` and :data:`META_FILE`. The first two are
-PyTorch's own formats; the third holds what they cannot: step times measured without the profiler, and the machine.
+PyTorch's own formats; the third has data they cannot hold: step times measured without the profiler, and the machine.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MAX_TEXT = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureMeta:
-    """How a step was captured.
+    """Conditions of a capture.
 
-    ``device``: ``cuda`` or ``cpu``; ``device_name``: as the driver or the system names it. ``warmup_steps``: steps that
-    ran before the first measured one. ``unprofiled_steps_ps``: wall time of each step timed without the profiler,
-    device synchronised before and after, in picoseconds. ``traced_step_ps``: the same of the traced step, profiler on.
-    ``versions``, ``host``, ``settings``: names and values for people.
+    ``device``: ``cuda`` or ``cpu``; ``device_name``: from the driver or the system. ``warmup_steps``: steps before the
+    first measured one. ``unprofiled_steps_ps``: wall time of each step without the profiler, device synchronised before
+    and after, in picoseconds. ``traced_step_ps``: the same for the traced step, with the profiler. ``versions``,
+    ``host``, ``settings``: names and values for people.
     """
 
     name: str
@@ -53,12 +53,12 @@ class CaptureMeta:
 
     @property
     def unprofiled_step_ps(self) -> int:
-        """Median of the un-profiled steps (the lower one of two middle steps), picoseconds."""
+        """Median of the un-profiled steps in picoseconds (the lower of two middle steps)."""
         return statistics.median_low(self.unprofiled_steps_ps)
 
 
 def write_meta(meta: CaptureMeta, path: Path) -> None:
-    """Write ``meta`` as JSON to ``path``; the median is written for people and checked on reading."""
+    """Write ``meta`` as JSON to ``path``; it includes the median for people, which is checked on reading."""
     document = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(meta)}
     document["unprofiled_step_median_ps"] = meta.unprofiled_step_ps
     write_text(path, json.dumps(document, indent=2) + "\n")
@@ -67,7 +67,7 @@ def write_meta(meta: CaptureMeta, path: Path) -> None:
 def read_meta(path: Path) -> CaptureMeta:
     """Read a capture's ``meta.json``.
 
-    Raises TraceError, naming the file and the field, where it is not one.
+    Raises TraceError, naming the file and the field, if the file is invalid.
     """
     document = _read_object(path)
     version = (document.pop("format", None), document.pop("version", None))
@@ -92,7 +92,7 @@ def read_meta(path: Path) -> CaptureMeta:
 
 
 def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
-    """Return ``workload`` with the un-profiled step time, the device and the machine that ``meta`` holds."""
+    """Return ``workload`` with the un-profiled step time, device and machine from ``meta``."""
     metadata = {key: value for key, value in workload.metadata.items() if value}  # a capture blanks the host's name
     metadata.update(device=meta.device, device_name=meta.device_name, captured_at=meta.captured_at)
     metadata.update(warmup_steps=str(meta.warmup_steps), timed_steps=str(len(meta.unprofiled_steps_ps)))
@@ -110,9 +110,9 @@ def with_meta(workload: Workload, meta: CaptureMeta) -> Workload:
 
 
 def with_meta_beside(workload: Workload, kineto: Path) -> Workload:
-    """Return ``workload``, read from the profiler file ``kineto``, with what its capture says beside that file, if any.
+    """Return ``workload``, read from the profiler file ``kineto``, with the metadata beside that file, if any.
 
-    Raises TraceError where the file is a capture's by name and its ``meta.json`` cannot be read.
+    Raises TraceError if the file has a capture's name and its ``meta.json`` cannot be read.
     """
     path = kineto.with_name(META_FILE)
     if kineto.name != KINETO_FILE or not path.exists():
@@ -139,7 +139,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(key: str, value: Any, path: Path) -> Any:
-    """Return ``value`` of field ``key`` in the type that CaptureMeta has, or raise TraceError."""
+    """Return ``value`` of field ``key`` in CaptureMeta's type, or raise TraceError."""
     if key in ("versions", "host", "settings"):
         if isinstance(value, dict) and all(_is_text(item) for pair in value.items() for item in pair):
             return value

@@ -1,9 +1,9 @@
 """The tracer: records one training step of the user's own loop as a pair of PyTorch traces.
 
-As TrioSim's tracer (ISCA'25, section 4.2) it records the PyTorch profiler (Kineto) for operators, kernels and times,
-and the execution trace observer for tensors, here in one go. The order is: warm-up, steps timed without the profiler,
-one observed step (tensors; the profiler warms up meanwhile), one profiled step (times). Each of the two records alone,
-for the observer slows every call: see :mod:`trine.workload.tracing.files`, which checks that both did the same work.
+Like TrioSim's tracer (ISCA'25, section 4.2), it records the PyTorch profiler (Kineto) for operators, kernels and times,
+and the execution trace observer for tensors, but in one run. The order is: warm-up, steps timed without the profiler,
+one observed step (tensors; the profiler warms up meanwhile), one profiled step (times). Each of them records alone,
+because the observer slows every call; :mod:`trine.workload.tracing.files` checks that both steps did the same work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trine.workload.tracing.meta import EXECUTION_TRACE_FILE, KINETO_FILE, META_
 
 DEVICES = ("auto", "cuda", "cpu")
 _RECORDED = 2  # one step with the observer, one with the profiler
-#: Steps of a capture at most, of either kind.
+#: Maximum number of warm-up steps, and of timed steps.
 MAX_STEPS = 100_000
 _PS_PER_NS = 1000
 
@@ -42,21 +42,21 @@ class Capture:
             for step in c:
                 train_step()
 
-    Iterating gives the numbers 0 to ``num_steps`` - 1: ``warmup`` steps, ``timed`` steps without the profiler, two that
-    are recorded. Leaving the block writes the directory ``path``, reads it back, and
-    sets ``workload``. If the block raises, or the loop ends early, nothing is written.
+    Iterating yields the numbers 0 to ``num_steps`` - 1: ``warmup`` steps, ``timed`` steps without the profiler, two
+    recorded steps. Leaving the block writes the directory ``path``, reads it back, and sets ``workload``. If the block
+    raises, or the loop ends early, trine writes no files.
 
     Parameters
     ----------
-    path: the directory to make; its parents are made too.
-    device: ``cuda`` (also ROCm), ``cpu``, or ``auto``: cuda where PyTorch sees a GPU.
-    name: of the workload; the directory's name where None.
-    overwrite: replace a former capture at ``path``.
+    path: the directory to create, with its parents.
+    device: ``cuda`` (also ROCm), ``cpu``, or ``auto``: cuda if PyTorch sees a GPU.
+    name: of the workload; None: the directory's name.
+    overwrite: replace an earlier capture at ``path``.
 
     Raises
     ------
-    InputError: a wrong argument, a taken ``path``, no such device, a loop that ended early, or a step that trine could
-        only misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
+    InputError: a wrong argument, an existing ``path``, a missing device, a loop that ended early, or a step that trine
+        would misread (compiled code, CUDA graphs, collectives, several GPUs, other work than in the step before).
     MissingExtraError: torch is not installed.
     TraceError: the recorded files cannot be read; they are kept.
     """
@@ -89,12 +89,12 @@ class Capture:
 
     @property
     def num_steps(self) -> int:
-        """How many steps the loop makes."""
+        """Number of steps of the loop."""
         return self.warmup + self.timed + _RECORDED
 
     @property
     def _made(self) -> Path:
-        """The directory that is filled, and renamed to ``path`` at the end: beside it, so that this is one rename."""
+        """Temporary directory next to ``path``; one rename moves it there at the end."""
         return self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
 
     def __enter__(self) -> Capture:
@@ -146,7 +146,7 @@ class Capture:
         return step
 
     def _timed(self, step: int) -> Iterator[int]:
-        """One step, its wall time noted; the device is idle before and after."""
+        """Time one step; the device is idle before and after."""
         self._synchronise()
         start = time.perf_counter_ns()
         yield self._begin(step)
@@ -154,7 +154,7 @@ class Capture:
         self._step_ns.append(max(1, time.perf_counter_ns() - start))
 
     def _recorded(self, step: int) -> Iterator[int]:
-        """The observed step and the profiled one; both files are in ``_made`` afterwards."""
+        """Run the observed step and the profiled step; both files are in ``_made`` afterwards."""
         self._start_profiler()
         self._synchronise()
         self._observer.start()
@@ -198,7 +198,7 @@ class Capture:
 
     def _write(self) -> None:
         raw_kineto, raw_execution = self._made / "kineto.json", self._made / "execution_trace.json"
-        if not raw_execution.exists():  # PyTorch says that it has registered the second observer, but has not
+        if not raw_execution.exists():  # PyTorch reports success for a second observer, but does not register it
             raise InputError("PyTorch allows one ExecutionTraceObserver at a time, and another one is registered")
         kineto, execution = files.read_json(raw_kineto), files.read_json(raw_execution)
         files.check_devices(execution, self.device)
@@ -252,10 +252,10 @@ def capture_function(
     name: str | None = None,
     overwrite: bool = False,
 ) -> Workload:
-    """Capture ``function``, which performs one step, or sets up and returns a callable that does; return the workload.
+    """Capture ``function``, which performs one step, or sets up and returns a callable for it; return the workload.
 
-    ``function`` is called once to tell which: where it performs a step, that is one more warm-up step. Parameters and
-    errors as for :class:`Capture`; what ``function`` itself raises is passed on.
+    The first call of ``function`` decides between these; if it performs a step, that is one more warm-up step.
+    Parameters and errors as for :class:`Capture`; exceptions of ``function`` pass through.
     """
     session = Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
     with session:
@@ -284,8 +284,8 @@ def _resolve_device(device: str, torch: Any) -> str:
     return device
 
 
-# Describes the machine of a capture: device, versions and the settings that change an operator's time. Neither the
-# machine's name nor the user's: a trace may be passed on.
+# Description of the machine of a capture: device, versions and the settings that change an operator's time. It omits
+# the machine's and the user's names, because a trace may be passed on.
 
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -345,7 +345,7 @@ def _settings(torch: Any, on_gpu: bool) -> dict[str, str]:
 
 
 def _setting(read: Callable[[], object]) -> str:
-    """One setting; PyTorch >= 2.9 raises where a program used both its old and its new names of the TF32 switches."""
+    """Return one setting; PyTorch >= 2.9 raises if a program used both old and new names of the TF32 switches."""
     try:
         return str(read())
     except RuntimeError:
@@ -353,7 +353,7 @@ def _setting(read: Callable[[], object]) -> str:
 
 
 def _nvidia_driver() -> str | None:
-    """Release of NVIDIA's kernel module on Linux, such as 535.129.03."""
+    """Return the release of NVIDIA's kernel module on Linux, such as 535.129.03."""
     try:
         found = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", _NVIDIA_DRIVER.read_text(errors="replace"))
     except OSError:
@@ -362,7 +362,7 @@ def _nvidia_driver() -> str | None:
 
 
 def _processor() -> str:
-    """The processor's name; Linux keeps it where :mod:`platform` does not look."""
+    """Return the processor's name; on Linux from a file that :mod:`platform` does not read."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(errors="replace"), re.MULTILINE)
     except OSError:

@@ -1,4 +1,4 @@
-"""The computing half of fused kernels: which lines workgroups load for their tiles, and how long they compute."""
+"""The compute half of fused kernels: the lines that workgroups load for their tiles, and their compute time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from trine.collectives.kernels.fused.tiles import MAX_OPERANDS, TileGrid, Tiles,
 from trine.gpu.builder import Column, OperandBlock, ProgramBuilder
 from trine.gpu.program import BARRIER, COMPUTE, LOAD, READ, REDUCE, STORE, WAITCNT, WRITE, GpuProgram
 
-#: Operations of one step of a tile at most.
+#: Maximum number of operations in one step of a tile.
 _PER_STEP = 8
-#: Behind all that a workgroup does before it waits for peers.
+#: Order number after all operations of a workgroup that precede its wait for peers.
 RECEIVE = 1 << 58
 
 
 class TileTarget(NamedTuple):
-    """Where tiles are put: memory of rank + ``distance``, at ``base`` + ((rank + chunk) modulo ranks) * stride.
+    """Destination of tiles: memory of rank + ``distance``, at ``base`` + ((rank + chunk) modulo ranks) * stride.
 
-    slot_bytes: 0: they lie in a matrix as wide as the result; else each is packed in this many bytes, and those
-    that go, or come, over distance d are the d-th of as many as a chunk has tiles.
+    slot_bytes: 0: tiles lie in a matrix as wide as the result. Otherwise each tile is packed into a slot of this size;
+    a chunk's tiles form a group of slots, and group d holds the tiles sent or received over distance d.
     """
 
     base: int
@@ -35,7 +35,7 @@ class TileTarget(NamedTuple):
 
 
 class FusedBuilder(ProgramBuilder):
-    """A program in which many workgroups do the same on other tiles: one operation of all of them at a time."""
+    """A builder for many workgroups that do the same on different tiles; it adds one operation to all at a time."""
 
     def __init__(self, name: str, options: FusedOptions) -> None:
         super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
@@ -48,7 +48,7 @@ class FusedBuilder(ProgramBuilder):
             raise too_large(self.options)
 
     def finished(self, workgroups: int) -> GpuProgram:
-        """The program of all ranks, or of ``options.only_rank``."""
+        """Return the program of all ranks, or of ``options.only_rank``."""
         self.end_workgroups(workgroups)
         self.end_kernel(0, self.options.wavefronts, self.name)
         return self.program(ranks=self.ranks)
@@ -56,7 +56,7 @@ class FusedBuilder(ProgramBuilder):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedPlan:
-    """steps: how often a workgroup loads and computes for one tile."""
+    """Options, tiles and builder of a fused kernel. steps: loads and computations of a workgroup per tile."""
 
     options: FusedOptions
     grid: TileGrid
@@ -65,7 +65,7 @@ class FusedPlan:
     steps: int
 
     def order(self, turn: Int64, step: Column, part: int) -> Int64:
-        """Where in its workgroup an operation on a tile stands; steps ``steps`` on: putting it, signalling."""
+        """Return the order number of an operation in its workgroup; steps from ``steps`` on put the tile and signal."""
         return (turn * (self.steps + 2) + step) * _PER_STEP + part
 
     @property
@@ -74,11 +74,11 @@ class FusedPlan:
         return self.grid.width * self.options.line_bytes
 
     def stride(self, size_bytes: int) -> int:
-        """From a rank's chunk to the next rank's; without chunks addresses are the same on all ranks."""
+        """Return the bytes from a rank's chunk to the next rank's; without chunks, all ranks use the same addresses."""
         return size_bytes if self.grid.chunks > 1 else 0
 
     def load(self, kind: int, order: Int64, block: LineBlock, role: int, label: str) -> None:
-        """A data operation of each workgroup on a block of its own memory."""
+        """Add a data operation of each workgroup on a block of local memory."""
         line = self.options.line_bytes
         for shape in strip_shapes(block.tall, block.wide, block.pitch // line):
             chosen = shape.chosen
@@ -88,13 +88,13 @@ class FusedPlan:
             self.builder.add_block(kind, block.workgroup[chosen], order[chosen], shape.amount, (operands,), label)
 
     def finish(self, workgroup: Int64, order: Int64, label: str) -> None:
-        """Until what all wavefronts have read and written so far is done."""
+        """Wait until all reads and writes of all wavefronts are complete."""
         self.builder.add_block(WAITCNT, workgroup, order, 0, (), label)
         self.builder.add_block(BARRIER, workgroup, order + 1, 0, (), label)
 
 
 class LineBlock(NamedTuple):
-    """n blocks of lines in the own memory, in matrices with rows ``pitch`` bytes apart: int64[n]."""
+    """n blocks of lines in local memory, in matrices with rows ``pitch`` bytes apart: int64[n]."""
 
     workgroup: Int64
     address: Int64
@@ -106,7 +106,7 @@ class LineBlock(NamedTuple):
 
 
 def num_steps(options: FusedOptions) -> int:
-    """How many pieces of the matrices a workgroup loads, one after the other, for one tile."""
+    """Return the number of matrix pieces that a workgroup loads, one after the other, for one tile."""
     if options.kind.compute == EMBEDDING:
         return 1
     depth = options.cols if options.kind.compute == GEMV else options.inner
@@ -114,12 +114,12 @@ def num_steps(options: FusedOptions) -> int:
 
 
 def compute(plan: FusedPlan, target: TileTarget) -> None:
-    """Compute all tiles and put each to its ``target``: it is there after the next ``waitcnt 0``."""
+    """Compute all tiles and put each to its ``target``; the puts complete by the next ``waitcnt 0``."""
     _COMPUTE[plan.options.kind.compute](plan, target)
 
 
 def _gemv(plan: FusedPlan, target: TileTarget) -> None:
-    """Lines of x and of the rows of A, a few columns at a time."""
+    """Load lines of x and of the rows of A, a few columns at a time, and multiply."""
     options, tiles = plan.options, plan.tiles
     rows = np.minimum(tiles.tall * options.line_elements, options.chunk_rows - tiles.down * options.line_elements)
     first = tiles.down * options.line_elements
@@ -137,7 +137,7 @@ def _gemv(plan: FusedPlan, target: TileTarget) -> None:
 
 
 def _gemm(plan: FusedPlan, target: TileTarget) -> None:
-    """Lines of the rows of A and of the columns of B, a few deep at a time."""
+    """Load lines of the rows of A and of the columns of B, a slice of the inner dimension at a time, and multiply."""
     options, tiles = plan.options, plan.tiles
     pitches = [options.lines(n) * options.line_bytes for n in (options.inner, options.cols)]
     a = plan.builder.buffer("a", options.rows * pitches[0])
@@ -155,9 +155,9 @@ def _gemm(plan: FusedPlan, target: TileTarget) -> None:
 
 
 def _embedding(plan: FusedPlan, target: TileTarget) -> None:
-    """Indices, then rows of the table, added up as they arrive and put line by line.
+    """Load indices, then rows of the table, added up on arrival and put line by line.
 
-    Which rows is drawn from the seed, for each chunk by its distance, so that it is the same on all ranks.
+    The seed determines the rows, for each chunk by its distance, so that they are the same on all ranks.
     """
     options, tiles = plan.options, plan.tiles
     pitch, line = plan.result_pitch, options.line_bytes
@@ -180,7 +180,7 @@ def _embedding(plan: FusedPlan, target: TileTarget) -> None:
     chunk = np.broadcast_to(target.chunk, len(tiles.chunk))[which]
     distance = np.broadcast_to(target.distance, len(tiles.chunk))[which]
     written = OperandBlock(WRITE, distance, there, line, -1, chunk, target.stride)
-    # Their order may be shared: the sort of the program is stable, and they are written row by row.
+    # These operations may share an order number: the program's sort is stable, and they are added row by row.
     plan.builder.add_block(
         REDUCE, tiles.workgroup[which], order[which] + 3, plan.grid.width, (source, written), "add up and put"
     )
@@ -190,20 +190,20 @@ _COMPUTE: dict[str, Callable[[FusedPlan, TileTarget], None]] = {GEMV: _gemv, GEM
 
 
 def _steps(plan: FusedPlan, depth: int) -> tuple[Int64, Int64, Int64]:
-    """For each tile and each of its steps: which tile, which step, how many elements deep. int64[tiles * steps]."""
+    """Return tile, step and depth in elements for each step of each tile: int64[tiles * steps] each."""
     which, step = (a.ravel().astype(np.int64) for a in np.mgrid[0 : len(plan.tiles.chunk), 0 : plan.steps])
     return which, step, np.minimum(plan.options.tile[-1], depth - step * plan.options.tile[-1])
 
 
 def _left(plan: FusedPlan, which: Int64, order: Int64, address: Int64, rows: Int64, wide: Int64, pitch: int) -> None:
-    """Load from the matrix that has the result's rows: ``wide`` lines of ``rows`` rows from byte ``address`` on."""
+    """Load from the matrix with the result's rows: ``wide`` lines of ``rows`` rows from byte ``address`` on."""
     tiles, stride = plan.tiles, plan.stride(plan.options.chunk_rows * pitch)
     block = LineBlock(tiles.workgroup[which], address, rows, wide, pitch, tiles.chunk[which], stride)
     plan.load(LOAD, order, block, READ, "load a" if plan.options.kind.compute == GEMM else "load matrix")
 
 
 def _multiply(plan: FusedPlan, which: Int64, order: Int64, macs: Int64) -> None:
-    """When all wavefronts have their lines, each computes its share, one after the other on the CU's units."""
+    """Wait for the lines of all wavefronts; then each computes its share, one after the other on the CU's units."""
     group, options = plan.tiles.workgroup[which], plan.options
     plan.builder.add_block(WAITCNT, group, order, 0, (), "multiply")
     plan.builder.add_block(BARRIER, group, order + 1, 0, (), "multiply")
@@ -212,7 +212,7 @@ def _multiply(plan: FusedPlan, which: Int64, order: Int64, macs: Int64) -> None:
 
 
 def _put(plan: FusedPlan, target: TileTarget) -> None:
-    """Store each tile when all of it has been computed: the wavefronts, which a CU serves in turn, end together."""
+    """Store each tile once it is complete: the wavefronts, which a CU serves in turn, end together."""
     tiles, line, pitch = plan.tiles, plan.options.line_bytes, plan.result_pitch
     order = plan.order(tiles.turn, plan.steps, 1)
     plan.builder.add_block(BARRIER, tiles.workgroup, order - 1, 0, (), "put")

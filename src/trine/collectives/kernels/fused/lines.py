@@ -1,4 +1,4 @@
-"""How many lines fused kernels must read, and how many wavefronts wait: closed forms of sizes and tiles."""
+"""Closed forms for the lines that fused kernels must read and for their waiting wavefronts, from sizes and tiles."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from trine.collectives.kernels.fused.tiles import TileGrid, make_grid
 
 
 def expected_reads(options: FusedOptions) -> dict[str, int]:
-    """Buffer -> lines that each rank reads, all from its own memory. R x C tiles of the result, L lines in all:
+    """Return buffer -> lines that each rank reads, all from local memory. The result has R x C tiles and L lines:
 
-    A GEMV reads all rows of its matrix once and the vector for every tile; a GEMM all rows of A for every column of
-    tiles and all of B for every row of tiles; a table's lookups a row each, and 8 B of index each. Adding up reads L
-    lines of partial results of each rank (in one step), or as many in all (in two steps, and a reduce-scatter). Unfused
-    the result is read from memory, and in one step once for each peer and once more.
+    A GEMV reads all rows of its matrix once, and the vector for every tile. A GEMM reads all rows of A for every column
+    of tiles and all of B for every row of tiles. Each lookup of a table reads a row and an 8 B index. The reduction
+    reads L lines of partial results per rank (in one step), or L in total (in two steps, and in a reduce-scatter).
+    Unfused kernels read the result from memory; in one step, once for each peer and once more.
     """
     grid = make_grid(options)
     return {**_computed(options, grid), **(_fused_reads if options.fused else _collective_reads)(options, grid)}
 
 
 def waiting_wavefronts(options: FusedOptions) -> int:
-    """Wavefronts of a rank that wait for peers' flags, all at once where all workgroups have room on the GPU.
+    """Return the wavefronts of a rank that wait for peers' flags, all at once if all workgroups fit on the GPU.
 
-    The first wavefront of one workgroup of each crew: it acquires one flag after the other, while the others of its
-    workgroup wait for it at a barrier. So with ``spin`` a rank has at most this many polls on their way.
+    This is the first wavefront of one workgroup per crew. It acquires one flag after the other, while the rest of its
+    workgroup waits at a barrier. So with ``spin`` a rank has at most this many polls in flight.
 
-    Raises ValueError for an unfused one, as :func:`expected_flags`.
+    Raises ValueError for an unfused kernel, as :func:`expected_flags`.
     """
     if not options.fused:
         raise ValueError("the collective of an unfused kernel has separate workgroups")
@@ -40,7 +40,7 @@ def waiting_wavefronts(options: FusedOptions) -> int:
 
 
 def _computed(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
-    """What computing reads."""
+    """Return the lines that the computation reads, by buffer."""
     tiles_down, compute = grid.chunks * grid.tiles_down, options.kind.compute
     if compute == EMBEDDING:
         whole, rest = divmod(grid.height, grid.tall)
@@ -59,7 +59,7 @@ def _fused_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
 
 
 def _collective_reads(options: FusedOptions, grid: TileGrid) -> dict[str, int]:
-    """Each part that is sent is read for each peer, and the own one once."""
+    """Return the lines that an unfused collective reads: each sent part once per peer, and the rank's own part once."""
     # Lines of partial results, or of results, to others: a chunk to each (with one chunk: all of it)
     assert options.kind.op in (ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL)
     sent = (options.num_ranks - 1) * grid.chunk_lines

@@ -1,4 +1,4 @@
-"""Which tiles of its result a fused kernel has, which workgroup computes each, and who waits for whom.
+"""Tiles of a fused kernel's result, their assignment to workgroups, and the waits between workgroups.
 
 A block of lines in a matrix needs several operands: an operand has a first line, a step and an amount.
 """
@@ -17,7 +17,7 @@ from trine.collectives.kernels.fused.options import EMBEDDING, GEMV, FusedOption
 from trine.collectives.kernels.options import JOINT
 from trine.errors import InputError
 
-#: Of all ranks together: a program of below 0.4 GB (measured: 38 bytes an operand), and 1 GB.
+#: Limits for all ranks together: a program below 0.4 GB (measured: 38 bytes per operand), and 1 GB of flags.
 MAX_OPERANDS, MAX_FLAGS = 1 << 23, 1 << 28
 
 
@@ -25,9 +25,9 @@ MAX_OPERANDS, MAX_FLAGS = 1 << 23, 1 << 28
 class TileGrid:
     """The result of rank 0: ``chunks`` chunks of ``height`` x ``width`` lines, in tiles of at most ``tall`` x ``wide``.
 
-    A GEMV's result is one line wide: each line holds many rows. chunk_tiles: tiles of a chunk. crews: groups of
-    workgroups that exchange flags: crew f has the tiles f, f + crews, ... of every chunk. workgroups: crews where
-    each does all chunks, or one for each tile.
+    A GEMV's result is one line wide: each line holds many rows. chunk_tiles: tiles per chunk. crews: groups of
+    workgroups that exchange flags: crew f has the tiles f, f + crews, ... of every chunk. workgroups: one per crew,
+    which then does all chunks, or one per tile.
     """
 
     chunks: int
@@ -56,18 +56,18 @@ class TileGrid:
 
     @property
     def tile_lines(self) -> int:
-        """Room for a tile."""
+        """Lines of the largest tile."""
         return min(self.tall, self.height) * min(self.wide, self.width)
 
     @property
     def one_each(self) -> bool:
-        """Whether each tile has a workgroup of its own."""
+        """True if each tile has a separate workgroup."""
         return self.workgroups == self.chunks * self.chunk_tiles
 
     def workgroup(self, crew: Int64, chunk: Int64) -> Int64:
-        """Who computes a crew's tiles of a chunk.
+        """Return the workgroup that computes a crew's tiles of a chunk.
 
-        Those of other ranks' chunks come first, so nobody ever waits for a workgroup with a higher number than its own.
+        Workgroups for other ranks' chunks come first, so a workgroup only ever waits for lower-numbered ones.
         """
         if not self.one_each:
             return crew
@@ -75,7 +75,7 @@ class TileGrid:
 
 
 def make_grid(options: FusedOptions) -> TileGrid:
-    """The tiles of a kernel. Raises InputError: a number of workgroups that tiles cannot be dealt out to."""
+    """Return the tiles of a kernel. Raise InputError for a number of workgroups that does not fit the tiles."""
     compute, tile = options.kind.compute, options.tile
     height, width = options.chunk_rows, options.lines(options.cols)
     tall, wide = tile[0], width
@@ -103,7 +103,7 @@ def make_grid(options: FusedOptions) -> TileGrid:
 
 
 def too_large(options: FusedOptions) -> InputError:
-    """What to say of a program with too many operands."""
+    """Return the error for a program with too many operands."""
     hint = "" if options.only_rank is not None else ", or only one rank (only_rank)"
     return InputError(
         f"{options.name} of {options.rows} x {options.cols} on {options.num_ranks} ranks has more than {MAX_OPERANDS} "
@@ -112,7 +112,7 @@ def too_large(options: FusedOptions) -> InputError:
 
 
 def refuse_large(options: FusedOptions, grid: TileGrid) -> None:
-    """Raise InputError for a program that is sure to be too large, before any array of it is made."""
+    """Raise InputError for a program that is certainly too large, before any of its arrays is created."""
     ranks = 1 if options.only_rank is not None else options.num_ranks
     tiles = grid.chunks * grid.chunk_tiles
     depth = {GEMV: options.cols, EMBEDDING: 1}.get(options.kind.compute, options.inner)
@@ -130,8 +130,8 @@ def refuse_large(options: FusedOptions, grid: TileGrid) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Tiles:
-    """Tiles of rank 0 as columns, int64[n]: chunk (of rank + chunk), number in it, crew, workgroup, its turn in the
-    workgroup, first line down and across, and how many lines of each."""
+    """Tiles of rank 0 as columns, int64[n]: chunk (of rank + chunk), number in the chunk, crew, workgroup, turn in the
+    workgroup, first line down and across, and number of lines down and across."""
 
     chunk: Int64
     number: Int64
@@ -144,12 +144,12 @@ class Tiles:
     wide: Int64
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Tiles:
-        """Some of them."""
+        """Return the chosen tiles."""
         return Tiles(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
 
 def make_tiles(grid: TileGrid) -> Tiles:
-    """All tiles of rank 0. In a workgroup the tiles of other ranks' chunks come first, the own chunk last."""
+    """Return all tiles of rank 0. In a workgroup, tiles of other ranks' chunks come first, the rank's own last."""
     chunk, number = (a.ravel() for a in np.mgrid[0 : grid.chunks, 0 : grid.chunk_tiles].astype(np.int64))
     crew = number % grid.crews
     per_chunk = -(-grid.chunk_tiles // grid.crews)
@@ -169,10 +169,10 @@ def make_tiles(grid: TileGrid) -> Tiles:
 
 
 class StripShape(NamedTuple):
-    """A block of ``tall`` x ``wide`` lines, of which those numbered ``chosen`` have this shape.
+    """A block shape of ``tall`` x ``wide`` lines; the blocks numbered ``chosen`` have it.
 
-    amount: lines of one strip of it; strips: how many there are; strips are columns (down) or rows of the block, or
-    all of it where its rows follow each other.
+    amount: lines per strip; strips: number of strips. A strip is a column (down) or a row of the block, or the whole
+    block if its rows are contiguous.
     """
 
     chosen: Int64
@@ -183,18 +183,18 @@ class StripShape(NamedTuple):
     down: bool
 
     def offsets(self, pitch_bytes: int, line_bytes: int) -> Int64:
-        """int64[strips]: where each strip of a block begins, in a matrix with rows ``pitch_bytes`` apart."""
+        """Return int64[strips]: the offset of each strip of a block, in a matrix with rows ``pitch_bytes`` apart."""
         return np.arange(self.strips, dtype=np.int64) * (line_bytes if self.down else pitch_bytes)
 
     def step(self, pitch_bytes: int, line_bytes: int) -> int:
-        """From a line of a strip to the next."""
+        """Return the bytes from a line of a strip to the next."""
         return pitch_bytes if self.down else line_bytes
 
 
 def strip_shapes(tall: Int64, wide: Int64, whole: int) -> Iterator[StripShape]:
-    """Blocks by shape; ``whole``: lines of a row of the matrix (0: rows never follow each other).
+    """Yield blocks by shape; ``whole``: lines per row of the matrix (0: rows are never contiguous).
 
-    Strips are as long as they can be: an operation's wavefronts share its lines, and operands cost memory.
+    Strips have the maximum length: an operation's wavefronts share its lines, and operands cost memory.
     """
     pairs, which = np.unique(np.stack([tall, wide]), axis=1, return_inverse=True)
     for i, (rows, columns) in enumerate(pairs.T.tolist()):

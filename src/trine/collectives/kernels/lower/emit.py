@@ -1,12 +1,12 @@
-"""Operations of one workgroup, with the waiting that makes its wavefronts see each other's data.
+"""Operations of one workgroup, with the waits and barriers that make its data visible to all its wavefronts.
 
-An operation does not wait for the answers of those before it, and control operations are of wavefront 0 alone. So
+An operation does not wait for earlier operations to complete, and only wavefront 0 runs control operations. Therefore:
 
-- before data is published, before it is used again and where the plan lets threads meet, all wavefronts wait for their
-  answers and meet (*settle*);
-- after wavefront 0 has taken a semaphore, the others go on when they have met it (*meet*).
+- Before data is published or reused, and at the plan's thread barriers, all wavefronts wait for their outstanding
+  operations and meet at a barrier (*settle*).
+- After wavefront 0 has acquired a semaphore, the other wavefronts meet it at a barrier before they continue (*meet*).
 
-Both are left out where nothing has happened that would need them.
+Both are skipped when no earlier operation requires them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from trine.gpu.builder import Operand, ProgramBuilder
 
 MAX_OPERATIONS = 2_000_000
 
-#: rank, first byte, byte behind the last, whether it is written
+#: rank, first byte, end byte (exclusive), whether it is written
 Access = tuple[int, int, int, bool]
 
 
 class Emitter:
-    """Writes the operations of one workgroup of ``rank``."""
+    """Emitter of the operations of one workgroup of ``rank``."""
 
     def __init__(self, builder: ProgramBuilder, addresses: Addresses, rank: int) -> None:
         self.builder, self.addresses, self.rank = builder, addresses, rank
@@ -39,13 +39,13 @@ class Emitter:
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """All wavefronts have the answers to what they have asked for, and know it of each other."""
+        """Complete the outstanding operations of all wavefronts, then meet at a barrier."""
         if self._pending:
             self.sync()
         self.meet()
 
     def sync(self) -> None:
-        """What ``__syncthreads`` promises; threads meet even where nothing is to be waited for."""
+        """Give the guarantee of ``__syncthreads``; threads meet even without outstanding operations."""
         if self._pending:
             self._wait()
             self._pending.clear()
@@ -58,7 +58,7 @@ class Emitter:
         self._dmas = 0
 
     def meet(self) -> None:
-        """The other wavefronts wait for what wavefront 0 has taken."""
+        """Make the other wavefronts wait for the semaphores that wavefront 0 has acquired."""
         if self._taken:
             self._add(isa.BARRIER)
             self._taken = False
@@ -71,7 +71,7 @@ class Emitter:
         self._taken = True
 
     def release(self, targets: Iterable[tuple[int, int]]) -> None:
-        """Give one to each of these (rank, semaphore)."""
+        """Add one to each of these (rank, semaphore)."""
         operands = [
             Operand(isa.WRITE, rank, self.addresses.semaphore(number), semaphore=number) for rank, number in targets
         ]
@@ -79,7 +79,7 @@ class Emitter:
             self._add(isa.RELEASE, 1, operands)
 
     def flush(self) -> None:
-        """Wait for all that went to the copy engine."""
+        """Wait for all transfers of the copy engine."""
         if self._dmas:
             self._add(isa.WAITCNT)
             self._dmas, self._taken = 0, True
@@ -87,7 +87,7 @@ class Emitter:
     # -- data ----------------------------------------------------------------------------------------------------
 
     def data(self, lines: int, sources: Sequence[Operand], targets: Sequence[Operand]) -> None:
-        """A copy, or a sum of several sources; a load where there are no targets. Multimem ones have several rows."""
+        """Add a copy, a sum (several sources) or a load (no targets). Multimem operands have several rows."""
         self._before(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
         several = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
@@ -95,8 +95,8 @@ class Emitter:
         self._add(kind, lines, (*sources, *targets))
 
     def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:
-        """A lane waits for the packet of one source before it asks for the next's (MSCCL++, execution_kernel.hpp). The
-        sum then reads once more what is in registers in truth, beside the last packet; returns what it reads."""
+        """Load flagged sources one by one, as an MSCCL++ lane waits for each packet (execution_kernel.hpp). Return the
+        sum's operands: it reads all again with the last packet, where hardware keeps the others in registers."""
         flagged = [number for number, operand in enumerate(sources) if operand.role == isa.READ_FLAGGED]
         seen = list(sources)
         for number in flagged[:-1]:
@@ -114,13 +114,13 @@ class Emitter:
         self._dmas += 1
 
     def dma_signal(self, rank: int, semaphore: int) -> None:
-        """A semaphore behind all that the copy engine has for that rank."""
+        """Signal a semaphore after all transfers of the copy engine to that rank."""
         operand = Operand(isa.WRITE, rank, self.addresses.semaphore(semaphore), semaphore=semaphore)
         self._add(isa.DMA, 0, [operand])
         self._dmas += 1
 
     def _before(self, lines: int, operands: Iterable[Operand]) -> None:
-        """Operations before this one may still be under way, where they do not touch the same bytes."""
+        """Settle if an outstanding operation touches the same bytes; others may stay in flight."""
         accesses = [(p.rank, p.address, p.address + lines * p.step, p.role not in isa.READ_ROLES) for p in operands]
         if self._conflict(accesses):
             self.settle()
@@ -135,7 +135,7 @@ class Emitter:
         )
 
     def _add(self, kind: int, amount: int = 0, operands: Iterable[Operand] = ()) -> None:
-        """Raises InputError where the program has become too large."""
+        """Add an operation; raise InputError if the program is too large."""
         if self.builder.num_ops == MAX_OPERATIONS:
             raise InputError(
                 f"this message needs more than {MAX_OPERATIONS} operations; give a smaller size, or use "

@@ -1,4 +1,4 @@
-"""Where the chunks of a plan lie in the memory of a GPU program: whole lines, one buffer behind the other."""
+"""Memory layout of a plan's chunks in a GPU program: whole lines, one buffer after the other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trine.collectives.mscclpp.reading import buffer_chunks
 from trine.errors import InputError
 from trine.gpu.program import Buffer
 
-#: buffers begin at multiples of this
+#: alignment of buffers, in bytes
 BUFFER_ALIGNMENT = 2**20
-#: buffers that no plan names: FIFOs of MSCCL, and the semaphores
+#: additional buffers outside the plan: FIFOs of MSCCL, and the semaphores
 FIFOS, SEMAPHORES = "fifos", "semaphores"
 
 
 class LoweredStep(NamedTuple):
-    """An operation of a thread block, once; ``offset`` and ``unit`` (bytes): the round of its pipeline."""
+    """One execution of a thread block's operation; ``offset`` and ``unit`` (bytes): the round of its pipeline."""
 
     op: KernelOp
     gpu: KernelGpu
@@ -38,9 +38,9 @@ class LoweredStep(NamedTuple):
 
 
 def payload_of_line(plan: KernelPlan, line_bytes: int) -> int:
-    """Bytes of data that a line of the plan's protocol carries.
+    """Return the bytes of data per line in the plan's protocol.
 
-    LL: each 8 bytes are 4 of data and 4 of flag; MSCCL++'s packets of 16 bytes are half flag too. LL128: 120 of 128.
+    LL: each 8 bytes hold 4 of data and 4 of flag. MSCCL++'s 16-byte packets are half flag too. LL128: 120 of 128 bytes.
     """
     if plan.format == "msccl":
         return {"Simple": line_bytes, "LL": line_bytes // 2, "LL128": line_bytes * 15 // 16}[plan.protocol]
@@ -49,9 +49,9 @@ def payload_of_line(plan: KernelPlan, line_bytes: int) -> int:
 
 
 def line_layout(plan: KernelPlan, size_bytes: int, payload: int) -> ChunkLayout:
-    """The plan's layout for this message with every chunk rounded up to whole lines of ``payload`` bytes.
+    """Return the plan's layout for this message, with chunks rounded up to whole lines of ``payload`` bytes.
 
-    Raises InputError: the plan does not allow this size; or rounds of its pipelines run over the end of reused scratch.
+    Raises InputError: the plan does not allow this size, or pipeline rounds cross the end of reused scratch.
     """
     exact = message_layout(plan, size_bytes)
     largest = max(exact.at(chunk + 1) - exact.at(chunk) for chunk in range(exact.group_chunks))
@@ -78,7 +78,7 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: ChunkLayout, payload: int) -> Iterator[LoweredStep]:
-    """What one thread block does."""
+    """Yield the steps of one thread block, with pipelines unrolled."""
     for number, op in enumerate(block.operations):
         if op.action != ir.PIPELINE:
             yield LoweredStep(op, gpu, block, number, f"op {number}")
@@ -92,7 +92,7 @@ def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: ChunkLayout, payload
 def data_range(
     plan: KernelPlan, layout: ChunkLayout, step: LoweredStep, operand: KernelOperand, rank: int | None = None
 ) -> tuple[str, int, int]:
-    """Buffer, start and length of an operand, in bytes of data; packets lie in PACKETS. rank: of a group's member."""
+    """Return buffer, start and length of an operand, in bytes of data; packets lie in PACKETS. rank: a group member."""
     start, length = layout.span(step.op, operand, step.offset, step.unit)
     if operand.packet:
         return PACKETS, start, length
@@ -100,13 +100,13 @@ def data_range(
 
 
 def num_rounds(pipeline: KernelOp, layout: ChunkLayout, payload: int) -> int:
-    """How often a pipeline goes through its operations."""
+    """Return the number of rounds of a pipeline."""
     return -(-pipeline.num_chunks * layout.at(1) // _round_up(pipeline.unit_bytes, payload))
 
 
 @dataclass(frozen=True, slots=True)
 class AddressSpan:
-    """Bytes of data from ``address`` on; packets of them take twice the room."""
+    """``length`` bytes of data from ``address`` on; as packets they occupy twice the space."""
 
     rank: int
     address: int
@@ -114,9 +114,9 @@ class AddressSpan:
 
 
 class Addresses:
-    """Bases of all buffers, the same on every rank, and the addresses of operands.
+    """Base addresses of all buffers, the same on every rank, and the addresses of operands.
 
-    ``fifo_bytes``, ``num_semaphores``: how large those two are on the rank that needs most.
+    ``fifo_bytes``, ``num_semaphores``: sizes on the rank with the largest need.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Addresses:
                 end = _round_up(end + size, BUFFER_ALIGNMENT)
 
     def _plan_buffers(self) -> dict[str, int]:
-        """Buffer -> bytes, on the rank that needs most."""
+        """Return buffer -> bytes on the rank with the largest need."""
         plan, layout = self.plan, self.layout
         sizes = dict.fromkeys((ir.INPUT, ir.OUTPUT, ir.SCRATCH, PACKETS), 0)
         for gpu in plan.gpus:
@@ -161,14 +161,14 @@ class Addresses:
         return chunks * window if window is not None and window < self.layout.at(1) else self.layout.at(chunks)
 
     def span(self, step: LoweredStep, operand: KernelOperand, member: int | None = None) -> AddressSpan:
-        """Where an operand lies; of one of a multicast group, where it does on a member."""
+        """Return the addresses of an operand; for a multicast group, on one member."""
         buffer, start, length = data_range(self.plan, self.layout, step, operand, member)
         if operand.packet:
             start = start // self.payload * self.line_bytes
         return AddressSpan(operand.rank if member is None else member, self.base[buffer] + start, length)
 
     def spans(self, step: LoweredStep, operand: KernelOperand) -> list[AddressSpan]:
-        """Where an operand lies; of one of a multicast group, on each member: the own rank, then those behind it."""
+        """Return the addresses of an operand; for a multicast group, on each member, from this rank upwards."""
         if operand.group is None:
             return [self.span(step, operand)]
         own, ranks = step.gpu.rank, self.plan.num_ranks
@@ -176,9 +176,9 @@ class Addresses:
         return [self.span(step, operand, member) for member in members]
 
     def semaphore(self, number: int) -> int:
-        """The address of a semaphore: a line of its own."""
+        """Return the address of a semaphore; each has a separate line."""
         return self.base[SEMAPHORES] + number * self.line_bytes
 
     def packet_line(self, address: int) -> int:
-        """The number of a line among the packets of its rank."""
+        """Return the number of a line among the packets of its rank."""
         return (address - self.base[PACKETS]) // self.line_bytes

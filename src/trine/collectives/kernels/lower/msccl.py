@@ -1,10 +1,10 @@
-"""Thread blocks of an MSCCL plan as operations of workgroups, and the FIFOs between them.
+"""Conversion of an MSCCL plan's thread blocks to operations of workgroups, and the FIFOs between them.
 
-FIFOs as NCCL and MSCCL lay them out (microsoft/msccl and the MSCCL of ROCm/rccl: init.cc, msccl.h, msccl_kernel_impl.h,
-prims_simple.h): a connection has a buffer of 8 steps at the receiver, 4 MiB of them for Simple, 512 KiB for LL and
-4800 KiB for LL128, both with their flags. Simple sends up to 4 steps at once, as two slices, the first not smaller than
-a 32nd of two steps; LL and LL128 send one step. Messages longer than that are cut: the thread block goes through its
-whole list of steps once for each piece of the chunks; counts of chunks that fit together go together.
+The FIFOs follow NCCL and MSCCL (microsoft/msccl and the MSCCL of ROCm/rccl: init.cc, msccl.h, msccl_kernel_impl.h,
+prims_simple.h). A connection has a buffer of 8 steps at the receiver: 4 MiB for Simple, 512 KiB for LL and 4800 KiB for
+LL128, the latter two including flags. Simple sends up to 4 steps at once, as two slices, the first at least a 32nd of
+two steps; LL and LL128 send one step. Longer messages are cut: the thread block runs its whole list of steps once for
+each piece of the chunks; chunks of a count that fit into one message go together.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ At = tuple[int, int, int, int]
 
 STEPS = 8
 BUFFER_BYTES = {"Simple": 4 * 2**20, "LL": 512 * 2**10, "LL128": 4800 * 2**10}
-#: of Simple: steps a message, slices a message
+#: Simple: steps per message, slices per message
 MESSAGE_STEPS, SLICES = 4, 2
 
 
 class FifoShape(NamedTuple):
-    """Of one protocol: bytes of data a message, bytes of a slot with flags, how many slots; slices a message."""
+    """FIFO of one protocol: data bytes per message, bytes per slot with flags, slots, slices per message."""
 
     message_bytes: int
     slot_bytes: int
@@ -44,7 +44,7 @@ class FifoShape(NamedTuple):
 
 
 def shape_of(protocol: str, payload: int, line_bytes: int) -> FifoShape:
-    """FIFO of a protocol whose lines carry ``payload`` bytes."""
+    """Return the FIFO shape of a protocol whose lines carry ``payload`` bytes."""
     step = BUFFER_BYTES[protocol] // STEPS
     if protocol == "Simple":
         slot = step * MESSAGE_STEPS // SLICES
@@ -53,7 +53,7 @@ def shape_of(protocol: str, payload: int, line_bytes: int) -> FifoShape:
 
 
 class StepRange(NamedTuple):
-    """A part of one step: of its chunks those from ``chunk`` on, from byte ``offset`` on, ``length`` bytes."""
+    """A part of one step: ``length`` bytes from byte ``offset`` of its chunk ``chunk`` on."""
 
     chunk: int
     offset: int
@@ -61,7 +61,7 @@ class StepRange(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What goes into one slot: number of its use, first byte in its part, bytes."""
+    """The content of one slot: number of the slot's use, first byte in the part, bytes."""
 
     use: int
     start: int
@@ -70,10 +70,10 @@ class Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Fifo:
-    """One connection. ``index``: among those into its receiver.
+    """One connection. ``index``: its number among the receiver's incoming connections.
 
-    ``tail``, ``credit``: semaphores that the sender gives at the receiver, and the receiver at the sender. ``sent``,
-    ``received``, ``messages`` (how many) and ``ends`` (thread blocks): as either side has it. ``uses``: of all slices.
+    ``tail``, ``credit``: semaphores that the sender releases at the receiver, and the receiver at the sender. ``sent``,
+    ``received``, ``messages`` (counts) and ``ends`` (thread blocks): of each side. ``uses``: of all slices.
     """
 
     source: int
@@ -90,7 +90,7 @@ class Fifo:
 
 
 class Cutting:
-    """How steps are cut into loops, pieces and slices, of one message size."""
+    """The division of steps into loops, pieces and slices, for one message size."""
 
     def __init__(self, plan: KernelPlan, layout: ChunkLayout, payload: int, line_bytes: int) -> None:
         self.chunk_bytes = layout.at(1)
@@ -100,14 +100,14 @@ class Cutting:
         self.most_chunks = max(1, self.shape.message_bytes // self.chunk_bytes)
 
     def ranges(self, op: KernelOp, offset: int) -> Iterator[StepRange]:
-        """The parts of one step in the loop that is at ``offset``."""
+        """Yield the parts of one step in the loop at ``offset``."""
         count = max((operand.count for operand in (*op.sources, *op.targets)), default=0)
         bytes_of_one = min(self.shape.message_bytes, self.chunk_bytes - offset)
         for chunk in range(0, count, self.most_chunks):
             yield StepRange(chunk, offset, bytes_of_one * min(self.most_chunks, count - chunk))
 
     def slices(self, length: int) -> list[tuple[int, int]]:
-        """Start and bytes of the slices of a message."""
+        """Return start and bytes of the slices of a message."""
         lines, parts = length // self.payload, self.shape.slices
         least = -(-self.shape.least_slice // self.payload)
         size = max(-(-lines // parts), least) * self.payload
@@ -129,7 +129,7 @@ class Fifos:
             fifo.uses = frozenset(slice_.use for slice_ in fifo.sent)
 
     def slot_lines(self) -> int:
-        """Lines of the fullest slot."""
+        """Return the lines of the fullest slot."""
         longest = max((s.length for fifo in self.of.values() for s in fifo.sent), default=0)
         return -(-longest // self.cutting.payload)
 
@@ -144,7 +144,7 @@ class Fifos:
                         (fifo.sent, fifo.received)[side].extend(self._slices(fifo, side, part))
 
     def find(self, gpu: KernelGpu, op: KernelOp, operand: KernelOperand) -> tuple[Fifo, int]:
-        """The connection of an operand; 0: this GPU sends, 1: it receives."""
+        """Return the connection of an operand, and 0 if this GPU sends or 1 if it receives."""
         assert operand.connection is not None
         channel, receives = gpu.connections[operand.connection].pair, operand in op.sources
         ends = (operand.rank, gpu.rank) if receives else (gpu.rank, operand.rank)
@@ -172,9 +172,9 @@ class Fifos:
 
 
 class StepDependencies:
-    """``takes[at]``: before this step; ``gives[at]``: semaphores of the own rank behind it.
+    """``takes[at]``: acquire before this step; ``gives[at]``: semaphores of the same rank to release after it.
 
-    A ``nop`` hands what it depends on to the step behind it, as MSCCL's interpreter polls for all of them at once.
+    A ``nop`` passes its dependencies to the next step, because MSCCL's interpreter polls for all of them at once.
     """
 
     def __init__(self, plan: KernelPlan, num_loops: int, semaphores: Semaphores) -> None:
@@ -203,7 +203,7 @@ class StepDependencies:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FifoWiring:
-    """Where everything lies, and which semaphores order it; ``slot_lines``: semaphores a slot with flags."""
+    """Addresses and semaphores of the whole program; ``slot_lines``: semaphores per slot with flags."""
 
     addresses: Addresses
     cutting: Cutting
@@ -215,7 +215,7 @@ class FifoWiring:
 
 
 class StepLowering:
-    """Goes through the steps of one thread block, once for each piece of the chunks."""
+    """Converter of the steps of one thread block, which run once for each piece of the chunks."""
 
     def __init__(self, wiring: FifoWiring, out: Emitter, gpu: KernelGpu, block: ThreadBlock) -> None:
         self.wiring, self.out, self.gpu, self.block = wiring, out, gpu, block
@@ -242,7 +242,7 @@ class StepLowering:
             self.out.release((self.gpu.rank, semaphore) for semaphore in dependencies.gives[at])
 
     def _slice(self, op: KernelOp, part: StepRange, start: int, length: int) -> None:
-        """Wait for the data and for room, move, then tell both sides."""
+        """Wait for the data and for free slots, move the data, then signal both sides."""
         slots = self.wiring.cutting.shape.slots
         ends: dict[int, tuple[Fifo, int, Slice]] = {}
         for operand in (*op.sources, *op.targets):
@@ -296,7 +296,7 @@ class StepLowering:
         return Operand(READ if reads else WRITE, operand.rank, addresses.base[buffer] + first, step)
 
     def _slot(self, fifo: Fifo, side: int, slice_: Slice) -> Operand:
-        """A slot of the FIFO in the memory of its receiver."""
+        """Return a slot of the FIFO in the memory of its receiver."""
         wiring, shape = self.wiring, self.wiring.cutting.shape
         slot = fifo.index * shape.slots + slice_.use % shape.slots
         address = wiring.addresses.base[FIFOS] + slot * shape.slot_bytes

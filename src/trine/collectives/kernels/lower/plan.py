@@ -1,4 +1,4 @@
-"""MSCCL++ plans and MSCCL XML as GPU programs: docs/guides/plans-on-gpus.md."""
+"""Conversion of MSCCL++ plans and MSCCL XML to GPU programs (docs/guides/plans-on-gpus.md)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from trine.gpu.builder import ProgramBuilder
 from trine.gpu.program import GpuProgram
 from trine.gpu.validate import MAX_WAVEFRONTS
 
-#: threads of a wavefront, as the plans' GPUs have them
+#: threads per wavefront on the plans' GPUs
 WARP_THREADS = 32
-#: of a workgroup, where the plan does not say how many threads a block has
+#: wavefronts per workgroup if the plan does not state the threads per block
 DEFAULT_WAVEFRONTS = 8
 MAX_SEMAPHORES = 2**26
 
@@ -32,18 +32,18 @@ MAX_SEMAPHORES = 2**26
 def lower_plan(
     plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128, wavefronts: int | None = None
 ) -> GpuProgram:
-    """The program of all GPUs for one message.
+    """Return the program of all GPUs for one message.
 
     Parameters
     ----------
-    size_bytes: as nccl-tests counts it; chunks that are not whole lines are rounded up to them.
+    size_bytes: by nccl-tests' convention; chunks are rounded up to whole lines.
     line_bytes: of a wavefront's request.
-    wavefronts: of a workgroup; None: the plan's threads a block / 32, or 8 where it does not say.
+    wavefronts: of a workgroup; None: the plan's threads per block / 32, or 8 if it does not state them.
 
     Raises
     ------
-    InputError: the plan does not allow this size, multicasts packets, or becomes too large; or it cannot be right:
-        packets that nobody writes, a barrier whose thread blocks change, messages that do not fit what is received.
+    InputError: the plan does not allow this size, multicasts packets, or becomes too large; or the plan is wrong:
+        packets without a writer, a barrier whose thread blocks change, sends that do not match the receives.
     """
     _check_options(line_bytes, wavefronts)
     _refuse_packets_to_all(plan)
@@ -62,7 +62,7 @@ def lower_plan(
 
 
 def padded_bytes(plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128) -> int:
-    """The message as the program moves it: every chunk rounded up to whole lines."""
+    """Return the bytes that the program moves for a message: every chunk is rounded up to whole lines."""
     return line_layout(plan, size_bytes, payload_of_line(plan, line_bytes)).at(plan.chunks_of_size)
 
 
@@ -90,7 +90,7 @@ def _refuse_packets_to_all(plan: KernelPlan) -> None:
 
 
 class _Lowering:
-    """Everything that is known of one program while it is made."""
+    """The state of one program under construction."""
 
     def __init__(self, plan: KernelPlan, layout: ChunkLayout, line_bytes: int, payload: int, wavefronts: int) -> None:
         self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
@@ -101,14 +101,14 @@ class _Lowering:
         self.num_flags = 0
 
     def addresses(self, fifo_bytes: int = 0) -> Addresses:
-        """Once all semaphores but those of flagged lines have their numbers."""
+        """Return the addresses; call this once all semaphores except the flagged lines' are numbered."""
         self.num_control = max(map(len, self.semaphores.initial))
         return Addresses(self.plan, self.layout, self.line_bytes, self.payload, fifo_bytes, self.num_control)
 
     # -- MSCCL++ -------------------------------------------------------------------------------------------------
 
     def blocks(self) -> None:
-        """Every thread block of an MSCCL++ plan."""
+        """Lower every thread block of an MSCCL++ plan."""
         plan, semaphores = self.plan, self.semaphores
         steps = self._steps()
         in_file = [[semaphores.new(gpu.rank, value) for value in gpu.semaphores] for gpu in plan.gpus]
@@ -174,7 +174,7 @@ class _Lowering:
     # -- MSCCL ---------------------------------------------------------------------------------------------------
 
     def fifos(self) -> None:
-        """Every thread block of an MSCCL plan."""
+        """Lower every thread block of an MSCCL plan."""
         plan = self.plan
         cutting = Cutting(plan, self.layout, self.payload, self.line_bytes)
         steps = sum(len(block.operations) for gpu in plan.gpus for block in gpu.blocks)

@@ -1,14 +1,14 @@
-"""Which semaphore each signal, wait, barrier and dependency of a plan uses.
+"""Assignment of semaphores to the signals, waits, barriers and dependencies of a plan.
 
-In MSCCL++ as many threads poll as a wait names connections, all at once; here a wavefront asks for one semaphore after
-the other. So a wait for several connections gets one semaphore of its own, on which the signals that it waits for add
-up. Which these are is known where one thread block signals through a connection and one waits for it: the n-th is for
-the n-th. Else each connection has one semaphore, and waits ask for them in turn.
+In MSCCL++ one thread per connection of a wait polls, all at once; here a wavefront acquires one semaphore after the
+other. So a wait for several connections gets a separate semaphore that counts all its signals. This requires that one
+thread block signals through each connection and one waits for it: then the n-th signal is for the n-th wait.
+Otherwise each connection has one semaphore, and waits acquire them in turn.
 
-Packets: a flagged line is taken by the one load that polls it. MSCCL++'s packets can be polled by several thread
-blocks, or be written by a proxy (RDMA), whose transfer is not line by line. Those are *gated*: the reader takes a
-semaphore that all who write into its range give; their stores and loads are plain. Packets that nobody polls are plain
-too.
+Packets: a flagged line is consumed by the one load that polls it. In MSCCL++ several thread blocks can poll a packet,
+or a proxy (RDMA) writes it, whose transfer is not line by line. Such packets are *gated*: the reader acquires a
+semaphore that every writer to its range releases, and their stores and loads are plain. Packets without polls are
+plain too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trine.collectives.mscclpp.layout import ChunkLayout
 from trine.collectives.mscclpp.plan import BARRIER, PORT, SIGNAL, WAIT, KernelGpu, KernelOperand, KernelPlan
 from trine.errors import InputError
 
-#: rank, kind, peer, pair: where signals of a connection arrive
+#: rank, kind, peer, pair: the receiving end of a connection's signals
 Inbox = tuple[int, str, int, int]
 
 
 class Turn(NamedTuple):
-    """One step of one thread block: index of the block among all, and of the step in it."""
+    """One step of one thread block: index of the block among all blocks, and of the step in the block."""
 
     block: int
     step: int
@@ -41,14 +41,14 @@ OperandKey = tuple[Turn, int]
 
 
 class Take(NamedTuple):
-    """What an acquire takes."""
+    """The semaphore and the amount of an acquire."""
 
     semaphore: int
     amount: int
 
 
 class Semaphores:
-    """Hands out the numbers of each rank's semaphores."""
+    """Allocator of each rank's semaphore numbers."""
 
     def __init__(self, num_ranks: int) -> None:
         self.initial: list[list[int]] = [[] for _ in range(num_ranks)]
@@ -59,7 +59,7 @@ class Semaphores:
 
 
 class Signals:
-    """``takes[turn]``: what a wait takes. ``gives[turn, n]``: the peer's semaphore for a signal's n-th connection."""
+    """``takes[turn]``: a wait's acquires. ``gives[turn, n]``: the peer's semaphore for a signal's n-th connection."""
 
     def __init__(self, blocks: list[list[LoweredStep]], semaphores: Semaphores) -> None:
         self.semaphores = semaphores
@@ -105,7 +105,7 @@ class Signals:
         return len({turn.block for turn, _ in self._sent[inbox]}) <= 1 and len(self._waiters[inbox]) == 1
 
     def _match(self, inbox: Inbox, semaphore: int) -> None:
-        """The next signal of this connection is for this wait."""
+        """Match this wait with the next signal of the connection."""
         number, sent = self._matched[inbox], self._sent[inbox]
         self._matched[inbox] += 1
         if number < len(sent):
@@ -118,16 +118,16 @@ class Signals:
 
 
 def inboxes(gpu: KernelGpu, connections: tuple[int, ...]) -> list[Inbox]:
-    """Where the signals of a GPU's connections arrive."""
+    """Return the inboxes of a GPU's connections."""
     ends = [gpu.connections[number] for number in connections]
     return [(gpu.rank, end.kind, end.peer, end.pair) for end in ends]
 
 
 class Barriers:
-    """``semaphores[rank, barrier][block]``: two semaphores of each thread block, used in turns.
+    """``semaphores[rank, barrier][block]``: two alternating semaphores for each thread block.
 
-    MSCCL++ counts arrivals in device memory, and all poll the count until everybody is there (DeviceSyncer,
-    include/mscclpp/concurrency_device.hpp @0526df5: counters used in turns). Here each block tells all others.
+    MSCCL++ counts arrivals in device memory, and all blocks poll the count until it is complete (DeviceSyncer,
+    include/mscclpp/concurrency_device.hpp @0526df5: alternating counters). Here each block signals all others.
     """
 
     def __init__(self, plan: KernelPlan, semaphores: Semaphores) -> None:
@@ -146,7 +146,7 @@ class Barriers:
                     self.semaphores[gpu.rank, number] = pairs
 
     def _members(self, gpu: KernelGpu) -> dict[int, tuple[set[int], set[int]]]:
-        """Barrier -> its thread blocks, and the numbers of blocks that it is said to be for."""
+        """Return barrier -> (its thread blocks, the block counts that its operations state)."""
         members: dict[int, tuple[set[int], set[int]]] = {}
         for block in gpu.blocks:
             for op in block.operations:
@@ -159,7 +159,7 @@ class Barriers:
 
 
 class Dependencies:
-    """``takes[turn]``: what a step takes first. ``gives[rank, block, number]``: semaphores of those waiting for it."""
+    """``takes[turn]``: a step's first acquire. ``gives[rank, block, number]``: semaphores of the dependent steps."""
 
     def __init__(self, blocks: list[list[LoweredStep]], semaphores: Semaphores) -> None:
         self.takes: dict[Turn, Take] = {}
@@ -176,7 +176,7 @@ class Dependencies:
 
 @dataclass(slots=True)
 class _Ranges:
-    """Ranges of packets of one rank, with who touches them; ``loose``: cannot be flagged."""
+    """Packet ranges of one rank, with the operands that access them; ``loose``: cannot be flagged."""
 
     keys: list[OperandKey] = field(default_factory=list)
     lows: list[int] = field(default_factory=list)
@@ -192,7 +192,7 @@ class _Ranges:
 
 
 class Packets:
-    """``flagged``: reads and writes that are flagged lines. ``takes[read]``, ``gives[write]``: gated ones."""
+    """``flagged_*``: reads and writes of flagged lines. ``takes[read]``, ``gives[write]``: semaphores of gated ones."""
 
     def __init__(
         self, plan: KernelPlan, layout: ChunkLayout, blocks: list[list[LoweredStep]], semaphores: Semaphores
@@ -256,7 +256,7 @@ class Packets:
             )
 
     def _gate(self, rank: int, reads: _Ranges, writes: _Ranges, loose: Bool, semaphores: Semaphores) -> None:
-        """Each loose read gets a semaphore that everybody gives who writes into its range."""
+        """Give each loose read a semaphore that every writer to its range releases."""
         lows, highs = np.array(writes.lows, dtype=np.int64), np.array(writes.highs, dtype=np.int64)
         for number in np.flatnonzero(loose).tolist():
             writers = np.flatnonzero((lows < reads.highs[number]) & (highs > reads.lows[number])).tolist()
@@ -267,12 +267,12 @@ class Packets:
 
 
 def _ends(ranges: _Ranges, cuts: Int64) -> Int64:
-    """int64[n, 2]: the first segment of each range, and the one behind its last; segments lie between cuts."""
+    """Return int64[n, 2]: first and end (exclusive) segment of each range; segments lie between cuts."""
     return np.stack([np.searchsorted(cuts, ranges.lows), np.searchsorted(cuts, ranges.highs)], axis=1)
 
 
 def _covered(ends: Int64, num_cuts: int) -> Int64:
-    """How many ranges each segment lies in."""
+    """Return the number of ranges that cover each segment."""
     change = np.zeros(num_cuts + 1, dtype=np.int64)
     np.add.at(change, ends[:, 0], 1)
     np.add.at(change, ends[:, 1], -1)
@@ -280,6 +280,6 @@ def _covered(ends: Int64, num_cuts: int) -> Int64:
 
 
 def _touches(ends: Int64, segments: Bool) -> Bool:
-    """Which ranges have one of these segments."""
+    """Return whether each range contains one of these segments."""
     before = pointers(segments)
     return np.asarray(before[ends[:, 1]] > before[ends[:, 0]])

@@ -1,16 +1,16 @@
-"""Dispatch and combine of many tokens across nodes: by the NIC to the own rail, then over NVLink.
+"""Dispatch and combine of many tokens across nodes: by the NIC along the rank's rail, then over NVLink.
 
-What DeepEP's internode kernels did when their bandwidths were published (github.com/deepseek-ai/DeepEP, commit 3b1045d
-of April 2025, csrc/kernels/internode.cu; facts, no code): warps copy by loads and stores; later ones do by the TMA. A
-token crosses once to each node that has an expert of it, to the rank of the same place there, which forwards it to the
-ranks of its node. On the way back that rank adds up what its node made of the token, and sends one row. A channel has
-two SMs, whose warps each do one thing, so a workgroup here is a warp. Dispatch: one SM's senders copy tokens into
-buffers, a coordinator puts chunks of them, receivers copy what came over NVLink to where it belongs; the other SM's
-forwarders copy from the buffers that NICs fill to the ranks of the node. Combine: one SM's senders write rows to the
-rank that forwarded them, receivers add up what nodes bring; the other's forwarders add up rows of the node and put.
+The model follows DeepEP's internode kernels at the time of their published bandwidths (github.com/deepseek-ai/DeepEP,
+commit 3b1045d of April 2025, csrc/kernels/internode.cu; facts, no code). Their warps copy by loads and stores; later
+versions use the TMA. A token crosses once to each node with one of its experts, to the rank on the same rail, which
+forwards it inside the node. On the way back that rank adds up its node's results for the token and sends one row. A
+channel has two SMs, and each warp has one role, so a workgroup here is a warp. Dispatch: sender warps of one SM copy
+tokens into buffers, a coordinator warp puts chunks of them, and receiver warps copy NVLink arrivals to their final
+rows; forwarder warps of the other SM copy NIC arrivals to the ranks of the node. Combine: sender warps of one SM write
+rows to the rank that forwarded them, and receiver warps add up the nodes' rows; forwarders of the other add and put.
 
-Beside DeepEP: as in :mod:`trine.collectives.kernels.moe.normal`; a coordinator takes nodes in turns; a warp that looks
-at a tail of a NIC tells those that wait for it, through memory; queues of NICs, of 128 tokens, do not fill either.
+Differences from DeepEP: see also :mod:`trine.collectives.kernels.moe.normal`; the coordinator serves nodes round-robin;
+a warp that polls a NIC tail notifies the waiting warps through memory; NIC queues, of 128 tokens, never fill up.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
 from trine.gpu.program import DELAY, WAITCNT, GpuProgram
 
-#: Warps that send a dispatched token, and those of combine that forward (of all nodes) and receive.
+#: Sender warps of dispatch; forwarder (over all nodes) and receiver warps of combine.
 SENDERS, FORWARDERS, RECEIVERS = 7, 24, 16
-#: Tokens that a put has, of two nodes and of more; those of a combine; and of its chunk over NVLink
+#: Tokens of a dispatch put, of a combine put, and of a combine chunk over NVLink, each for two nodes and for more nodes
 #: (Buffer.get_dispatch_config and get_combine_config).
 PUT_TOKENS, BACK_TOKENS, BACK_CHUNK = (20, 8), (12, 8), (4, 1)
-#: Ranks of a node; nodes whose warps find room on two SMs a channel, as they are counted here.
+#: Maximum ranks per node, and maximum nodes whose warps fit on the two SMs of a channel.
 MOST_MATES, MOST_NODES = 8, 8
 SEND_LINES, ADD_LINES = 20, 4
-#: Of a warp that copies: five accesses at once, what is left one by one (UNROLLED_WARP_COPY).
+#: Lines of a warp's copy step: five accesses at once, then one by one for the remainder (UNROLLED_WARP_COPY).
 COPY_LINES, ACCESS_LINES = 20, 4
-#: Cycles until a load is back that the L2 has (H100): of a token's origin, which says whether it is copied; of the last
+#: Cycles of a load that hits the L2 (H100): for a token's origin, which decides whether it is copied, and for the last
 #: of five accesses.
 LOAD_CYCLES = 262
 
@@ -68,10 +68,10 @@ class _Nodes(MoeBuilder):
         self.tails = self.flags("rail tails", self.channels * nodes)
         self.near_tails = self.flags("tails", self.channels * nodes * mates)
 
-    # What goes where: ``to`` a node so many further on; ``mate``: a rank of the node, as a distance in it.
+    # Routing. ``to``: distance in nodes; ``mate``: distance to a rank within the node.
 
     def crossing(self, rank: int, channel: int, to: int) -> list[int]:
-        """Tokens of a rank that go to a node."""
+        """Return the tokens of a rank's channel that go to a node."""
         key = rank if len(self.routes) > 1 else 0, channel, to
         if key not in self._crossing:
             mates, routes = self.grid.locals, self.routes_of(rank)
@@ -80,7 +80,7 @@ class _Nodes(MoeBuilder):
         return self._crossing[key]
 
     def of_mates(self, rank: int, token: int, to: int) -> list[int]:
-        """The ranks of the node that the token of ``rank`` goes to there, as distances from the rank of its rail."""
+        """Return the ranks of node ``to`` that receive the token, as distances from the rank on the token's rail."""
         mates = self.grid.locals
         return [d % mates for d in self.routes_of(rank).distances(token) if d // mates == to]
 
@@ -88,7 +88,7 @@ class _Nodes(MoeBuilder):
         return self.grid.at(rank, to * self.grid.locals, sign)
 
     def output_row(self, here: int, owner: int, token: int) -> int:
-        """Of a token among all that come to a rank: by distance of the owner, then by number."""
+        """Return the output row of a token at rank ``here``; rows are ordered by owner distance, then token number."""
         key = here if len(self.routes) > 1 else 0
         if key not in self._output_rows:
             owners = [(d, self.grid.at(here, d, -1) if len(self.routes) > 1 else 0) for d in range(self.num_ranks)]
@@ -103,24 +103,24 @@ class _Nodes(MoeBuilder):
         return ((channel * self.grid.nodes + to) * self.grid.locals + mate) * self.each + number
 
     def stream_slot(self, channel: int, mate: int) -> int:
-        """Where the queue of one rank of the node begins, of all nodes behind each other."""
+        """Return the first slot of a node rank's queue, which holds the tokens of all nodes in sequence."""
         return (channel * self.grid.locals + mate) * self.grid.nodes * self.each
 
     def chunks_of(self, count: int, chunk: int) -> list[range]:
         return [range(first, min(first + chunk, count)) for first in range(0, count, chunk)]
 
-    # What warps do.
+    # Steps of warps.
 
     def done(self, label: str) -> None:
-        """What the warp has asked for."""
+        """Wait for all outstanding operations of the warp."""
         self.add(WAITCNT, 0, (), label)
 
     def look(self, label: str) -> None:
-        """Where a token comes from, which is with it, says whether it is copied, and to where."""
+        """Load a token's origin, stored beside it: it decides whether the token is copied, and its destination."""
         self.add(DELAY, LOAD_CYCLES, (), label)
 
     def warp_copy(self, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
-        """A row by loads and stores of a warp: each five accesses wait for those before, then each one."""
+        """Copy a row by a warp's loads and stores: groups of five accesses in sequence, then single ones."""
         whole = self.lines // COPY_LINES * COPY_LINES
         if whole:
             self.copy(whole, source, target, label, COPY_LINES)
@@ -132,7 +132,7 @@ class _Nodes(MoeBuilder):
             self.add(DELAY, LOAD_CYCLES, (), label)
 
     def pass_on(self, tails: FlagTable, rank: int, tail: int, targets: tuple[FlagTable, range], chunks: int) -> Job:
-        """A warp that looks at a tail and tells those that wait."""
+        """Return the job of a warp that polls a tail and notifies the waiting warps."""
         flags, numbers = targets
 
         def job() -> None:
@@ -143,7 +143,7 @@ class _Nodes(MoeBuilder):
         return job
 
     def put_chunk(self, rank: int, owner: int, place: tuple[int, int, range]) -> None:
-        """Rows of a chunk from the send buffers to the rank of the own rail, and its tail behind them."""
+        """Put the rows of a chunk from the send buffers to the rank on the same rail, followed by the tail."""
         channel, to, numbers = place
         away = self.grid.distance(rank, owner)
         if self.crosses(away):
@@ -152,7 +152,7 @@ class _Nodes(MoeBuilder):
         self.notify(self.tails, (owner, channel * self.grid.nodes + to), away, "put")
 
     def write_kernel(self, rank: int, jobs: list[list[Job]]) -> None:
-        """The jobs of each SM, a warp each, behind the exchange of counts."""
+        """Write the jobs of each SM, one warp per job, after the exchange of counts."""
         started = 0
         for row in range(max(map(len, jobs))):
             for of_sm in jobs:
@@ -165,7 +165,7 @@ class _Nodes(MoeBuilder):
         self.end_kernel(rank, 1, self.name)
 
     def _tell(self, rank: int, warps: int) -> None:
-        """Counts to the own rail, then to the node."""
+        """Send counts along the rail, then within the node."""
         nodes, mates = self.grid
         self.store(1, self.counts.at(rank, 0), "notify")
         self.done("notify")
@@ -186,7 +186,7 @@ class _Nodes(MoeBuilder):
         self.end_workgroup()
 
     def all_ranks(self) -> GpuProgram:
-        """Size: of what crosses to nodes, the own one too, as DeepEP's bandwidth of RDMA counts."""
+        """Return the program. As in DeepEP's RDMA bandwidth, its size counts tokens to all nodes including the own."""
         crossing = sum(
             len(self.crossing(rank, channel, to))
             for rank in self.written
@@ -198,7 +198,7 @@ class _Nodes(MoeBuilder):
 
 
 def dispatch(options: KernelOptions) -> GpuProgram:
-    """Tokens to the ranks of their experts; in one node as :mod:`trine.collectives.kernels.moe.normal`."""
+    """Build the dispatch of tokens to the ranks of their experts; one node uses ``normal.dispatch``."""
     if options.num_nodes == 1:
         return normal.dispatch(options)
     moe = moe_of(options)
@@ -217,7 +217,7 @@ class _NodesDispatch(_Nodes):
         self.there = self.flags("there", self.channels * nodes * mates)
 
     def senders(self, rank: int, channel: int) -> list[Job]:
-        """Of the SM that sends: warps that copy tokens, one that puts them, and those that receive from the node."""
+        """Return the jobs of the sending SM: warps that copy tokens, one that puts them, and receivers of the node."""
         nodes, mates = self.grid
         lists = [self.crossing(rank, channel, to) for to in range(nodes)]
         first = channel * self.each
@@ -255,7 +255,7 @@ class _NodesDispatch(_Nodes):
         ]
 
     def forwarded(self, rank: int, channel: int, mate: int) -> list[tuple[int, range, list[int]]]:
-        """What a rank forwards to one of its node, nodes in turns: (node, the chunk, tokens of it)."""
+        """Return the chunks that a rank forwards to one rank of its node, nodes in turns: (node, chunk, its tokens)."""
         nodes = self.grid.nodes
         lists = [self.crossing(self.rail(rank, to, -1), channel, to) for to in range(nodes)]
         chunks = [self.chunks_of(len(tokens), self.chunk) for tokens in lists]
@@ -269,7 +269,7 @@ class _NodesDispatch(_Nodes):
         return found
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
-        """Of the SM that forwards: a warp for each rank of the node, and those that look at the tails of nodes."""
+        """Return the jobs of the forwarding SM: a warp per rank of the node, and one per node that polls its tail."""
         nodes, mates = self.grid
 
         def forward(mate: int) -> None:
@@ -297,7 +297,7 @@ class _NodesDispatch(_Nodes):
         return [*(lambda mate=mate: forward(mate) for mate in range(mates)), *watchers]
 
     def receive(self, rank: int, channel: int, mate: int) -> None:
-        """From the rank of the node from which this one is at ``mate``."""
+        """Receive from the rank of the node that has this rank at distance ``mate``."""
         nodes, mates = self.grid
         source, came = self.grid.at(rank, mate, -1), 0
         for to, _, numbers in self.forwarded(source, channel, mate):
@@ -316,7 +316,7 @@ class _NodesDispatch(_Nodes):
 
 
 def combine(options: KernelOptions) -> GpuProgram:
-    """What the experts of each rank made of them, back, and added up; in one node as there."""
+    """Build the combine, which returns the experts' results and adds them up; one node uses ``normal.combine``."""
     if options.num_nodes == 1:
         return normal.combine(options)
     moe = moe_of(options)
@@ -338,17 +338,17 @@ class _NodesCombine(_Nodes):
         self.there = self.flags("there", self.channels * nodes * RECEIVERS)
 
     def rows_of(self, rank: int, channel: int, to: int, mate: int) -> list[int]:
-        """Numbers of the tokens that ``rank`` forwarded from the node ``to`` before to the rank at ``mate``."""
+        """Return the numbers of the tokens that ``rank`` forwarded from the node ``to`` nodes back to ``mate``."""
         owner = self.rail(rank, to, -1)
         tokens = self.crossing(owner, channel, to)
         return [i for i, token in enumerate(tokens) if mate in self.of_mates(owner, token, to)]
 
     def senders(self, rank: int, channel: int) -> list[Job]:
-        """Of the SM that sends: a warp for each rank of the node, those that receive from nodes, and their lookouts."""
+        """Return the jobs of the sending SM: a warp per rank of the node, receivers from nodes, and tail pollers."""
         nodes, mates = self.grid
 
         def send(mate: int) -> None:
-            """Rows back to the rank of the node from which this one is at ``mate``, nodes in turns."""
+            """Return rows to the rank of the node that has this rank at distance ``mate``, nodes in turns."""
             forwarder = self.grid.at(rank, mate, -1)
             lists = [self.rows_of(forwarder, channel, to, mate) for to in range(nodes)]
             chunks = [self.chunks_of(len(numbers), self.near_chunk) for numbers in lists]
@@ -379,7 +379,7 @@ class _NodesCombine(_Nodes):
         ]
 
     def receive(self, rank: int, channel: int, warp: int) -> None:
-        """Every so manieth token of the channel: the sum of what its nodes bring."""
+        """Add up the nodes' rows for every RECEIVERS-th token of the channel."""
         nodes = self.grid.nodes
         lists = [self.crossing(rank, channel, to) for to in range(nodes)]
         seen = _Seen(self, self.there, rank, lambda to: (channel * nodes + to) * RECEIVERS + warp)
@@ -394,7 +394,7 @@ class _NodesCombine(_Nodes):
             seen.chunk(to, len(self.chunks_of(len(lists[to]), self.chunk)))
 
     def forwarders(self, rank: int, channel: int) -> list[Job]:
-        """Of the SM that forwards: for each node warps that add up rows of the own one, and one that puts."""
+        """Return the jobs of the forwarding SM: per node, warps that add up this node's rows, and one that puts."""
         nodes = self.grid.nodes
         jobs: list[Job] = []
         for to in range(nodes):
@@ -403,7 +403,7 @@ class _NodesCombine(_Nodes):
         return jobs
 
     def forward(self, rank: int, channel: int, to: int, warp: int) -> None:
-        """Add up every so manieth token that came from the node so many before."""
+        """Add up this warp's share of the tokens that came from the node ``to`` nodes back."""
         nodes, mates = self.grid
         owner = self.rail(rank, to, -1)
         lists = [self.rows_of(rank, channel, to, mate) for mate in range(mates)]
@@ -434,14 +434,14 @@ class _NodesCombine(_Nodes):
 
 
 class _Seen:
-    """Chunks that a warp knows to be there, of each that it waits for."""
+    """The number of chunks that a warp has seen from each source."""
 
     def __init__(self, builder: MoeBuilder, flags: FlagTable, rank: int, flag: Callable[[int], int]) -> None:
         self._builder, self._flags, self._rank, self._flag = builder, flags, rank, flag
         self._seen: dict[int, int] = {}
 
     def chunk(self, which: int, count: int) -> None:
-        """Wait until so many are there."""
+        """Wait until ``count`` chunks of a source have arrived."""
         more = count - self._seen.get(which, 0)
         if more > 0:
             self._builder.acquire(self._flags, self._rank, self._flag(which), more, "wait")
@@ -449,7 +449,7 @@ class _Seen:
 
 
 def _written(builder: _NodesDispatch | _NodesCombine) -> GpuProgram:
-    """The kernels of all ranks: of each channel an SM that forwards and one that sends."""
+    """Write the kernels of all ranks: one forwarding and one sending SM per channel."""
     for rank in builder.written:
         jobs: list[list[Job]] = []
         for channel in range(builder.channels):

@@ -1,4 +1,4 @@
-"""What a dispatch or combine of a mixture of experts moves: tokens, experts, and how tokens find them."""
+"""Options of a mixture-of-experts dispatch or combine: tokens, experts, and the routing between them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from trine.arguments import check_whole, named_arguments, option
 from trine.errors import InputError, nearest
 
-#: What a dispatch and a combine are called.
+#: Names of the dispatch and the combine.
 MOE = ("moe_dispatch", "moe_combine")
-#: DeepSeek-V3's: elements of a token, experts, experts a token, nodes that these may be on (arXiv 2412.19437, 2.1.2).
+#: DeepSeek-V3 (arXiv 2412.19437, 2.1.2): elements per token, experts, experts per token, nodes per token (maximum).
 HIDDEN, EXPERTS, TOP_K, TOP_NODES = 7168, 256, 8, 4
-#: Tokens of a rank in a batch of decoding (DeepEP docs/legacy.md).
+#: Tokens per rank in a decoding batch (DeepEP docs/legacy.md).
 TOKENS = 128
-#: FP8: bytes of a scale, and elements that share it.
+#: FP8: bytes of a scale, and elements per scale.
 SCALE_BYTES, SCALED = 4, 128
 BALANCED, ZIPF = "balanced", "zipf:"
-#: Each rank draws its own experts; or all draw what rank 0 does, experts counted from the own ones on, which folds.
+#: Each rank draws separate experts; or all use rank 0's draws, relative to their position, which allows folding.
 RANDOM, ROTATED = "random", "rotated"
 FP8, BF16 = "fp8", "bf16"
-#: Up to so many tokens of a rank ``auto`` takes low-latency kernels: DeepEP recommends batches below (docs/legacy.md).
+#: ``auto`` takes low-latency kernels up to this number of tokens per rank, as DeepEP recommends (docs/legacy.md).
 LOW_LATENCY_TOKENS = 256
-#: SMs of the normal kernels (DeepEP's tests); those that a low-latency kernel may have: the H800's.
+#: SMs of the normal kernels (DeepEP's tests); maximum SMs of a low-latency kernel: the H800's.
 NORMAL_SMS, DEVICE_SMS = 24, 132
 MAX_TOKENS, MAX_HIDDEN, MAX_EXPERTS, MAX_TOP_K = 1 << 16, 1 << 16, 4096, 32
 
@@ -29,10 +29,10 @@ MAX_TOKENS, MAX_HIDDEN, MAX_EXPERTS, MAX_TOP_K = 1 << 16, 1 << 16, 4096, 32
 @named_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoeOptions:
-    """tokens: of each rank. top_nodes: None: what the kernels are for: 4 of the normal ones, any of the low-latency.
+    """Options of a dispatch or combine. tokens: per rank. top_nodes: None: 4 for normal kernels, all for low-latency.
 
-    expert_imbalance: as of :class:`trine.parallel.plan.Plan`: how likely each expert is. expert_shares: the same by
-    numbers, one an expert. sms: of the normal kernels, half of which send; None: 24 (DeepEP's tests).
+    expert_imbalance: the probabilities of the experts, as in :class:`trine.parallel.plan.Plan`. expert_shares: the same
+    as numbers, one per expert. sms: SMs of the normal kernels (one half sends); None: 24 (DeepEP's tests).
 
     Raises
     ------
@@ -76,7 +76,7 @@ class MoeOptions:
 
     @property
     def words(self) -> str:
-        """What is moved, for people."""
+        """A description of the traffic for users."""
         of = f"{self.tokens} tokens a rank of {self.hidden} elements"
         shares = "by given shares" if self.expert_shares else self.expert_imbalance
         return f"{of} to {self.top_k} of {self.experts} experts each, {shares}, draws {self.draws}"
@@ -98,41 +98,41 @@ class MoeOptions:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether all experts are as likely."""
+        """True if all experts are equally likely."""
         return self.expert_imbalance == BALANCED and not self.expert_shares
 
     def weights(self) -> tuple[float, ...]:
-        """How likely each expert is, up to a factor."""
+        """Return the probability of each expert, up to a common factor."""
         return self.expert_shares or imbalance_weights(self.expert_imbalance, self.experts)
 
     @property
     def token_bytes(self) -> int:
-        """Of a dispatched token: with the scales of FP8."""
+        """Bytes of a dispatched token, including the scales of FP8."""
         return self.hidden + self.scales * SCALE_BYTES if self.dispatch_type == FP8 else 2 * self.hidden
 
     @property
     def scales(self) -> int:
-        """Of a dispatched token."""
+        """Number of scales of a dispatched token."""
         return self.hidden // SCALED if self.dispatch_type == FP8 else 0
 
     @property
     def combined_bytes(self) -> int:
-        """Of a token that comes back: BF16."""
+        """Bytes of a combined token, in BF16."""
         return 2 * self.hidden
 
 
 def is_low_latency(moe: MoeOptions) -> bool:
-    """Whether ``auto`` takes the low-latency kernels."""
+    """Return whether ``auto`` takes the low-latency kernels."""
     return moe.tokens <= LOW_LATENCY_TOKENS
 
 
 def low_latency_sms(moe: MoeOptions) -> int:
-    """SMs of a low-latency kernel: experts of all ranks are shared out to them in as few groups as may be."""
+    """Return the SMs of a low-latency kernel: the fewest that do not raise the largest number of experts per SM."""
     return -(-moe.experts // -(-moe.experts // DEVICE_SMS))
 
 
 def imbalance_weights(imbalance: str, count: int) -> tuple[float, ...]:
-    """Shares of ``count`` receivers, up to a factor: ``balanced``, or ``zipf:S``: 1/n^S of the n-th.
+    """Return the shares of ``count`` receivers, up to a factor: ``balanced``, or ``zipf:S``: 1/n^S for the n-th.
 
     Raises InputError for another text, or an exponent not above 0 and at most 10.
     """

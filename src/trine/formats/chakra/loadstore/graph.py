@@ -1,7 +1,7 @@
-"""Traces as a task graph whose tasks carry kernels: one task a node and rank, in the order of the programs.
+"""Traces as a task graph whose tasks carry kernels: one task per node and rank, in the order of the programs.
 
-A communication node is two tasks where starting a kernel takes time: the launch, and the kernel. Copies from and to a
-host are transfers, as at the operator level.
+A communication node has two tasks if a launch takes time: the launch, and the kernel. Copies from and to a host are
+transfers, as at the operator level.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trine.graph.placement import Placement
 from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, Collective, Compute, HostCopy, Label, Send, Step
 from trine.graph.taskgraph import COMPUTE, TRANSFER, CollectiveLabel, TaskGraph
 
-#: Most tasks of a job at this level.
+#: Maximum number of tasks of a job at this level.
 MAX_TASKS = 2_000_000
-#: A route without links: that of tasks whose messages are inside their kernels.
+#: A route without links, for tasks with messages inside their kernels.
 _NO_ROUTE = 0
 
 
@@ -33,8 +33,8 @@ _NO_ROUTE = 0
 class LoadStoreGraph:
     """Tasks and the kernel of each.
 
-    graph: what runs. seen: the same tasks as results see them: communication kernels are transfers from their rank to
-    itself, sends to their receivers, without links. task_kernel: int32[tasks], -1: none.
+    graph: the graph to run. seen: the same tasks for results: communication kernels are transfers from their rank to
+    itself, sends are transfers to their receivers, without links. task_kernel: int32[tasks], -1: none.
     """
 
     graph: TaskGraph
@@ -43,7 +43,7 @@ class LoadStoreGraph:
 
 
 class _Carried(NamedTuple):
-    """What a task carries. kernel: -1: none. peer, size_bytes: as results see it; peer -1: no transfer."""
+    """A task's kernel (-1: none), and its peer and size_bytes in results; peer -1: no transfer."""
 
     kernel: int = -1
     peer: int = -1
@@ -51,14 +51,14 @@ class _Carried(NamedTuple):
 
 
 def is_kernel(step: Compute) -> bool:
-    """Whether a compute node is of the GPU, and takes time."""
+    """Return whether a compute node runs on the GPU and takes time."""
     return not step.stream.startswith((LAUNCH_STREAM, HOST_STREAM)) and step.duration_ps > 0
 
 
 class GraphBuilder:
-    """Builds the graph of traces, rank i on the i-th GPU of ``cluster``.
+    """Builder of the graph of traces, rank i on the i-th GPU of ``cluster``.
 
-    launch_ps: before each communication kernel. compute: (duration, bytes) -> the kernel; none: the task just lasts.
+    launch_ps: before each communication kernel. compute: (duration, bytes) -> kernel; missing: a task of this duration.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GraphBuilder:
         self._messages: dict[tuple[object, ...], int] = {}
 
     def build(self) -> LoadStoreGraph:
-        """All tasks. Raises PlanError: what has no kernel, a host that is not there, or more than MAX_TASKS tasks."""
+        """Return all tasks. Raises PlanError: a missing kernel or host, or more than MAX_TASKS tasks."""
         self._add_communication()
         for rank in range(self._trace.num_ranks):
             self._add_rank(rank)
@@ -141,7 +141,7 @@ class GraphBuilder:
             last.append(len(self._rows) - 1)
 
     def _tasks(self, rank: int, step: Step, tensor_bytes: int) -> list[tuple[TaskRow, _Carried]]:
-        """The tasks of a step, one after the other."""
+        """Return the tasks of a step, one after the other."""
         if isinstance(step, Compute):
             return [self._compute(rank, step, tensor_bytes)]
         if isinstance(step, HostCopy):
@@ -183,7 +183,7 @@ class GraphBuilder:
         )
 
     def _seen(self, graph: TaskGraph) -> TaskGraph:
-        """Communication kernels, and their launches, as transfers."""
+        """Return the graph with communication kernels, and their launches, as transfers."""
         peer = np.array([carried.peer for carried in self._carried], np.int32)
         is_kernel = peer >= 0
         size = np.array([carried.size_bytes for carried in self._carried], np.int64)

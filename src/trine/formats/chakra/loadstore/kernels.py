@@ -1,4 +1,4 @@
-"""The kernels of a job as one program, in which every collective and message has its own place."""
+"""The kernels of a job as one program, with separate memory and semaphores for every collective and message."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from trine.gpu.model import GpuModel
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, DMA, READ, RELEASE, WAITCNT, WRITE, GpuProgram
 from trine.graph.program import Collective
 
-#: What ``auto`` is for groups that NICs join: loads do not cross those.
+#: Algorithms of ``auto`` for groups that NICs join; loads do not cross NICs.
 _APART = {"all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "put"}
 
 
 class JobKernels:
-    """Collects the programs of a job; kernels are numbered in the order in which they are added."""
+    """Collector of a job's programs; kernels are numbered in the order of addition."""
 
     def __init__(self, cluster: Cluster, num_ranks: int, model: GpuModel, choices: KernelChoices) -> None:
         self._cluster, self._num_ranks, self._model, self._choices = cluster, num_ranks, model, choices
@@ -37,14 +37,14 @@ class JobKernels:
         self._collectives: dict[tuple[str, int, int, str, frozenset[tuple[int, int]]], GpuProgram] = {}
         self._messages: dict[tuple[int, bool], GpuProgram] = {}
         self._crosses: dict[tuple[int, int], bool] = {}
-        #: what the user should know, each once
+        #: notes to the user, each once
         self.notes: dict[str, None] = {}
 
     def __len__(self) -> int:
         return self._num_kernels
 
     def add(self, program: GpuProgram, ranks: Sequence[int], name: str) -> int:
-        """Put a program on some ranks, where no other is; return the number of its first kernel."""
+        """Put a program on some ranks, in unused memory; return the number of its first kernel."""
         first, size = self._num_kernels, memory_end(program)
         shift = max(self._semaphores[rank] for rank in ranks) if program.semaphores.shape[1] else 0
         part = PlacedProgram(
@@ -64,7 +64,7 @@ class JobKernels:
         return first
 
     def collective(self, step: Collective, ranks: tuple[int, ...]) -> tuple[int, str]:
-        """Kernels of a collective, one a member in the order of ``ranks``: the number of the first, and the algorithm.
+        """Add the kernels of a collective, one per rank of ``ranks``; return the first's number, and the algorithm.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class JobKernels:
         return str(chosen)
 
     def message(self, source: int, target: int, size_bytes: int) -> int:
-        """Kernels of a message: the number of the sender's, that of the receiver's is the next."""
+        """Add the kernels of a message; return the number of the sender's kernel, which the receiver's follows."""
         through_nic = self.crosses(source, target)
         if (size_bytes, through_nic) not in self._messages:
             self._messages[size_bytes, through_nic] = message_program(
@@ -119,7 +119,7 @@ class JobKernels:
         return self.add(self._messages[size_bytes, through_nic], (source, target), "message")
 
     def crosses(self, source: int, target: int) -> bool:
-        """Whether messages between two ranks leave the scale-up domain."""
+        """Return whether messages between two ranks leave the scale-up domain."""
         if (source, target) not in self._crosses:
             gpus = self._cluster.gpus
             paths = self._cluster.paths(gpus[source], gpus[target])
@@ -128,7 +128,7 @@ class JobKernels:
         return self._crosses[source, target]
 
     def program(self, name: str) -> GpuProgram:
-        """All of it. Raises InputError where nothing was added, or it is too much."""
+        """Return the joined program. Raises InputError if it is empty or too large."""
         return join_programs(self._parts, self._num_ranks, name)
 
 
@@ -144,7 +144,7 @@ def _check(step: Collective) -> None:
 
 
 def memory_end(program: GpuProgram) -> int:
-    """One more than the last byte that a program touches; its lines do not begin below address 0."""
+    """Return the end of the memory that a program touches; its lines do not begin below address 0."""
     if program.buffers:
         return max(buffer.base + buffer.size_bytes for buffer in program.buffers) + program.line_bytes
     op = program.operand_op
@@ -154,7 +154,7 @@ def memory_end(program: GpuProgram) -> int:
 
 
 def address_period(model: GpuModel) -> int:
-    """Programs that are this far apart use the same channels and ports (unless they are hashed)."""
+    """Return the distance at which programs use the same channels and ports (unless they are hashed)."""
     memory, ports = model.memory, model.ports
     return math.lcm(ALIGN_BYTES, memory.interleave_bytes * memory.num_channels, ports.interleave_bytes * ports.count)
 
@@ -168,7 +168,7 @@ _NAME, _PUT, _SIGNAL, _WAIT = "send_recv", "put", "signal", "wait"
 def message_program(
     size_bytes: int, *, workgroups: int, wavefronts: int, line_bytes: int, through_nic: bool
 ) -> GpuProgram:
-    """Rank 0 writes into memory of rank 1 and signals behind the data; rank 1 waits for that. Two kernels.
+    """Return two kernels: rank 0 writes into rank 1's memory and then signals; rank 1 waits for the signal.
 
     through_nic: the copy engine moves the bytes, and its last packet signals; else each workgroup stores
     a part of the lines.
@@ -193,7 +193,7 @@ def message_program(
 
 
 def _by_nic(builder: ProgramBuilder, size_bytes: int, signal_address: int) -> None:
-    """One workgroup that hands all bytes to the copy engine; without any, its packet only signals."""
+    """Add a workgroup that hands all bytes to the copy engine; with 0 bytes, its packet only signals."""
     target = Operand(WRITE, RECEIVER, 0 if size_bytes else signal_address, semaphore=0)
     sources = [Operand(READ, SENDER, 0)] if size_bytes else []
     builder.add(DMA, size_bytes, [*sources, target], _PUT)
@@ -202,7 +202,7 @@ def _by_nic(builder: ProgramBuilder, size_bytes: int, signal_address: int) -> No
 
 
 def _by_stores(builder: ProgramBuilder, address: int, lines: int, line_bytes: int, signal_address: int) -> None:
-    """One workgroup that stores its lines, and signals when they are there."""
+    """Add a workgroup that stores its lines and signals after their arrival."""
     if lines:
         ends = [Operand(READ, SENDER, address, line_bytes), Operand(WRITE, RECEIVER, address, line_bytes)]
         builder.add(COPY, lines, ends, _PUT)

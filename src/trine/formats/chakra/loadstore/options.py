@@ -1,4 +1,4 @@
-"""What kernels of Chakra traces look like: options alone, so that a help page imports nothing that runs."""
+"""Options of the kernels of Chakra traces, in a separate module so that a help page imports no simulator."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DMA_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelChoices:
-    """What kernels of a job look like.
+    """Shapes and algorithms of a job's kernels.
 
-    workgroups: of the kernels of collectives and messages, None: WORKGROUPS, for groups that NICs join so few that each
-    dma has DMA_BYTES; wavefronts: of such a workgroup. protocol: of collectives.
-    algorithms: collective -> one of :func:`known_kernels`; not named: what the traces say, where a kernel is called so,
+    workgroups: per kernel of a collective or message; None: WORKGROUPS, or fewer for groups that NICs join, to keep
+    each dma at DMA_BYTES or more; wavefronts: per such workgroup. protocol: of collectives.
+    algorithms: collective -> one of :func:`known_kernels`; by default the traces' algorithm if a kernel has this name,
     else ``auto``. compute_workgroups, compute_wavefronts: of compute nodes; None: one workgroup for each compute unit.
     compute_traffic: whether compute nodes move their tensors.
 
@@ -58,13 +58,13 @@ class KernelChoices:
                 )
 
     def groups(self, dma_bytes: int | None = None) -> int:
-        """Workgroups of a communication kernel; ``dma_bytes``: what all together hand to a copy engine at once."""
+        """Return the workgroups of a communication kernel; ``dma_bytes``: their total for a copy engine."""
         if self.workgroups is not None:
             return self.workgroups
         return WORKGROUPS if dma_bytes is None else max(1, min(WORKGROUPS, dma_bytes // DMA_BYTES))
 
     def shape(self, model: GpuModel) -> ComputeShape:
-        """Of compute kernels."""
+        """Return the shape of compute kernels."""
         from trine.formats.chakra.loadstore.compute import ComputeShape
 
         groups = model.num_cus if self.compute_workgroups is None else self.compute_workgroups
