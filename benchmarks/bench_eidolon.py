@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trine.gpu.peers import PeerWrites
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import SweepGrid, sweep
-from trine.replay.traffic import make_traffic
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared, run_eidolon
+from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.traffic import make_traffic
 
 ROWS = (1024, 2048, 4096, 8192, 16384, 24576)
 PEERS = (3, 7, 15, 31, 63, 127, 255)

@@ -20,10 +20,10 @@ import time
 
 import numpy as np
 
+from trine.common.units import parse_bandwidth
 from trine.engine.run import run
 from trine.graph.assembler import csr, no_labels
 from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
-from trine.units import parse_bandwidth
 
 COMPUTES, BUCKETS = 1000, 25
 START_UP = """

@@ -80,7 +80,7 @@ class Measured(NamedTuple):
 def run_here(name: str) -> None:
     """Run one case and print what the parent cannot see; a tiny run before it loads the cached kernels."""
     from trine.cluster import load_cluster
-    from trine.collectives.kernels.build import build_kernel
+    from trine.gpu.kernels.build import build_kernel
     from trine.gpu.model.files import gpu_model_of
     from trine.gpu.run import GpuRunOptions, run_gpus
 

@@ -24,14 +24,14 @@ import numpy as np
 
 import trine.engine._state as engine_state
 import trine.gpu._state as S
-from trine._records import for_kernel, new_records, one_for_kernel, with_parts
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
+from trine.common._records import for_kernel, new_records, one_for_kernel, with_parts
 from trine.engine._limits import MAX_PS
 from trine.gpu import program as operations
 from trine.gpu._loop import advance
 from trine.gpu._scheduler import _MAX_SEQUENCE
 from trine.gpu._wheel import FETCHED
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.records import STATE_NAMES
 from trine.gpu.start import GpuState, more_lines, more_requests, new_state

@@ -32,12 +32,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trine.check.compare import check_curve
+from trine.check.hypotheses import KINDS, Expected, Hypothesis, at_share, expect, late
+from trine.check.likelihood import NOISE, Noise
 from trine.collectives.options import CollectiveTime
-from trine.studies.check import check_curve
-from trine.studies.hypotheses import KINDS, Expected, Hypothesis, at_share, expect, late
-from trine.studies.likelihood import NOISE, Noise
-from trine.studies.measured import FIT, Series, load_measurements
-from trine.studies.validate import left_out, select, validate_collectives
+from trine.validation.collectives import left_out, select, validate_collectives
+from trine.validation.measured import FIT, Series, load_measurements
 
 MIN_SIZES = 5
 MIN_SLOWDOWN, MIN_SLOWED = 1.25, 2

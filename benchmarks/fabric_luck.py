@@ -26,11 +26,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from trine.arrays import Float64
-from trine.studies import training_rows
-from trine.studies.replay_rows import Ask, predict
-from trine.studies.training_rows import FOLDER, TrainingRow, load_layouts
-from trine.studies.validate_layouts import LEAST, spearman
+from trine.common.arrays import Float64
+from trine.validation import training_rows
+from trine.validation.layouts import LEAST, spearman
+from trine.validation.replay_rows import Ask, predict
+from trine.validation.training_rows import FOLDER, TrainingRow, load_layouts
 
 DRAWS = 400
 #: Standard deviations between the 5th and the 95th percentile of a normal distribution.

@@ -1,4 +1,4 @@
-"""Fits how predictions miss measured curves (`trine.studies.likelihood.NOISE`), by maximum likelihood.
+"""Fits how predictions miss measured curves (`trine.check.likelihood.NOISE`), by maximum likelihood.
 
 To what is left of each counted series of presets/measured (one of each machine, collective, number of GPUs and setting;
 any length) by a prediction that its family of machines had no part in: left_out.csv for the split `fit`, the shipped
@@ -19,7 +19,7 @@ from dataclasses import asdict
 import numpy as np
 from check_confusion import Measured, curves
 
-from trine.studies.likelihood import NOISE, Noise, band_sigma, log_likelihood
+from trine.check.likelihood import NOISE, Noise, band_sigma, log_likelihood
 
 #: Parts of 1 are fitted as log-odds, the rest as logarithms.
 PARTS = ("stray", "wide")

@@ -13,8 +13,8 @@ from itertools import product
 
 import numpy as np
 
-from trine.studies.factor_fit import folds
-from trine.studies.validate_scaling import (
+from trine.training.factor_fit import folds
+from trine.validation.scaling import (
     HostFile,
     Pair,
     ScalingFile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.arrays import Float64
+from trine.common.arrays import Float64
 from trine.compute.tables.fp32_rows import STEPS
 
 

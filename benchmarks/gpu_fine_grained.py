@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 
 from trine.collectives.sizes import parse_size
-from trine.studies.gpu_measured import (
+from trine.validation.gpu.measured import (
     ONE_AND_TWO_SHOT,
     OWN,
     PROGRAMS,

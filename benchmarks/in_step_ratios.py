@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from trine.arrays import Float64
 from trine.cluster.presets import GpuSpec
+from trine.common.arrays import Float64
 from trine.compute.tables.files import read_arrays
 from trine.compute.tables.in_step import LAUNCH_US
 from trine.compute.tables.machine import peak_of

@@ -21,16 +21,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trine._version import __version__
 from trine.cli.progress import RowsLine
-from trine.outputs import write_bytes
-from trine.studies.replay_rows import Answers, Ask, predict
-from trine.studies.step_factors import ComparedStep, asked_factors
-from trine.studies.stored import FOLDER, hash_inputs, read_stored
-from trine.studies.validate_layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
-from trine.studies.validate_memory import ModelledMemory, load_stored_memory, validate_memory
-from trine.studies.validate_training import load_stored_training, validate_training
-from trine.studies.validation import grouped
+from trine.common._version import __version__
+from trine.common.outputs import write_bytes
+from trine.validation.harness import grouped
+from trine.validation.layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
+from trine.validation.memory import ModelledMemory, load_stored_memory, validate_memory
+from trine.validation.replay_rows import Answers, Ask, predict
+from trine.validation.step_factors import ComparedStep, asked_factors
+from trine.validation.stored import FOLDER, hash_inputs, read_stored
+from trine.validation.training import load_stored_training, validate_training
 
 #: A sample excludes rows with more CPU time, in seconds.
 MAX_CPU_S = 10.0

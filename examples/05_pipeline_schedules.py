@@ -6,7 +6,7 @@ Writes 05_pipeline_schedules.png (the timeline of 1F1B with 8 micro-batches).
 from pathlib import Path
 
 import trine
-from trine.units import format_bytes
+from trine.common.units import format_bytes
 
 
 def main() -> None:

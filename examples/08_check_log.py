@@ -10,9 +10,9 @@ import math
 from pathlib import Path
 
 import trine
+from trine.check.compare import check_log
+from trine.check.nccl_tests import read_log
 from trine.collectives.sizes import format_size
-from trine.studies.check import check_log
-from trine.studies.nccl_tests import read_log
 
 DATA = Path(__file__).parent / "data"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import matplotlib
 
 import trine
-from trine.collectives.mscclpp import check_plan, load_plan
 from trine.collectives.options import CollectiveOptions
 from trine.collectives.query import collective
+from trine.gpu.plans import check_plan, load_plan
 
 GPUS = 8
 SIZES = {"64 KiB": 64 << 10, "256 MiB": 256 << 20}

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import trine
+from trine.common.units import format_bytes
 from trine.compute import work
-from trine.units import format_bytes
 
 
 def describe() -> None:

@@ -6,7 +6,7 @@ Writes 13_pipelines_of_llama.png (the timeline of DualPipe).
 from pathlib import Path
 
 import trine
-from trine.units import format_bytes
+from trine.common.units import format_bytes
 
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "dualpipe": 1}  # parts of the model on each GPU
 

@@ -17,8 +17,8 @@ import matplotlib
 
 import trine
 from trine.graph.workload import Workload
-from trine.parallel.hop.protocol import HopProtocol, worker_graph
-from trine.studies.hop import HopResult, edge_cluster, hop, slowed_links
+from trine.hop.protocol import HopProtocol, worker_graph
+from trine.hop.study import HopResult, edge_cluster, hop, slowed_links
 
 WORKERS, SCENARIOS, ITERATIONS = 8, 8, 50
 GRAPHS = ("ring-based", "double-ring")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import trine
-from trine.units import format_bytes, format_energy
+from trine.common.units import format_bytes, format_energy
 
 CASES = (("vgg13-h100-b128", 8, 32), ("resnet50-h100-b128", 8, 32), ("resnet50-h100-b128", 32, 32))
 

@@ -16,7 +16,7 @@ import time
 from functools import cache
 
 import trine
-from trine.units import format_bytes, format_time
+from trine.common.units import format_bytes, format_time
 
 SEQUENCE = 8192
 PARAMETERS, LAYERS, HIDDEN = 405_853_388_800, 126, 16384

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from trine import load_cluster
 from trine.formats.chakra import read_chakra, simulate_chakra
-from trine.formats.chakra.loadstore.options import KernelChoices
-from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
 from trine.formats.chakra.schema import COMM_COLL, COMP, classes
 from trine.formats.chakra.template import framed
+from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.run import simulate_chakra_loadstore
 
 GPUS = 4
 COMPUTE = ("compute", COMP, 5, {"tensor_size": 10 << 20})

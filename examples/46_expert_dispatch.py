@@ -50,7 +50,7 @@ def main() -> None:
     print("\n".join(line for line in found.details().splitlines() if line.startswith("evidence")))
 
 
-def answer(op: str, **options: object) -> trine.collectives.loadstore.LoadStoreCollectiveResult:
+def answer(op: str, **options: object) -> trine.gpu.collective.LoadStoreCollectiveResult:
     return trine.loadstore_collective(op, None, CLUSTER, options=trine.LoadStoreOptions(**options))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import trine
-from trine.units import format_bytes, format_time
+from trine.common.units import format_bytes, format_time
 
 model = nn.Sequential(
     nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),

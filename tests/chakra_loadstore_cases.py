@@ -21,8 +21,8 @@ from gpu_cases import NS, small_model
 
 from trine.cluster import build_topology
 from trine.formats.chakra import read_chakra
-from trine.formats.chakra.loadstore.options import KernelChoices
-from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
+from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.run import simulate_chakra_loadstore
 from trine.gpu.model import MemorySystem
 
 US = 10**6

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.collectives.kernels.moe.builder import NodeGrid, Routes, draw_routes
-from trine.collectives.kernels.moe.options import MoeOptions
 from trine.errors import InputError
+from trine.gpu.kernels.moe.builder import NodeGrid, Routes, draw_routes
+from trine.gpu.kernels.moe.options import MoeOptions
 from trine.gpu.program import GpuProgram
-from trine.testing.proofs.goal import GoalPiece, ProofGoal
+from trine.gpu.proofs.goal import GoalPiece, ProofGoal
 
 #: Buffers of an exchange that it reads and leaves: which experts tokens have, and heads of queues that never fill.
 CONSTANTS = ("routing", "heads")

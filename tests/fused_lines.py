@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.collectives.kernels.fused.options import (
+from trine.gpu.kernels.fused.options import (
     ALL_REDUCE,
     ALL_TO_ALL,
     ONESHOT,
@@ -10,8 +10,8 @@ from trine.collectives.kernels.fused.options import (
     TWOSHOT,
     FusedOptions,
 )
-from trine.collectives.kernels.fused.tiles import TileGrid, make_grid
-from trine.collectives.kernels.options import JOINT
+from trine.gpu.kernels.fused.tiles import TileGrid, make_grid
+from trine.gpu.kernels.options import JOINT
 
 
 def expected_writes(options: FusedOptions) -> dict[str, int]:

@@ -10,7 +10,7 @@ from trine.gpu.layout import layout_of
 from trine.gpu.model import CROSSBAR, L2, MESH, GpuModel, MemorySystem, Noc, Ports
 from trine.gpu.program import ACQUIRE, BARRIER, COPY, READ, WAITCNT, WRITE, GpuProgram
 from trine.gpu.records import GpuRecords
-from trine.results.gpu.result import GpuResult
+from trine.gpu.results.result import GpuResult
 
 US = 1_000_000
 

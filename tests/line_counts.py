@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.gpu.program import DATA_OPS, GpuProgram, is_read
 
 

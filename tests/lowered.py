@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from trine.collectives.kernels.lower.memory import line_layout, payload_of_line
-from trine.collectives.kernels.lower.plan import lower_plan
-from trine.collectives.mscclpp import plan_switches
-from trine.collectives.mscclpp.cells import PlanMemory, Value, add, goals, input_range, single
-from trine.collectives.mscclpp.plan import KernelPlan
+from trine.gpu.kernels.lower.memory import line_layout, payload_of_line
+from trine.gpu.kernels.lower.plan import lower_plan
+from trine.gpu.plans import plan_switches
+from trine.gpu.plans.cells import PlanMemory, Value, add, goals, input_range, single
+from trine.gpu.plans.plan import KernelPlan
 from trine.gpu.program import (
     ACQUIRE,
     DATA_OPS,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.collectives.mscclpp import plan_schedule, plan_switches
-from trine.collectives.mscclpp.plan import KernelPlan
 from trine.collectives.schedule import ExpandedSchedule
 from trine.engine import run
+from trine.gpu.plans import plan_schedule, plan_switches
+from trine.gpu.plans.plan import KernelPlan
 from trine.graph.builder import TaskGraphBuilder
 
 DATA = Path(__file__).parent / "data" / "mscclpp"

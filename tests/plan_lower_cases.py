@@ -8,8 +8,8 @@ from typing import Any
 
 from plan_cases import DATA, PLANS
 
-from trine.collectives.mscclpp import load_plan
-from trine.collectives.mscclpp.plan import KernelPlan
+from trine.gpu.plans import load_plan
+from trine.gpu.plans.plan import KernelPlan
 
 LOWERED = list(PLANS)
 NVLS = [name for name in PLANS if "nvls" in name]

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from trine.arrays import Int64
 from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule
+from trine.common.arrays import Int64
 from trine.engine import run
 from trine.graph.assembler import no_labels
 from trine.graph.taskgraph import TRANSFER, TaskGraph

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
+from trine.common.units import transfer_ps
 from trine.engine.run import run
 from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
-from trine.units import transfer_ps
 
 
 def uncontended(graph: TaskGraph, *, engine: str = "compiled") -> Int64:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine._lazy import lazy
-from trine._version import __version__ as __version__
+from trine.common._lazy import lazy
+from trine.common._version import __version__ as __version__
 
 #: module -> the public names that it defines
 _HOMES = {
     "trine.cluster": "Cluster build_topology load_cluster load_gpu",
-    "trine.collectives.kernels.moe.options": "MoeOptions",
-    "trine.collectives.loadstore": "LoadStoreCosts LoadStoreOptions compare_fidelity loadstore_collective",
+    "trine.gpu.kernels.moe.options": "MoeOptions",
+    "trine.gpu.collective": "LoadStoreCosts LoadStoreOptions compare_fidelity loadstore_collective",
     "trine.collectives.nccl": "Collectives collective_time",
     "trine.collectives.options": "CollectiveOptions",
     "trine.compute": "Calibration calibrate",
@@ -23,34 +23,27 @@ _HOMES = {
     "trine.graph.builder": "TaskGraphBuilder",
     "trine.graph.taskgraph": "Records TaskGraph",
     "trine.graph.workload": "Operator Tensor Workload",
-    "trine.parallel.hop.protocol": "HopProtocol",
+    "trine.hop.protocol": "HopProtocol",
     "trine.parallel.plan": "Plan",
     "trine.parallel.stragglers": "Stragglers",
-    "trine.replay.options": "EidolonOptions",
-    "trine.replay.run": "run_eidolon",
-    "trine.replay.writes": "WriteTable",
+    "trine.gpu.replay.options": "EidolonOptions",
+    "trine.gpu.replay.run": "run_eidolon",
+    "trine.gpu.replay.writes": "WriteTable",
     "trine.results": "Result",
     "trine.results.citations": "cite",
-    "trine.simulation": "simulate",
-    "trine.simulation.collective": "collective",
-    "trine.simulation.detail": "kernel_detail",
-    "trine.simulation.detail_choice": "DetailOptions",
-    "trine.studies.hop": "hop",
-    "trine.studies.overlap": "overlap_range",
-    "trine.studies.step_fit": "calibrate_step",
+    "trine.training": "simulate",
+    "trine.training.collective": "collective",
+    "trine.gpu.detail.detail": "kernel_detail",
+    "trine.gpu.detail.choice": "DetailOptions",
+    "trine.hop.study": "hop",
+    "trine.training.overlap": "overlap_range",
+    "trine.training.step_fit": "calibrate_step",
     "trine.workload": "capture load save synthesize",
 }
 _PUBLIC = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
-    from trine.collectives.kernels.moe.options import MoeOptions
-    from trine.collectives.loadstore import (
-        LoadStoreCosts,
-        LoadStoreOptions,
-        compare_fidelity,
-        loadstore_collective,
-    )
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
     from trine.compute import Calibration, calibrate
@@ -65,24 +58,31 @@ if TYPE_CHECKING:
         TrineError,
         UnitError,
     )
+    from trine.gpu.collective import (
+        LoadStoreCosts,
+        LoadStoreOptions,
+        compare_fidelity,
+        loadstore_collective,
+    )
+    from trine.gpu.detail.choice import DetailOptions
+    from trine.gpu.detail.detail import kernel_detail
+    from trine.gpu.kernels.moe.options import MoeOptions
+    from trine.gpu.replay.options import EidolonOptions
+    from trine.gpu.replay.run import run_eidolon
+    from trine.gpu.replay.writes import WriteTable
     from trine.graph.builder import TaskGraphBuilder
     from trine.graph.taskgraph import Records, TaskGraph
     from trine.graph.workload import Operator, Tensor, Workload
-    from trine.parallel.hop.protocol import HopProtocol
+    from trine.hop.protocol import HopProtocol
+    from trine.hop.study import hop
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
-    from trine.replay.options import EidolonOptions
-    from trine.replay.run import run_eidolon
-    from trine.replay.writes import WriteTable
     from trine.results import Result
     from trine.results.citations import cite
-    from trine.simulation import simulate
-    from trine.simulation.collective import collective
-    from trine.simulation.detail import kernel_detail
-    from trine.simulation.detail_choice import DetailOptions
-    from trine.studies.hop import hop
-    from trine.studies.overlap import overlap_range
-    from trine.studies.step_fit import calibrate_step
+    from trine.training import simulate
+    from trine.training.collective import collective
+    from trine.training.overlap import overlap_range
+    from trine.training.step_fit import calibrate_step
     from trine.workload.load import load
     from trine.workload.native import save
     from trine.workload.synthesis.model import synthesize

@@ -7,8 +7,8 @@ import pytest
 from chakra_files import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COMP, REDUCE_SCATTER, collective, node, receive, send
 from chakra_loadstore_cases import SMALL, US, cluster, model, run
 
-from trine.collectives.kernels.build import build_kernel
-from trine.formats.chakra.loadstore.options import KernelChoices
+from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.run import run_gpus
 
 KINDS = {"all_reduce": ALL_REDUCE, "all_gather": ALL_GATHER, "reduce_scatter": REDUCE_SCATTER, "all_to_all": ALL_TO_ALL}

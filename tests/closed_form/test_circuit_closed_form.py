@@ -11,10 +11,10 @@ import trine
 from trine.cluster import Circuits, Cluster, Device
 from trine.collectives import make_schedule
 from trine.collectives.run import run_schedule
+from trine.common.units import transfer_ps
 from trine.engine.circuit_model import CircuitSwitching
 from trine.engine.run import run
 from trine.graph.builder import TaskGraphBuilder
-from trine.units import transfer_ps
 
 MS, US = 10**9, 10**6
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])

@@ -21,10 +21,10 @@ from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule
 from trine.collectives.schedules.tree import two_trees
 from trine.collectives.sends import LATENCY_BYTES, MAX_PIPELINE_CHUNKS, pipeline_chunks
+from trine.common.units import transfer_ps
 from trine.engine import run
 from trine.errors import InputError
 from trine.graph.builder import TaskGraphBuilder
-from trine.units import transfer_ps
 
 BYTES_PER_S = 65 * 10**9
 LATENCY_PS = 1_000_001

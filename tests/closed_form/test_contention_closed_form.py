@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import trine
+from trine.common.units import transfer_ps
 from trine.engine import run
 from trine.errors import InputError, PlanError
 from trine.graph.placement import Placement
@@ -21,8 +22,7 @@ from trine.parallel.contention import (
     under_pressure,
 )
 from trine.parallel.instantiate import instantiate
-from trine.simulation import costs_on, placement_of
-from trine.units import transfer_ps
+from trine.training import costs_on, placement_of
 
 MS = 10**9
 GBS = 10**9

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trine.errors import InputError
-from trine.replay.distributions import Distribution, draw_times, draw_writes, parse_distribution
+from trine.gpu.replay.distributions import Distribution, draw_times, draw_writes, parse_distribution
 
 US = 10**6
 N = 200_000

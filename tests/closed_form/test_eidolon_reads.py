@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.fused.build import known_fused
+from trine.gpu.kernels.fused.build import known_fused
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared, run_eidolon
+from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import SweepGrid, sweep
-from trine.replay.writes import WriteTable
 
 WAKEUPS = [step * 6_700_000 for step in range(16)]
 #: Way to a channel and back: two links of 64 GB/s for 16 B and 50 ns each; there 16 B at 38.4 GB/s, and 180 ns.

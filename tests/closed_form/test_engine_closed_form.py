@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from uncontended import uncontended
 
 from trine.collectives.run import link_bytes
+from trine.common.units import transfer_ps
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.builder import TaskGraphBuilder
-from trine.units import transfer_ps
 
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])
 both_networks = pytest.mark.parametrize("network", ["fair", "equal"])

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trine.common.units import transfer_ps
 from trine.engine.run import run
 from trine.graph.builder import TaskGraphBuilder
-from trine.units import transfer_ps
 
 both_engines = pytest.mark.parametrize("engine", ["compiled", "reference"])
 

@@ -10,8 +10,8 @@ from fused_lines import expected_flags, expected_remote_writes, expected_writes
 from line_counts import count_lines
 
 from tests.fused_flow import CASES, Flow
-from trine.collectives.kernels.fused.build import build_fused
-from trine.collectives.kernels.fused.lines import expected_reads
+from trine.gpu.kernels.fused.build import build_fused
+from trine.gpu.kernels.fused.lines import expected_reads
 from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, READ, RELEASE
 
 BUILT = [

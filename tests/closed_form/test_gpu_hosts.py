@@ -10,6 +10,7 @@ from gpu_cases import NS, Case, Programmer, read, read_flagged, small_model, wri
 from gpu_hosts import DRAM, PCIE, hosted_cluster
 
 from trine.cluster import load_cluster
+from trine.common.units import transfer_ps
 from trine.errors import InputError
 from trine.gpu.folding import fold_system
 from trine.gpu.join import PlacedProgram, join_programs
@@ -20,7 +21,6 @@ from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import host_group
 from trine.gpu.text import format_program, parse_program
 from trine.gpu.validate import find_fault
-from trine.units import transfer_ps
 
 LINE, HEADER = 128, 16
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 
 

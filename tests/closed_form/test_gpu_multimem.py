@@ -8,8 +8,8 @@ from gpu_cases import GB, NS, Case, Programmer, read, small_model
 from gpu_multimem import multimem, star
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
 from trine.errors import DeadlockError
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model import L2
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import ADD_ALL, COPY, LOAD, READ_FLAGGED, READ_SUM, RELEASE, STORE, WRITE_ALL

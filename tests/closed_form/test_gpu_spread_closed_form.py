@@ -11,7 +11,7 @@ from trine.compute.spread import GPU_SPREAD, MOST_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, parse_jitter
-from trine.studies.ensemble import step_ensemble
+from trine.training.ensemble import step_ensemble
 
 TEXT = "model:gpt-2,layers=2,sequence=128"
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
 from trine.collectives.sizes import bus_factor
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.reference import simulate
+from trine.gpu.results.resources import port_busy
+from trine.gpu.results.result import GpuResult
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks, unfolded
-from trine.results.gpu.resources import port_busy
-from trine.results.gpu.result import GpuResult
 
 RANKS, LINES = 4, 12
 SIZE = RANKS * LINES * 128

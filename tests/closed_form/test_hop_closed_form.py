@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from trine.engine import run
-from trine.parallel.hop.choices import run_hop
-from trine.parallel.hop.numbers import HopNumbers
-from trine.parallel.hop.protocol import GRAPHS, HopProtocol, worker_graph
-from trine.parallel.hop.tasks import HopNetwork, HopWork
+from trine.hop.choices import run_hop
+from trine.hop.numbers import HopNumbers
+from trine.hop.protocol import GRAPHS, HopProtocol, worker_graph
+from trine.hop.tasks import HopNetwork, HopWork
 
 GRADIENT, APPLY, BYTES, RATE, LATENCY = 10**9, 10**8, 10**6, 10**9, 10**6
 MESSAGE = BYTES * 10**12 // RATE + LATENCY

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from line_counts import count_lines
 
-from trine.collectives.kernels.build import DETAILED, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
+from trine.gpu.kernels.build import DETAILED, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
 from trine.gpu.program import DATA_OPS
 
 PAYLOAD = {"simple": 128, "ll": 64, "ll128": 120}

@@ -13,7 +13,7 @@ from trine.collectives.nccl.predict import OPS, with_context
 from trine.collectives.nccl.topology import slowed
 from trine.collectives.nccl.tuner import CHAIN_PART, tuner_us
 from trine.collectives.options import CollectiveOptions
-from trine.inputs import PRESETS
+from trine.common.inputs import PRESETS
 
 NODE = """
 name: four-gpus

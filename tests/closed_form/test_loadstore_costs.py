@@ -15,11 +15,11 @@ import trine
 from trine.cluster import build_topology, load_cluster
 from trine.cluster.select import slow_down
 from trine.collectives import make_schedule
-from trine.collectives.kernels.build import build_kernel
-from trine.collectives.loadstore import LoadStoreCosts, LoadStoreOptions, loadstore_collective
-from trine.collectives.loadstore.durations import MOST, STEPS, around, duration_ps
 from trine.collectives.run import run_schedule
 from trine.errors import InputError
+from trine.gpu.collective import LoadStoreCosts, LoadStoreOptions, loadstore_collective
+from trine.gpu.collective.durations import MOST, STEPS, around, duration_ps
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.run import run_gpus
 from trine.parallel.plan import Plan

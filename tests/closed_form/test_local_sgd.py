@@ -14,7 +14,7 @@ from trine.graph.taskgraph import COMPUTE, TRANSFER
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.local_sgd import local_sgd
-from trine.simulation import placement_of
+from trine.training import placement_of
 
 STEPS = 4
 CLUSTER = trine.build_topology("switch", "50 GB/s", "1 us", 4)

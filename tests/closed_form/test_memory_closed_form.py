@@ -8,11 +8,11 @@ import pytest
 
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.parallel.plan import Plan
-from trine.simulation import simulate
-from trine.simulation.memory import StageMemoryUse, rank_memory, stage_programs
-from trine.simulation.options import SimulateOptions
 from trine.software import load_software
 from trine.software.profile import MemoryStyle, OperatorStyle, Software
+from trine.training import simulate
+from trine.training.memory import StageMemoryUse, rank_memory, stage_programs
+from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import Synthesis, synthesize, written
 from trine.workload.synthesis.spec import Transformer
 

@@ -13,8 +13,8 @@ from trine.graph.memory import MemoryEvents
 from trine.graph.program import LAUNCH_STREAM, Compute, Label, LaunchClock, MemoryChange, RankProgram
 from trine.parallel.plan import Plan
 from trine.results.memory import MemoryFacts, memory_uses, use_of
-from trine.simulation.memory import facts_of, num_communicators, program_use, shortened
 from trine.software.profile import MemoryStyle, Software
+from trine.training.memory import facts_of, num_communicators, program_use, shortened
 
 GIB, MIB = 2**30, 2**20
 

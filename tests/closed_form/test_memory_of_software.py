@@ -10,9 +10,9 @@ import trine
 from trine.errors import InputError, SpecError
 from trine.graph.memory import BLOCKS_PER_STREAM, stream_of
 from trine.results.allocator import CachingAllocator, peak_of
-from trine.simulation.memory import rank_memory, stage_programs
 from trine.software import load_software
-from trine.studies.memory_rows import changed
+from trine.training.memory import rank_memory, stage_programs
+from trine.validation.memory_rows import changed
 from trine.workload.synthesis.model import Synthesis, from_text, written
 from trine.workload.synthesis.spec import load_model
 

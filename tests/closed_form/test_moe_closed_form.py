@@ -6,11 +6,11 @@ import pytest
 from line_counts import count_lines
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.moe.builder import NodeGrid, draw_routes
-from trine.collectives.kernels.moe.options import MOE, MoeOptions
-from trine.collectives.loadstore import LoadStoreOptions, loadstore_collective
 from trine.collectives.sizes import shared_matrix
+from trine.gpu.collective import LoadStoreOptions, loadstore_collective
+from trine.gpu.kernels.build import build_kernel
+from trine.gpu.kernels.moe.builder import NodeGrid, draw_routes
+from trine.gpu.kernels.moe.options import MOE, MoeOptions
 
 #: NVLink of an H800 each way; of a line and its header, and of the acknowledgement on its way back.
 PORT_BYTES_PER_S, LINE_BYTES, ACK_BYTES = 200e9, 144, 16

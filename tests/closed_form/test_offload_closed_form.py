@@ -9,6 +9,7 @@ from synthetic import MS, Chain, Proportional
 
 import trine
 from trine.cluster import load_cluster
+from trine.common.units import transfer_ps
 from trine.compute import make_compute
 from trine.engine import run
 from trine.errors import PlanError
@@ -19,8 +20,7 @@ from trine.parallel.instantiate import instantiate
 from trine.parallel.offload import host_bytes_per_s
 from trine.parallel.plan import Plan
 from trine.results.memory import memory_timeline
-from trine.simulation import placement_of
-from trine.units import transfer_ps
+from trine.training import placement_of
 
 RATE = 10**10  # of host memory, bytes/s
 VGG13 = "vgg13-h100-b128"

@@ -7,9 +7,9 @@ import pytest
 
 from trine.cluster import build_topology
 from trine.collectives.expand import expand
-from trine.collectives.packets import packet_collective
 from trine.collectives.registry import make_schedule
 from trine.errors import InputError
+from trine.gpu.collective.packets import packet_collective
 
 RATE = 12_500_000_000  # bytes/s: 80 ps a byte
 LATENCY_PS = 50_000

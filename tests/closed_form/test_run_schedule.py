@@ -13,9 +13,9 @@ from trine.collectives import expand, make_schedule
 from trine.collectives.closed_forms import uncontended_ps
 from trine.collectives.run import MAX_PAIR_TABLE, run_schedule, schedule_graph
 from trine.collectives.schedule import ExpandedSchedule
+from trine.common.units import transfer_ps
 from trine.errors import InputError, SpecError
 from trine.graph.taskgraph import JOIN, TRANSFER
-from trine.units import transfer_ps
 
 SIZE = 1_000_003
 BANDWIDTH, LATENCY = 50 * 10**9, 1_000_000

@@ -16,8 +16,8 @@ from trine.graph.program import Compute, Phase
 from trine.graph.workload import BACKWARD, FORWARD
 from trine.parallel.plan import Plan
 from trine.parallel.token_partition import is_attention
-from trine.simulation import simulate
 from trine.software import load_software
+from trine.training import simulate
 
 BATCH, SEQUENCE, HIDDEN, VOCAB, LAYERS = 2, 512, 4096, 128256, 2
 #: Bytes of one tensor of tokens x hidden in bfloat16.

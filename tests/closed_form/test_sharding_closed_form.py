@@ -16,7 +16,7 @@ from trine.graph.taskgraph import TRANSFER
 from trine.graph.workload import OPTIMIZER
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
-from trine.simulation import simulate
+from trine.training import simulate
 
 CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 

@@ -197,7 +197,7 @@ def _is_launch(step):
 def _ends(job):
     """End of every operator, from the engine's answer on a cluster."""
     from trine.folding.run import JobRunner
-    from trine.simulation import placement_of
+    from trine.training import placement_of
 
     machine = trine.load_cluster("dgx-h100")
     runner = JobRunner(job=job, placement=placement_of(machine, 8), network="fair", engine="compiled", fold="off")

@@ -5,13 +5,13 @@ from synthetic import MS, Chain, Proportional
 
 import trine
 from trine.cluster import build_topology
+from trine.common.units import transfer_ps
 from trine.engine import run
 from trine.graph.taskgraph import TRANSFER
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
-from trine.simulation import placement_of
-from trine.units import transfer_ps
+from trine.training import placement_of
 
 GBS = 10**9
 VGG13, RESNET50 = "vgg13-h100-b128", "resnet50-h100-b128"

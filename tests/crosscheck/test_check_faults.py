@@ -54,7 +54,7 @@ def test_300_faults_and_every_measured_curve(confusion: ModuleType) -> None:
 def test_the_noise_is_what_predictions_left_of_machines_that_had_no_part_in_them(confusion: ModuleType) -> None:
     from fit_check_noise import FITTED, Problem, moved
 
-    from trine.studies.likelihood import NOISE
+    from trine.check.likelihood import NOISE
 
     problem = Problem(confusion.curves(min_sizes=1))
     shipped = problem.value(NOISE)

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.fused.lines import expected_reads
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import SweepGrid, sweep
+from trine.gpu.kernels.fused.lines import expected_reads
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared, run_eidolon
+from trine.gpu.replay.sweep import SweepGrid, sweep
 
 #: A compute unit each for 43 workgroups, with a flag from each of three peers: its set-up, with narrower rows.
 EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, flags="single")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trine.cluster import build_topology
-from trine.collectives.kernels.build import build_kernel
 from trine.formats.clusters import read_any
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import run_gpus
 

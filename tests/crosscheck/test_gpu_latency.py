@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from trine.cluster import load_cluster
+from trine.common.units import transfer_ps
 from trine.gpu.fabric import FabricPath, GpuFabric
 from trine.gpu.model.derived import local_load_ps, remote_load_ps
 from trine.gpu.model.files import known_gpu_models, load_gpu_model
-from trine.units import transfer_ps
 
 #: model, hits the cache, cycles, relative tolerance: small for the presets' own sources, wider for others
 LOADS = [

@@ -14,9 +14,11 @@ from trine.cluster import load_cluster
 from trine.errors import InputError
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import DELAY
+from trine.gpu.proofs import check_program
 from trine.gpu.run import run_gpus
-from trine.studies import gpu_kernels, gpu_measured
-from trine.studies.gpu_kernels import (
+from trine.validation.gpu import kernels as gpu_kernels
+from trine.validation.gpu import measured as gpu_measured
+from trine.validation.gpu.kernels import (
     COPIES,
     copy_kernel,
     nvls_between_meetings,
@@ -30,7 +32,7 @@ from trine.studies.gpu_kernels import (
     twoshot_packets,
     twoshot_zero_copy,
 )
-from trine.studies.gpu_measured import (
+from trine.validation.gpu.measured import (
     EXPERT_PROGRAMS,
     ONE_AND_TWO_SHOT,
     PROGRAMS,
@@ -43,8 +45,7 @@ from trine.studies.gpu_measured import (
     round_times_ps,
     small_all_reduces,
 )
-from trine.studies.nccl_primitives import PRIMITIVE_PROGRAMS
-from trine.testing.proofs import check_program
+from trine.validation.gpu.nccl_primitives import PRIMITIVE_PROGRAMS
 
 #: DeepEP's rows that are simulated in seconds -> what they may be off. Of few tokens on 8 GPUs both are too fast by
 #: about 20 us (target 25 %).

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from trine.studies.gpu_measured import TARGET, compare, median_error
-from trine.studies.gpu_measured import chosen as chosen_points
-from trine.studies.nccl_primitives import PRIMITIVES, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND
+from trine.validation.gpu.measured import TARGET, compare, median_error
+from trine.validation.gpu.measured import chosen as chosen_points
+from trine.validation.gpu.nccl_primitives import PRIMITIVES, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND
 
 LARGEST = 64 << 10
 

@@ -1,16 +1,16 @@
 """What separates trine's own one- and two-step all-reduces from MSCCL++'s curve on eight H100?
 
 MSCCL++'s executor ran a plan there, and each kernel fetches the executor's code anew. The cost of a fetch has another
-source (trine/collectives/kernels/bookkeeping.py).
+source (trine/gpu/kernels/bookkeeping.py).
 """
 
 from __future__ import annotations
 
 import pytest
 
-from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
+from trine.gpu.kernels.bookkeeping import FETCH_CYCLES
 from trine.gpu.model.files import load_gpu_model
-from trine.studies.gpu_measured import FinePoint, chosen, compare
+from trine.validation.gpu.measured import FinePoint, chosen, compare
 
 #: The executor's jumps to code outside the instruction cache: 4 to the first signal, 2 to the wait, 1 to the sum.
 FETCHES = 7

@@ -7,7 +7,7 @@ from lowered import prove
 from plan_cases import bytes_of_links
 from plan_lower_cases import LOWERED, bundled
 
-from trine.collectives.mscclpp import plan_schedule
+from trine.gpu.plans import plan_schedule
 
 #: whole lines a chunk, of 128 and of 120 bytes
 SIZE = 32 * 15 * 128

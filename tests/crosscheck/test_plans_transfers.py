@@ -9,8 +9,8 @@ import pytest
 from plan_cases import BYTES_PER_S, DATA, LATENCY_PS, PLANS, bytes_of_links, simulate
 
 from trine.collectives import closed_forms, make_schedule
-from trine.collectives.mscclpp import load_plan, plan_schedule, plan_switches
-from trine.units import transfer_ps
+from trine.common.units import transfer_ps
+from trine.gpu.plans import load_plan, plan_schedule, plan_switches
 
 SIZE = 16 * 2**20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trine.collectives.kernels.fused.build import known_fused
+from trine.gpu.kernels.fused.build import known_fused
 
 PAGE = Path(__file__).parents[2] / "docs/background/fused-kernels.md"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trine.collectives.kernels.build import known_kernels, known_ops
+from trine.gpu.kernels.build import known_kernels, known_ops
 
 PAGE = Path(__file__).parents[2] / "docs/background/gpu-kernels.md"
 

@@ -275,7 +275,7 @@ def _record_arrays() -> dict[str, object]:
 
 def _arrivals() -> bytes:
     from trine.gpu.peers import RELEASE, STORE, Arrivals
-    from trine.replay.arrivals import save_arrivals
+    from trine.gpu.replay.arrivals import save_arrivals
 
     record = Arrivals(
         target=0, num_ranks=3, time_ps=np.array([5, 5, 9], np.int64), rank=np.array([1, 2, 1], np.int32),

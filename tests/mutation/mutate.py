@@ -111,7 +111,7 @@ AREAS = {
          "closed_form/test_split*", "unit/test_refused_numbers.py"),
     ),
     "memory": Area(
-        ("parallel/memory.py", "graph/memory.py", "simulation/memory.py", "results/memory.py"),
+        ("parallel/memory.py", "graph/memory.py", "training/memory.py", "results/memory.py"),
         ("closed_form/test_memory*", "closed_form/test_gradient*", "unit/test_memory*", "unit/test_metrics_memory.py",
          "unit/test_mixed_machines.py", "crosscheck/test_memory*", "closed_form/test_recomputation.py",
          "oracle/test_memory*", "closed_form/test_sharding*", "closed_form/test_offload*", "closed_form/test_pipeline*",
@@ -134,7 +134,7 @@ AREAS = {
          "unit/test_cli_overlap.py", "unit/test_mixed_machines.py"),
     ),
     "expert-kernels": Area(
-        ("collectives/kernels/moe/*.py",),
+        ("gpu/kernels/moe/*.py",),
         ("closed_form/test_moe*", "property/test_moe*", "unit/test_kernel_build.py"),
     ),
     "signals": Area(
@@ -149,11 +149,11 @@ AREAS = {
          "property/test_zero*"),
     ),
     "check": Area(
-        ("studies/check.py", "studies/likelihood.py", "studies/hypotheses.py"),
+        ("check/compare.py", "check/likelihood.py", "check/hypotheses.py"),
         ("unit/test_check*", "oracle/test_check*", "crosscheck/test_check*"),
     ),
     "unlike-gpus": Area(
-        ("parallel/rank_kinds.py", "workload/on_gpu.py", "simulation/explained.py"),
+        ("parallel/rank_kinds.py", "workload/on_gpu.py", "training/explained.py"),
         ("unit/test_mixed_machines.py", "property/test_mixed*", "unit/test_trace_cpu.py", "unit/test_trace_gpu.py",
          "unit/test_memory*"),
     ),
@@ -167,8 +167,8 @@ AREAS = {
     ),
     "metrics": Area(
         ("results/metrics.py", "results/waits.py", "results/activity.py", "results/intervals.py", "results/traffic.py",
-         "results/energy.py", "results/run.py", "results/result.py", "results/gpu/run.py",
-         "results/gpu/bottleneck.py", "results/gpu/resources.py"),
+         "results/energy.py", "results/run.py", "results/result.py", "gpu/results/run.py",
+         "gpu/results/bottleneck.py", "gpu/results/resources.py"),
         ("oracle/test_lookups.py", "closed_form/test_metrics*", "property/test_metrics*", "unit/test_metrics*",
          "unit/test_results*",
          "unit/test_energy.py", "unit/test_gpu_metrics.py", "unit/test_gpu_bottleneck.py",

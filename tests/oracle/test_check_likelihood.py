@@ -10,12 +10,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from trine.check.hypotheses import LATE, SHARE, TCP_PARTS, Hypothesis, _by_tcp, expect
+from trine.check.likelihood import NOISE, _best, _mean, _mixed, band_sigma, log_likelihood, weigh
 from trine.cluster import load_cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import link_named
 from trine.collectives.options import CollectiveOptions
-from trine.studies.hypotheses import LATE, SHARE, TCP_PARTS, Hypothesis, _by_tcp, expect
-from trine.studies.likelihood import NOISE, _best, _mean, _mixed, band_sigma, log_likelihood, weigh
 
 #: Unevenly measured; 4 MiB twice as densely.
 SIZES = tuple(1024 * n for n in (1, 2, 8, 64, 512, 4096, 5793, 8192, 65536))

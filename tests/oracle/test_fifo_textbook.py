@@ -9,9 +9,9 @@ import heapq
 import numpy as np
 import pytest
 
+from trine.common.units import transfer_ps
 from trine.engine.run import run
 from trine.graph.builder import TaskGraphBuilder
-from trine.units import transfer_ps
 
 
 class Queues:

@@ -11,11 +11,11 @@ from gpu_cases import NS, Case, Programmer, assert_same, small_model
 from gpu_random import REMOTE, RandomCase
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels import builder
-from trine.collectives.kernels.build import ROOTED, build_kernel
+from trine.common.units import transfer_ps
 from trine.gpu.fabric import GpuFabric
+from trine.gpu.kernels import builder
+from trine.gpu.kernels.build import ROOTED, build_kernel
 from trine.gpu.model import BY_GPU, BY_PROXY, Nic
-from trine.units import transfer_ps
 
 NIC = Nic(latency_ps=900 * NS, interval_ps=40 * NS, proxy_ps=1700 * NS, proxy_interval_ps=333 * NS)
 

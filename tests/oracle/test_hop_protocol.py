@@ -6,9 +6,9 @@ from hop_cases import LiteralHop, random_case
 
 from trine.engine import run
 from trine.errors import DeadlockError
-from trine.parallel.hop import choices as hop_choices
-from trine.parallel.hop.choices import run_hop
-from trine.parallel.hop.tasks import build_hop
+from trine.hop import choices as hop_choices
+from trine.hop.choices import run_hop
+from trine.hop.tasks import build_hop
 
 
 @pytest.mark.parametrize("seed", range(120))

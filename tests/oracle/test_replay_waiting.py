@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from gpu_cases import assert_same
 
-from trine.collectives.kernels.fused.build import known_fused
 from trine.errors import InputError
+from trine.gpu.kernels.fused.build import known_fused
 from trine.gpu.records import GpuOutcome
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared
+from trine.gpu.replay.traffic import make_traffic
 from trine.gpu.replayed import run_target
 from trine.gpu.run import GpuRunControl
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared
-from trine.replay.traffic import make_traffic
 
 CASES = [
     *((kernel, "spin", "ideal", wakeup) for kernel in known_fused() for wakeup in ("3 us", "0 us")),

@@ -9,14 +9,14 @@ import pytest
 from gpu_cases import assert_same
 from gpu_replay import assert_same_target, replayed
 
-from trine.collectives.kernels.fused.build import known_fused
+from trine.gpu.kernels.fused.build import known_fused
 from trine.gpu.records import GpuOutcome
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared, seen_alone
+from trine.gpu.replay.traffic import make_traffic
 from trine.gpu.replayed import run_target, target_system
 from trine.gpu.run import GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import kernel_tasks, unfolded
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared, seen_alone
-from trine.replay.traffic import make_traffic
 
 
 def small(kernel, **options):

@@ -22,7 +22,7 @@ from trine.graph.taskgraph import COMPUTE, TaskGraph
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
-from trine.simulation import placement_of
+from trine.training import placement_of
 
 #: What a task is and runs on, without numbers that only name things.
 COLUMNS = ("kind", "rank", "peer", "duration_ps", "size_bytes")

@@ -8,9 +8,9 @@ from eidolon_cases import INPUT, all_flags, same, target_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.replay.resolve import peer_writes
-from trine.replay.write_files import read_writes, save_writes
-from trine.replay.writes import WriteTable
+from trine.gpu.replay.resolve import peer_writes
+from trine.gpu.replay.write_files import read_writes, save_writes
+from trine.gpu.replay.writes import WriteTable
 
 PROGRAM = target_program()
 data_writes = st.lists(

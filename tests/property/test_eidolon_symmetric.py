@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from trine import build_topology
-from trine.collectives.kernels.fused.build import build_fused
 from trine.errors import InputError
+from trine.gpu.kernels.fused.build import build_fused
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.peers import Arrivals
+from trine.gpu.replay.arrivals import load_arrivals, save_arrivals
 from trine.gpu.replayed import run_target
 from trine.gpu.run import GpuRunOptions, run_gpus
-from trine.replay.arrivals import load_arrivals, save_arrivals
 
 
 def built(ranks, name="gemv-allreduce", **how):

@@ -7,9 +7,9 @@ from engine_cases import graphs, random_graph, renumbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trine.common.units import transfer_ps
 from trine.engine.run import run
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
-from trine.units import transfer_ps
 
 seeds = st.integers(0, 2**32)
 

@@ -18,7 +18,7 @@ from trine.collectives.run import DomainSteps, run_schedule
 from trine.errors import InputError, SimulationError, TrineError
 from trine.folding import collective as folded
 from trine.folding.collective import run_both, run_folded
-from trine.simulation.collective import collective
+from trine.training.collective import collective
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 

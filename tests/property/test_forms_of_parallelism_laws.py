@@ -16,7 +16,7 @@ from trine.graph.program import Send
 from trine.graph.taskgraph import TRANSFER
 from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
-from trine.simulation import simulate
+from trine.training import simulate
 
 ORDERS = ("tp-cp-ep-dp-pp", "pp-dp-ep-cp-tp", "ep-tp-dp-cp-pp", "cp-pp-tp-dp-ep")
 

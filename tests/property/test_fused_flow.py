@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.fused_flow import CASES, Flow, Sizes, results
-from trine.collectives.kernels.fused.build import build_fused
 from trine.errors import InputError
+from trine.gpu.kernels.fused.build import build_fused
 from trine.gpu.program import ACQUIRE, STORE, WAITCNT, kernels_of_rank
-from trine.testing.proofs import check_program
+from trine.gpu.proofs import check_program
 
 ALL = [
     (name, case, algorithm, fused)

@@ -15,10 +15,10 @@ from trine.cluster import load_cluster
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import NIC, SWITCH, Device, Link
 from trine.cluster.tables import LinkTable
-from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.folding import fold_system
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model import Nic
 from trine.gpu.program import DMA, WRITE
 

@@ -9,10 +9,10 @@ from gpu_text_cases import random_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.collectives.kernels.build import build_kernel, known_kernels
-from trine.collectives.kernels.lower.plan import lower_plan
-from trine.collectives.mscclpp import load_plan
 from trine.errors import InputError
+from trine.gpu.kernels.build import build_kernel, known_kernels
+from trine.gpu.kernels.lower.plan import lower_plan
+from trine.gpu.plans import load_plan
 from trine.gpu.program import DATA_OPS
 from trine.gpu.text import format_program, parse_program, same_program
 from trine.gpu.validate import validate_program

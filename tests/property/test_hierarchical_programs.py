@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trine.collectives.kernels import builder
-from trine.collectives.kernels.build import ROOTED, build_kernel, known_kernels
 from trine.errors import InputError
+from trine.gpu.kernels import builder
+from trine.gpu.kernels.build import ROOTED, build_kernel, known_kernels
 from trine.gpu.program import DMA
-from trine.testing.proofs import check_program
+from trine.gpu.proofs import check_program
 
 OPS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 #: ranks, nodes

@@ -7,8 +7,8 @@ import pytest
 from hop_cases import random_case
 
 from trine.engine import run
-from trine.parallel.hop.choices import run_hop
-from trine.parallel.hop.numbers import HopNumbers
+from trine.hop.choices import run_hop
+from trine.hop.numbers import HopNumbers
 
 SEEDS = range(200, 240)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trine.collectives.kernels.build import DETAILED, READING, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
-from trine.testing.proofs import check_program
+from trine.gpu.kernels.build import DETAILED, READING, ROOTED, UNFLAGGED, build_kernel, known_kernels, known_ops
+from trine.gpu.proofs import check_program
 
 RANKS = (2, 3, 4, 5, 8)
 WORKGROUPS = (1, 3, 8)

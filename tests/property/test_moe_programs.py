@@ -11,16 +11,16 @@ from exchange_goals import moe_goal, uneven_goal
 from line_counts import count_lines
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.moe.builder import NodeGrid, draw_routes
-from trine.collectives.kernels.moe.low_latency import part_lines
-from trine.collectives.kernels.moe.options import MOE, MoeOptions
 from trine.errors import InputError
+from trine.gpu.kernels.build import build_kernel
+from trine.gpu.kernels.moe.builder import NodeGrid, draw_routes
+from trine.gpu.kernels.moe.low_latency import part_lines
+from trine.gpu.kernels.moe.options import MOE, MoeOptions
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import BARRIER, DMA, NOP, WAITCNT
+from trine.gpu.proofs import check_program
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
-from trine.testing.proofs import check_program
 
 #: algorithm, ranks, nodes
 SHAPES = [

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_logs import log
 
+from trine.check.nccl_tests import LogRow, read_runs
 from trine.errors import InputError
-from trine.studies.nccl_tests import LogRow, read_runs
 
 SIZES = st.lists(st.integers(2, 34), min_size=1, max_size=8, unique=True)
 TIMES = st.floats(1.0, 999_999.0)

@@ -18,7 +18,7 @@ from trine.graph.program import Collective
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
-from trine.simulation import placement_of
+from trine.training import placement_of
 
 US = 10**6
 times = st.integers(1, 3_000)

@@ -8,9 +8,9 @@ import pytest
 from lowered import prove
 from plan_lower_cases import DATA, LOWERED, ROUND_BYTES, bundled, pipeline_plan, smallest
 
-from trine.collectives.kernels.lower import msccl
-from trine.collectives.kernels.lower.plan import lower_plan
-from trine.collectives.mscclpp import check_plan, load_plan
+from trine.gpu.kernels.lower import msccl
+from trine.gpu.kernels.lower.plan import lower_plan
+from trine.gpu.plans import check_plan, load_plan
 
 SIZES = (1, 3, 129)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from plan_cases import DATA, PLANS
 
-from trine.collectives.mscclpp import check_plan, load_plan
-from trine.collectives.mscclpp.plan import SYNC, KernelOp, KernelPlan
 from trine.errors import DeadlockError, InputError, TrineError
+from trine.gpu.plans import check_plan, load_plan
+from trine.gpu.plans.plan import SYNC, KernelOp, KernelPlan
 
 
 def with_operations(plan: KernelPlan, rank: int, block: int, operations: tuple[KernelOp, ...]) -> KernelPlan:

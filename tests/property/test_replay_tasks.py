@@ -12,11 +12,11 @@ from gpu_random import across_case
 from gpu_replay import ENGINES, assert_same_target, by_instant
 
 from trine.errors import InputError
+from trine.gpu.replay.arrivals import load_arrivals, save_arrivals
 from trine.gpu.replayed import run_target
 from trine.gpu.run import GpuRunControl, GpuRunOptions, run_gpus
 from trine.gpu.system import KernelTasks
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER
-from trine.replay.arrivals import load_arrivals, save_arrivals
 
 
 def full_run(made, rank, engine="compiled"):

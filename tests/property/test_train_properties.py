@@ -12,7 +12,7 @@ from trine.engine import run
 from trine.parallel.build import build_job
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
-from trine.simulation import placement_of
+from trine.training import placement_of
 
 
 def end_of(chain, plan, cluster, engine="compiled"):

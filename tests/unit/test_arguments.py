@@ -8,9 +8,9 @@ import inspect
 import pytest
 
 import trine
-from trine.arguments import ArgumentError, options_of
-from trine.collectives.loadstore import LoadStoreOptions
-from trine.simulation.options import SimulateOptions
+from trine.common.arguments import ArgumentError, options_of
+from trine.gpu.collective import LoadStoreOptions
+from trine.training.options import SimulateOptions
 
 KINDS = (
     trine.Plan,

@@ -26,9 +26,9 @@ from trine.cli.main import app
 from trine.cluster import load_cluster
 from trine.errors import DeadlockError, InputError, PlanError
 from trine.formats.chakra import read_chakra
-from trine.formats.chakra.loadstore import run as loadstore
-from trine.formats.chakra.loadstore.options import KernelChoices
-from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
+from trine.gpu.chakra import run as loadstore
+from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.chakra.run import simulate_chakra_loadstore
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
 from trine.gpu.run import GpuRunOptions

@@ -183,7 +183,7 @@ def test_groups_that_are_no_axes_run_rank_by_rank(tmp_path):
 def check_both_ways(trace, cluster):
     """With and without a rank grid, every task of a rank starts and ends alike."""
     from trine.parallel.instantiate import instantiate
-    from trine.simulation import placement_of
+    from trine.training import placement_of
 
     job, _ = trace_job(trace)
     by_grid = instantiate(job, placement_of(cluster, trace.num_ranks))[0]

@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 from nccl_logs import log, table
 
+from trine.check.compare import Verdict, check_curve, check_log
+from trine.check.hypotheses import Expected, expect
+from trine.check.likelihood import weigh
+from trine.check.nccl_tests import NcclLog, read_log
+from trine.check.result import FAST, SLOW, CheckResult
 from trine.cli.main import app
 from trine.cluster import Cluster, load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
-from trine.studies.check import Verdict, check_curve, check_log
-from trine.studies.check_result import FAST, SLOW, CheckResult
-from trine.studies.hypotheses import Expected, expect
-from trine.studies.likelihood import weigh
-from trine.studies.nccl_tests import NcclLog, read_log
 
 SIZES = tuple(1 << power for power in range(3, 35))
 

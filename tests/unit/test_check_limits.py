@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from trine.check import compare as check
+from trine.check.compare import check_curve
+from trine.check.hypotheses import expect
+from trine.check.likelihood import Weights
 from trine.cluster import load_cluster
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
-from trine.studies import check
-from trine.studies.check import check_curve
-from trine.studies.hypotheses import expect
-from trine.studies.likelihood import Weights
 
 SIZES = tuple(1 << power for power in range(10, 31))
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import trine
+from trine.common.evidence import Evidence
 from trine.errors import InputError
-from trine.evidence import Evidence
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from envelope import opened
 
 from trine.cli.main import app
-from trine.studies.gpu_measured import KernelValidation
-from trine.studies.validate_layouts import LayoutValidation
-from trine.studies.validate_memory import MemoryValidation
-from trine.studies.validate_operators import OperatorValidation
-from trine.studies.validate_scaling import ScalingValidation
-from trine.studies.validate_training import TrainingValidation
+from trine.validation.gpu.measured import KernelValidation
+from trine.validation.layouts import LayoutValidation
+from trine.validation.memory import MemoryValidation
+from trine.validation.operators import OperatorValidation
+from trine.validation.scaling import ScalingValidation
+from trine.validation.training import TrainingValidation
 
 CLI = Path(__file__).parents[2] / "src" / "trine" / "cli"
 LOG = Path(__file__).parents[1] / "golden" / "inputs" / "nccl.log"

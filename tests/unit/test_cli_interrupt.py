@@ -10,16 +10,16 @@ import pytest
 
 import trine.gpu.run
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import build_kernel
-from trine.collectives.loadstore.compare import compare_fidelity
-from trine.collectives.loadstore.options import LoadStoreOptions
+from trine.common.units import format_time
 from trine.gpu import reference
+from trine.gpu.collective.compare import compare_fidelity
+from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import GpuRunOptions, run_gpus
-from trine.studies import gpu_measured
-from trine.studies.ensemble import ensemble
-from trine.studies.loadstore_cases import runs
-from trine.units import format_time
+from trine.training.ensemble import ensemble
+from trine.validation.cases import runs
+from trine.validation.gpu import measured as gpu_measured
 
 MACHINE = load_cluster("astra3-generic")
 
@@ -112,7 +112,7 @@ def test_both_levels_show_the_sizes_that_were_done(monkeypatch, stop, said):
 
 
 def test_sizes_are_kept_where_the_operator_level_is_stopped(monkeypatch):
-    from trine.collectives.loadstore import compare
+    from trine.gpu.collective import compare
 
     real, count = compare._operator_parts, [0]
 

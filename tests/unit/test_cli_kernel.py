@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
+from trine.gpu.proofs import check_program
 from trine.gpu.text import parse_program, read_program, same_program
-from trine.testing.proofs import check_program
 
 ROOT = Path(__file__).parents[2]
 PLANS = ROOT / "tests" / "data" / "mscclpp"

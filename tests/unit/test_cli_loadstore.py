@@ -16,8 +16,8 @@ from envelope import opened
 
 import trine
 from trine.cli.main import app
-from trine.collectives.loadstore import LoadStoreOptions, loadstore_collective
-from trine.collectives.loadstore.runs import LoadStoreRuns
+from trine.gpu.collective import LoadStoreOptions, loadstore_collective
+from trine.gpu.collective.runs import LoadStoreRuns
 
 DATA = Path(__file__).parent.parent / "data"
 MACHINE = ("--cluster", "dgx-h100", "--gpus", "4")

@@ -8,8 +8,8 @@ from envelope import opened
 
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.studies.loadstore_cases import CASES
-from trine.studies.loadstore_cases.case import CaseStudy, Curve, Finding, Panel
+from trine.validation.cases import CASES
+from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
 
 def run(*arguments):

@@ -11,8 +11,8 @@ from command_tree import built
 import trine
 from trine.cli.main import app
 from trine.cli.synonyms import OPTIONS, VALUES
+from trine.common.plugins import Registry
 from trine.errors import as_known, nearest
-from trine.plugins import Registry
 
 JOB = "train model:llama-3-8b,layers=2 --gpus 8 --cluster dgx-h100"
 

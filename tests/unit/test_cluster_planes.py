@@ -11,10 +11,10 @@ import pytest
 import trine
 from trine.cluster import Cluster, load_cluster
 from trine.cluster.planes import idle_planes, spread_over_planes
-from trine.collectives.loadstore import loadstore_collective
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
 from trine.formats.clusters import read_any
+from trine.gpu.collective import loadstore_collective
 
 #: GB/s from each of six GPUs to each of three switches.
 RATES = (90, 60, 150)

@@ -10,7 +10,7 @@ import pytest
 
 from trine.errors import InputError
 from trine.gpu.peers import RELEASE, STORE, Arrivals
-from trine.replay.arrivals import load_arrivals, save_arrivals
+from trine.gpu.replay.arrivals import load_arrivals, save_arrivals
 
 
 def record(**changes):

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from eidolon_cases import TURN
 from envelope import opened
 
-import trine.replay.record
+import trine.gpu.replay.record
 from trine.cli.main import app
-from trine.replay.options import EidolonOptions
-from trine.replay.record import record_run
-from trine.replay.run import run_eidolon
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.record import record_run
+from trine.gpu.replay.run import run_eidolon
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "eidolon-json.md"
 SMALL = ["gemv-allreduce", "--rows", "128", "--cols", "128"]
@@ -106,7 +106,7 @@ def test_a_record_that_could_not_be_replayed_is_not_simulated(tmp_path, monkeypa
     program.write_text(
         "program sums\nranks 4\nbuffer data 4 KiB\nkernel ranks all\ncopy 1 lines multimem all:data -> own:data\n"
     )
-    monkeypatch.setattr(trine.replay.record, "run_gpus", lambda *_, **__: pytest.fail("it is simulated"))
+    monkeypatch.setattr(trine.gpu.replay.record, "run_gpus", lambda *_, **__: pytest.fail("it is simulated"))
     said = call("record", program, "-o", tmp_path / "r.npz", code=2).stderr
     assert "'sums': multimem operations, which switches copy for all members, are not replayed" in " ".join(
         said.split()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from results_graphs import full_result
 
-from trine.collectives.kernels.fused.peers import PeerData, PeerFlags
 from trine.errors import InputError
-from trine.replay.transfers import (
+from trine.gpu.kernels.fused.peers import PeerData, PeerFlags
+from trine.gpu.replay.transfers import (
     TransferColumns,
     listed_writes,
     read_transfers,
@@ -144,10 +144,10 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
     """Operator-level run of the collective; its times land as the flags and data of the kernel's peers."""
     from trine import build_topology
     from trine.collectives import make_schedule
-    from trine.collectives.kernels.fused.build import build_fused
-    from trine.collectives.kernels.fused.peers import flags_of, peer_writes_of
     from trine.collectives.run import run_schedule
-    from trine.replay.resolve import peer_writes
+    from trine.gpu.kernels.fused.build import build_fused
+    from trine.gpu.kernels.fused.peers import flags_of, peer_writes_of
+    from trine.gpu.replay.resolve import peer_writes
 
     ranks = 4
     cluster = build_topology("full", "50 GB/s", "1 us", ranks)
@@ -169,10 +169,10 @@ def test_a_direct_all_to_all_drives_the_flags_of_a_fused_kernel():
 
 
 def test_all_drawn_flags_of_a_fused_kernel_satisfy_its_waits():
-    from trine.collectives.kernels.fused.build import build_fused
-    from trine.collectives.kernels.fused.peers import flags_of
-    from trine.replay.distributions import draw_writes, parse_distribution
-    from trine.replay.resolve import peer_writes
+    from trine.gpu.kernels.fused.build import build_fused
+    from trine.gpu.kernels.fused.peers import flags_of
+    from trine.gpu.replay.distributions import draw_writes, parse_distribution
+    from trine.gpu.replay.resolve import peer_writes
 
     for name in ("gemv-allreduce", "gemm-reducescatter", "gemm-alltoall"):
         inner = {} if name.startswith("gemv") else {"inner": 32}

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared
-from trine.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared
+from trine.gpu.replay.sweep import SweepGrid, sweep
 
 BASE = EidolonOptions(cols=64)
 GRID = SweepGrid(rows=(128, 64, 256), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from full_disk import full_disk
 
 from trine.cli.main import app
-from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError, SpecError
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared
-from trine.replay.sweep import SweepGrid, sweep
-from trine.replay.sweep_runs import Journal
+from trine.gpu.kernels.build import build_kernel
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared
+from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.sweep_runs import Journal
 
 BASE = EidolonOptions(cols=64, rows=64)
 GRID = SweepGrid(rows=(64, 128), wakeup=("0", "2 us", "6 us"), sync=("spin", "mwait"))

@@ -7,11 +7,11 @@ import pytest
 from eidolon_cases import TURN
 
 from trine.errors import InputError, PlanError, SpecError
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import Prepared, run_eidolon
+from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
-from trine.replay.options import EidolonOptions
-from trine.replay.run import Prepared, run_eidolon
-from trine.replay.sweep import SweepGrid, sweep
-from trine.replay.writes import WriteTable
 
 
 @pytest.mark.parametrize(

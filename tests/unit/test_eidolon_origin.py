@@ -11,10 +11,10 @@ import pytest
 
 from trine.errors import InputError
 from trine.gpu.peers import LOAD, RELEASE, STORE, Arrivals
-from trine.replay.arrivals import differing, is_provenance, load_arrivals, save_arrivals
-from trine.replay.options import EidolonOptions
-from trine.replay.record import record_run, request_writes
-from trine.replay.run import run_eidolon
+from trine.gpu.replay.arrivals import differing, is_provenance, load_arrivals, save_arrivals
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.record import record_run, request_writes
+from trine.gpu.replay.run import run_eidolon
 
 SMALL = {"rows": 128, "cols": 1024, "peers": 2}
 TURN = """program turn

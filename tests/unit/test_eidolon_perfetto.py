@@ -5,9 +5,9 @@ import pytest
 from test_perfetto_trace import COUNTER, INSTANT, trace_type, unknown_fields  # noqa: F401
 
 from trine.gpu.peers import LOAD
-from trine.replay import plot
-from trine.replay.options import EidolonOptions
-from trine.replay.run import run_eidolon
+from trine.gpu.replay import plot
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.run import run_eidolon
 
 
 def read(message, path):

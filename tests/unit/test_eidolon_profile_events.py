@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 
 from trine.errors import InputError, SpecError
-from trine.replay import profile_events, profile_rows
-from trine.replay.profile_events import KINETO, NSYS, read_events
-from trine.replay.profiles import read_profile
+from trine.gpu.replay import profile_events, profile_rows
+from trine.gpu.replay.profile_events import KINETO, NSYS, read_events
+from trine.gpu.replay.profiles import read_profile
 
 BASE_NS = 1_711_964_646_000_000_000
 PEER_COPY = "Memcpy PtoP (Device -> Device)"

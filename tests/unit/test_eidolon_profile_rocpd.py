@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 
 from trine.errors import InputError, SpecError
-from trine.replay import profile_rows
-from trine.replay.profile_events import ROCPD, read_events
-from trine.replay.profiles import read_profile
+from trine.gpu.replay import profile_rows
+from trine.gpu.replay.profile_events import ROCPD, read_events
+from trine.gpu.replay.profiles import read_profile
 
 GUID = "_0123abcd_0000_7000_8000_00000000000a"
 #: The tables of schema 3 that matter, with the columns that do.

@@ -9,10 +9,10 @@ import json
 import pytest
 
 from trine.errors import InputError
-from trine.replay import profile_rows
-from trine.replay.profile_events import read_events
-from trine.replay.profile_rocprof import ROCPROF
-from trine.replay.profiles import read_profile
+from trine.gpu.replay import profile_rows
+from trine.gpu.replay.profile_events import read_events
+from trine.gpu.replay.profile_rocprof import ROCPROF
+from trine.gpu.replay.profiles import read_profile
 
 
 def span(start, end, **more):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trine.errors import InputError
-from trine.replay.profile_rows import device_of, matches, read_rows
-from trine.replay.profiles import read_profile
+from trine.gpu.replay.profile_rows import device_of, matches, read_rows
+from trine.gpu.replay.profiles import read_profile
 
 DATA = Path(__file__).parent.parent / "data" / "profiles"
 ROCM = [DATA / f"rocprofv3_{name}.csv" for name in ("kernel_trace", "memory_copy_trace", "marker_api_trace")]

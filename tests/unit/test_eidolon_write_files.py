@@ -9,9 +9,9 @@ import pytest
 from eidolon_cases import all_flags, same, target_program
 
 from trine.errors import InputError
-from trine.replay.resolve import peer_writes
-from trine.replay.write_files import read_writes, save_writes
-from trine.replay.writes import WriteTable
+from trine.gpu.replay.resolve import peer_writes
+from trine.gpu.replay.write_files import read_writes, save_writes
+from trine.gpu.replay.writes import WriteTable
 
 ROWS = """\
 # who, where, how much, when

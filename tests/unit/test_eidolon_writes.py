@@ -9,9 +9,9 @@ import pytest
 from eidolon_cases import FLAGS, INPUT, all_flags, flag, flagged_program, same, target_program
 
 from trine.errors import InputError
-from trine.replay import resolve
-from trine.replay.resolve import peer_writes
-from trine.replay.writes import WriteTable
+from trine.gpu.replay import resolve
+from trine.gpu.replay.resolve import peer_writes
+from trine.gpu.replay.writes import WriteTable
 
 
 def table_of(*rows):

@@ -4,10 +4,10 @@ import pytest
 from results_graphs import records, result
 
 import trine
+from trine.common.units import format_energy, format_power, parse_power
 from trine.errors import InputError, SpecError, UnitError
 from trine.graph.builder import TaskGraphBuilder
 from trine.results.energy import power_shares
-from trine.units import format_energy, format_power, parse_power
 
 MS = 10**9
 
@@ -101,7 +101,7 @@ def test_every_gpu_preset_says_its_power_and_where_that_is_from():
 
 def test_a_preset_without_power_or_with_a_bare_number(tmp_path):
     from trine.cluster.schema import GpuFile
-    from trine.spec import check
+    from trine.common.spec import check
 
     fields = {"memory": "1 GiB", "memory_bandwidth": "1 GB/s", "compute_units": 1, "sources": {}}
     assert check(GpuFile, {**fields, "compute": {"float32": "1 TFLOP/s"}}, "f").power is None

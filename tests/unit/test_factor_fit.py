@@ -7,7 +7,7 @@ import math
 import pytest
 
 from trine.errors import InputError
-from trine.studies.factor_fit import fit_factors, mean_error
+from trine.training.factor_fit import fit_factors, mean_error
 
 #: Seconds of GPU work, CPU work and communication of made-up steps.
 STEPS = [(1.0, 0.2, 0.1), (0.2, 0.9, 0.1), (0.4, 0.1, 0.8), (0.1, 0.6, 0.3), (2.0, 0.4, 0.9), (0.2, 1.2, 0.4)]

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from trine.studies import gpu_measured, measured, memory_rows, training_rows, validate_scaling
-from trine.studies.gpu_measured import FILE, compared_or_unread, read_fine_grained
-from trine.studies.measured import load_measurements
-from trine.studies.memory_rows import GOLDEN, SIMUMAX, read_memory_rows
-from trine.studies.training_rows import FOLDER
-from trine.studies.validate import validate_collectives
-from trine.studies.validate_layouts import validate_layouts
-from trine.studies.validate_memory import validate_memory
-from trine.studies.validate_scaling import ROWS, read_pairs
-from trine.studies.validate_training import validate_training
-from trine.studies.validation import UnreadRow
+from trine.validation import measured, memory_rows, training_rows
+from trine.validation import scaling as validate_scaling
+from trine.validation.collectives import validate_collectives
+from trine.validation.gpu import measured as gpu_measured
+from trine.validation.gpu.measured import FILE, compared_or_unread, read_fine_grained
+from trine.validation.harness import UnreadRow
+from trine.validation.layouts import validate_layouts
+from trine.validation.measured import load_measurements
+from trine.validation.memory import validate_memory
+from trine.validation.memory_rows import GOLDEN, SIMUMAX, read_memory_rows
+from trine.validation.scaling import ROWS, read_pairs
+from trine.validation.training import validate_training
+from trine.validation.training_rows import FOLDER
 
 #: Changed cells of a copy of a sound row -> a part of the reason that is given.
 FAULTY_STEPS: Mapping[str, tuple[Mapping[str, str], str]] = {

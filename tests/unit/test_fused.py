@@ -10,8 +10,8 @@ from fused_lines import expected_flags
 
 from tests.fused_flow import CASES
 from trine.cluster.load import load_cluster
-from trine.collectives.kernels.fused.build import build_fused, fused_tasks, known_fused
 from trine.errors import InputError
+from trine.gpu.kernels.fused.build import build_fused, fused_tasks, known_fused
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
 from trine.gpu.program import ACQUIRE, RELEASE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpu_results import US, model, program, records, result
 
-from trine.results.gpu import bottleneck
+from trine.gpu.results import bottleneck
 
 
 def busy(name, times):

@@ -10,9 +10,9 @@ from gpu_cases import Programmer, small_model
 from line_counts import count_lines
 
 from trine.cluster.topologies import build_topology
-from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError
 from trine.gpu.join import PlacedProgram, join_programs
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.program import ACQUIRE, READ
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from trine.errors import InputError
 from trine.gpu.records import OF_GPU, OF_LANE, OF_OPERATION, OF_WORKGROUP, GpuRecords
-from trine.results.gpu import run
-from trine.results.gpu.run import peers
+from trine.gpu.results import run
+from trine.gpu.results.run import peers
 
 
 def test_every_column_of_records_is_compared():

@@ -8,7 +8,7 @@ from gpu_results import US, replayed, result
 from test_perfetto_trace import BEGIN, END, trace_type, unknown_fields  # noqa: F401
 
 from trine.errors import InputError
-from trine.results.gpu import timeline as gpu_perfetto
+from trine.gpu.results import timeline as gpu_perfetto
 
 
 def read(message, path):

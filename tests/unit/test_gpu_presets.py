@@ -10,6 +10,7 @@ import yaml
 from cpu_time import computes_for_less_than
 
 from trine.cluster import load_cluster, load_gpu
+from trine.common.spec import dump_yaml
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.model import L2, GpuModel, Monitor, values
@@ -17,7 +18,6 @@ from trine.gpu.model.check import check_model, check_numbers
 from trine.gpu.model.derived import flag_read_ps
 from trine.gpu.model.files import gpu_model_of, known_gpu_models, load_gpu_model, to_dict
 from trine.gpu.model.options import ModelOptions
-from trine.spec import dump_yaml
 
 GENERIC = to_dict(load_gpu_model("astra3-generic"))
 

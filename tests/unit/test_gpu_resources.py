@@ -12,8 +12,8 @@ from trine.gpu.fabric import GpuFabric
 from trine.gpu.layout import CHANNEL, PORT, router_of
 from trine.gpu.model import CROSSBAR, Noc, Ports
 from trine.gpu.program import DMA
-from trine.results.gpu import plot, resources
-from trine.results.gpu.resources import Traffic
+from trine.gpu.results import plot, resources
+from trine.gpu.results.resources import Traffic
 
 
 def test_kinds_in_the_order_of_a_request():

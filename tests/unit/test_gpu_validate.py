@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cpu_time import computes_for_less_than
 
-from trine.collectives.kernels.build import build_kernel
 from trine.errors import InputError
+from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.program import Buffer
 from trine.gpu.text import parse_program

@@ -12,7 +12,7 @@ from trine.cluster import Cluster, build_topology, load_cluster
 from trine.engine import run
 from trine.errors import DeadlockError, SpecError
 from trine.graph.taskgraph import TaskGraph
-from trine.simulation.graph_file import graph_answer, load_graph
+from trine.training.graph_file import graph_answer, load_graph
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_routes_of_transfers_are_those_of_the_cluster(tmp_path: Path) -> None:
 
 def test_a_cluster_with_circuits_runs_the_file_on_them(tmp_path):
     from trine.cluster import Cluster
-    from trine.simulation.graph_file import run_graph
+    from trine.training.graph_file import run_graph
 
     (tmp_path / "c.yaml").write_text(
         "devices: [{name: g, count: 2}]\ncircuits: {setup: 1 ms, ports: 2, bandwidth: 24 GB/s, latency: 0 ns}\n"

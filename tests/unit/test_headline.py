@@ -19,11 +19,11 @@ from trine.compute.tables.left_out import from_another_us, left_out_us
 from trine.parallel.stragglers import Jitter, Stragglers
 from trine.results import headline
 from trine.results.headline import RUN_TO_RUN, SCALES, StepBand, nearest_band, scale_of
-from trine.simulation.headline import MOVED_BY_SHEETS, MOVED_BY_TABLES
-from trine.simulation.options import SimulateOptions
 from trine.software.profile import known_software
-from trine.studies.ensemble import step_ensemble
-from trine.studies.validate_operators import _INSTEAD, MOVED, SAMPLED, TABLES, _has
+from trine.training.ensemble import step_ensemble
+from trine.training.headline import MOVED_BY_SHEETS, MOVED_BY_TABLES
+from trine.training.options import SimulateOptions
+from trine.validation.operators import _INSTEAD, MOVED, SAMPLED, TABLES, _has
 from trine.workload.synthesis.spec import Transformer, load_model
 
 TRACE = Path(trine.__file__).parent / "presets" / "traces" / "resnet50-h100-b128"

@@ -16,10 +16,10 @@ from full_disk import full_disk
 
 import trine
 from trine.cli.main import app
+from trine.common.inputs import read_at_most
+from trine.common.schema import Fault, Field, Spec
 from trine.errors import InputError, TraceError, safe
 from trine.formats.chakra import read_chakra
-from trine.inputs import read_at_most
-from trine.schema import Fault, Field, Spec
 from trine.software.profile import load_software
 
 SOURCE = Path(trine.__file__).parent
@@ -100,7 +100,7 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path):
 def test_workers_end_by_ctrl_c_without_a_word():
     code = (
         "import os, signal\n"
-        "from trine.studies.replay_rows import _end_on_interrupt\n"
+        "from trine.validation.replay_rows import _end_on_interrupt\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
         "_end_on_interrupt()\n"
@@ -111,9 +111,9 @@ def test_workers_end_by_ctrl_c_without_a_word():
 
 
 def test_only_outputs_py_writes_files():
-    """A plain write leaves half a file on a full disk; trine.outputs keeps the old one."""
+    """A plain write leaves half a file on a full disk; trine.common.outputs keeps the old one."""
     own = {"outputs.py"}
-    appends = {"studies/replay_rows.py", "cli/streams.py"}  # a journal, and stdout
+    appends = {"validation/replay_rows.py", "cli/streams.py"}  # a journal, and stdout
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from trine.cluster import build_topology, load_cluster
+from trine.common.plugins import Registry
 from trine.errors import InputError, SpecError
 from trine.formats import clusters
 from trine.formats.clusters import detect, export_text, read_any, write_cluster
 from trine.formats.edge_list import edge_list_cluster
 from trine.formats.networkx_graph import from_networkx, to_networkx
-from trine.plugins import Registry
 
 DATA = Path(__file__).parents[1] / "data"
 CSV = """# two GPUs on a switch, and a slower way back to the second

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import trine
+from trine.common.inputs import open_input, read_bytes, read_text
+from trine.common.units import UnitError, parse_bytes, parse_time, whole_number
 from trine.errors import MAX_LINE, InputError, PlanError, SpecError, TraceError, TrineError, nearest, one_line
-from trine.inputs import open_input, read_bytes, read_text
-from trine.units import UnitError, parse_bytes, parse_time, whole_number
 
 CLUSTER = trine.load_cluster("dgx-h100")
 #: Public ways in for a path.

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PROGRAM = """
 import sys
-from trine import _jit
+from trine.common import _jit
 
 def twice(x):
     return 2 * x
@@ -26,7 +26,7 @@ print(_jit.is_cold(_small.twice))
 assert _small.twice(21) == 42
 print(_jit.is_cold(_small.twice))
 """
-SMALL = """from trine._jit import inlined, kernel
+SMALL = """from trine.common._jit import inlined, kernel
 
 @inlined
 def two():
@@ -84,7 +84,7 @@ def test_without_compiler_nothing_is_cold(tmp_path):
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_the_hash_covers_every_kernel_source(tmp_path, changed, monkeypatch):
-    from trine import _jit
+    from trine.common import _jit
 
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "_callee.py").write_text("a")

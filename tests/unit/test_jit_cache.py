@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from full_disk import full_disk
 
-from trine import _jit, _jit_files
+from trine.common import _jit, _jit_files
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 NAME, OTHER, CONTENT = "_small.twice-1", "_small.thrice-1", b"machine code" * 1000
@@ -167,7 +167,7 @@ def test_without_a_home_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from trine import _jit_files
+from trine.common import _jit_files
 _jit_files.LOCK_S = 60.0  # a busy machine lets the one that writes wait for seconds
 if sys.argv[2] == "killed":
     whole = _jit_files.open_whole
@@ -220,7 +220,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_believe
 
 # With the compiler
 
-KERNELS = """from trine._jit import kernel
+KERNELS = """from trine.common._jit import kernel
 
 @kernel
 def twice(x):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from gpu_cases import counting_words
 
-from trine.collectives.kernels.build import KERNELS, ROOTED, automatic, build_kernel, known_kernels, known_ops
-from trine.collectives.kernels.moe.options import MOE
-from trine.collectives.kernels.options import KernelOptions
 from trine.errors import InputError
+from trine.gpu.kernels.build import KERNELS, ROOTED, automatic, build_kernel, known_kernels, known_ops
+from trine.gpu.kernels.moe.options import MOE
+from trine.gpu.kernels.options import KernelOptions
 from trine.gpu.program import ACQUIRE, DATA_OPS, DELAY, FENCE, RELEASE
-from trine.testing.proofs import check_program
+from trine.gpu.proofs import check_program
 
 
 def test_every_collective_has_both_directions():

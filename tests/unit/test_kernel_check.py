@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trine.collectives.kernels.build import DETAILED, ROOTED, build_kernel, known_kernels, known_ops
 from trine.errors import DeadlockError, InputError, SimulationError
+from trine.gpu.kernels.build import DETAILED, ROOTED, build_kernel, known_kernels, known_ops
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,
@@ -29,7 +29,7 @@ from trine.gpu.program import (
     Buffer,
     GpuProgram,
 )
-from trine.testing.proofs import check_program
+from trine.gpu.proofs import check_program
 
 
 def program(ranks, rows, wavefronts=2, semaphores=4, buffers=(), initial=0):

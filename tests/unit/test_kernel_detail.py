@@ -14,21 +14,21 @@ from envelope import opened
 
 from trine.cli.main import app
 from trine.cluster.load import load_cluster
-from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.nccl_nvls import CHANNELS
+from trine.common.units import parse_time
 from trine.errors import InputError
+from trine.gpu.detail.choice import DetailOptions, choose, parse_detail
+from trine.gpu.detail.detail import kernel_detail
+from trine.gpu.kernels.build import build_kernel
+from trine.gpu.kernels.nccl_nvls import CHANNELS
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.peers import STORE
+from trine.gpu.replay.run import BegunKernel
 from trine.gpu.run import run_gpus
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers
-from trine.replay.run import BegunKernel
-from trine.simulation import simulate
-from trine.simulation.detail import kernel_detail
-from trine.simulation.detail_choice import DetailOptions, choose, parse_detail
-from trine.simulation.options import SimulateOptions
-from trine.units import parse_time
+from trine.training import simulate
+from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import synthesize
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "detail-json.md"

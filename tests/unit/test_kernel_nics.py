@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.kernels.build import ACROSS, DETAILED, READING, SWITCHED, build_kernel, known_kernels, known_ops
-from trine.collectives.kernels.nics import through_nics
 from trine.errors import InputError
+from trine.gpu.kernels.build import ACROSS, DETAILED, READING, SWITCHED, build_kernel, known_kernels, known_ops
+from trine.gpu.kernels.nics import through_nics
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.model.options import ModelOptions
 from trine.gpu.program import DMA
+from trine.gpu.proofs import check_program
 from trine.gpu.run import run_gpus
 from trine.gpu.validate import validate_program
-from trine.testing.proofs import check_program
 
 RANKS, SIZE = 4, 1 << 14
 PUTTING = [

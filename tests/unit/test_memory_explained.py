@@ -9,9 +9,9 @@ import pytest
 
 from trine.parallel.plan import Plan
 from trine.results.snapshot import write_snapshot
-from trine.simulation import simulate
-from trine.simulation.explained import explain_memory, memory_snapshot
-from trine.simulation.options import SimulateOptions
+from trine.training import simulate
+from trine.training.explained import explain_memory, memory_snapshot
+from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import synthesize
 
 PLAN = Plan(dp=2, tp=2, batch=4, micro_batch=2)

@@ -20,8 +20,8 @@ from trine.parallel.cuts import balanced_starts
 from trine.parallel.rank_kinds import balanced_batches
 from trine.results.document import rank_rows
 from trine.results.memory import MemoryFacts, least_headroom, use_of
-from trine.simulation import explained
-from trine.simulation.options import SimulateOptions
+from trine.training import explained
+from trine.training.options import SimulateOptions
 
 MODEL = "model:gpt-2,layers=2,sequence=256"
 #: Of a vocabulary in whole pieces of 16 bytes: its last product is as fast as others.

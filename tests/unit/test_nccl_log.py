@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nccl_logs import devices, log, row, table
 
+from trine.check.nccl_tests import NcclLog, op_named, read_log, read_runs
 from trine.errors import InputError
-from trine.studies.nccl_tests import NcclLog, op_named, read_log, read_runs
 
 ROWS = [(1024, 12.5, 12.25), (1 << 20, 26.62, 26.1), (1 << 30, 4190.0, 4188.0)]
 
@@ -181,7 +181,7 @@ def test_an_unknown_collective_names_the_nearest() -> None:
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trine.studies.nccl_tests.MAX_BYTES", 100)
+    monkeypatch.setattr("trine.check.nccl_tests.MAX_BYTES", 100)
     with pytest.raises(InputError, match="larger than"):
         read(tmp_path, log(ROWS))
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from gpu_cases import counting_words
 
-from trine.collectives.kernels import nccl_nvls
-from trine.collectives.kernels.bookkeeping import FETCH_CYCLES
-from trine.collectives.kernels.build import build_kernel
-from trine.collectives.kernels.nccl_nvls import CHANNELS, STEPS, chunk_bytes
-from trine.collectives.loadstore import compare_fidelity
-from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
+from trine.gpu.collective import compare_fidelity
+from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.kernels import nccl_nvls
+from trine.gpu.kernels.bookkeeping import FETCH_CYCLES
+from trine.gpu.kernels.build import build_kernel
+from trine.gpu.kernels.nccl_nvls import CHANNELS, STEPS, chunk_bytes
 from trine.gpu.program import ACQUIRE, DELAY, FENCE, READ_SUM, WRITE_ALL
-from trine.testing.proofs import check_program
+from trine.gpu.proofs import check_program
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 

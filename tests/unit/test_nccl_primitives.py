@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from trine.gpu.model.files import load_gpu_model
-from trine.studies.nccl_primitives import (
+from trine.gpu.proofs import check_program
+from trine.validation.gpu.nccl_primitives import (
     LL,
     LL_CODE,
     MESSAGES,
@@ -24,7 +25,6 @@ from trine.studies.nccl_primitives import (
     ring_shape,
     slices,
 )
-from trine.testing.proofs import check_program
 
 KIB = 1 << 10
 #: Sends of each size in one run of the benchmark over all messages: samples that NPKit has, over its runs (10; of

@@ -14,9 +14,9 @@ from html.parser import HTMLParser
 import pytest
 
 import trine
+from trine.common.shown import MAX_REPR
 from trine.errors import InputError, MissingExtraError
 from trine.results.report import Report
-from trine.shown import MAX_REPR
 
 EVIL = "<script>alert('x')</script> & co"
 
@@ -184,7 +184,7 @@ def test_without_the_extras_errors_name_them(monkeypatch):
 def classes() -> Iterator[type[Report]]:
     for module in pkgutil.walk_packages(trine.__path__, "trine."):
         if module.name.startswith(
-            ("trine.results", "trine.collectives", "trine.replay", "trine.studies", "trine.formats")
+            ("trine.results", "trine.collectives", "trine.gpu.replay", "trine.studies", "trine.formats")
         ):
             importlib.import_module(module.name)
     found = [Report]

@@ -28,7 +28,7 @@ from trine.compute.tables.machine import Machine, sustained_ratio
 from trine.compute.tables.operators import AttentionShape, OperatorTables
 from trine.compute.tables.times import TableTimes
 from trine.graph.workload import Operator, Tensor, Workload
-from trine.studies.validation import Errors
+from trine.validation.harness import Errors
 from trine.workload.synthesis.model import synthesize
 
 H100 = load_gpu("h100-sxm")

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 import trine
 from trine.cli.main import app
-from trine.collectives.loadstore import LoadStoreOptions, loadstore_collective
 from trine.errors import PlanError
+from trine.gpu.collective import LoadStoreOptions, loadstore_collective
 
 TRACE = "vgg13-h100-b128"
 DGX = ("--dp", 8, "--cluster", "dgx-h100")

@@ -43,7 +43,7 @@ def test_overlap_that_slows_the_step_is_said_with_by_how_much():
     assert with_it.step_time_ps > without.step_time_ps
     (text,) = about(with_it, "--tp-overlap 4")
     longer = 100 * (with_it.step_time_ps / without.step_time_ps - 1)
-    times = [trine.units.format_time(one.step_time_ps) for one in (with_it, without)]
+    times = [trine.common.units.format_time(one.step_time_ps) for one in (with_it, without)]
     assert text == (
         f"--tp-overlap 4 does not pay: it makes the step {longer:.2g} % longer ({times[0]}, without it {times[1]})"
     )
@@ -68,8 +68,8 @@ def test_recomputation_that_frees_next_to_nothing_is_said_in_bytes_and_time(reco
     assert bool(found) == (freed < 0.02 * without.memory_peak_bytes)
     if recompute == "selective":
         (text,) = found
-        assert trine.units.format_bytes(abs(freed)) in text
-        assert f"of the {trine.units.format_bytes(without.memory_peak_bytes)}" in text or freed < 0
+        assert trine.common.units.format_bytes(abs(freed)) in text
+        assert f"of the {trine.common.units.format_bytes(without.memory_peak_bytes)}" in text or freed < 0
         longer = 100 * (with_it.step_time_ps / without.step_time_ps - 1)
         assert (f"makes the step {longer:.2g} % longer" if longer else "neither longer nor shorter") in text
         assert any("runs fused attention again" in text for text in with_it.warnings)
@@ -116,7 +116,7 @@ def test_offload_of_activations_that_frees_next_to_nothing_is_said():
 
 
 def test_a_run_that_is_too_large_to_repeat_says_that_it_does_not_know(monkeypatch):
-    monkeypatch.setattr("trine.simulation.run.MAX_EVENTS", 100)
+    monkeypatch.setattr("trine.training.run.MAX_EVENTS", 100)
     (text,) = about(step(**SEQUENCE, tp_overlap=4), "how much time --tp-overlap 4")
     assert "up to 100 events" in text
     assert not about(step(dp=8, recompute="full"), "--recompute full")  # which hardly ever saves nothing

@@ -17,11 +17,11 @@ from results_graphs import full_result
 
 import trine
 from trine.cluster import load_cluster
+from trine.common.outputs import OutputFolder, open_output, write_bytes, write_text
 from trine.errors import InputError, TraceError
 from trine.formats.clusters import write_cluster
-from trine.outputs import OutputFolder, open_output, write_bytes, write_text
-from trine.replay.write_files import save_writes
-from trine.replay.writes import WriteTable
+from trine.gpu.replay.write_files import save_writes
+from trine.gpu.replay.writes import WriteTable
 from trine.results.snapshot import write_snapshot
 
 OLD = b"what was there before"
@@ -207,7 +207,7 @@ def test_the_list_of_a_folder_is_what_sha256sum_checks(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from trine.outputs import open_output
+from trine.common.outputs import open_output
 with open_output(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()

@@ -19,7 +19,7 @@ from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
 from trine.parallel.splits import local_parameter_bytes, split_operators
 from trine.parallel.stages import cut_into_stages
-from trine.simulation import placement_of
+from trine.training import placement_of
 
 DATA = Path(__file__).parent.parent / "data"
 RING = build_topology("ring", "10 GB/s", "1 us", 4)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from trine.errors import InputError
-from trine.replay.sweep import Sweep
+from trine.gpu.replay.sweep import Sweep
 from trine.results.picture import check_ending, log_scale, save, subplots
 
 pytest.importorskip("matplotlib")

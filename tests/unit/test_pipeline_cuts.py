@@ -21,7 +21,7 @@ from trine.graph.workload import Operator, Workload
 from trine.parallel.cuts import nanotron_starts
 from trine.results import Result
 from trine.software import Software
-from trine.studies.training_rows import load_layouts
+from trine.validation.training_rows import load_layouts
 
 
 @cache
@@ -163,7 +163,7 @@ def test_a_tensor_larger_than_the_output_of_its_layer_is_warned_of():
     workload = Transformer(4).workload()
     (sentence,) = about_cuts(step(workload, pp=2, cuts=("layers.2.down",)))
     up = next(op for op in workload.operators if op.layer == "layers.2.gelu")
-    size = trine.units.format_bytes(workload.tensors[up.outputs[0]].size_bytes)
+    size = trine.common.units.format_bytes(workload.tensors[up.outputs[0]].size_bytes)
     assert "'layers.2.down' lies inside a layer" in sentence
     assert f"tensor {up.outputs[0]}, the output of 'layers.2.gelu', crosses it with {size}, 4 times" in sentence
 

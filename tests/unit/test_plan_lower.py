@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from plan_lower_cases import DATA, LOWERED, NVLS, bundled, pipeline_plan, smallest
 
-from trine.collectives.kernels.lower import emit
-from trine.collectives.kernels.lower import plan as lower
-from trine.collectives.kernels.lower.plan import lower_plan, padded_bytes
-from trine.collectives.mscclpp import load_plan
-from trine.collectives.mscclpp.plan import PAIRS, KernelPlan
 from trine.errors import InputError
+from trine.gpu.kernels.lower import emit
+from trine.gpu.kernels.lower import plan as lower
+from trine.gpu.kernels.lower.plan import lower_plan, padded_bytes
+from trine.gpu.plans import load_plan
+from trine.gpu.plans.plan import PAIRS, KernelPlan
 from trine.gpu.program import (
     ACQUIRE,
     BARRIER,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from plan_lower_cases import LOWERED, ROUND_BYTES, bundled, pipeline_plan, smallest
 
-from trine.collectives.kernels.lower.plan import lower_plan, padded_bytes
 from trine.errors import InputError
-from trine.testing.proofs import check_program
+from trine.gpu.kernels.lower.plan import lower_plan, padded_bytes
+from trine.gpu.proofs import check_program
 
 #: half of each packet is empty, which the checker takes for a mistake where packets are copied as they are
 WHOLE_PACKETS = "v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json"

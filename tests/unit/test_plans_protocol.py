@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
-from trine.collectives.mscclpp import check_plan, load_plan
 from trine.errors import SpecError
+from trine.gpu.plans import check_plan, load_plan
 
 XML = """
 <algo name="exchange" proto="{proto}" nchannels="1" nchunksperloop="2" ngpus="2" coll="allgather" inplace="1"

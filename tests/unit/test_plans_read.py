@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from plan_cases import DATA, PLANS
 
-from trine.collectives.mscclpp import describe_plan, load_plan, plan_schedule
-from trine.collectives.mscclpp.layout import message_layout
-from trine.collectives.mscclpp.plan import KernelPlan
 from trine.errors import InputError, SpecError
+from trine.gpu.plans import describe_plan, load_plan, plan_schedule
+from trine.gpu.plans.layout import message_layout
+from trine.gpu.plans.plan import KernelPlan
 
 V1 = json.loads((DATA / "v1_v0.7.0_allreduce_ring_4gpu.json").read_text())
 V2 = json.loads((DATA / "v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json").read_text())

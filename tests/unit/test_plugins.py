@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from trine.common.plugins import Registry
 from trine.errors import InputError
-from trine.plugins import Registry
 
 GROUP = "trine.test.things"
 BUILT_IN = {"zero": "math:pi", "one": "math:e"}

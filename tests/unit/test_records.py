@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from trine._records import new_records, record_dtype
+from trine.common._records import new_records, record_dtype
 from trine.engine import _state as engine_state
 from trine.gpu import _state as gpu_state
 
@@ -42,7 +42,7 @@ def test_a_union_lies_where_the_other_field_lies():
 def test_uncompiled_kernels_write_the_same_memory():
     code = """
 import numpy as np
-from trine._records import for_kernel, new_records, one_for_kernel, record_dtype
+from trine.common._records import for_kernel, new_records, one_for_kernel, record_dtype
 dtype = record_dtype(32, ("a", "i4"), ("b", "i8"), ("c", "f8", "b"), ("d", "2i4"), ("e", "i1"))
 rows = new_records(2, dtype)
 seen = one_for_kernel(rows)

@@ -8,9 +8,9 @@ import pytest
 
 import trine
 from trine.errors import InputError, PlanError, SpecError
-from trine.parallel.hop.protocol import worker_graph
+from trine.hop.protocol import worker_graph
 from trine.parallel.stragglers import Stragglers
-from trine.studies.ensemble import EnsembleResult
+from trine.training.ensemble import EnsembleResult
 from trine.workload.synthesis.spec import load_model
 
 DENSENET = "family: densenet\nblocks: {blocks}\ngrowth: 32\ninitial: 64\n"

@@ -9,11 +9,11 @@ import pytest
 
 from trine.errors import InputError
 from trine.gpu.peers import LOAD, PUT
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.record import record_run, request_writes
+from trine.gpu.replay.run import run_eidolon
+from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
-from trine.replay.options import EidolonOptions
-from trine.replay.record import record_run, request_writes
-from trine.replay.run import run_eidolon
-from trine.replay.writes import WriteTable
 
 #: Each rank sends 64 KiB to the next by its copy engine, and adds up what came.
 RING = """program ring

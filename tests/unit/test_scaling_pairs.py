@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.studies.validate_scaling import (
+from trine.validation.scaling import (
     Pair,
     load_pairs,
     measured_workload,

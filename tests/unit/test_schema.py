@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from trine.common.schema import AfterValidator, BeforeValidator, Fault, Field, Spec, make_spec
+from trine.common.spec import check
 from trine.errors import SpecError
-from trine.schema import AfterValidator, BeforeValidator, Fault, Field, Spec, make_spec
-from trine.spec import check
 
 
 def _doubled(value: Any) -> Any:

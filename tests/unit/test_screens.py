@@ -13,25 +13,25 @@ from click.testing import CliRunner
 from gpu_results import model, replayed
 
 import trine
+from trine.check.compare import check_log
+from trine.check.nccl_tests import read_log
 from trine.cli.main import app
 from trine.formats.chakra import read_chakra, simulate_chakra
 from trine.gpu.model import Monitor
 from trine.gpu.model.files import load_gpu_model
+from trine.gpu.replay.sweep import SweepGrid
+from trine.gpu.replay.sweep import sweep as run_sweep
+from trine.gpu.results.result import GpuResult
+from trine.gpu.results.summary import use_vendor_terms
 from trine.gpu.run import run_gpus
 from trine.gpu.text import parse_program
-from trine.replay.sweep import SweepGrid
-from trine.replay.sweep import sweep as run_sweep
-from trine.results.gpu.result import GpuResult
-from trine.results.gpu.summary import use_vendor_terms
 from trine.results.report import Report
 from trine.results.screen import Listing, Screen
 from trine.results.text import MAX_LINES, NARROW, WIDE, first_screen, fitted
-from trine.studies.check import check_log
-from trine.studies.loadstore_cases import run_case
-from trine.studies.measured import load_measurements
-from trine.studies.nccl_tests import read_log
-from trine.studies.report import summary_text
-from trine.studies.validate import validate_collectives
+from trine.validation.cases import run_case
+from trine.validation.collectives import validate_collectives
+from trine.validation.measured import load_measurements
+from trine.validation.report import summary_text
 
 LOGS = Path(__file__).parents[2] / "examples" / "data"
 SIZES = (1 << 10, 1 << 20, 1 << 30)

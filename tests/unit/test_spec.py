@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trine import spec
+from trine.common import spec
+from trine.common.schema import Spec
 from trine.errors import SpecError
-from trine.schema import Spec
 
 
 class Wheel(Spec):

@@ -14,8 +14,8 @@ from trine.compute.resize import Split
 from trine.compute.tables import fp32
 from trine.compute.tables.times import TableTimes
 from trine.graph.workload import Workload
-from trine.studies.replay_rows import predict
-from trine.studies.training_rows import FOLDER, load_rows
+from trine.validation.replay_rows import predict
+from trine.validation.training_rows import FOLDER, load_rows
 from trine.workload.synthesis.model import synthesize
 from trine.workload.synthesis.spec import Transformer
 

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
-from trine.studies import replay_rows, stored, validate_memory
-from trine.studies.stored import ReplayProgress, hash_inputs, read_stored
-from trine.studies.validate_layouts import load_stored_layouts
-from trine.studies.validate_memory import load_stored_memory
-from trine.studies.validate_training import chosen_rows, load_stored_training
+from trine.validation import memory as validate_memory
+from trine.validation import replay_rows, stored
+from trine.validation.layouts import load_stored_layouts
+from trine.validation.memory import load_stored_memory
+from trine.validation.stored import ReplayProgress, hash_inputs, read_stored
+from trine.validation.training import chosen_rows, load_stored_training
 
 REPORTS = ("training", "layouts", "memory")
 AGAIN = "store the reports again: python benchmarks/store_reports.py"

@@ -9,7 +9,7 @@ import pytest
 from trine.errors import InputError
 from trine.parallel import draws
 from trine.parallel.stragglers import DISTRIBUTIONS, Jitter, Stragglers, parse_jitter, parse_slow, scaled_ps
-from trine.studies.ensemble import ensemble
+from trine.training.ensemble import ensemble
 
 RANKS, INDICES = np.arange(400)[:, None], np.arange(500)[None, :]
 SPREADS = {"normal": 0.05, "lognormal": 0.4, "gamma": 0.3, "exponential": 0.2, "pareto": 6.0}

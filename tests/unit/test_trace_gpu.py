@@ -14,7 +14,7 @@ from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
 from trine.compute import Roofline, Split, make_compute
 from trine.software.profile import load_software
-from trine.studies.ensemble import step_ensemble
+from trine.training.ensemble import step_ensemble
 from trine.workload import load, save
 from trine.workload.on_gpu import on_gpu
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from trine.common.plugins import Registry
 from trine.errors import InputError, TraceError
 from trine.graph.workload import Workload
-from trine.plugins import Registry
 from trine.workload import READERS, TraceReader, bundled, compare, describe, load, save
 
 PRESETS = Path(sys.modules["trine"].__file__ or "").parent / "presets" / "traces"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trine import units
+from trine.common import units
 from trine.errors import InputError, UnitError
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.cluster import Cluster, build_topology, known_clusters, load_cluster
+from trine.common.spec import dump_yaml
 from trine.formats.clusters import read_any
-from trine.spec import dump_yaml
 
 NODES, NICS, SPINES = 4, 4, 4
 SIZE = 1 << 28

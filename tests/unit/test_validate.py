@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from trine.cli.main import app
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError
-from trine.studies.measured import COUNTED, MeasuredPoint, Series, load_measurements
-from trine.studies.report import summary_text, verdicts, write_report
-from trine.studies.validate import (
+from trine.validation.collectives import (
     BELOW,
     FROM,
     CollectiveValidation,
@@ -27,7 +25,9 @@ from trine.studies.validate import (
     select,
     validate_collectives,
 )
-from trine.studies.validation import quantile, read_table
+from trine.validation.harness import quantile, read_table
+from trine.validation.measured import COUNTED, MeasuredPoint, Series, load_measurements
+from trine.validation.report import summary_text, verdicts, write_report
 
 
 def answer(series: Series, point: MeasuredPoint, factor: float, width: float = 1.5) -> CollectiveTime:

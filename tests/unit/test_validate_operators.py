@@ -14,7 +14,7 @@ from trine.compute.tables.fp32_rows import NEUSIGHT, folds, measured
 from trine.compute.tables.fp32_surface import surface
 from trine.compute.tables.left_out import asked_rows, from_another_us, left_out_us
 from trine.errors import InputError
-from trine.studies.validate_operators import (
+from trine.validation.operators import (
     ALL,
     ANOTHER,
     GPU,

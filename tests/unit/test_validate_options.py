@@ -19,11 +19,15 @@ from command_tree import built
 
 from trine.cli.main import app
 from trine.errors import SpecError
-from trine.studies import replay_rows, validate_layouts, validate_operators, validate_scaling, validate_training
-from trine.studies.replay_rows import Ask, Predicted
-from trine.studies.training_rows import TrainingRow, load_layouts, load_rows
-from trine.studies.validate_operators import SHAPES, OperatorErrors, OperatorQuestion
-from trine.studies.validate_scaling import Pair, Scaled, ScalingValidation
+from trine.validation import layouts as validate_layouts
+from trine.validation import operators as validate_operators
+from trine.validation import replay_rows
+from trine.validation import scaling as validate_scaling
+from trine.validation import training as validate_training
+from trine.validation.operators import SHAPES, OperatorErrors, OperatorQuestion
+from trine.validation.replay_rows import Ask, Predicted
+from trine.validation.scaling import Pair, Scaled, ScalingValidation
+from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
 
 RUNNER = CliRunner()
 #: Most rows that a test takes of a source, model and number of GPUs: fits of the factors are what takes time here.

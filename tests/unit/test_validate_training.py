@@ -9,15 +9,15 @@ import pytest
 
 import trine
 from trine.errors import InputError
-from trine.studies.band_levels import band_document, share_inside, share_left_out
-from trine.studies.replay_rows import Answers, Ask, Predicted
-from trine.studies.steady import steady_step
-from trine.studies.step_factors import AskedStep, ComparedStep, calibrated, fit
-from trine.studies.training_page import write_page
-from trine.studies.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
-from trine.studies.validate_layouts import LayoutValidation, spearman
-from trine.studies.validate_training import TrainingValidation, chosen_rows, thinned, validate_training
-from trine.studies.validation import Errors, read_table
+from trine.validation.band_levels import band_document, share_inside, share_left_out
+from trine.validation.harness import Errors, read_table
+from trine.validation.layouts import LayoutValidation, spearman
+from trine.validation.replay_rows import Answers, Ask, Predicted
+from trine.validation.steady import steady_step
+from trine.validation.step_factors import AskedStep, ComparedStep, calibrated, fit
+from trine.validation.training import TrainingValidation, chosen_rows, thinned, validate_training
+from trine.validation.training_page import write_page
+from trine.validation.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 
 
 def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:
@@ -175,7 +175,7 @@ def test_answers_are_kept_and_a_broken_line_is_passed_over(tmp_path) -> None:  #
 
 def test_one_row_is_predicted_and_said(tmp_path) -> None:  # type: ignore[no-untyped-def]
     row = next(row for row in chosen_rows(["simumax"], True))
-    from trine.studies.replay_rows import predict
+    from trine.validation.replay_rows import predict
 
     answer = predict(row)
     assert not answer.why_not

@@ -13,12 +13,12 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from trine._version import __version__
 from trine.cli.commands import GROUPS, Command, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.output import reports_errors
 from trine.cli.parameters import CommandParameter, all_parameters, runner, words_of
 from trine.cli.synonyms import VALUES, correct
+from trine.common._version import __version__
 from trine.errors import nearest, one_line
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}

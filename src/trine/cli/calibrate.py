@@ -52,7 +52,7 @@ def _fit_step(step: str, traces: list[str] | None, trace_gpu: str | None, output
         raise InputError("measured steps are fitted without traces: --step FILE alone", field="--step")
     from pathlib import Path
 
-    from trine.studies.step_fit import calibrate_step
+    from trine.training.step_fit import calibrate_step
 
     with RowsLine("steps simulated") as progress:
         found = calibrate_step(step, name=None if output is None else Path(output).stem, progress=progress)

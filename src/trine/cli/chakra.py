@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.loadstore import check_level, draw_inside
 from trine.cli.machine import CIRCUITS, MachineOptions, job_machine
 from trine.cli.options import (
     COMPUTE,
@@ -27,14 +26,15 @@ from trine.cli.options import (
 from trine.cli.output import end, show, show_answer, write_files, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
-from trine.collectives.loadstore.options import LoadStoreOptions, model_for
 from trine.errors import InputError
-from trine.formats.chakra.loadstore.options import KernelChoices
+from trine.gpu.chakra.options import KernelChoices
+from trine.gpu.cli.loadstore import check_level, draw_inside
+from trine.gpu.collective.options import LoadStoreOptions, model_for
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.formats.chakra import ChakraTrace, NodeRoofline
-    from trine.formats.chakra.loadstore.run import LoadStoreResult
+    from trine.gpu.chakra.run import LoadStoreResult
     from trine.gpu.model import GpuModel
     from trine.results import Result
 
@@ -150,7 +150,7 @@ def _model(cluster: Cluster, trace: ChakraTrace, requests: Given[LoadStoreOption
 def _run_loadstore(
     trace: ChakraTrace, cluster: Cluster, kernels: KernelChoices, model: GpuModel, engine: str, warnings: list[str]
 ) -> LoadStoreResult:
-    from trine.formats.chakra.loadstore.run import simulate_chakra_loadstore
+    from trine.gpu.chakra.run import simulate_chakra_loadstore
 
     with ProgressLine("requests") as progress:
         return simulate_chakra_loadstore(
@@ -160,7 +160,7 @@ def _run_loadstore(
 
 
 def _refuse_what_cannot_matter(trace: ChakraTrace, given: Given[KernelChoices]) -> None:
-    from trine.formats.chakra.loadstore.graph import is_kernel
+    from trine.gpu.chakra.graph import is_kernel
     from trine.graph.program import Collective, Compute, Send
 
     steps = [step for program in trace.programs for step in program.steps]
@@ -215,8 +215,8 @@ def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> No
 
 
 def _roofline(peak: str | None, memory: str | None) -> NodeRoofline | None:
+    from trine.common.units import parse_bandwidth, parse_rate
     from trine.formats.chakra import NodeRoofline
-    from trine.units import parse_bandwidth, parse_rate
 
     if peak is None and memory is None:
         return None

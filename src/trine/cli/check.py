@@ -13,8 +13,8 @@ from trine.collectives.options import CollectiveOptions
 from trine.errors import about
 
 if TYPE_CHECKING:
+    from trine.check.nccl_tests import NcclLog
     from trine.cluster import Cluster
-    from trine.studies.nccl_tests import NcclLog
 
 
 def check(
@@ -54,8 +54,8 @@ def check(
 
     Example: trine check all_reduce_perf.log --cluster dgx-h100
     """
-    from trine.studies.check import check_log, options_of
-    from trine.studies.nccl_tests import read_log
+    from trine.check.compare import check_log, options_of
+    from trine.check.nccl_tests import read_log
 
     found = read_log(log, op, run)
     options, _ = options_of(found)

@@ -48,7 +48,7 @@ def list_links(json: Json = None) -> None:
     Example: trine cluster links
     """
     from trine.cluster.presets import load_links
-    from trine.units import format_bandwidth, format_time
+    from trine.common.units import format_bandwidth, format_time
 
     titles = ("name", "class", "reached", "data sheet", "latency", "lanes", "bandwidth is")
     cells = [
@@ -128,7 +128,7 @@ def _counted(names: list[str]) -> str:
 def _summary(machine: Cluster) -> list[str]:
     from trine.cluster.capacity import bisection_bytes_per_s
     from trine.cluster.planes import spread_over_planes
-    from trine.units import format_bandwidth
+    from trine.common.units import format_bandwidth
 
     hosts = {machine.devices[gpu].node for gpu in machine.gpus}
     lines = [f"{machine.name}: {len(machine.gpus)} GPUs on {len(hosts)} node{'s' if len(hosts) > 1 else ''}"]
@@ -150,7 +150,7 @@ def _summary(machine: Cluster) -> list[str]:
 
 def _kinds(machine: Cluster) -> list[str]:
     from trine.cluster.capacity import link_kinds
-    from trine.units import format_bandwidth, format_time
+    from trine.common.units import format_bandwidth, format_time
 
     lines = [
         f"  {'links':17} {'class':10} {'between':17} {'count':>6} {'each way':>11} {'data sheet':>11} {'latency':>8}"
@@ -169,7 +169,7 @@ def _inside(machine: Cluster) -> list[str]:
     from trine.cluster.capacity import link_kinds
     from trine.cluster.parts import SCALE_UP
     from trine.cluster.presets import seen_by_messages
-    from trine.units import format_bandwidth, format_time
+    from trine.common.units import format_bandwidth, format_time
 
     found = []
     for kind in link_kinds(machine):
@@ -205,7 +205,7 @@ def _cell(machine: Cluster, a: int, b: int) -> str:
 
 
 def _everything(machine: Cluster) -> list[str]:
-    from trine.units import format_bandwidth, format_time
+    from trine.common.units import format_bandwidth, format_time
 
     lines = [f"  {d.kind:7} {d.name}{f' ({d.gpu})' if d.gpu else ''}" for d in machine.devices]
     for link in machine.links:

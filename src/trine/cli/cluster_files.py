@@ -37,9 +37,9 @@ def import_cluster(
     Example: trine cluster import topology.xml --yaml my-cluster.yaml
     """
     from trine.cluster.file import check_readable
+    from trine.common.outputs import write_text
+    from trine.common.units import format_bandwidth, format_time
     from trine.formats.clusters import check_ending, read_any
-    from trine.outputs import write_text
-    from trine.units import format_bandwidth, format_time
 
     check_ending(yaml, "yaml")
     cluster = read_any(

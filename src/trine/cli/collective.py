@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.layout import imbalance_fields
-from trine.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.options import (
     HOW,
@@ -25,10 +24,11 @@ from trine.cli.options import (
 from trine.cli.output import drawn, say, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
-from trine.collectives.kernels.moe.options import MOE, MoeOptions
-from trine.collectives.loadstore.options import LoadStoreOptions
 from trine.collectives.options import CollectiveOptions
 from trine.errors import InputError
+from trine.gpu.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
+from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.kernels.moe.options import MOE, MoeOptions
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -125,8 +125,8 @@ def _uneven(
     op: str, sizes: list[int], table: Matrix | None, given: Given[MoeOptions], machine: MachineOptions
 ) -> Matrix | None:
     """Return the byte matrix of an all_to_all_v with uneven shares per destination, as experts get tokens."""
-    from trine.collectives.kernels.moe.options import imbalance_weights
     from trine.collectives.sizes import shared_matrix
+    from trine.gpu.kernels.moe.options import imbalance_weights
 
     if op in MOE:
         return table
@@ -175,7 +175,7 @@ class _Question:
     def _asked(
         self, cluster: Cluster, options: CollectiveOptions, explain: bool, progress: ProgressLine
     ) -> CollectiveResult:
-        from trine.simulation.collective import collective as ask
+        from trine.training.collective import collective as ask
 
         return ask(
             self.op, self.sizes, cluster, options=options, network=self.network, explain=explain, matrix=self.matrix,

@@ -14,7 +14,7 @@ QUESTIONS, MEASURED, INSIDE, PREPARE = "Ask", "Compare with measurements", "One 
 
 
 class Command(NamedTuple):
-    """words: as typed after ``trine``. target: ``module:function`` below ``trine.cli``. panel: on the help page."""
+    """words: as typed after ``trine``. target: ``module:function`` below ``trine``. panel: on the help page."""
 
     words: str
     target: str
@@ -24,7 +24,7 @@ class Command(NamedTuple):
     def function(self) -> Callable[..., None]:
         """Import the command's module and return its function."""
         module, _, name = self.target.partition(":")
-        found: Callable[..., None] = getattr(import_module(f"trine.cli.{module}"), name)
+        found: Callable[..., None] = getattr(import_module(f"trine.{module}"), name)
         return found
 
 
@@ -41,85 +41,85 @@ GROUPS = {
 }
 
 COMMANDS = (
-    Command("train", "train:train", QUESTIONS,
+    Command("train", "cli.train:train", QUESTIONS,
             "Predict the time of a training step of WORKLOAD on N GPUs, and explain it."),
-    Command("collective", "collective:collective", QUESTIONS,
+    Command("collective", "cli.collective:collective", QUESTIONS,
             "Predict the time of a collective for each size, and the algorithm the library picks."),
-    Command("hop", "hop:hop", QUESTIONS,
+    Command("hop", "hop.cli:hop", QUESTIONS,
             "Simulate decentralised training of WORKLOAD with Hop: waiting, and the cost of late neighbours."),
-    Command("chakra run", "chakra:run", QUESTIONS,
+    Command("chakra run", "cli.chakra:run", QUESTIONS,
             "Simulate the Chakra traces of all ranks on a cluster, rank i on GPU i."),
-    Command("chakra inspect", "chakra:inspect", QUESTIONS,
+    Command("chakra inspect", "cli.chakra:inspect", QUESTIONS,
             "Summarise Chakra traces, and check that all ranks' traces fit together."),
-    Command("run", "graph:run", QUESTIONS,
+    Command("run", "cli.graph:run", QUESTIONS,
             "Simulate the compute, transfer and join tasks of GRAPH: start and end of each."),
-    Command("help", "pages:help_page", QUESTIONS, "Print a page of the documentation."),
-    Command("kernel run", "kernel:run", INSIDE,
+    Command("help", "cli.pages:help_page", QUESTIONS, "Print a page of the documentation."),
+    Command("kernel run", "gpu.cli.kernel:run", INSIDE,
             "Simulate the kernels of FILE: their time, what wavefronts wait for, and utilisation."),
-    Command("kernel show", "kernel:show_program", INSIDE,
+    Command("kernel show", "gpu.cli.kernel:show_program", INSIDE,
             "Print the program of FILE as text; a plan as its loads, stores and semaphores."),
-    Command("eidolon run", "eidolon:run", INSIDE,
+    Command("eidolon run", "gpu.cli.eidolon:run", INSIDE,
             "Simulate the kernel of one GPU in detail, with the writes of its peers replayed."),
-    Command("eidolon sweep", "eidolon:sweep", INSIDE,
+    Command("eidolon sweep", "gpu.cli.eidolon:sweep", INSIDE,
             "Simulate all combinations of values: growth of flag reads, and the point from which mwait pays."),
-    Command("eidolon record", "eidolon_writes:record", INSIDE,
+    Command("eidolon record", "gpu.cli.eidolon_writes:record", INSIDE,
             "Simulate all GPUs, and record all arrivals at the I/O ports of one (for eidolon run --arrivals)."),
-    Command("eidolon writes-from", "eidolon_writes:writes_from", INSIDE,
+    Command("eidolon writes-from", "gpu.cli.eidolon_writes:writes_from", INSIDE,
             "Write the peers' writes of a run or a profile, for eidolon run --writes."),
-    Command("gpu list", "gpu:list_models", INSIDE, "List the GPU models of the load-store level."),
-    Command("gpu show", "gpu:show_model", INSIDE,
+    Command("gpu list", "cli.gpu:list_models", INSIDE, "List the GPU models of the load-store level."),
+    Command("gpu show", "cli.gpu:show_model", INSIDE,
             "Show a GPU model: every number, its evidence, and the effects left out."),
-    Command("check", "check:check", MEASURED,
+    Command("check", "cli.check:check", MEASURED,
             "Compare LOG with the machine's prediction: measured, predicted with its range, a verdict, a likely "
             "cause."),
-    Command("validate collectives", "validate:collectives", MEASURED,
+    Command("validate collectives", "validation.cli:collectives", MEASURED,
             "Replay the bundled measured collectives: error by machine, collective and size, worst first."),
-    Command("validate loadstore", "validate:loadstore", MEASURED,
+    Command("validate loadstore", "validation.cli:loadstore", MEASURED,
             "Replay published times of communication kernels on the load-store level."),
-    Command("validate training", "validate:training", MEASURED,
+    Command("validate training", "validation.cli:training", MEASURED,
             "Compare published training steps with predictions: error by source, GPU, software and scale."),
-    Command("validate layouts", "validate:layouts", MEASURED,
+    Command("validate layouts", "validation.cli:layouts", MEASURED,
             "Compare layouts of the Ultra-Scale Playbook with predictions: rank correlation, and the regret of trine's "
             "choice."),
-    Command("validate memory", "validate:memory", MEASURED,
+    Command("validate memory", "validation.cli:memory", MEASURED,
             "Compare published peak memory with the model, worst first, and check which layouts fit."),
-    Command("validate operators", "validate:operators", MEASURED,
+    Command("validate operators", "validation.cli:operators", MEASURED,
             "Predict measured operator times with shapes or whole GPUs left out, and on another GPU."),
-    Command("validate scaling", "validate:scaling", MEASURED,
+    Command("validate scaling", "validation.cli:scaling", MEASURED,
             "Predict published scaling efficiency on 8 GPUs from the row on one."),
-    Command("study", "study:study", MEASURED,
+    Command("study", "gpu.cli.study:study", MEASURED,
             "Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the "
             "paper."),
-    Command("cluster list", "cluster:list_clusters", PREPARE, "List the cluster presets."),
-    Command("cluster show", "cluster:show_cluster", PREPARE,
+    Command("cluster list", "cli.cluster:list_clusters", PREPARE, "List the cluster presets."),
+    Command("cluster show", "cli.cluster:show_cluster", PREPARE,
             "Show a cluster: its devices, bandwidths, and the source of each number."),
-    Command("cluster links", "cluster:list_links", PREPARE,
+    Command("cluster links", "cli.cluster:list_links", PREPARE,
             "List the link catalogue: bandwidth of a lane in one direction, by kind of link."),
-    Command("cluster topologies", "cluster:list_topologies", PREPARE,
+    Command("cluster topologies", "cli.cluster:list_topologies", PREPARE,
             "List the kinds of --topology and of 'topology: {kind: ...}'."),
-    Command("cluster import", "cluster_files:import_cluster", PREPARE,
+    Command("cluster import", "cli.cluster_files:import_cluster", PREPARE,
             "Convert another tool's topology file to a cluster file, and list what was assumed."),
-    Command("cluster export", "cluster_files:export_cluster", PREPARE,
+    Command("cluster export", "cli.cluster_files:export_cluster", PREPARE,
             "Write a cluster for other tools: InfraGraph (YAML, or JSON for a name in .json), CSV, GraphML."),
-    Command("cluster draw", "cluster_files:draw", PREPARE,
+    Command("cluster draw", "cli.cluster_files:draw", PREPARE,
             "Draw a cluster: its devices, and its links by class and bandwidth."),
-    Command("software list", "software:list_software", PREPARE,
+    Command("software list", "cli.software:list_software", PREPARE,
             "List the profiles of training software (for --software)."),
-    Command("software show", "software:show_software", PREPARE,
+    Command("software show", "cli.software:show_software", PREPARE,
             "Show a software profile: every number and its source."),
-    Command("trace inspect", "trace:inspect", PREPARE,
+    Command("trace inspect", "cli.trace:inspect", PREPARE,
             "Summarise a trace: its content, missing parts and assumptions."),
-    Command("trace convert", "trace:convert", PREPARE,
+    Command("trace convert", "cli.trace:convert", PREPARE,
             "Convert a trace to trine's own format, which keeps everything (trine help trace)."),
-    Command("trace models", "trace:models", PREPARE, "List the models for trace synthesize and model:NAME."),
-    Command("trace synthesize", "trace:synthesize", PREPARE,
+    Command("trace models", "cli.trace:models", PREPARE, "List the models for trace synthesize and model:NAME."),
+    Command("trace synthesize", "cli.trace:synthesize", PREPARE,
             "Write a training step of MODEL from its published shapes, with predicted times."),
-    Command("trace capture", "trace:capture", PREPARE,
+    Command("trace capture", "cli.trace:capture", PREPARE,
             "Record one training step of your function with PyTorch's profiler (needs trine[capture])."),
-    Command("calibrate", "calibrate:calibrate", PREPARE,
+    Command("calibrate", "cli.calibrate:calibrate", PREPARE,
             "Fit operator times on TRACES, or a software profile on measured steps (--step), with the left-out "
             "error."),
-    Command("warmup", "warmup:warmup", PREPARE,
+    Command("warmup", "cli.warmup:warmup", PREPARE,
             "Compile the kernels into the user's cache, for container images and fresh machines."),
 )  # fmt: skip
 

@@ -16,8 +16,8 @@ def list_models(json: Json = None) -> None:
 
     Example: trine gpu list
     """
+    from trine.common.units import format_bandwidth, format_clock
     from trine.gpu.model.files import known_gpu_models, load_gpu_model
-    from trine.units import format_bandwidth, format_clock
 
     rows, cells = [], []
     for name in known_gpu_models():
@@ -44,11 +44,11 @@ def show_model(
 
     Example: trine gpu show h100-sxm --sources
     """
+    from trine.common.outputs import write_text
+    from trine.common.spec import dump_yaml
     from trine.formats.clusters import check_ending
     from trine.gpu.model import shown, values
     from trine.gpu.model.files import load_gpu_model, to_dict
-    from trine.outputs import write_text
-    from trine.spec import dump_yaml
 
     check_ending(yaml, "yaml")
     model = load_gpu_model(name)
@@ -68,7 +68,7 @@ def show_model(
 
 def _counts(model: GpuModel) -> dict[str, int]:
     """Return the number of fields for each kind of evidence."""
-    from trine.evidence import ASSUMED, MEASURED, MODELLED
+    from trine.common.evidence import ASSUMED, MEASURED, MODELLED
     from trine.gpu.model import values
 
     words = [model.evidence[field.path] for field, _ in values(model)]
@@ -81,8 +81,8 @@ def _words(counts: dict[str, int]) -> str:
 
 def _totals(model: GpuModel) -> list[str]:
     """Return lines with derived values: total bandwidths, and the time of a load from local memory."""
+    from trine.common.units import format_bandwidth, format_bytes, format_time
     from trine.gpu.model.derived import local_load_ps
-    from trine.units import format_bandwidth, format_bytes, format_time
 
     memory = model.memory
     lines = [f"memory in all: {format_bandwidth(memory.num_channels * memory.bytes_per_s)}"]

@@ -24,8 +24,8 @@ def run(
     Example: trine run graph.json --cluster dgx-h100
     """
     from trine.cluster import load_cluster
-    from trine.simulation.graph_file import graph_answer, run_graph
-    from trine.units import format_time
+    from trine.common.units import format_time
+    from trine.training.graph_file import graph_answer, run_graph
 
     machine = load_cluster(cluster)
     with ProgressLine() as progress:

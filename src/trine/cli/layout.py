@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trine.arguments import option
 from trine.cli.parameters import Given
+from trine.common.arguments import option
+from trine.common.inputs import exists, read_text
 from trine.errors import InputError, PlanError, nearest
-from trine.inputs import exists, read_text
 from trine.parallel.plan import TIME, Plan
 
 PARALLEL = ("dp", "ddp", "fsdp", "tp", "pp")

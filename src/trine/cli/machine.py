@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from trine.arguments import option
 from trine.cli.parameters import Fields
+from trine.common.arguments import option
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _circuits_alone(options: MachineOptions) -> tuple[Cluster, list[str]]:
 def _circuits(options: MachineOptions, known: Circuits | None) -> tuple[Circuits, list[str]]:
     """Return the circuits (from the options, else from ``known``), and the assumptions as sentences."""
     from trine.cluster import Circuits
-    from trine.units import parse_bandwidth, parse_bytes, parse_time
+    from trine.common.units import parse_bandwidth, parse_bytes, parse_time
 
     if options.circuit_ports is not None and options.circuit_ports < 1:
         raise InputError(f"--circuit-ports must be at least 1, got {options.circuit_ports}")

@@ -8,10 +8,10 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from trine._version import __version__
 from trine.cli.commands import GROUPS, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.streams import end_streams, keep_interrupts, keep_streams
+from trine.common._version import __version__
 from trine.errors import safe
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Format trine's cache warnings as one-line notes for the terminal, and others as Python does."""
-    from trine._jit_files import CacheWarning
+    from trine.common._jit_files import CacheWarning
 
     if issubclass(category, CacheWarning):
         return f"note: {safe(str(message))}\n"

@@ -144,13 +144,13 @@ def formats() -> Iterable[str]:
 
 
 def studies() -> Iterable[str]:
-    from trine.studies.loadstore_cases import CASES
+    from trine.validation.cases import CASES
 
     return CASES
 
 
 def fused_kernels() -> Iterable[str]:
-    from trine.collectives.kernels.fused.build import known_fused
+    from trine.gpu.kernels.fused.build import known_fused
 
     return known_fused()
 
@@ -183,7 +183,7 @@ def _cuts(text: str) -> tuple[str, ...]:
 
 def _batches(text: str) -> tuple[int, ...] | str:
     """Return ``6,6,2,2`` as numbers; return a word in lower case for the plan to check."""
-    from trine.units import whole_number
+    from trine.common.units import whole_number
 
     found = [whole_number(size, most=10**12) for size in names(text, "--replica-batches")]
     if found == [None]:
@@ -194,7 +194,7 @@ def _batches(text: str) -> tuple[int, ...] | str:
 
 
 def _bucket(text: str) -> int:
-    from trine.units import parse_bytes
+    from trine.common.units import parse_bytes
 
     cap = parse_bytes(text, "--bucket")
     if cap < 1:

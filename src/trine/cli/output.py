@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from trine.cli.help import RED, has_colour, painted
 from trine.cli.streams import want_stdout
+from trine.common.inputs import can_be_named, forget_inputs, is_file, was_read
+from trine.common.units import MAX_GPUS
 from trine.errors import InputError, TrineError, one_line, safe
-from trine.inputs import can_be_named, forget_inputs, is_file, was_read
 from trine.results.text import WIDE, fitted
-from trine.units import MAX_GPUS
 
 if TYPE_CHECKING:
     from trine.results import Result
@@ -245,7 +245,7 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
         want_stdout()
         print(json.dumps(whole, indent=2, allow_nan=False), flush=True)
         return
-    from trine.spec import write_json as write
+    from trine.common.spec import write_json as write
 
     with writes():
         keep_input(target)

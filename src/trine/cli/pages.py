@@ -10,8 +10,8 @@ from typing import Annotated
 
 from trine.cli.options import argument
 from trine.cli.output import show
+from trine.common.inputs import read_text
 from trine.errors import InputError, nearest
-from trine.inputs import read_text
 from trine.results.text import WIDE
 
 #: Folders of pages; a name that several folders have means the page of the first of them.

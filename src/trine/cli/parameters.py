@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
-from trine.arguments import options_of
 from trine.cli.options import OPTIONS, WORDS, Option
+from trine.common.arguments import options_of
 from trine.errors import InputError
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class CommandParameter:
             return self.option.read(typed)
         unit = next((each for each in _UNITS if self.field.endswith(each)), None)
         if unit is not None and isinstance(typed, str):
-            from trine.units import parse_bandwidth, parse_bytes, parse_time
+            from trine.common.units import parse_bandwidth, parse_bytes, parse_time
 
             read = {"_bytes_per_s": parse_bandwidth, "_bytes": parse_bytes, "_ps": parse_time}[unit]
             return read(typed, self.long)

@@ -51,7 +51,7 @@ class ProgressLine:
             seen.popleft()
 
     def _sentence(self, done: int, total: int, now_ps: int) -> str:
-        from trine.units import format_time
+        from trine.common.units import format_time
 
         of_what = "the work" if self._things is None else f"{total:,} {self._things}"
         left = self._left_s(total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trine.arguments import option
+from trine.common.arguments import option
 from trine.errors import InputError
 from trine.results.text import MAX_LINES
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
-    from trine.simulation.options import SimulateOptions
-    from trine.studies.ensemble import StepEnsemble
-    from trine.studies.overlap import OverlapRange
+    from trine.training.ensemble import StepEnsemble
+    from trine.training.options import SimulateOptions
+    from trine.training.overlap import OverlapRange
 
 RANGE = "range"
 
@@ -105,19 +105,19 @@ class TrainAnswer:
         """Return the result of :func:`trine.simulate`; with ``--repeat``, the first run's."""
         repeat, shown = self._options.repeat, self._options.show_rank
         if repeat is not None:
-            from trine.studies.ensemble import step_ensemble
+            from trine.training.ensemble import step_ensemble
 
             self._ensemble = step_ensemble(
                 workload, plan, repeats=repeat, first_seed=self._options.seed or 0, options=how
             )
             result = self._ensemble.result
         elif self._is_range:
-            from trine.studies.overlap import overlap_range
+            from trine.training.overlap import overlap_range
 
             self._range = overlap_range(workload, plan, options=how)
             result = self._range.modelled
         else:
-            from trine.simulation import simulate
+            from trine.training import simulate
 
             result = simulate(workload, plan, options=how)
         self.whole = result

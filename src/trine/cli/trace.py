@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, software_profiles, traces
 from trine.cli.options import models as known
 from trine.cli.output import say, show, show_table, write_json
+from trine.common.units import format_bytes, format_time
 from trine.graph.workload import GPU_KERNELS
-from trine.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from trine.workload import Difference, TraceDescription

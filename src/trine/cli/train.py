@@ -26,17 +26,17 @@ from trine.cli.output import TIMELINE, end, say, show, to_terminal, write_files,
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.cli.ranks import RANGE, RankOptions, TrainAnswer
+from trine.common.units import format_bytes
 from trine.errors import InputError
 from trine.parallel.plan import Plan
-from trine.simulation.options import SimulateOptions
-from trine.units import format_bytes
+from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
     from trine.formats.chakra import ChakraFiles
+    from trine.gpu.detail.choice import DetailOptions
+    from trine.gpu.detail.result import KernelDetail
     from trine.graph.program import Job
     from trine.results import Result
-    from trine.simulation.detail_choice import DetailOptions
-    from trine.simulation.detail_result import KernelDetail
 
 
 def train(
@@ -137,7 +137,7 @@ class MemoryAnswer:
         self._asked = workload, plan, replace(options, progress=None, on_compile=None, on_stage=None, on_job=None)
         self._path, self._found = path, None
         if explains:
-            from trine.simulation.explained import explain_memory
+            from trine.training.explained import explain_memory
 
             self._found = explain_memory(*self._asked)
 
@@ -155,7 +155,7 @@ class MemoryAnswer:
         if self._path is None:
             return
         from trine.results.snapshot import write_snapshot
-        from trine.simulation.explained import memory_snapshot
+        from trine.training.explained import memory_snapshot
 
         found = memory_snapshot(*self._asked)
         written(
@@ -210,7 +210,7 @@ class DetailAnswer:
             raise InputError("--detail-perfetto is the timeline of the kernel of --detail, and that was not given")
         self._asked: DetailOptions | None = None
         if text is not None:
-            from trine.simulation.detail_choice import parse_detail
+            from trine.gpu.detail.choice import parse_detail
 
             self._asked = parse_detail(text)
         self._perfetto = perfetto
@@ -221,8 +221,8 @@ class DetailAnswer:
         """Reject a rank, layer, ... that the step does not have, before the step's result is printed."""
         if self._asked is None:
             return
+        from trine.gpu.detail.choice import choose
         from trine.graph.grid import RankGrid
-        from trine.simulation.detail_choice import choose
 
         try:
             choose(result, RankGrid(plan.axes), self._asked)
@@ -233,7 +233,7 @@ class DetailAnswer:
         """Simulate the kernel, if requested. result: of the step, with all ranks."""
         if self._asked is None:
             return
-        from trine.simulation.detail import kernel_detail
+        from trine.gpu.detail.detail import kernel_detail
 
         with ProgressLine("requests") as progress:
             watched = replace(

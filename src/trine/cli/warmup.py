@@ -14,8 +14,8 @@ def warmup() -> None:
     Example: trine warmup
     """
     import trine
-    from trine._jit import cache_directory
-    from trine._jit_files import said
+    from trine.common._jit import cache_directory
+    from trine.common._jit_files import said
 
     say("compiling kernels (about 30 to 60 s) ...")
     began = time.monotonic()
@@ -34,7 +34,7 @@ def warmup() -> None:
 def _load_store() -> None:
     """One program of the load-store level."""
     from trine.cluster import load_cluster
-    from trine.collectives.kernels.build import build_kernel
+    from trine.gpu.kernels.build import build_kernel
     from trine.gpu.model.files import load_gpu_model
     from trine.gpu.run import run_gpus
 

@@ -12,8 +12,8 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link
 from trine.cluster.presets import link_named, load_gpu
 from trine.cluster.routing.router import UNNAMED, usual_routing
+from trine.common.units import format_bandwidth, format_time
 from trine.errors import SpecError, nearest
-from trine.units import format_bandwidth, format_time
 
 if TYPE_CHECKING:
     from trine.cluster.schema import ChangedFile, DeviceChange, FabricSpec, LinkChange
@@ -188,7 +188,7 @@ def _fabric(
 ) -> Fabric:
     """Return the base's usual fabric with the changes of the file."""
     from trine.cluster.schema import FabricSpec
-    from trine.spec import check
+    from trine.common.spec import check
 
     assert spec.fabric is not None
     if base.fabric is None and base.has_fabric:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
 from trine.cluster.data import SPLIT, ClusterData
 from trine.cluster.parts import GPU, HOST_LINK, SCALE_UP
 from trine.cluster.routing.router import MAX_KEPT, Path, Router
 from trine.cluster.tables import LinkTable
+from trine.common.arrays import Bool, Int64
+from trine.common.plugins import Registry
+from trine.common.shown import facts as fact_table
+from trine.common.shown import folded, page, table, titled
+from trine.common.units import format_bandwidth
 from trine.errors import SpecError, nearest
-from trine.plugins import Registry
-from trine.shown import facts as fact_table
-from trine.shown import folded, page, table, titled
-from trine.units import format_bandwidth
 
 if TYPE_CHECKING:
     from trine.cluster.routing.batch_routing import BatchRoutes

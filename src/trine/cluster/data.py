@@ -9,9 +9,9 @@ from typing import Self
 
 import numpy as np
 
-from trine.arrays import Int64
 from trine.cluster.parts import EVIDENCE, KINDS, LIBRARIES, SCALE_OUT, Circuits, Device, Fabric, check_link
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
+from trine.common.arrays import Int64
 from trine.errors import SpecError, nearest
 
 #: Routing policies; see :mod:`trine.cluster.routing.router`.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.select import left_without
 from trine.cluster.tables import LinkTable
+from trine.common.arrays import Int64
 
 #: Slow links count as faults, not as another kind of node, if the other links of the place are this many times more.
 RARE = 3

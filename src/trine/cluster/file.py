@@ -45,7 +45,7 @@ def check_readable(cluster: Cluster, file: object) -> None:
 
 def _read(path: str | os.PathLike[str], inside: bool) -> Cluster:
     """Read a cluster file. ``inside``: it is a node of another file, and may not itself hold nodes."""
-    from trine.spec import with_bases
+    from trine.common.spec import with_bases
 
     *changes, (root, data) = with_bases(Path(path), _base)
     cluster = _whole(os.fspath(path) if not changes else os.fspath(root), data, inside)
@@ -71,7 +71,7 @@ def _changed(base: Cluster, data: object, file: str) -> Cluster:
     """Return ``base`` with the changes of a file."""
     from trine.cluster.changed import changed
     from trine.cluster.schema import ChangedFile, ClusterFile
-    from trine.spec import check
+    from trine.common.spec import check
 
     if isinstance(data, Mapping):
         whole = set(ClusterFile.model_fields) - set(ChangedFile.model_fields)
@@ -89,7 +89,7 @@ def _changed(base: Cluster, data: object, file: str) -> Cluster:
 def _whole(file: str, data: object, inside: bool) -> Cluster:
     """Build the cluster of a file without a base."""
     from trine.cluster.schema import ClusterFile
-    from trine.spec import check
+    from trine.common.spec import check
 
     spec = check(ClusterFile, data, file)
     try:

@@ -18,8 +18,8 @@ from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, 
 from trine.cluster.presets import link_named
 from trine.cluster.routing.router import Router
 from trine.cluster.tables import DeviceKind, DeviceTable, LinkTable, NodeBlock, NodeLayout, kind_of
+from trine.common.units import format_bandwidth
 from trine.errors import SpecError, nearest
-from trine.units import format_bandwidth
 
 MAX_GPUS = 1 << 17
 #: Limit for a fabric; three levels of 40-port switches need 1.2 million links for MAX_GPUS GPUs.

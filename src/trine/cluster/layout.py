@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.arrays import Int32, Int64
 from trine.cluster.names import CopiedNames, JoinedNames
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, Link
 from trine.cluster.tables import DeviceKind, DeviceTable, LinkedDevices, LinkTable, NodeBlock, NodeLayout, kind_of
+from trine.common.arrays import Int32, Int64
 
 
 def normal(node: LinkedDevices) -> LinkedDevices:

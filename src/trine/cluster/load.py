@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache
 
-from trine.arguments import named_arguments
 from trine.cluster.cluster import FILES, Cluster
 from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import is_file_name, known_clusters, preset_path
 from trine.cluster.scale import scaled
 from trine.cluster.select import Slowness, slow_down, take_down
+from trine.common.arguments import named_arguments
+from trine.common.inputs import is_file
 from trine.errors import InputError, SpecError, about, as_known, nearest
-from trine.inputs import is_file
 
 
 @named_arguments

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock
-from trine.units import whole_number
+from trine.common.units import whole_number
 
 #: Maximum number of names to compare: more would take too long.
 MOST_COMPARED = 20_000

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64
 
 T = TypeVar("T")
 

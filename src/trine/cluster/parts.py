@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import SpecError, nearest
-from trine.units import format_bandwidth, format_bytes, format_time
 
 GPU, HOST, SWITCH, NIC = "gpu", "host", "switch", "nic"
 KINDS = (GPU, HOST, SWITCH, NIC)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
 from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
 from trine.cluster.tables import LinkedDevices, LinkTable
-from trine.units import format_bandwidth
+from trine.common.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
 #: Planes with more GPUs stay separate: the search looks at every pair of GPUs.

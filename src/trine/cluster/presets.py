@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from trine.arguments import named_arguments
+from trine.common.arguments import named_arguments
+from trine.common.inputs import PRESETS, preset_names
+from trine.common.shown import OneLine
 from trine.errors import SpecError, nearest
-from trine.inputs import PRESETS, preset_names
-from trine.shown import OneLine
 
 if TYPE_CHECKING:
     from trine.cluster.schema import Crowding, LinkTypeSpec, Sharing
@@ -101,7 +101,7 @@ def _text(name: str) -> str:
 @cache
 def _read_gpu(name: str) -> GpuSpec:
     from trine.cluster.schema import GpuFile
-    from trine.spec import read_spec
+    from trine.common.spec import read_spec
 
     spec = read_spec(PRESETS / "gpus" / f"{name}.yaml", GpuFile)
     return GpuSpec(
@@ -158,7 +158,7 @@ def known_links() -> tuple[str, ...]:
 def load_links() -> Mapping[str, LinkType]:
     """Return the catalogue: link types by name."""
     from trine.cluster.schema import LinkTypeSpec
-    from trine.spec import check, load_mapping
+    from trine.common.spec import check, load_mapping
 
     data = load_mapping(PRESETS / "links.yaml")
     if not isinstance(data, dict):

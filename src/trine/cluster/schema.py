@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from trine.schema import BeforeValidator, Field, Spec
-from trine.spec import Bandwidth, Duration, Power, Rate, Size
+from trine.common.schema import BeforeValidator, Field, Spec
+from trine.common.spec import Bandwidth, Duration, Power, Rate, Size
 
 LinkClass = Literal["scale-up", "host", "scale-out"]
 Dtype = Literal["float64", "float32", "tfloat32", "float16", "bfloat16", "float8"]

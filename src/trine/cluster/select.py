@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import spans
 from trine.cluster.cluster import Cluster
 from trine.cluster.layout import trimmed
 from trine.cluster.lookup import likely_names, links_named
 from trine.cluster.parts import GPU, Link
+from trine.common.arrays import spans
+from trine.common.units import parse_bandwidth
 from trine.errors import SpecError, nearest
-from trine.units import parse_bandwidth
 
 if TYPE_CHECKING:
     from trine.cluster.tables import LinkedDevices

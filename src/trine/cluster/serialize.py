@@ -16,8 +16,8 @@ from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Circuits, Dev
 from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
+from trine.common.units import PS_PER_S
 from trine.errors import SpecError
-from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.cluster.data import ClusterData
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def to_yaml(cluster: ClusterData) -> str:
     """Return the text of a cluster file, in the full form."""
-    from trine.spec import dump_yaml
+    from trine.common.spec import dump_yaml
 
     return dump_yaml(to_dict(cluster))
 

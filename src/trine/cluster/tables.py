@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers
 from trine.cluster.names import ChosenNames, EndNames, Lazy
 from trine.cluster.parts import GPU, Device, Link
+from trine.common.arrays import Int32, Int64, pointers
 
 T = TypeVar("T")
 #: Tables of at most this length create and keep all objects on the first access.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trine.arrays import Int32, Int64
 from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
+from trine.common.arrays import Int32, Int64
 
 #: Maximum number of distinct switch levels above the GPUs.
 MAX_LEVELS = 64

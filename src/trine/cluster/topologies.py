@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from math import prod
 
-from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.fabrics import FabricBuilder, add_dragonfly, add_leaves, add_pods, add_spines, check_size, chunks
 from trine.cluster.parts import GPU, HOST, HOST_LINK, SCALE_OUT, SWITCH, Device, Link
 from trine.cluster.tables import LinkTable
+from trine.common.arguments import named_arguments
+from trine.common.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from trine.errors import SpecError, nearest
-from trine.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 
 MAX_GPUS = 1 << 20
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SHORTEST, SPLIT
 from trine.cluster.parts import NIC, SCALE_OUT, SCALE_UP
 from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tiers import MAX_LEVELS, levels_above
+from trine.common.arrays import Int32, Int64
 
 #: trine warns about uplinks above this multiple of their even share.
 CROWDED = 2.0

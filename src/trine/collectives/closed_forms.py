@@ -21,8 +21,8 @@ from trine.collectives.schedules.hierarchical import LevelSends
 from trine.collectives.schedules.innetwork import sharp_levels
 from trine.collectives.schedules.tree import binary_tree, two_trees
 from trine.collectives.sends import log2_ceil
+from trine.common.units import transfer_ps
 from trine.errors import InputError, nearest
-from trine.units import transfer_ps
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
 #: bytes of a message -> ps until its arrival

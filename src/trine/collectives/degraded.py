@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import CollectiveTime, TimePart
-from trine.units import format_time
+from trine.common.units import format_time
 
 
 def clusters_before(cluster: Cluster) -> list[Cluster]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64, pointers, spans
 from trine.collectives.schedule import ChunkRanges, Schedule, Sends
+from trine.common.arrays import Bool, Int32, Int64, pointers, spans
 from trine.errors import InputError
 
 

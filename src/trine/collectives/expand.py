@@ -17,7 +17,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers, row_sums
 from trine.collectives.dependencies import (
     SendColumns,
     check_edges,
@@ -28,6 +27,7 @@ from trine.collectives.dependencies import (
     received_before,
 )
 from trine.collectives.schedule import ChunkRanges, ExpandedSchedule, Schedule
+from trine.common.arrays import Int32, Int64, pointers, row_sums
 from trine.errors import InputError
 
 #: Structures up to this number of ranks are cached for 16 schedules, larger ones (100 MB for 1024 ranks) for 2.

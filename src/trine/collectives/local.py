@@ -18,11 +18,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
 from trine.collectives.dependencies import columns_of
 from trine.collectives.expand import MANY_RANKS, transfer_bytes, without_sizes
 from trine.collectives.schedule import RankSends, Schedule, moved, symmetry_of
 from trine.collectives.send_patterns import SendPattern, patterns_of, waits_of_all, waits_of_first
+from trine.common.arrays import Int32, Int64
 from trine.errors import InputError
 
 Positions = npt.NDArray[np.integer] | Sequence[int]

@@ -25,8 +25,8 @@ from trine.errors import InputError, SpecError, TrineError, nearest
 from trine.graph.taskgraph import Progress
 
 if TYPE_CHECKING:
-    from trine.collectives.mscclpp.plan import KernelPlan
     from trine.collectives.schedules.direct import Matrix
+    from trine.gpu.plans.plan import KernelPlan
 
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
@@ -206,7 +206,7 @@ class MessageLevelRuns:
 
     def _load(self, path: str) -> KernelPlan:
         """Load the plan and prove it correct before its first use."""
-        from trine.collectives.mscclpp import check_plan, load_plan
+        from trine.gpu.plans import check_plan, load_plan
 
         if self._plan is None:
             plan = load_plan(path)
@@ -239,7 +239,7 @@ class MessageLevelRuns:
 
     def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
         """Return the transfers of the plan."""
-        from trine.collectives.mscclpp import plan_schedule
+        from trine.gpu.plans import plan_schedule
 
         plan = self._load(path)
         if plan.collective != op:

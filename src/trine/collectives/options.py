@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from trine.arguments import named_arguments, option
-from trine.shown import OneLine
+from trine.common.arguments import named_arguments, option
+from trine.common.shown import OneLine
 
 AUTO = "auto"
 #: Kernel launch: one process a GPU (torchrun, mpirun), one process for all GPUs, or a CUDA/HIP graph.

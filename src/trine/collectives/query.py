@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trine.arguments import named_arguments
 from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
 from trine.cluster.parts import SCALE_UP
@@ -26,6 +25,7 @@ from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
 from trine.collectives.run import run_schedule
 from trine.collectives.sizes import Sizes, as_sizes, format_size
+from trine.common.arguments import named_arguments
 from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
 
@@ -48,7 +48,7 @@ def collective(
     on_compile: Callable[[], None] | None = None,
     runner: ScheduleRunner = run_schedule,
 ) -> CollectiveResult:
-    """Answer like :func:`trine.simulation.collective.collective`, without ``fold``, which is unknown to this package.
+    """Answer like :func:`trine.training.collective.collective`, without ``fold``, which is unknown to this package.
 
     runner: simulates every message. Raises the same InputError.
     """

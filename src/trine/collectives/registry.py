@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 
 from trine.collectives.schedule import Parameter, Schedule
+from trine.common.plugins import Registry
+from trine.common.units import whole_number
 from trine.errors import InputError, PlanError, nearest
-from trine.plugins import Registry
-from trine.units import whole_number
 
 #: (number of ranks, payload in bytes, root or -1, algorithm-specific keyword-only parameters with defaults) -> schedule
 Algorithm = Callable[..., Schedule]

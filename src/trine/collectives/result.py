@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from trine._version import __version__
 from trine.cluster.cluster import Cluster
 from trine.cluster.uplinks import TierLoad
 from trine.collectives.options import CollectiveTime
 from trine.collectives.plot import draw_sizes
 from trine.collectives.sizes import format_size
-from trine.evidence import Evidence
+from trine.common._version import __version__
+from trine.common.evidence import Evidence
+from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
-from trine.units import format_bandwidth, format_bytes, format_time
 
 #: Maximum number of links in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
 MAX_LINKS = 64

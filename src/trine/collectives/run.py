@@ -10,18 +10,18 @@ from typing import NamedTuple, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers, spans
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.schedule import ExpandedSchedule, Schedule
+from trine.common.arrays import Int32, Int64, pointers, spans
+from trine.common.units import transfer_ps
 from trine.engine.circuit_model import network_on
 from trine.engine.models import Network
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.assembler import GraphAssembler, GraphLinks, PlacedAssembler
 from trine.graph.taskgraph import JOIN, TRANSFER, Progress, Records, TaskGraph
-from trine.units import transfer_ps
 
 #: (source device, target device) -> ps before a message from one to the other enters its first link
 StepCost: TypeAlias = Callable[[int, int], int]

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64
+from trine.common.arrays import Bool, Int32, Int64
 from trine.errors import InputError
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64, pointers, row_of, row_sums
 from trine.collectives.dependencies import SendColumns, columns_of, csr, previous_of_same, received_before, stable_order
 from trine.collectives.expand import last_of_pairs, structure
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is_shifted, opposite
+from trine.common.arrays import Bool, Int32, Int64, pointers, row_of, row_sums
 from trine.errors import InputError
 
 #: Sizes of a pattern's sends, which are not known yet.

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Sequence, Sized
 from typing import SupportsIndex
 
+from trine.common.inputs import read_text
+from trine.common.units import parse_bytes, whole_number
 from trine.errors import InputError, UnitError
-from trine.inputs import read_text
-from trine.units import parse_bytes, whole_number
 
 _NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([kKmMgGtT]?)\s*")
 _POWER = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}

@@ -18,7 +18,12 @@ from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import cast
 
-from trine.arguments import named_arguments
+from trine.common.arguments import named_arguments
+from trine.common.inputs import read_text
+from trine.common.outputs import write_text
+from trine.common.shown import OneLine
+from trine.common.spec import parse_json
+from trine.common.units import MAX_INT64
 from trine.compute.cost import Work, work_of
 from trine.compute.kinds import BACKWARD_SUFFIX, FAMILIES, family_of, kind_of
 from trine.compute.law import FitReport, Sample, fit_laws, report
@@ -26,11 +31,6 @@ from trine.compute.origin import one_gpu, recorded_on
 from trine.compute.resize import Split, resized
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Tensor, Workload
-from trine.inputs import read_text
-from trine.outputs import write_text
-from trine.shown import OneLine
-from trine.spec import parse_json
-from trine.units import MAX_INT64
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trine.common.evidence import ASSUMED
+from trine.common.units import PS_PER_US, format_time
 from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
-from trine.evidence import ASSUMED
 from trine.graph.workload import TRACED_STEP, Operator, Workload
 from trine.software.profile import Software
-from trine.units import PS_PER_US, format_time
 
 #: Per operator without a launch time in the trace. Assumed: about one cudaLaunchKernel call, whose median over 245
 #: calls is 6 us, profiler on, in TrioSim's raw vgg13 trace (H100; tracer/data/profiler_vgg13-iter41.json).

@@ -19,10 +19,10 @@ from itertools import combinations
 
 import numpy as np
 
-from trine.arrays import Float64
+from trine.common.arrays import Float64
+from trine.common.shown import OneLine
 from trine.compute.cost import Work
 from trine.compute.kinds import family_of, is_compute_bound
-from trine.shown import OneLine
 
 #: Assumed relative error of a law: times with coarser rounding than this have less weight in a fit.
 RELATIVE_ERROR = 0.05

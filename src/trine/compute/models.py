@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from trine.cluster.presets import GpuSpec, load_gpu
+from trine.common.evidence import ASSUMED, MEASURED
+from trine.common.plugins import Registry
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing
 from trine.compute.law import FitReport
@@ -14,9 +16,7 @@ from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Split
 from trine.compute.roofline import ROOFLINE, TABLES, Duration, Roofline
 from trine.errors import InputError, PlanError, nearest
-from trine.evidence import ASSUMED, MEASURED
 from trine.graph.workload import SYNTHESISED, Operator, Workload
-from trine.plugins import Registry
 
 if TYPE_CHECKING:
     from trine.compute.transfer import Transfer

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from trine.common.units import whole_number
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import OPTIMIZER, Operator, Tensor, Workload
-from trine.units import whole_number
 
 Dims = list[int | None]
 

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.presets import GpuSpec
+from trine.common.units import PS_PER_S
 from trine.compute.cost import Sizing, Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Split
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Tensor, Workload
-from trine.units import PS_PER_S
 
 
 class Alike:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record, RecordArray
+from trine.common._jit import Int, inlined
+from trine.common._records import Record, RecordArray
 from trine.engine._flows import drain_ps
 from trine.engine._heap import ANY_ORDER, push, sort
 from trine.engine._limits import MAX_PS

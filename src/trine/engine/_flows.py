@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from trine._jit import Float, Int, inlined, kernel
-from trine._records import Record, RecordArray
+from trine.common._jit import Float, Int, inlined, kernel
+from trine.common._records import Record, RecordArray
 from trine.engine._heap import ANY_ORDER, push
 from trine.engine._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.engine._state import EQUAL, NetworkTables, TaskTables

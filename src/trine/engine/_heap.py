@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record, RecordArray
-from trine.arrays import Int32
+from trine.common._jit import Int, inlined
+from trine.common._records import Record, RecordArray
+from trine.common.arrays import Int32
 
 U = np.uint64
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined, kernel
-from trine._records import Record, RecordArray
+from trine.common._jit import Int, inlined, kernel
+from trine.common._records import Record, RecordArray
 from trine.engine._circuits import circuit_event, settle
 from trine.engine._flows import begin_flow, drain_ps, end_flow, share
 from trine.engine._heap import ANY_ORDER, pop, push, sort

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine._records import RecordArray, new_records, record_dtype
-from trine.arrays import Bool, Float64, Int32, Int64
+from trine.common._records import RecordArray, new_records, record_dtype
+from trine.common.arrays import Bool, Float64, Int32, Int64
 
 #: Reasons for the loop to return: no event is left; the task budget is spent; the flow slots or the heap are full; a
 #: task would end after MAX_PS; a held task has become ready; a stream got back more speed than it had lost.

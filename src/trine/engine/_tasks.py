@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined, kernel
-from trine._records import Record, RecordArray
-from trine.arrays import Int8, Int32, Int64
+from trine.common._jit import Int, inlined, kernel
+from trine.common._records import Record, RecordArray
+from trine.common.arrays import Int8, Int32, Int64
 from trine.engine._state import COMPUTE, HELD, TRANSFER, TaskTables
 
 U = np.uint64

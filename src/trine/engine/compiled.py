@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine._jit import is_cold
-from trine._records import Record, RecordArray, for_kernel, new_records, one_for_kernel
-from trine.arrays import Bool, Int32, Int64
+from trine.common._jit import is_cold
+from trine.common._records import Record, RecordArray, for_kernel, new_records, one_for_kernel
+from trine.common.arrays import Bool, Int32, Int64
 from trine.engine import _state
 from trine.engine._flows import restore_flows
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS

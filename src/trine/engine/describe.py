@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.errors import DeadlockError, SimulationError
 from trine.graph.taskgraph import COMPUTE, KIND_NAMES, TRANSFER, TaskGraph
 

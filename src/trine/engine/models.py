@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from trine.common.plugins import Registry
+from trine.common.units import PS_PER_S
 from trine.engine._limits import MAX_PS, MAX_WHOLE, SLACK
 from trine.errors import InputError, nearest
-from trine.plugins import Registry
-from trine.units import PS_PER_S
 
 
 @runtime_checkable

@@ -16,7 +16,8 @@ from typing import cast
 
 import numpy as np
 
-from trine.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64
+from trine.common.units import PS_PER_S
 from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
 from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import CircuitState
@@ -26,7 +27,6 @@ from trine.engine.slowdown import RateLimitedStreams, RunningTask
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
 from trine.graph.taskgraph import COMPUTE, JOIN, PROGRESS_S, Records, Snapshot, TaskGraph
-from trine.units import PS_PER_S
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trine._jit import without_collector
-from trine.arguments import named_arguments
-from trine.arrays import Int64
+from trine.common._jit import without_collector
+from trine.common.arguments import named_arguments
+from trine.common.arrays import Int64
 from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import check_circuits
 from trine.engine.describe import deadlock, describe_task

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from trine.arrays import Int32
+from trine.common.arrays import Int32
 from trine.engine._limits import FULL_PPM, LEAST_PPM
 from trine.engine.describe import faster_than_full
 from trine.graph.taskgraph import TaskGraph

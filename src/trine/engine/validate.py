@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64, row_sums
+from trine.common.arrays import Bool, Int64, row_sums
 from trine.engine._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
 from trine.engine.describe import describe_task
 from trine.errors import InputError

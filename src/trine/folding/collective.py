@@ -8,11 +8,11 @@ from typing import Unpack
 
 import numpy as np
 
-from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule, wire_bytes
 from trine.collectives.schedule import ExpandedSchedule, Schedule, symmetry_of
+from trine.common.arrays import Int64
 from trine.engine.circuit_model import network_on
 from trine.engine.models import network_model, why_unfolded
 from trine.errors import SimulationError, TrineError

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64, UInt64
+from trine.common.arrays import Bool, Int32, Int64, UInt64
 
 U = np.uint64
 

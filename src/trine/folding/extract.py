@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, row_of
 from trine.collectives.library_flows import FlowPlan, Message, message_of
 from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.schedule import RankSends
+from trine.common.arrays import Int32, Int64, row_of
 from trine.errors import PlanError
 from trine.folding.colors import numbered
 from trine.folding.pattern import (

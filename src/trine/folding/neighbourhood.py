@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trine.arrays import Int32, Int64, pointers, spans
+from trine.common.arrays import Int32, Int64, pointers, spans
 from trine.folding.colors import SEPARATOR
 from trine.folding.pattern import ENTERED, GROUP, HOST, HOSTS, SELF, SENT, TASK, TO_HOST, Edges, Pattern
 from trine.graph.grid import RankGrid

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, Pattern
 from trine.folding.quotient import named_tasks
 from trine.folding.signals import Times, whole_times

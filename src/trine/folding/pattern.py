@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trine.arrays import Int8, Int16, Int32, Int64
+from trine.common.arrays import Int8, Int16, Int32, Int64
 from trine.graph.grid import RankGrid
 from trine.graph.program import Job
 from trine.parallel.template import ProgramTemplate

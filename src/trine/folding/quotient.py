@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers
+from trine.common.arrays import Int32, Int64, pointers
 from trine.errors import PlanError, SimulationError
 from trine.folding.colors import distinct
 from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable

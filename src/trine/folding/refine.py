@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trine.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64
 from trine.errors import SimulationError
 from trine.folding.colors import ColorRounds, numbered, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood

@@ -9,7 +9,8 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int8, Int32, Int64, spans
+from trine.common.arrays import Bool, Int8, Int32, Int64, spans
+from trine.common.units import format_time
 from trine.engine import run
 from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.errors import InputError, SimulationError, nearest
@@ -30,7 +31,6 @@ from trine.results import Result
 from trine.results.records import Ends
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
-from trine.units import format_time
 
 FOLDING = ("on", "exact", "off", "verify")
 #: Results with at most this number of ranks show all of them.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.folding.observe import rank_memory
 from trine.folding.pattern import Pattern
 from trine.folding.stages import FoldedRun

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.folding.pattern import ENTERED, SELF, Pattern, Together
 from trine.folding.stages import FoldedRun
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int32, Int64
+from trine.common.arrays import Bool, Int32, Int64
+from trine.common.units import format_time
 from trine.engine import advance, run
 from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import TooManyTasksError
@@ -34,7 +35,6 @@ from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, Quotie
 from trine.folding.refine import Partition, among, identity, refine
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Progress, Records, Snapshot
-from trine.units import format_time
 
 #: If the classes exceed this share of the ranks, every rank is simulated by itself.
 MOST_CLASSES = 0.25
@@ -51,7 +51,7 @@ WORTH_WAITING = 0.9
 RUN_TASKS = 6_000_000
 #: Simulating more tasks at a time (about 10 GB) is refused before they are built.
 MAX_TASKS = 60_000_000
-#: ... and above this number (about 3 GB) if :mod:`trine.simulation.estimated` can estimate the result instead.
+#: ... and above this number (about 3 GB) if :mod:`trine.training.estimated` can estimate the result instead.
 ESTIMATE_TASKS = 24_000_000
 #: All axes are activated after this many stops.
 MAX_STOPS = 64

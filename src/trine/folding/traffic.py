@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
+from trine.common.arrays import Int32, Int64
+from trine.common.units import PS_PER_S
 from trine.folding.extract import Extraction
 from trine.folding.neighbourhood import RouteTable
 from trine.folding.pattern import HOSTS, JobPatterns, Pattern
@@ -14,7 +15,6 @@ from trine.folding.stages import FoldedRun
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, Records
 from trine.results.traffic import LinkUse
-from trine.units import PS_PER_S
 
 
 def link_bytes(job: JobPatterns, placement: Placement, table: RouteTable, step: int | None) -> Int64:

@@ -16,12 +16,12 @@ from typing import Any
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.file import check_readable
+from trine.common.inputs import read_text
+from trine.common.outputs import write_text
+from trine.common.plugins import Registry
+from trine.common.spec import parse_json, parse_yaml
 from trine.errors import SpecError, nearest
 from trine.formats.plain_yaml import parse_plain
-from trine.inputs import read_text
-from trine.outputs import write_text
-from trine.plugins import Registry
-from trine.spec import parse_json, parse_yaml
 
 #: A reader takes the content (text, or parsed JSON and YAML), the file's name, and the keyword options ``gpu``,
 #: ``links`` and ``links_from``; the InfraGraph reader also takes ``annotations`` and ``merge_switches``.

@@ -11,10 +11,10 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
 from trine.cluster.serialize import exact_bandwidth, exact_time, refuse_circuits
+from trine.common.units import parse_bandwidth, parse_time
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import check_links_from, parse_choice
 from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
-from trine.units import parse_bandwidth, parse_time
 
 REQUIRED = ("source", "target", "bandwidth", "latency")
 OPTIONAL = ("class", "medium", "duplex", "source_kind", "target_kind", "source_node", "target_node")

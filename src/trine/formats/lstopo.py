@@ -11,6 +11,8 @@ from itertools import combinations, product
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device, Link
 from trine.cluster.presets import known_links, link_named, load_gpu
+from trine.common.schema import show
+from trine.common.units import whole_number
 from trine.errors import SpecError
 from trine.formats.media import (
     REDUCING,
@@ -24,8 +26,6 @@ from trine.formats.media import (
 )
 from trine.formats.reader import TopologyBuilder, gpu_named, join_by_nvswitch, read_out
 from trine.formats.xml_tree import Element, parse_xml
-from trine.schema import show
-from trine.units import whole_number
 
 NODE = "node0"
 #: Vendors of compute GPUs; a display device may also be the VGA of a board's controller.

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from trine.cluster.parts import HOST_LINK, SCALE_UP, Link
 from trine.cluster.presets import LinkType, known_links, link_named
+from trine.common.units import parse_bandwidth, parse_time
 from trine.errors import InputError, SpecError, nearest
-from trine.units import parse_bandwidth, parse_time
 
 #: Compute capability (SM version) from, to: NVLink generation. NCCL's topo.h uses the same ranges.
 _BY_SM = ((60, 69, "nvlink1"), (70, 79, "nvlink2"), (80, 89, "nvlink3"), (90, 99, "nvlink4"), (100, 129, "nvlink5"))

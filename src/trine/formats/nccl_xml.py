@@ -11,6 +11,8 @@ from itertools import combinations
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SWITCH, Device, Link
 from trine.cluster.presets import load_gpu
+from trine.common.schema import show
+from trine.common.units import whole_number
 from trine.errors import SpecError, nearest
 from trine.formats.media import (
     REDUCING,
@@ -27,8 +29,6 @@ from trine.formats.media import (
 )
 from trine.formats.reader import TopologyBuilder, gpu_named, join_by_nvswitch, read_out
 from trine.formats.xml_tree import Element, parse_xml
-from trine.schema import show
-from trine.units import whole_number
 
 #: Elements that NCCL 2.4 to 2.29 and RCCL write; newer NCCL adds ``gin``, without a bandwidth, to a NIC.
 _KNOWN = ("system", "cpu", "pci", "gpu", "nvlink", "xgmi", "c2c", "nic", "net", "pcilink", "gin", "grp")

@@ -10,12 +10,12 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, LINK_CLASSES, NIC, SWITCH, Device, Link
 from trine.cluster.presets import load_gpu
 from trine.cluster.serialize import refuse_circuits
+from trine.common.schema import show
+from trine.common.units import parse_bandwidth, parse_time
 from trine.errors import InputError, SpecError, nearest
 from trine.formats.media import LinkChoices, check_links_from
 from trine.formats.reader import Cable, TopologyBuilder, assemble, class_between, gpu_named, kind_named
 from trine.formats.xml_tree import Element, parse_xml
-from trine.schema import show
-from trine.units import parse_bandwidth, parse_time
 
 _NODE_KEYS = ("kind", "type", "gpu", "node", "forwards", "reduces", "rail")
 _EDGE_KEYS = ("bandwidth", "latency", "class", "medium", "link", "peak_bandwidth")

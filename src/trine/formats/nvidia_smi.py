@@ -12,10 +12,10 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
+from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, LinkChoices, Media, check_links_from
 from trine.formats.reader import TopologyBuilder, assemble, gpu_named
-from trine.schema import show
 
 #: Distances of two devices over PCIe, nearest first; old drivers print SOC for SYS.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")

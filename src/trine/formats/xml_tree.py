@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
+from trine.common.schema import show
 from trine.errors import SpecError
-from trine.schema import show
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 200

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
 from trine.engine._state import COMPUTE, JOIN, TaskTables

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.gpu._packets import after_packet
 from trine.gpu._scheduler import post, serve
 from trine.gpu._state import (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined, kernel
-from trine._records import Record
+from trine.common._jit import Int, inlined, kernel
+from trine.common._records import Record
 from trine.engine._heap import BY_PAYLOAD, push
 from trine.engine._limits import MAX_PS
 from trine.gpu._dispatch import begin, begin_ready, dispatch, end_task, far_event, kick_gpu

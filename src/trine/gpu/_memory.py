@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.gpu._scheduler import wait_key
 from trine.gpu._state import (
     AGAIN,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.gpu._peers import answer_of_put, note, number_answer
 from trine.gpu._scheduler import enter_fabric, give_request, own_key, take_request, wait_key
 from trine.gpu._state import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.gpu._scheduler import channel_of, choose_path, path_back, path_out, take_request
 from trine.gpu._state import (
     AT_LINK,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.gpu._memory import DIRTY, HIT, half_of, look_up, monitor_arm, monitor_sleep, monitor_wake
 from trine.gpu._peers import is_uncached, note, number_answer, stay_away
 from trine.gpu._scheduler import (

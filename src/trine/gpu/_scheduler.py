@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined, kernel
-from trine._records import Record
+from trine.common._jit import Int, inlined, kernel
+from trine.common._records import Record
 from trine.gpu._state import (
     SHIFT_CLASS,
     SHIFT_SEQUENCE,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trine._records import RecordArray, record_dtype
-from trine.arrays import Int8, Int32, Int64
+from trine.common._records import RecordArray, record_dtype
+from trine.common.arrays import Int8, Int32, Int64
 from trine.engine._state import TaskTables
 
 #: Reasons for the loop's return: no events remain; the event budget is spent; too few free requests; too few free

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined
-from trine._records import Record
+from trine.common._jit import Int, inlined
+from trine.common._records import Record
 from trine.gpu._packets import make_flow
 from trine.gpu._requests import make_request, poll_again, set_out
 from trine.gpu._scheduler import do, go_later, queue_item, take_request, wake_group, wave_key

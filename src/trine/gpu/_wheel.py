@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trine._jit import Int, inlined, make_prefetch
-from trine._records import Record
-from trine.arrays import Int32, Int64
+from trine.common._jit import Int, inlined, make_prefetch
+from trine.common._records import Record
+from trine.common.arrays import Int32, Int64
 from trine.engine._heap import BY_PAYLOAD, pop, push
 from trine.gpu._state import FINISHED, PAUSED, SHIFT_TIME, STOPPED, Entities, Wheel
 

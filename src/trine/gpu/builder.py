@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, spans
+from trine.common.arrays import Int32, Int64, spans
 from trine.gpu.program import COLUMNS, KERNEL_COLUMNS, OP_COLUMNS, OPERAND_COLUMNS, POINTERS, Buffer, GpuProgram
 
 #: Buffers begin at multiples of this.

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 import trine.gpu._state as S
-from trine._jit import is_cold
-from trine._records import Record, RecordArray, for_kernel, one_for_kernel
-from trine.arrays import Int64
+from trine.common._jit import is_cold
+from trine.common._records import Record, RecordArray, for_kernel, one_for_kernel
+from trine.common.arrays import Int64
 from trine.engine._limits import MAX_PS
 from trine.errors import DeadlockError, InputError, SimulationError
 from trine.gpu import deadlock

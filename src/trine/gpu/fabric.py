@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import HOST, HOST_LINK, NIC, SCALE_UP, SWITCH
+from trine.common.arrays import Int64
 from trine.errors import InputError
 from trine.gpu.model import HASHED, GpuModel
 

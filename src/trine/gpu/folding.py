@@ -16,8 +16,8 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64
 from trine.cluster.data import SPLIT
+from trine.common.arrays import Bool, Int32, Int64
 from trine.gpu.model import HASHED
 from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram, of_kernels
 from trine.gpu.system import GpuSystem, kernel_tasks

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64
 from trine.errors import InputError
 from trine.gpu.program import COLUMNS, POINTERS, Buffer, GpuProgram
 from trine.gpu.validate import MAX_ADDRESS, MAX_RANKS

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers, spans
+from trine.common.arrays import Int32, Int64, pointers, spans
 from trine.errors import SpecError
 from trine.gpu.model import MESH, GpuModel
 from trine.gpu.records import ResourceNames

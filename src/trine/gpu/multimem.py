@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int8, Int32, Int64, pointers, row_sums
+from trine.common.arrays import Bool, Int8, Int32, Int64, pointers, row_sums
 from trine.gpu import program as isa
 from trine.gpu.program import GpuProgram, is_flagged, is_member, is_read
 

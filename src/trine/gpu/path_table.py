@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine._records import RecordArray, new_records
-from trine.arrays import Int32, Int64
+from trine.common._records import RecordArray, new_records
+from trine.common.arrays import Int32, Int64
+from trine.common.units import transfer_ps
 from trine.errors import InputError
 from trine.gpu._state import LANE, MAX_PATHS, PAIR, PATH, TO_SWITCH, TO_SWITCH_ADDS, PathTable
 from trine.gpu.fabric import FabricPath, Spoke
@@ -17,7 +18,6 @@ from trine.gpu.multimem import OperandHeads, operand_heads
 from trine.gpu.peers import PUT, Arrivals, PeerWrites
 from trine.gpu.program import ADD_ALL, DMA, MULTIMEM_ROLES, READ_SUM, has_multimem
 from trine.gpu.system import GpuSystem
-from trine.units import transfer_ps
 
 
 class Lanes:

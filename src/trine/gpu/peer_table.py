@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 import trine.gpu._state as S
-from trine._records import Record, RecordArray, new_records
-from trine.arrays import Int8, Int32, Int64, pointers, spans
+from trine.common._records import Record, RecordArray, new_records
+from trine.common.arrays import Int8, Int32, Int64, pointers, spans
+from trine.common.units import transfer_ps
 from trine.errors import InputError
 from trine.gpu._state import PeerWriteTable
 from trine.gpu.layout import CHANNEL, PORT
@@ -18,7 +19,6 @@ from trine.gpu.peers import LOAD, PUT, RELEASE, STORE, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE
 from trine.gpu.system import GpuSystem
 from trine.gpu.tables import service_columns
-from trine.units import transfer_ps
 
 _NUMBER_BITS = S.SHIFT_WAVE - S.SHIFT_SEQUENCE
 _PLACE_BITS = S.SHIFT_LABEL - S.SHIFT_WAVE

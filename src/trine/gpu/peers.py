@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trine.arrays import Int8, Int32, Int64
+from trine.common.arrays import Int8, Int32, Int64
 
 #: Kinds of arrivals; PUT: a copy engine or NIC has delivered its bytes and releases the semaphore behind them.
 LOAD, STORE, ACQUIRE, RELEASE, PUT = range(5)
@@ -48,7 +48,7 @@ class Arrivals:
     or the wavefront learned of the dma's arrival; answer_refused int8[m], 1: a flagged load that came too early.
     Task graph of all ranks: task int32[k], remote tasks that tasks of the target waited for, and transfers that left
     the target, in ascending order; task_end_ps int64[k], when each ended.
-    origin: the recorded run (JSON of ``trine.replay.arrivals``), "" if unknown.
+    origin: the recorded run (JSON of ``trine.gpu.replay.arrivals``), "" if unknown.
     """
 
     target: int

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int8, Int32, Int64, members, row_of
-from trine.shown import OneLine
+from trine.common.arrays import Bool, Int8, Int32, Int64, members, row_of
+from trine.common.shown import OneLine
 
 #: Kinds of operations. Data (all wavefronts share the lines): LOAD, STORE, COPY, REDUCE. DMA: the copy engine or NIC
 #: moves bytes. Control (wavefront 0 alone): ACQUIRE, RELEASE. All wavefronts: WAITCNT, FENCE, BARRIER, COMPUTE,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-from trine.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64
+from trine.common.shown import OneLine
 from trine.gpu.peers import Arrivals
 from trine.graph.taskgraph import Records
-from trine.shown import OneLine
 
 #: States of a wavefront: computing (in the CU's ALU or waiting for it), waiting to issue a request (the CU issues for
 #: other wavefronts), waiting for memory (request slots, waitcnt), for a semaphore, at a barrier.

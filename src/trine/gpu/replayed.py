@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine._jit import without_collector
-from trine.arrays import Int32, Int64
 from trine.cluster.cluster import Cluster
+from trine.common._jit import without_collector
+from trine.common.arrays import Int32, Int64
+from trine.common.units import format_time
 from trine.engine.validate import validate
 from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric, rank_grid
@@ -39,7 +40,6 @@ from trine.gpu.system import GpuSystem, KernelTasks, kernel_tasks, link_homes
 from trine.gpu.target_tasks import TargetTasks, target_tasks
 from trine.gpu.validate import place_of
 from trine.graph.taskgraph import Progress
-from trine.units import format_time
 
 if TYPE_CHECKING:
     from trine.gpu.start import GpuState

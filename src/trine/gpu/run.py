@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine._jit import without_collector
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST
+from trine.common._jit import without_collector
 from trine.engine.run import ENGINES
 from trine.engine.validate import validate
 from trine.errors import InputError, SimulationError, nearest

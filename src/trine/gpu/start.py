@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import trine.gpu._state as S
-from trine._records import Record, RecordArray, new_records, with_parts
+from trine.common._records import Record, RecordArray, new_records, with_parts
 from trine.engine._limits import MAX_PS
 from trine.engine._state import ENTRY
 from trine.engine.compiled import new_work

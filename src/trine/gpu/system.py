@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int32
 from trine.cluster.cluster import Cluster
+from trine.common.arrays import Int32
 from trine.errors import InputError
 from trine.gpu.fabric import GpuFabric, distance, rank_grid
 from trine.gpu.layout import GpuLayout, layout_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import trine.gpu._state as S
-from trine._records import RecordArray, new_records
-from trine.arrays import Int32, Int64
+from trine.common._records import RecordArray, new_records
+from trine.common.arrays import Int32, Int64
+from trine.common.units import transfer_ps
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError
 from trine.gpu._state import ProgramTable
@@ -18,7 +19,6 @@ from trine.gpu.peers import RELEASE as ARRIVED_RELEASE
 from trine.gpu.program import ACQUIRE, DATA_OPS, DMA, RELEASE, is_read
 from trine.gpu.system import GpuSystem
 from trine.gpu.validate import place_of
-from trine.units import transfer_ps
 
 
 def service_columns(system: GpuSystem) -> Int64:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Bool, Int32, Int64, members, pointers, row_sums
+from trine.common.arrays import Bool, Int32, Int64, members, pointers, row_sums
+from trine.common.units import format_time
 from trine.engine.describe import describe_task
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError
@@ -22,7 +23,6 @@ from trine.gpu.records import GpuOutcome
 from trine.gpu.system import GpuSystem, KernelTasks
 from trine.graph.assembler import take_alone
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, TaskGraph
-from trine.units import format_time
 
 
 class _Edges(NamedTuple):

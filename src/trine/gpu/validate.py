@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64
 from trine.errors import InputError
 from trine.gpu import program as isa
 from trine.gpu.model import GpuModel

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, members, pointers
+from trine.common.arrays import Int32, Int64, members, pointers
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import Labels, TaskColumn, TaskGraph
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.errors import PlanError, nearest
 from trine.graph.program import Peer
 

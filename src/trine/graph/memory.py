@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.shown import OneLine
+from trine.common.shown import OneLine
 
 #: Memory categories, in the order of summaries.
 MEMORY_CATEGORIES = ("weights", "gradients", "optimizer_state", "buckets", "activations", "inputs", "workspaces")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trine.arrays import Bool, Int32, Int64
+from trine.common.arrays import Bool, Int32, Int64
 from trine.errors import PlanError
 
 #: A collective's algorithm (a name, None for the default, or a plan of

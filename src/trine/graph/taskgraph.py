@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int8, Int32, Int64
-from trine.shown import OneLine, titled
-from trine.units import format_time
+from trine.common.arrays import Int8, Int32, Int64
+from trine.common.shown import OneLine, titled
+from trine.common.units import format_time
 
 if TYPE_CHECKING:
     from trine.graph.program import Collective

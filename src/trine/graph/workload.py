@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trine import shown
-from trine.shown import OneLine, titled
-from trine.units import format_time
+from trine.common import shown
+from trine.common.shown import OneLine, titled
+from trine.common.units import format_time
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 PHASES = (FORWARD, BACKWARD, OPTIMIZER)

@@ -11,6 +11,7 @@ import numpy as np
 from trine.collectives.nccl.costs import LIBRARY_ALGORITHMS
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.registry import known_name
+from trine.common.units import format_bytes
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Collective, Job, RankProgram, Send
@@ -26,7 +27,6 @@ from trine.parallel.rank_kinds import MixedGpus, replica_of
 from trine.parallel.sharded import unit_notes
 from trine.parallel.stage import StageBuilder
 from trine.parallel.stages import Crossing
-from trine.units import format_bytes
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts

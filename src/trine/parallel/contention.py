@@ -16,13 +16,16 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import GpuSpec
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
+from trine.common.arrays import Int64
+from trine.common.schema import Field, Spec
+from trine.common.spec import read_spec
+from trine.common.units import PS_PER_S, transfer_ps
 from trine.compute.cost import Sizing
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.roofline import dtype_of, peak
@@ -31,9 +34,6 @@ from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
 from trine.graph.workload import OPTIMIZER, Operator, Workload
-from trine.schema import Field, Spec
-from trine.spec import read_spec
-from trine.units import PS_PER_S, transfer_ps
 
 
 class ByReach(Spec):

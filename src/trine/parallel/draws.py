@@ -13,7 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Float64, UInt64
+from trine.common.arrays import Float64, UInt64
 
 Counter = npt.NDArray[np.integer]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.common.units import PS_PER_S
 from trine.compute.resize import Split
 from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
@@ -39,7 +40,6 @@ from trine.parallel.stages import (
     trained_bytes,
 )
 from trine.parallel.token_partition import TokenPartition, expert_load, is_expert
-from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts

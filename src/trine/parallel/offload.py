@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.common.units import PS_PER_S
 from trine.errors import PlanError
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import HOST_STREAM, Compute, HostCopy, Label, MemoryChange, Phase, RankProgram
@@ -26,7 +27,6 @@ from trine.parallel.cuts import layer_starts
 from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.sharded import ShardedReductions, shard_degrees
-from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster

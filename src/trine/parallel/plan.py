@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trine.arguments import named_arguments, option
+from trine.common.arguments import named_arguments, option
+from trine.common.shown import OneLine
+from trine.common.units import MAX_GPUS
 from trine.errors import PlanError, nearest
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.schedules import SCHEDULES
-from trine.shown import OneLine
-from trine.units import MAX_GPUS
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
 #: Shardings that shard the parameters, and those that shard the gradients.

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64, spans
+from trine.common.arrays import Int64, spans
+from trine.common.inputs import exists, read_text
+from trine.common.units import whole_number
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.grid import RankGrid
-from trine.inputs import exists, read_text
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan, micro_batches
-from trine.units import whole_number
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from trine.common.units import format_bytes
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
 from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
@@ -14,7 +15,6 @@ from trine.graph.workload import FORWARD, Operator, Tensor, Workload
 from trine.parallel.heads import Attention, attention_of, check_features, check_heads, fused_heads
 from trine.parallel.plan import Plan
 from trine.parallel.stages import backward_of, needs_gradient
-from trine.units import format_bytes
 
 #: Kinds that can run on a part of a tensor split along features or heads ...
 DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "view"})

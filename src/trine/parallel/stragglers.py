@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arguments import named_arguments
-from trine.arrays import Float64
+from trine.common.arguments import named_arguments
+from trine.common.arrays import Float64
+from trine.common.shown import OneLine
 from trine.errors import InputError, nearest
 from trine.parallel import draws
-from trine.shown import OneLine
 
 Int = npt.NDArray[np.integer]
 

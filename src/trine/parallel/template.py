@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.errors import PlanError
 from trine.graph.memory import MemoryEvents
 from trine.graph.program import Collective, Compute, HostCopy, Job, RankProgram, Recv, Send, Step

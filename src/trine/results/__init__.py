@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine._lazy import lazy
+from trine.common._lazy import lazy
 
 if TYPE_CHECKING:
-    from trine.evidence import Evidence
+    from trine.common.evidence import Evidence
     from trine.results.plot import plot_breakdown, plot_timeline
     from trine.results.result import Result
     from trine.results.run import Simulator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "Result", "Simulator", "plot_breakdown", "plot_timeline"]
 
 _HOMES = {
-    "Evidence": "trine.evidence",
+    "Evidence": "trine.common.evidence",
     "Result": "trine.results.result",
     "Simulator": "trine.results.run",
     "plot_breakdown": "trine.results.plot",

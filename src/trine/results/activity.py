@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64
 from trine.graph.program import HOST_STREAM, LAUNCH_STREAM, Phase
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, TaskGraph
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from trine._version import __version__
-from trine.arguments import named_arguments
+from trine.common._version import __version__
+from trine.common.arguments import named_arguments
+from trine.common.inputs import PRESETS
+from trine.common.shown import folded, page, titled
 from trine.errors import InputError
-from trine.inputs import PRESETS
 from trine.results.report import Report
-from trine.shown import folded, page, titled
 
 _TRACES = PRESETS / "traces"
 _ARXIV = re.compile(r"arxiv[: ]*(\d{4}\.\d{4,5})", re.I)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trine.common.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
 from trine.results import headline
 from trine.results.metrics import Share
 from trine.results.run import TaskRun
@@ -11,7 +12,6 @@ from trine.results.summary import likely_throughput, memory_needed, profile_suff
 from trine.results.text import aligned, behaviour, width, wrapped
 from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
-from trine.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
 
 _NAME = 44
 #: Tiers of links that are shown, the hottest first.

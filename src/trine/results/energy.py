@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from trine.inputs import PRESETS
+from trine.common.inputs import PRESETS
+from trine.common.schema import Field, Spec
+from trine.common.units import PS_PER_S
 from trine.results.metrics import BusyTimes
-from trine.schema import Field, Spec
-from trine.units import PS_PER_S
 
 _FILE = PRESETS / "power.yaml"
 STATES = ("computing", "communicating", "idle")
@@ -55,7 +55,7 @@ class PowerFile(Spec):
 @cache
 def power_shares() -> PowerFile:
     """Return the fractions of presets/power.yaml, with their sources."""
-    from trine.spec import read_spec
+    from trine.common.spec import read_spec
 
     return read_spec(_FILE, PowerFile)
 

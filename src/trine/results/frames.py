@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from trine.common.outputs import OutputFolder, open_output, write_csv
 from trine.errors import MissingExtraError
-from trine.outputs import OutputFolder, open_output, write_csv
 from trine.results.records import RecordTable
 
 if TYPE_CHECKING:

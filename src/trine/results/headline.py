@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trine.common.inputs import PRESETS
+from trine.common.shown import OneLine
+from trine.common.units import PS_PER_S
 from trine.compute.spread import GPU_SPREAD, slowest_of
-from trine.inputs import PRESETS
 from trine.results.report import Row, seconds
-from trine.shown import OneLine
-from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trine.results.metrics import RankTimes
@@ -224,7 +224,7 @@ def best_public_mfu(gpu: str | None) -> tuple[float, str] | None:
 
 @cache
 def _bands() -> Mapping[str, Any]:
-    from trine.spec import load_mapping
+    from trine.common.spec import load_mapping
 
     if not BANDS.is_file():
         return {"levels": [], "fitted_levels": [], "generations": {}, "mfu": {}}

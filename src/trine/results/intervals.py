@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 
 _KEY_LIMIT = 2**62
 

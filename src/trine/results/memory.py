@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64, pointers
+from trine.common.arrays import Int64, pointers
 from trine.graph.memory import MEMORY_CATEGORIES, SELDOM, MemoryEvents
 from trine.graph.taskgraph import Records
 from trine.results.allocator import ROUNDING, LateBlocks, ReplayedPeak, peak_of

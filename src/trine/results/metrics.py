@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64
+from trine.common.shown import OneLine
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, TaskGraph
 from trine.results.activity import (
     Activity,
@@ -23,7 +24,6 @@ from trine.results.activity import (
 )
 from trine.results.intervals import Intervals, gaps, lengths, merge, sum_by_group
 from trine.results.waits import bubble_gaps, rank_waits
-from trine.shown import OneLine
 
 _FOREVER = int(np.iinfo(np.int64).max)
 

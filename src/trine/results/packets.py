@@ -15,8 +15,8 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from trine.arrays import Int64
-from trine.outputs import open_output
+from trine.common.arrays import Int64
+from trine.common.outputs import open_output
 
 VARINT, _FIXED64, LENGTH = 0, 1, 2
 #: Bytes of a fixed-width varint: 9 x 7 bits hold any non-negative int64. Decoders accept zero groups at the end.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trine.common.outputs import save_figure
 from trine.errors import InputError, MissingExtraError
-from trine.outputs import save_figure
 
 ENDINGS = (".png", ".svg", ".pdf")
 #: Okabe and Ito, 2008: distinguishable for colour-blind readers.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.graph.taskgraph import COMPUTE
 from trine.results.activity import (
@@ -24,7 +25,6 @@ from trine.results.intervals import Intervals, merge
 from trine.results.picture import matplotlib, save, subplots
 from trine.results.run import TaskRun
 from trine.results.summary import question
-from trine.units import PS_PER_S
 
 #: Colours distinguishable for colour-blind readers and in grey (Okabe and Ito, 2008).
 _COLOURS = {

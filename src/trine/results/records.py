@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.common.shown import titled
 from trine.graph.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
 from trine.results.activity import PHASE_NAMES, input_copies, offloads
 from trine.results.waits import REASONS
-from trine.shown import titled
 
 Column = npt.NDArray[np.integer]
 

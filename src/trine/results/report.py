@@ -12,14 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from trine import shown
-from trine._version import __version__
+from trine.common import shown
+from trine.common._version import __version__
+from trine.common.evidence import Evidence
+from trine.common.units import PS_PER_S
 from trine.errors import InputError, nearest
-from trine.evidence import Evidence
 from trine.results import frames, picture
 from trine.results.packets import write_packets
 from trine.results.text import first_screen
-from trine.units import PS_PER_S
 
 if TYPE_CHECKING:
     import pandas
@@ -94,7 +94,7 @@ class Report(ABC):
         """Return the result as plain data in its envelope, and write it to ``path`` if given."""
         content = envelope(self.document(), self.SCHEMA, None)
         if path is not None:
-            from trine.spec import write_json
+            from trine.common.spec import write_json
 
             write_json(path, content)
         return content

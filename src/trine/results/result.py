@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from trine.arrays import Int64, pointers, row_of
+from trine.common.arrays import Int64, pointers, row_of
+from trine.common.units import format_time
 from trine.errors import InputError
 from trine.graph.assembler import take
 from trine.graph.memory import MemoryEvents
@@ -19,7 +20,6 @@ from trine.results import details, document, frames, plot, summary, timeline
 from trine.results.records import Ends, record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import Part, TaskRun
-from trine.units import format_time
 
 if TYPE_CHECKING:
     import pandas

@@ -10,16 +10,16 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
+from trine.common.evidence import Evidence
+from trine.common.units import PS_PER_S
 from trine.errors import InputError
-from trine.evidence import Evidence
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import Records, TaskGraph
 from trine.results import activity, headline, metrics, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.records import Ends, RecordTable, record_table
-from trine.units import PS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trine.common.outputs import write_bytes
 from trine.graph.memory import stream_of
-from trine.outputs import write_bytes
 from trine.results.allocator import RESIDENT, CachingAllocator, Piece, Segment
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.results import headline
 from trine.results.screen import Listing, Screen
 from trine.results.waits import RANK_REASONS
 from trine.software.profile import NO_SOFTWARE
-from trine.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
-    from trine.evidence import Evidence
+    from trine.common.evidence import Evidence
     from trine.results.headline import StepWork
     from trine.results.run import TaskRun
     from trine.results.traffic import CollectiveUse

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.results import packets as pb
 from trine.results.memory import MemoryTimeline

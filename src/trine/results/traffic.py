@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64
+from trine.common.units import PS_PER_S
 from trine.graph.program import Phase
 from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Records, TaskGraph
 from trine.results.activity import Window
 from trine.results.intervals import sum_by_group
-from trine.units import PS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

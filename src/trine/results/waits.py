@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64, row_of
+from trine.common.arrays import Bool, Int64, row_of
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, Records, TaskGraph
 from trine.results.activity import Activity, Window, communicating, computing, input_copies, launches, offloads
 from trine.results.intervals import Intervals, first_at, sum_by_group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine._lazy import lazy
+from trine.common._lazy import lazy
 
 if TYPE_CHECKING:
     from trine.software.profile import MemoryStyle as MemoryStyle

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
+from trine.common.schema import Field, Spec
 from trine.errors import SpecError, nearest
-from trine.schema import Field, Spec
 
 #: Names of a condition: fields of a filled-in :class:`trine.Plan` (etp: its ``expert_tp``; shard_ways: all replicas
 #: without hybrid sharding), and properties of plan and workload.

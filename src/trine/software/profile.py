@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
+from trine.common.inputs import PRESETS, preset_names
+from trine.common.schema import Field, Spec
+from trine.common.spec import read_spec
 from trine.errors import InputError, SpecError, as_known, nearest
-from trine.inputs import PRESETS, preset_names
-from trine.schema import Field, Spec
 from trine.software.conditions import LayoutConstraints
-from trine.spec import read_spec
 
 #: Transformer operator families; a profile may set launches and passes for each.
 FAMILIES = (

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from trine.collectives import expand
 from trine.collectives.registry import ROOTED, Algorithm
 from trine.collectives.schedule import Schedule, Sends
+from trine.common.evidence import EVIDENCE, MEASURED
 from trine.compute.law import FitReport
 from trine.compute.models import ComputeModel
 from trine.compute.resize import Split
 from trine.compute.roofline import Duration
 from trine.errors import PlanError, TrineError
-from trine.evidence import EVIDENCE, MEASURED
 from trine.graph.workload import Operator, Workload
 from trine.testing import schedule_proof
 from trine.testing.require import require

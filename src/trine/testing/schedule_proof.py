@@ -8,10 +8,10 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64, pointers, row_of, spans
 from trine.collectives.expand import expand
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, Sends, symmetry_of
+from trine.common.arrays import Int64, pointers, row_of, spans
 from trine.errors import InputError, nearest
 
 #: [positions, chunks, ranks]: number of times that each rank's data is in each chunk of each rank or switch. Without

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trine._lazy import lazy
+from trine.common._lazy import lazy
 from trine.workload.load import load
 from trine.workload.readers import READERS, TraceReader, bundled
 

@@ -11,8 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from trine.common.inputs import open_input, read_at_most
 from trine.errors import TraceError
-from trine.inputs import open_input, read_at_most
 
 #: Most bytes that one trace file may hold after decompression.
 MAX_BYTES = 2 * 2**30

@@ -5,10 +5,10 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
-from trine.arguments import named_arguments
+from trine.common.arguments import named_arguments
+from trine.common.inputs import exists
 from trine.errors import TraceError, nearest
 from trine.graph.workload import Workload
-from trine.inputs import exists
 from trine.workload.readers import READERS, bundled, load_bundled, read_trace
 
 

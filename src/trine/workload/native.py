@@ -11,7 +11,10 @@ from os import PathLike
 from pathlib import Path
 from typing import NoReturn
 
-from trine.arguments import named_arguments
+from trine.common.arguments import named_arguments
+from trine.common.inputs import head
+from trine.common.outputs import write_bytes
+from trine.common.units import MAX_INT64
 from trine.errors import TraceError, nearest
 from trine.graph.workload import (
     BACKWARD,
@@ -24,9 +27,6 @@ from trine.graph.workload import (
     Tensor,
     Workload,
 )
-from trine.inputs import head
-from trine.outputs import write_bytes
-from trine.units import MAX_INT64
 from trine.workload.files import read_json, short
 from trine.workload.readers import TraceReader
 

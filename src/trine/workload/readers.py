@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trine.common.inputs import PRESETS
+from trine.common.plugins import Registry
 from trine.errors import TraceError
 from trine.graph.workload import Workload
-from trine.inputs import PRESETS
-from trine.plugins import Registry
 
 
 @dataclass(frozen=True, slots=True)

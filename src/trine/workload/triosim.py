@@ -14,9 +14,9 @@ from io import StringIO
 from operator import itemgetter
 from pathlib import Path
 
+from trine.common.units import MAX_INT64, PS_PER_US
 from trine.errors import TraceError
 from trine.graph.workload import GPU_KERNELS, PHASES, Operator, Workload
-from trine.units import MAX_INT64, PS_PER_US
 from trine.workload.analysis.analyse import analyse
 from trine.workload.files import MAX_DIGITS, read_text, short
 from trine.workload.raw_trace import RawCall, RawTensor, RawTrace, call_kind

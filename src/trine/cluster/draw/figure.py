@@ -12,9 +12,9 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.draw.hosts import fabric_levels, lay_out_hosts
 from trine.cluster.draw.picture import MAX_CIRCLE, MAX_SIDE, MORE, DrawnLink, Mark, Picture, short
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Link
+from trine.common.outputs import save_figure
+from trine.common.units import format_bandwidth, format_time
 from trine.errors import MissingExtraError
-from trine.outputs import save_figure
-from trine.units import format_bandwidth, format_time
 
 #: Colours that colour-blind readers can tell apart, also in grey (Okabe and Ito, 2008).
 _LINK_COLOURS = {SCALE_UP: "#0072B2", HOST_LINK: "#999999", SCALE_OUT: "#D55E00"}

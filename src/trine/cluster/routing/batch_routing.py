@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int32, Int64, pointers, spans
 from trine.cluster.data import D_MOD_K, HASH, RAIL, SHORTEST, SPLIT
 from trine.cluster.routing.clos import ClosRoutes
 from trine.cluster.routing.router import Router, dealt, hash_seed, hashed, mixed
 from trine.cluster.routing.shortest import ShortestRoutes
 from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock, NodeLayout
+from trine.common.arrays import Int32, Int64, pointers, spans
 from trine.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64
 from trine.cluster.tables import Clos, LinkTable
+from trine.common.arrays import Bool, Int64
 
 #: Links of the longest route: up to a leaf, an aggregation switch and a core switch, and down.
 LONGEST = 6

@@ -21,7 +21,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64, row_sums
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.collectives.library_flows import (
@@ -41,8 +40,9 @@ from trine.collectives.nccl.rings import PairTable
 from trine.collectives.nccl.topology import domain_classes, domains_of
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import CollectiveTime
+from trine.common.arrays import Int64, row_sums
+from trine.common.units import PS_PER_S
 from trine.engine._limits import MAX_WHOLE
-from trine.units import PS_PER_S
 
 #: Maximum time of a collective without other traffic, relative to the formula.
 TOLERANCE = 1.015

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
+from trine.common.inputs import PRESETS, preset_names
 from trine.errors import InputError, nearest
-from trine.inputs import PRESETS, preset_names
 
 _FOLDER = PRESETS / "collectives"
 
@@ -79,7 +79,7 @@ def load_library(name: str) -> Library:
     names = preset_names(_FOLDER)
     if name not in names:
         raise InputError(f"unknown collective library {name!r}{nearest(name, names)}", field="library")
-    from trine.spec import load_mapping
+    from trine.common.spec import load_mapping
 
     return library_from(cast("Mapping[str, Any]", load_mapping(_FOLDER / f"{name}.yaml")))
 

@@ -33,9 +33,9 @@ from trine.collectives.nccl.topology import CommTopology, blended, comm_topology
 from trine.collectives.nccl.tuner import tuner_us
 from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, TimePart
 from trine.collectives.sizes import MAX_BYTES, bus_factor, sent_bytes
+from trine.common.evidence import EVIDENCE
+from trine.common.units import format_time
 from trine.errors import InputError, nearest
-from trine.evidence import EVIDENCE
-from trine.units import format_time
 
 OPS = (*RING_OPS, *DIRECT_OPS)
 ALGORITHMS = tuple(COSTS)

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Sized
 from typing import SupportsIndex
 
-from trine.arguments import named_arguments
 from trine.cluster import load_cluster
 from trine.cluster.cluster import Cluster
 from trine.collectives.nccl.predict import Collectives
 from trine.collectives.options import CollectiveOptions, CollectiveTime
 from trine.collectives.sizes import parse_size
+from trine.common.arguments import named_arguments
 from trine.errors import InputError
 
 _Key = tuple[int, object, CollectiveOptions]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import row_sums
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SPLIT
 from trine.cluster.parts import HOST, SCALE_UP, Link
+from trine.common.arrays import row_sums
 from trine.errors import SpecError
 
 #: Maximum number of steps in the search for rings; NCCL limits its search too.

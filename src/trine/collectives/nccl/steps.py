@@ -17,7 +17,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int64, pointers, row_sums
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import HASH, RAIL, SHORTEST, SPLIT
 from trine.cluster.routing.batch_routing import BatchRoutes
@@ -32,10 +31,11 @@ from trine.collectives.options import CollectiveOptions, CollectiveTime
 from trine.collectives.registry import ROOTED, make_schedule
 from trine.collectives.run import schedule_graph
 from trine.collectives.schedule import Schedule
+from trine.common.arrays import Bool, Int64, pointers, row_sums
+from trine.common.units import PS_PER_US
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.taskgraph import TaskGraph
-from trine.units import PS_PER_US
 
 #: Largest group whose schedule is timed by simulating it alone; such schedules use all links of a domain or all NICs
 #: of a node, because every rank exchanges with all others. Larger groups use the closed form of their schedule.

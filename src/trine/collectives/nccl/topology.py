@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Bool, Int32, Int64
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
+from trine.common.arrays import Bool, Int32, Int64
 from trine.errors import InputError
 
 VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)

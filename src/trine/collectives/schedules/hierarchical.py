@@ -15,10 +15,10 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import spans
 from trine.collectives.registry import make_schedule
 from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf, symmetry_of
 from trine.collectives.sends import SendList, cut, positive
+from trine.common.arrays import spans
 from trine.errors import InputError, nearest
 
 #: Phases of each kind, level by level: (kind, whether within the group).

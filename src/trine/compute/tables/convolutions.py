@@ -16,8 +16,8 @@ from math import prod
 
 import numpy as np
 
-from trine.arrays import Float64, Int64
 from trine.cluster.presets import GpuSpec, load_gpu
+from trine.common.arrays import Float64, Int64
 from trine.compute.tables.fp32_rows import DEEPBENCH, TRACES, measured
 from trine.compute.tables.fp32_surface import KERNEL_US
 from trine.compute.tables.kriging import Nearby

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from trine.inputs import PRESETS
+from trine.common.inputs import PRESETS
 
 FOLDER = PRESETS / "operators"
 #: Marker of an unmeasured grid entry.

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from trine.cluster.presets import GpuSpec, load_gpu
+from trine.common.evidence import ASSUMED, EVIDENCE, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
 from trine.compute.cost import Work
 from trine.compute.roofline import least_time_s, peak
 from trine.compute.tables import convolutions as conv
@@ -21,7 +22,6 @@ from trine.compute.tables.fp32_rows import ELEMENTWISE, NEUSIGHT, measured
 from trine.compute.tables.fp32_surface import KERNEL_US, surface
 from trine.compute.tables.machine import generation_of
 from trine.errors import InputError, nearest
-from trine.evidence import ASSUMED, EVIDENCE, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
 
 #: Table for GPUs of a generation without their own: another board of it, else the nearest generation of the vendor.
 SIBLINGS = {
@@ -40,7 +40,7 @@ _UNARY = ELEMENTWISE.index("addu")
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """Time of an operator. ``us``: microseconds of its kernels. ``evidence``: a kind in trine.evidence."""
+    """Time of an operator. ``us``: microseconds of its kernels. ``evidence``: a kind in trine.common.evidence."""
 
     us: float
     evidence: str

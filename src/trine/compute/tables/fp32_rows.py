@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trine.arrays import Float64, Int64
+from trine.common.arrays import Float64, Int64
+from trine.common.inputs import PRESETS
 from trine.errors import SpecError
-from trine.inputs import PRESETS
 
 _FOLDER = PRESETS / "operators"
 NEUSIGHT = _FOLDER / "neusight" / "operators.npz"

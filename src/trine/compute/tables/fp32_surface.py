@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Float64, Int64
 from trine.cluster.presets import GpuSpec, load_gpu
+from trine.common.arrays import Float64, Int64
 from trine.compute.tables.fp32_rows import BINARY, ELEMENTWISE, NEUSIGHT, folds, measured
 from trine.compute.tables.kriging import Nearby
 

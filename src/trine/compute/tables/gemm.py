@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from trine.arrays import Bool, Float64, Int64
+from trine.common.arrays import Bool, Float64, Int64
 from trine.compute.tables.files import log_us, read_arrays
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import Machine

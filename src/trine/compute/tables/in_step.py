@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from trine.arrays import Float64
+from trine.common.arrays import Float64
 from trine.compute.tables.files import read_arrays
 from trine.compute.tables.kriging import kriged, nearest_few
 from trine.compute.tables.machine import generation_of

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trine.arrays import Float64, Int64
+from trine.common.arrays import Float64, Int64
 
 #: Decimals of an estimate (the logarithm of a time) and of distances: more than measurements have, fewer than rounding
 #: touches.

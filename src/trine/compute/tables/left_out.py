@@ -13,8 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from trine.arrays import Float64, Int64
 from trine.cluster.presets import load_gpu
+from trine.common.arrays import Float64, Int64
 from trine.compute.tables.convolutions import bench, bench_rows
 from trine.compute.tables.fp32_rows import FOLDS, NEUSIGHT, fold_of, folds, measured
 from trine.compute.tables.fp32_surface import asked, surface

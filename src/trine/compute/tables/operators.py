@@ -20,9 +20,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from trine.arrays import Bool, Float64, Int64
 from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
+from trine.common.arrays import Bool, Float64, Int64
+from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
 from trine.compute.tables import in_step
 from trine.compute.tables.files import known_tables, log_us, read_arrays
 from trine.compute.tables.gemm import GemmTable, load_gemm
@@ -37,7 +38,6 @@ from trine.compute.tables.machine import (
     siblings_of,
     sustained_ratio,
 )
-from trine.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
 
 #: Correlation length of the residuals along each coordinate: head size / 64, window (none, long or short), log2 of
 #: heads, of heads per key head, of the batch, of the length.
@@ -191,7 +191,7 @@ _SHORT, _PASS_SHARE, _START_US = 16.0, 0.85, 3.0
 
 @dataclass(frozen=True, slots=True)
 class TableTime:
-    """An operator's time in microseconds, its evidence (trine.evidence), and the GPU whose measurements it uses."""
+    """An operator's time in microseconds, its evidence (trine.common.evidence), and the GPU of its measurements."""
 
     us: float
     evidence: str

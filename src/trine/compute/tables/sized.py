@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
+from trine.common.evidence import ASSUMED, EVIDENCE
 from trine.compute.cost import Work, conv_tensors, elements, factors, is_gradient, passes_of, wants, work_of
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized, is_expert_product
@@ -22,7 +23,6 @@ from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_
 from trine.compute.tables.machine import generation_of, is_foreign
 from trine.compute.tables.operators import FLOOR_US, AttentionShape, OperatorTables, TableTime
 from trine.errors import InputError
-from trine.evidence import ASSUMED, EVIDENCE
 from trine.graph.workload import Tensor
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Collective, Compute, HostCopy, Job, Peer, RankProgram, Recv, Send, Step
-from trine.units import PS_PER_S, format_bytes, format_time
 
 Axes = tuple[tuple[str, int], ...]
 

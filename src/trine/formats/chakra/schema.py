@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from trine.common.inputs import PRESETS
 from trine.errors import SpecError
-from trine.inputs import PRESETS
 
 SCHEMA = PRESETS / "chakra" / "et_def.proto"
 

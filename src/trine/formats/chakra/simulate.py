@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine._version import __version__
 from trine.cluster import Cluster
 from trine.cluster.load import as_cluster
 from trine.collectives.library_flows import message_of
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.run import append_transfers
+from trine.common._version import __version__
+from trine.common.evidence import Evidence
 from trine.engine import run
 from trine.engine.circuit_model import network_on
 from trine.errors import PlanError
-from trine.evidence import Evidence
 from trine.formats.chakra.job import trace_job
 from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.assembler import PlacedAssembler, TaskRow
@@ -28,7 +28,7 @@ from trine.graph.program import Collective, Compute, HostCopy, Label, Recv, Send
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, TaskGraph
 from trine.parallel.instantiate import MAX_TASKS, instantiate
 from trine.results import Result, Simulator
-from trine.simulation import costs_on
+from trine.training import costs_on
 
 if TYPE_CHECKING:
     from trine.engine.models import Network

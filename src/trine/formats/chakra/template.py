@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from trine.common.units import PS_PER_US
 from trine.errors import PlanError
 from trine.formats.chakra import schema, template
 from trine.graph.grid import RankGrid
 from trine.graph.program import LAUNCH_STREAM, Collective, Compute, HostCopy, Job, Label, Phase, Recv, Send, Step
 from trine.results.packets import integer, message, text, varint
-from trine.units import PS_PER_US
 
 _NODE_ID, _NODE_NAME, _NODE_TYPE, _DATA_DEPS, _DURATION, _INPUTS, _NODE_ATTRIBUTE = 1, 2, 3, 5, 7, 8, 10
 _VERSION, _FILE_ATTRIBUTE = 1, 2

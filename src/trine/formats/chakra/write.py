@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from trine.common.outputs import OutputFolder
+from trine.common.units import format_bytes
 from trine.errors import InputError, PlanError, nearest
 from trine.formats.chakra import schema, template
 from trine.formats.chakra.messages import GROUPS_NODE, group_text
@@ -33,8 +35,6 @@ from trine.graph.program import (
     Send,
     Step,
 )
-from trine.outputs import OutputFolder
-from trine.units import format_bytes
 
 TARGETS = ("astra-sim", "chakra")
 #: Collectives that ASTRA-sim simulates; it replays a broadcast, and stops at others (Workload::issue_coll_comm).

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.presets import load_gpu
+from trine.common.schema import Spec
+from trine.common.spec import check, parse_json
+from trine.common.units import MAX_INT64
 from trine.errors import SpecError
 from trine.formats.media import LinkChoices, guessed_entry
 from trine.formats.reader import Cable, class_between
-from trine.schema import Spec
-from trine.spec import check, parse_json
-from trine.units import MAX_INT64
 
 if TYPE_CHECKING:
     from trine.formats.infragraph.expand import Expanded, Node

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SHORTEST
 from trine.cluster.parts import GPU, Device, Fabric
+from trine.common.spec import check, load_mapping
+from trine.common.units import whole_number
 from trine.errors import SpecError, nearest
 from trine.formats.infragraph.parts import MARK, edge_wires, node_devices, own_part
 from trine.formats.media import LinkChoices
 from trine.formats.reader import Cable, assemble, merge_parallel_switches
-from trine.spec import check, load_mapping
-from trine.units import whole_number
 
 if TYPE_CHECKING:
     from trine.formats.infragraph.expand import Expanded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from trine.schema import AfterValidator, BeforeValidator, Field, Spec
+from trine.common.schema import AfterValidator, BeforeValidator, Field, Spec
 
 MAX_COUNT = 1 << 20
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from trine.shown import OneLine
-from trine.units import format_bandwidth, format_bytes, format_clock, format_time
+from trine.common.shown import OneLine
+from trine.common.units import format_bandwidth, format_bytes, format_clock, format_time
 
 MESH, CROSSBAR = "mesh", "crossbar"
 FIFO, FAIR = "fifo", "fair"

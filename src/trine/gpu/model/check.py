@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trine.common.units import PS_PER_S, format_bytes
 from trine.errors import SpecError, nearest
 from trine.gpu.model import BY_GPU, BY_PROXY, CROSSBAR, FAIR, FIFO, HASHED, INTERLEAVED, MESH, GpuModel, values
-from trine.units import PS_PER_S, format_bytes
 
 #: Limit of every count; more is probably a mistake.
 MAX_COUNT = 1 << 14

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from trine.common.units import transfer_ps
 from trine.gpu.layout import CHANNEL, CU, PORT, GpuLayout, Hop, layout_of
 from trine.gpu.model import GpuModel
-from trine.units import transfer_ps
 
 
 def local_load_ps(model: GpuModel, *, hit: bool) -> int:

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from trine.cluster.presets import load_gpu
 from trine.cluster.serialize import exact_bandwidth, exact_time
+from trine.common.evidence import ASSUMED, MEASURED, MODELLED
+from trine.common.inputs import PRESETS, is_file, preset_names
+from trine.common.schema import BeforeValidator, Field, Spec, make_spec
+from trine.common.spec import Bandwidth, Duration, Size, check, with_bases
+from trine.common.units import PS_PER_S, parse_cycle, parse_time
 from trine.errors import PlanError, SpecError, nearest
-from trine.evidence import ASSUMED, MEASURED, MODELLED
 from trine.gpu.model import (
     BY_GPU,
     FIELDS,
@@ -33,10 +37,6 @@ from trine.gpu.model import (
     values,
 )
 from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, WORDS, check_model
-from trine.inputs import PRESETS, is_file, preset_names
-from trine.schema import BeforeValidator, Field, Spec, make_spec
-from trine.spec import Bandwidth, Duration, Size, check, with_bases
-from trine.units import PS_PER_S, parse_cycle, parse_time
 
 if TYPE_CHECKING:
     from trine.cluster.cluster import Cluster

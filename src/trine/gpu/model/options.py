@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trine.common.evidence import ASSUMED, MODELLED
+from trine.common.units import parse_time
 from trine.errors import InputError, nearest
-from trine.evidence import ASSUMED, MODELLED
 from trine.gpu.model import BY_GPU, BY_PROXY, FAIR, FIFO, HASHED, INTERLEAVED, GpuModel, Monitor, Nic, Ports
 from trine.gpu.model.check import MAX_COUNT, MAX_SLEEPERS, check_model
-from trine.units import parse_time
 
 SPIN, MWAIT, SLEEP = "spin", "mwait", "sleep"
 SYNCS = (SPIN, MWAIT, SLEEP)

@@ -14,7 +14,7 @@ from time import monotonic
 
 import numpy as np
 
-from trine.arrays import Int64, pointers
+from trine.common.arrays import Int64, pointers
 from trine.errors import DeadlockError
 from trine.gpu import deadlock
 from trine.gpu.program import BARRIER, DATA_OPS, DMA

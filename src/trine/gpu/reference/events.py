@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trine.common.units import PS_PER_S
 from trine.engine._limits import MAX_PS
 from trine.errors import SimulationError
-from trine.units import PS_PER_S
 
 #: Order of event classes within an instant; the first number of every key. TABLE: traffic from replayed peers.
 TASKS, TABLE, MESSAGES, PACKETS, WAVEFRONTS, CUS, DISPATCHERS = range(7)

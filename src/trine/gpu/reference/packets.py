@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from trine.common.units import transfer_ps
 from trine.engine.validate import software_latency_ps
 from trine.gpu.reference.events import PACKETS, Action, Key, ServerVisit
 from trine.gpu.reference.requests import Interconnect, PathStop
-from trine.units import transfer_ps
 
 
 def _nothing() -> None:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
+from trine.common.units import transfer_ps
 from trine.errors import InputError
 from trine.gpu import peers
 from trine.gpu.fabric import LaneHop, moved
@@ -22,7 +23,6 @@ from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
 from trine.gpu.reference.events import PACKETS, TABLE
 from trine.gpu.reference.packets import DmaRequest
 from trine.gpu.reference.requests import Interconnect, Messages, OwnRequest, Request
-from trine.units import transfer_ps
 
 #: Kinds of requests in records -> in programs.
 KINDS = {peers.LOAD: LOAD, peers.STORE: STORE, peers.ACQUIRE: ACQUIRE, peers.RELEASE: RELEASE}

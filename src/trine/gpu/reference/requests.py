@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from trine.common.units import transfer_ps
 from trine.gpu.fabric import FabricPath, LaneHop, path_of_address
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.model import FAIR
 from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
 from trine.gpu.reference.events import MESSAGES, Action, Agenda, FairServer, Key, Server, ServerVisit
 from trine.gpu.system import GpuSystem
-from trine.units import transfer_ps
 
 #: Request numbers count up per wavefront slot, modulo this; they identify messages.
 NUMBERS = 1 << 14

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 
+from trine.common.inputs import read_text
 from trine.errors import SpecError
 from trine.gpu.program import GpuProgram, same_program
 from trine.gpu.text.build import TextCompiler
 from trine.gpu.text.format import format_program
 from trine.gpu.text.parse import read_parts
 from trine.gpu.validate import find_fault
-from trine.inputs import read_text
 
 __all__ = ["format_program", "is_text_program", "parse_program", "read_program", "same_program"]
 

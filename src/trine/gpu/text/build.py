@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.gpu import program as isa
 from trine.gpu.builder import Operations, ProgramBuilder
 from trine.gpu.program import GpuProgram

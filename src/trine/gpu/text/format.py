@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
 from trine.errors import InputError
 from trine.gpu import program as isa
 from trine.gpu.program import Buffer, GpuProgram, is_flagged

@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from trine.arrays import Int64
+from trine.common.arrays import Int64
+from trine.common.schema import show
+from trine.common.units import parse_bytes
 from trine.errors import SpecError, UnitError, nearest
-from trine.schema import show
-from trine.units import parse_bytes
 
 MAX_LINE = 2**18
 MAX_LINES = 500_000

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from trine.common.schema import show
 from trine.errors import nearest
 from trine.gpu import program as isa
 from trine.gpu.text.line import NAME, NUMBER, WORD, Expression, Number, SourceLine, has_unit, read_factor, read_value
-from trine.schema import show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.gpu.program import Buffer
 from trine.gpu.text.line import (
@@ -23,7 +24,6 @@ from trine.gpu.text.line import (
     read_value,
 )
 from trine.gpu.text.operations import OperationText, read_operation
-from trine.schema import show
 
 MAX_RANKS = 4096
 #: Limit over all ranks.

@@ -6,9 +6,9 @@ from typing import NotRequired, TypedDict
 
 import numpy as np
 
+from trine.common.units import format_bytes
 from trine.gpu import program as isa
 from trine.gpu.program import GpuProgram, has_multimem, is_flagged, is_member
-from trine.units import format_bytes
 
 
 class Counts(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trine.common.plugins import Registry
 from trine.parallel.schedules.base import (
     BACKWARD_PASS,
     FORWARD_PASS,
@@ -12,7 +13,6 @@ from trine.parallel.schedules.base import (
     PipelineAction,
     PipelineSchedule,
 )
-from trine.plugins import Registry
 
 SCHEDULES: Registry[PipelineSchedule] = Registry(
     "pipeline schedule",

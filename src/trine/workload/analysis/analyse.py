@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from trine.common.units import format_bytes
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Parameter, Tensor, Workload
-from trine.units import format_bytes
 from trine.workload.analysis.batch import Layouts
 from trine.workload.analysis.tensor_roles import Roles, find_batch, find_roles
 from trine.workload.raw_trace import RawTrace, call_kind

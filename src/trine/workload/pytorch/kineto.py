@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+from trine.common.units import PS_PER_US
 from trine.errors import TraceError
-from trine.units import PS_PER_US
 from trine.workload.files import read_json, short
 from trine.workload.pytorch.communication import from_parents, is_communication_kernel, is_layout
 

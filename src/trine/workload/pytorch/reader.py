@@ -11,9 +11,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TypedDict
 
+from trine.common.inputs import head
 from trine.errors import TraceError
 from trine.graph.workload import FORWARD, GPU_KERNELS, RECORDED_ON, Operator, RecordedCollective, Workload
-from trine.inputs import head
 from trine.workload.analysis.analyse import analyse
 from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from trine.schema import Field, OrNone
+from trine.common.schema import Field, OrNone
 
 # Bounds far above all published models: a typing error must not make gigabytes of operators.
 Size = Annotated[int, Field(ge=1, le=10_000_000)]

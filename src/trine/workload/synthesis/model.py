@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from trine.arguments import check_whole, named_arguments
 from trine.cluster import load_gpu
+from trine.common.arguments import check_whole, named_arguments
+from trine.common.units import whole_number
 from trine.compute import Shares
 from trine.compute.roofline import ROOFLINE, TABLES
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
-from trine.units import whole_number
 from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.encoder_spec import Bert, EncoderDecoder

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
+from trine.common.inputs import PRESETS, preset_names
+from trine.common.schema import Field
 from trine.errors import SpecError, as_known, nearest
-from trine.inputs import PRESETS, preset_names
-from trine.schema import Field
 from trine.workload.synthesis.encoder_spec import (
     Bert,
     Count,
@@ -235,7 +235,7 @@ def _preset(name: str) -> ModelSpec:
 
 
 def _read(path: Path) -> ModelSpec:
-    from trine.spec import check, load_mapping
+    from trine.common.spec import check, load_mapping
 
     data = load_mapping(path)
     shapes = dict(data) if isinstance(data, Mapping) else {}

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trine.common.outputs import open_output
 from trine.errors import InputError, TraceError
-from trine.outputs import open_output
 from trine.workload.tracing.meta import CAPTURE_FILES
 
 #: Prefixes of unsupported events, and their error messages. Names of PyTorch 2.1 to 2.13 and CUPTI/roctracer.

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trine.common.inputs import read_text
+from trine.common.outputs import write_text
+from trine.common.units import MAX_INT64
 from trine.errors import TraceError, nearest
 from trine.graph.workload import TRACED_STEP, Workload
-from trine.inputs import read_text
-from trine.outputs import write_text
-from trine.units import MAX_INT64
 
 KINETO_FILE = "kineto.json.gz"
 EXECUTION_TRACE_FILE = "execution_trace.json.gz"

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trine._version import __version__
-from trine.arguments import check_whole, named_arguments
+from trine.common._version import __version__
+from trine.common.arguments import check_whole, named_arguments
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files

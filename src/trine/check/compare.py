@@ -1,0 +1,378 @@
+"""Comparison of a measured collective with its prediction: a verdict, and a likely cause if the run is slow."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from trine.check.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP, Expected, Hypothesis, expect
+from trine.check.likelihood import NOISE, Noise, Weighed, Weights, weigh
+from trine.check.nccl_tests import NcclLog
+from trine.check.result import FAST, INSIDE, SLOW, CheckedRow, CheckResult, of_sizes
+from trine.cluster.cluster import Cluster
+from trine.cluster.parts import SCALE_UP
+from trine.cluster.presets import known_gpus
+from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
+from trine.collectives.sizes import bus_factor
+from trine.common.units import whole_number
+from trine.errors import InputError
+
+#: Minimum log odds of a cause, known or unknown, against a healthy machine for a suspicious run.
+MIN_LOG_ODDS = math.log(50)
+#: Isolated slow sizes above the band's upper end times MARGIN are reported as noise. Isolated: a run of sizes below
+#: MIN_OCTAVES wide, with each size extending half-way to its neighbours.
+MARGIN = 1.15
+MIN_OCTAVES = 1.5
+#: A prediction does not fit a machine if most sizes lie outside their band, or if a range at least MIN_OCTAVES wide is
+#: faster than the band's lower end by this factor: a machine cannot exceed its hardware.
+FAST_BY = 1.5
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Verdict on a curve: the fields of :class:`CheckResult` with the same names."""
+
+    suspicious_from: int | None = None
+    suspicious_to: int | None = None
+    noise: tuple[int, ...] = ()
+    log_odds: float = 0.0
+    cause: Hypothesis | None = None
+    stated: str = ""
+    unexplained_from: int | None = None
+    alike: tuple[str, ...] = ()
+    causes: tuple[Weighed, ...] = ()
+    misfit: str | None = None
+
+
+def check_log(
+    log: NcclLog, cluster: Cluster, *, options: CollectiveOptions | None = None, in_place: bool = False
+) -> CheckResult:
+    """Compare a log with the cluster's prediction.
+
+    Parameters
+    ----------
+    log: from :func:`trine.check.nccl_tests.read_log`. cluster: all its GPUs are ranks.
+    options: options of the measured run; None: from the log (launch, NCCL_ALGO, ...).
+    in_place: compare the in-place results.
+
+    Raises
+    ------
+    InputError: a cluster of another size, a collective without a prediction, or a log without the results.
+    """
+    if log.op is None:
+        raise InputError("the log does not name its collective: give --op", file=log.path)
+    _check_ranks(log, cluster)
+    _check_ratio(log, log.op, len(cluster.gpus))
+    found, stated = options_of(log)
+    options = found if options is None else options
+    measured, notes = _measured(log, in_place)
+    expected = expect(log.op, [size for size, _ in measured], cluster, options)
+    rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
+    foreign = mismatches(log, cluster)
+    stated = tuple(dict.fromkeys((*stated, *stated_causes(log).values())))
+    judged = Verdict() if foreign else _judge(log, expected, rows)
+    return CheckResult(
+        log=log, cluster=cluster, options=options, result="in-place" if in_place else "out-of-place", rows=rows,
+        suspicious_from=judged.suspicious_from, suspicious_to=judged.suspicious_to, log_odds=judged.log_odds,
+        cause=judged.cause, stated=judged.stated, alike=judged.alike, causes=judged.causes, noise=judged.noise,
+        misfit="; ".join(foreign) or judged.misfit, unexplained_from=judged.unexplained_from,
+        hints=hints_of(log, cluster), notes=(*log.notes, *stated, *notes, *foreign, *doubts(log, cluster)),
+    )  # fmt: skip
+
+
+def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow]) -> Verdict:
+    measured = [row.measured_ps for row in rows]
+    return check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
+
+
+def check_curve(
+    expected: Expected,
+    measured_ps: Sequence[int],
+    noise: Noise = NOISE,
+    *,
+    stated: Mapping[str, str] = _NOTHING,
+    excluded: Collection[str] = (),
+) -> Verdict:
+    """Return the verdict on measured times of the sizes of ``expected``, with a cause if they are too slow.
+
+    stated: kinds of causes that the log states, with the log's text; the best fitting one becomes the cause.
+    excluded: kinds of causes that the log rules out.
+    """
+    judged = _judged(expected, measured_ps, weigh(expected, measured_ps, noise, excluded), stated)
+    return replace(judged, misfit=_misfit(expected, measured_ps, judged))
+
+
+def _judged(expected: Expected, measured_ps: Sequence[int], weights: Weights, stated: Mapping[str, str]) -> Verdict:
+    start, stop, alone = _slow_range(expected, measured_ps, weights.log_odds)
+    if start is None or not weights.causes:
+        return Verdict(suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds)
+    best, causes = weights.causes[0], weights.causes
+    named = best.cause if best.probability >= weights.unknown else None
+    known = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
+    if known is not None:
+        named = known.cause
+        causes = (replace(known, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not known))
+    elif named is None:
+        causes = tuple(sorted(causes, key=lambda each: each.left))
+    alike = () if named is None else weights.alike(named)
+    return Verdict(
+        suspicious_from=start, suspicious_to=stop, noise=alone, log_odds=weights.log_odds, cause=named, alike=alike,
+        causes=causes, stated="" if known is None else stated[known.cause.kind],
+        unexplained_from=None if named is None else _unexplained(expected, measured_ps, named),
+    )  # fmt: skip
+
+
+def _misfit(expected: Expected, measured_ps: Sequence[int], judged: Verdict) -> str | None:
+    """Return a description of a prediction's misfit with the measured machine, or None if it fits."""
+    sizes, usual = expected.sizes, expected.usual
+    fast = [i for i, time in enumerate(measured_ps) if time < usual[i].low_ps]
+    slow = [i for i, time in enumerate(measured_ps) if time > usual[i].high_ps and sizes[i] not in judged.noise]
+    quick = _runs(len(sizes), lambda i: usual[i].low_ps > FAST_BY * measured_ps[i])
+    is_wide = any(_octaves(sizes, run) >= MIN_OCTAVES for run in quick)
+    is_mixed = judged.suspicious_from is None and 2 * (len(fast) + len(slow)) > len(sizes)
+    is_far = any(usual[i].low_ps > MARGIN * measured_ps[i] for i in fast)
+    if not is_far or not (is_wide or is_mixed or 2 * len(fast) > len(sizes)):
+        return None
+    worst = max(usual[i].time_ps / measured_ps[i] for i in fast)
+    text = f"{of_sizes(len(fast), len(sizes))} below the band, up to {worst:.2g} times faster than predicted"
+    if slow:
+        text += f", and {len(slow)} above it"
+    guess = "may be too low" if len(fast) > len(slow) else "may come from another machine"
+    return f"{text}: the cluster's numbers {guess}"
+
+
+def _unexplained(expected: Expected, measured_ps: Sequence[int], cause: Hypothesis) -> int | None:
+    """Return the first size of a wide range slower than the cause explains, or None without such a range."""
+    high = [usual.high_ps / usual.time_ps for usual in expected.usual]
+    runs = _runs(len(high), lambda i: measured_ps[i] > high[i] * cause.times_ps[i])
+    return next((expected.sizes[run[0]] for run in runs if _octaves(expected.sizes, run) >= MIN_OCTAVES), None)
+
+
+def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
+    """Return the collective's options as stated by the log, and notes about them."""
+    environment = log.environment
+    fields: dict[str, Any] = {} if log.launch is None else {"launch": log.launch}
+    if log.library is not None:
+        fields["library"] = log.library
+    for name, key in (("ALGO", "algorithm"), ("PROTO", "protocol")):
+        if re.fullmatch(r"\w+", value := environment.get(name, "")):
+            fields[key] = {"collnetdirect": AUTO, "collnetchain": AUTO}.get(value.lower(), value.lower())
+    if environment.get("NVLS_ENABLE") == "0":
+        fields["nvls"] = False
+    for name, key in (("MIN_NCHANNELS", "min_channels"), ("MAX_NCHANNELS", "max_channels")):
+        if (channels := whole_number(environment.get(name, ""))) is not None:
+            fields[key] = channels
+    for key in ("min_channels", "max_channels"):
+        if fields.get(key) == 0:
+            del fields[key]
+    if log.op != "all_reduce":  # NCCL_ALGO filters a collective's algorithms; most other collectives only have ring
+        fields.pop("algorithm", None)
+    stated = tuple(
+        f"the log sets NCCL_{name}={value}"
+        + ("" if re.fullmatch(r"\w+", value) else ": trine ignores lists and exclusions")
+        for name, value in environment.items()
+    )
+    if log.num_ranks is None and log.fewest_ranks is None:
+        stated = (*stated, "the log does not show the number of ranks: all GPUs of the cluster taken (--gpus)")
+    if log.launch is None:
+        stated = (*stated, "assumed launch process-per-gpu: the log does not show it (--launch)")
+    return CollectiveOptions(**fields), stated
+
+
+def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
+    """Raise InputError for a cluster of another size, unless the log does not state its number of ranks."""
+    have = len(cluster.gpus)
+    fewest = log.fewest_ranks
+    if log.num_ranks == have or (fewest is None and log.num_ranks is None):
+        return
+    if fewest is not None and fewest <= have and (log.most_ranks is None or have <= log.most_ranks):
+        return
+    if log.most_ranks == log.num_ranks == fewest:
+        of = f"{log.num_ranks} ranks"
+    else:
+        of = f"{fewest} to {log.most_ranks} ranks" if log.most_ranks else f"at least {fewest} ranks"
+    hosts = f" --nodes {log.num_hosts}" if (log.num_hosts or 1) > 1 else ""
+    raise InputError(
+        f"the log is of {of} ({log.ranks_from}), cluster {cluster.name!r} has {have} GPUs: give --gpus "
+        f"{log.num_ranks or fewest}{hosts}",
+        file=log.path,
+    )
+
+
+def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> None:
+    """Raise InputError if the collective's busbw / algbw differs from the log's."""
+    expected = bus_factor(op, num_ranks)
+    if log.bus_ratio is not None and expected and abs(log.bus_ratio / expected - 1) > 0.02:
+        raise InputError(
+            f"busbw / algbw is {log.bus_ratio:.3f} in the log, but {expected:.3f} for {op} of {num_ranks} ranks: "
+            "another collective, or another number of ranks (--op, --gpus)",
+            file=log.path,
+        )
+
+
+def _measured(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
+    """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    without = 0
+    for row in log.rows:
+        result = row.in_place if in_place else row.out_of_place
+        if result is None or row.size_bytes == 0:
+            without += 1
+            continue
+        found.setdefault(row.size_bytes, []).append((result.time_ps, result.busbw_bytes_per_s))
+    kind, other = ("in-place", "out-of-place") if in_place else ("out-of-place", "in-place")
+    if not found:
+        raise InputError(f"has no {kind} results; {'leave out' if in_place else 'give'} --in-place for {other}",
+                         file=log.path)  # fmt: skip
+    rows = "1 row has" if without == 1 else f"{without} rows have"
+    notes = (f"{rows} no {kind} result: left out",) if without else ()
+    if any(len(times) > 1 for times in found.values()):
+        notes = (*notes, "sizes that were measured more than once are compared by their median")
+    return sorted(found.items()), notes
+
+
+def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTime) -> CheckedRow:
+    measured = round(median(time for time, _ in times))
+    state = SLOW if measured > predicted.high_ps else FAST if measured < predicted.low_ps else INSIDE
+    rate = median(rate for _, rate in times)
+    return CheckedRow(size_bytes=size, measured_ps=measured, busbw_bytes_per_s=rate, predicted=predicted, state=state)
+
+
+def _slow_range(
+    expected: Expected, measured_ps: Sequence[int], log_odds: float
+) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Return the first and last slow size, and the isolated sizes that are far too slow.
+
+    Both sizes are None unless the odds against a healthy machine are high and a size lies above its band.
+    """
+    sizes = expected.sizes
+    above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
+    runs = _runs(len(sizes), lambda i: above[i] > 1)
+    wide = [run for run in runs if _octaves(sizes, run) >= MIN_OCTAVES]
+    found = (wide or runs) if log_odds >= MIN_LOG_ODDS else []
+    alone = tuple(sizes[i] for run in runs if run not in found and run not in wide for i in run if above[i] > MARGIN)
+    if not found:
+        return None, None, alone
+    return sizes[found[0][0]], sizes[found[-1][-1]], alone
+
+
+def _runs(count: int, is_in: Callable[[int], bool]) -> list[list[int]]:
+    """Return the contiguous runs of indices that satisfy a predicate."""
+    return [list(run) for holds, run in groupby(range(count), key=is_in) if holds]
+
+
+def _octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
+    """Return the width of a run of sizes in octaves, extended half-way to both neighbouring sizes."""
+    octaves = [math.log2(size) for size in sizes]
+    first, last = run[0], run[-1]
+    before = octaves[first] - octaves[first - 1] if first else 0.0
+    behind = octaves[last + 1] - octaves[last] if last + 1 < len(sizes) else 0.0
+    return octaves[last] - octaves[first] + (before + behind) / 2
+
+
+#: GPU models in the names that drivers print, such as "NVIDIA H100 80GB HBM3".
+_GPU_NAMES = re.compile(
+    r"\b(?:GB200|GB300|GH200|GB10|[VAHBTPLK]\d{1,3}[SG]?|(?:RTX|GTX) ?(?:PRO )?A?\d{4}D?(?: Ti| SUPER)?"
+    r"|MI\d{2,3}[XA]?)\b",
+    re.IGNORECASE,
+)
+#: Models sold both as SXM module and as PCIe card.
+_TWO_FORMS = ("P100", "V100", "A100", "A800", "H100", "H800", "H200")
+_PCIE_CARD = re.compile(r"PCI-?E\b|\bNVL\b", re.IGNORECASE)
+
+
+def stated_causes(log: NcclLog) -> dict[str, str]:
+    """Return the kinds of causes that the log states, with the log's text."""
+    stated = {}
+    if log.network is not None and log.network.lower() == "socket":
+        stated[TCP] = "the log says 'Using network Socket'"
+    elif log.network is None and _is_on(log, "IB_DISABLE"):
+        stated[TCP] = "the log sets NCCL_IB_DISABLE=1"
+    if _is_on(log, "P2P_DISABLE"):
+        stated[PCIE] = "the log sets NCCL_P2P_DISABLE=1"
+    return stated
+
+
+def excluded_causes(log: NcclLog) -> frozenset[str]:
+    """Return the kinds of causes that the log rules out."""
+    excluded = set()
+    if log.launch is not None:
+        excluded.add(LAUNCH)
+    if log.num_hosts == 1:
+        excluded |= {NICS, NETWORK, TCP}
+    if log.network is not None and log.network.lower() != "socket":
+        excluded.add(TCP)
+    return frozenset(excluded)
+
+
+def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
+    """Return settings of the log that slow a run down but match no cause."""
+    hints = []
+    if _is_on(log, "SHM_DISABLE"):
+        hints.append("the log sets NCCL_SHM_DISABLE=1: GPUs of a host without P2P then talk over the network")
+    if _is_on(log, "P2P_DISABLE") and all(link.link_class != SCALE_UP for link in cluster.links):
+        hints.append("the log sets NCCL_P2P_DISABLE=1: GPUs then talk through the host's memory")
+    return tuple(hints)
+
+
+def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
+    """Return known differences between the log's machine and the cluster: GPU model, library, number of hosts."""
+    known = [name for name in _strange_gpus(log, cluster) if any(_is(name, gpu) for gpu in known_gpus())]
+    found = [_other_gpus(known, cluster)] if known else []
+    if log.library is not None and cluster.library in ("nccl", "rccl") and log.library != cluster.library:
+        found.append(f"the log is of {log.library.upper()}, the cluster's GPUs use {cluster.library.upper()}")
+    nodes = {cluster.devices[i].node for i in cluster.gpus}
+    if log.num_hosts is not None and None not in nodes and log.num_hosts != len(nodes):
+        hosts = "1 host" if log.num_hosts == 1 else f"{log.num_hosts} hosts"
+        have = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        found.append(f"the log is of {hosts} with {log.num_ranks} ranks, the cluster has {have}")
+    return tuple(found)
+
+
+def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
+    """Return possible differences between the cluster and the log's machine: unlisted hosts, unknown GPU models."""
+    found = []
+    nodes = {cluster.devices[i].node for i in cluster.gpus}
+    if log.num_hosts is None and None not in nodes:
+        place = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        found.append(f"the log does not list all hosts: {len(cluster.gpus)} ranks on {place} taken (--nodes)")
+    strange = [name for name in _strange_gpus(log, cluster) if not any(_is(name, gpu) for gpu in known_gpus())]
+    return (*found, *([_other_gpus(strange, cluster)] if strange else []))
+
+
+def _strange_gpus(log: NcclLog, cluster: Cluster) -> list[str]:
+    """Return the GPU names of a log that match no GPU model of the cluster."""
+    models = _models_of(cluster)
+    return [
+        name for name in log.gpu_names if models and _GPU_NAMES.search(name) and not any(_is(name, m) for m in models)
+    ]
+
+
+def _models_of(cluster: Cluster) -> set[str]:
+    return {gpu for i in cluster.gpus if (gpu := cluster.devices[i].gpu)}
+
+
+def _other_gpus(names: list[str], cluster: Cluster) -> str:
+    return f"the log names {', '.join(names)}, the cluster has {', '.join(sorted(_models_of(cluster)))}"
+
+
+def _is_on(log: NcclLog, name: str) -> bool:
+    return log.environment.get(name, "0") not in ("0", "")
+
+
+def _is(name: str, gpu: str) -> bool:
+    """Return True if a driver's GPU name can be ``gpu``, a model of trine's catalogue."""
+    parts, match = gpu.upper().split("-"), _GPU_NAMES.search(name)
+    model = re.sub(r"[ -]", "", match[0].upper()) if match else ""
+    if not any("".join(parts[:end]) in (model, f"{model}X") for end in range(1, len(parts) + 1)):
+        return False
+    if "PCIE" in parts:
+        return "SXM" not in name.upper()
+    return not (model in _TWO_FORMS and _PCIE_CARD.search(name))

@@ -1,0 +1,270 @@
+"""Likelihood of a measured curve given the expected times: one number for the whole curve.
+
+A prediction misses a machine's curve in three ways: by about the same factor over many sizes, by a few per cent from
+one measurement to the next, and occasionally by a jump at a single size. The model is a stationary process over the
+binary logarithm of the size. Its values are log(measured / predicted) in standard deviations of the prediction's band.
+The correlation fades over octaves, not over rows. More sizes in the same octaves therefore add little, and neither
+the verdict nor the ranking of causes depends on how densely the sizes are spaced.
+
+:func:`weigh` ranks the causes and decides whether the curve supports any. The prior gives each kind of cause the same
+probability. Causes with an unknown number (the delay, the share, the range of sizes) are averaged over it, so that
+flexibility alone does not make them win.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from trine.check.hypotheses import Expected, Hypothesis, at_share, late
+from trine.common.arrays import Float64
+
+#: Width of an 80 % band, from its lower to its upper edge, in standard deviations.
+_BAND_SIGMAS = 2 * NormalDist().inv_cdf(0.9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """Distribution of prediction errors. Standard deviations are relative to the band's; probabilities are fractions.
+
+    ``drift``: of the slow part, whose correlation falls to 1/e over ``octaves``. ``repeat``: of each measurement (0.1
+    is 2 to 3 %; assumed, not fitted). A fraction ``stray`` of the sizes misses by ``stray_by`` more, independently. On
+    a fraction ``wide`` of the machines, everything except ``repeat`` is ``wide_by`` times as large.
+    """
+
+    drift: float
+    octaves: float
+    repeat: float
+    stray: float
+    stray_by: float
+    wide: float
+    wide_by: float
+
+
+#: Fitted by ``benchmarks/fit_check_noise.py`` to the residuals of each machine, predicted without its measurements.
+NOISE = Noise(drift=0.576, octaves=18.3, repeat=0.1, stray=0.0541, stray_by=0.959, wide=0.289, wide_by=2.55)
+
+
+def band_sigma(low_ps: Sequence[int], high_ps: Sequence[int]) -> Float64:
+    """Return the standard deviation of log(measured / predicted) implied by an 80 % band, by size."""
+    sigma: Float64 = np.log(np.asarray(high_ps, float) / np.asarray(low_ps, float)) / _BAND_SIGMAS
+    return sigma
+
+
+def log_likelihood(missed: Float64, sizes: Sequence[int], noise: Noise = NOISE) -> Float64:
+    """Return the logarithm of the likelihood of curves.
+
+    Parameters
+    ----------
+    missed: (curves, sizes) log(measured / time) in standard deviations of the band (:func:`band_sigma`).
+    sizes: bytes, ascending.
+
+    Returns
+    -------
+    (curves,), natural logarithms of densities; only differences between curves of the same sizes are meaningful.
+    """
+    octaves = np.log2(np.asarray(sizes, float))
+    usual = _filtered(missed, octaves, noise, 1.0)
+    wide = _filtered(missed, octaves, noise, noise.wide_by)
+    both: Float64 = np.logaddexp(math.log1p(-noise.wide) + usual, math.log(noise.wide) + wide)
+    return both
+
+
+def _filtered(missed: Float64, octaves: Float64, noise: Noise, factor: float) -> Float64:
+    """Run a Kalman filter of the slow part along the sizes; its posterior decides how likely each size is a stray."""
+    level = (factor * noise.drift) ** 2
+    kinds = (
+        (math.log1p(-noise.stray), noise.repeat**2),
+        (math.log(noise.stray), noise.repeat**2 + (factor * noise.stray_by) ** 2),
+    )
+    mean, variance = np.zeros(len(missed)), np.full(len(missed), level)
+    total = np.zeros(len(missed))
+    for i in range(missed.shape[1]):
+        if i:
+            kept = math.exp(-(octaves[i] - octaves[i - 1]) / noise.octaves)
+            mean, variance = mean * kept, variance * kept**2 + level * (1 - kept**2)
+        off = missed[:, i] - mean
+        spread = [variance + own for _, own in kinds]
+        weight = [
+            log_share - 0.5 * (np.log(2 * math.pi * s) + off**2 / s)
+            for (log_share, _), s in zip(kinds, spread, strict=True)
+        ]
+        both = np.logaddexp(*weight)
+        total += both
+        share = [np.exp(each - both) for each in weight]
+        moved = [mean + variance / s * off for s in spread]
+        left = [variance * (1 - variance / s) for s in spread]
+        mean = share[0] * moved[0] + share[1] * moved[1]
+        spreads = [v + (m - mean) ** 2 for v, m in zip(left, moved, strict=True)]
+        variance = share[0] * spreads[0] + share[1] * spreads[1]
+    return total
+
+
+#: Two causes are indistinguishable if their times differ by no more than this at every measured size.
+ALIKE = math.log(1.03)
+#: Grid of the unknown numbers: delays of 2 us to 16 ms, shares of the speed of 1 / 1.1 to 1 / 32.
+DELAYS_PS = tuple(round(2e6 * 2 ** (i / 4)) for i in range(53))
+SHARES = tuple(2 ** (-i / 8) for i in range(1, 41))
+#: Probability that a sound machine is faster than predicted, and the factors tried, up to four.
+FASTER = 0.1
+FASTER_BY = tuple(2 ** (i / 4) for i in range(1, 9))
+#: An unknown cause slows all sizes between two edges, on a grid of this many octaves, by one of these factors. Or its
+#: factor changes with the size: the logarithm has this mean and standard deviation, and correlates over these octaves.
+EDGE_OCTAVES = 2
+SLOWER_BY = (1.5, 2.0, 3.0, 4.5, 7.0, 12.0, 25.0)
+CHANGING, CHANGING_OCTAVES = math.log(2.5), 4.0
+#: Decimals of the results: logarithms and exponentials of vectors differ in the last bit between CPUs.
+DIGITS = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weighed:
+    """A cause, and its probability given that there is a cause.
+
+    ``left``: root mean square of log(measured / its times); the smallest for causes with the same name.
+    """
+
+    cause: Hypothesis
+    probability: float
+    left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """``log_odds``: natural logarithm of the likelihood ratio between any cause, known or not, and a sound machine.
+    ``causes``: the known ones, most probable first; ``unknown``: the probability of an unknown cause."""
+
+    log_odds: float
+    causes: tuple[Weighed, ...]
+    unknown: float
+
+    def alike(self, cause: Hypothesis) -> tuple[str, ...]:
+        """Return the names of the other causes with the same times at every measured size."""
+        mine = np.log(np.asarray(cause.times_ps, float))
+        others = [each.cause for each in self.causes if each.cause.name != cause.name]
+        return tuple(
+            each.name for each in others if np.abs(np.log(np.asarray(each.times_ps, float)) - mine).max() <= ALIKE
+        )
+
+
+def weigh(
+    expected: Expected, measured_ps: Sequence[int], noise: Noise = NOISE, excluded: Collection[str] = ()
+) -> Weights:
+    """Compare a curve with a sound machine and with every cause that would slow it at any size.
+
+    ``excluded``: kinds of causes that the log itself rules out.
+    """
+    usual = np.asarray([each.time_ps for each in expected.usual], float)
+    sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
+    missed = np.log(np.asarray(measured_ps, float) / usual)
+
+    def fits(slowed: Float64) -> Float64:
+        """Return log-likelihoods of curves that are slower by exp(slowed), (curves, sizes)."""
+        return log_likelihood((missed - slowed) / sigma, expected.sizes, noise)
+
+    factors = np.array([[factor] * len(usual) for factor in (1.0, *(1 / by for by in FASTER_BY))])
+    sound = _mixed(fits(np.log(factors)), [1 - FASTER, *[FASTER / len(FASTER_BY)] * len(FASTER_BY)])
+    found = [*_named(expected, usual, fits), *_fitted(usual, min(measured_ps), fits)]
+    found = [pair for pair in found if pair[0].kind not in excluded]
+    of_kind = Counter(cause.kind for cause, _ in found)
+    no_name = sound + _unknown(np.maximum(missed, 0.0), sigma, expected.sizes, noise)
+    scores = np.array([fit - math.log(of_kind[cause.kind]) for cause, fit in found] + [no_name])
+    whole = _sum(scores)
+    shares = [round(share, DIGITS) for share in np.exp(scores - whole).tolist()]
+    order = sorted(range(len(found)), key=lambda i: -shares[i])
+    left = {cause.name: _left(measured_ps, cause) for cause, _ in found}
+    for cause in expected.causes:
+        left[cause.name] = min(left.get(cause.name, math.inf), _left(measured_ps, cause))
+    return Weights(
+        log_odds=round(whole - math.log(len(of_kind) + 1) - sound, DIGITS),
+        causes=tuple(Weighed(cause=found[i][0], probability=shares[i], left=left[found[i][0].name]) for i in order),
+        unknown=shares[-1],
+    )
+
+
+_Fits = Callable[[Float64], Float64]
+
+
+def _named(expected: Expected, usual: Float64, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+    """Return the predictable causes that slow any size: the best fit per name, with that name's mean likelihood."""
+    slowed = np.log(np.array([each.times_ps for each in expected.causes], float).reshape(-1, len(usual)) / usual)
+    kept = [i for i in range(len(slowed)) if slowed[i].max() > 1e-9]
+    if not kept:
+        return []
+    by_name: dict[str, list[tuple[float, Hypothesis]]] = {}
+    for i, fit in zip(kept, fits(slowed[kept]), strict=True):
+        by_name.setdefault(expected.causes[i].name, []).append((float(fit), expected.causes[i]))
+    return [
+        (max(same, key=lambda pair: pair[0])[1], _mean(np.array([fit for fit, _ in same]))) for same in by_name.values()
+    ]
+
+
+def _fitted(usual: Float64, shortest_ps: int, fits: _Fits) -> list[tuple[Hypothesis, float]]:
+    """Return the causes with an unknown number: averaged over it, named after the best fit.
+
+    No call is delayed by more than the shortest measured time.
+    """
+    times = [round(time) for time in usual]
+    by_share = fits(np.repeat(-np.log(SHARES)[:, None], len(usual), axis=1))
+    found = [(at_share(_best(SHARES, by_share), times), _mean(by_share))]
+    possible = sum(delay <= shortest_ps for delay in DELAYS_PS)
+    if possible:
+        delays = DELAYS_PS[: possible + 1]  # with the first that is too long, to interpolate up to the shortest time
+        by_delay = fits(np.log1p(np.asarray(delays, float)[:, None] / usual))
+        best = min(round(_best(delays, by_delay)), shortest_ps)
+        found.insert(0, (late(best, times), _mean(by_delay[:possible])))
+    return found
+
+
+def _best(values: Sequence[float], fit: Float64) -> float:
+    """Return the value with the best fit, interpolated by a parabola through three grid points (in logarithms)."""
+    i = int(fit.argmax())
+    if not 0 < i < len(values) - 1:
+        return values[i]
+    bend = fit[i - 1] - 2 * fit[i] + fit[i + 1]
+    shift = 0.0 if bend >= 0 else 0.5 * (fit[i - 1] - fit[i + 1]) / bend
+    return float(values[i] * (values[i + 1] / values[i]) ** shift)
+
+
+def _unknown(slow: Float64, sigma: Float64, sizes: Sequence[int], noise: Noise) -> float:
+    """Return the log likelihood ratio between an unknown cause of slowness and a sound machine.
+
+    slow: log(measured / predicted), clipped at 0 because a faster machine is no evidence for a cause.
+    """
+    curves = np.concatenate([np.zeros((1, len(slow))), _boxes(sizes)])
+    fit = log_likelihood((slow - curves) / sigma, sizes, noise)
+    free = replace(noise, drift=CHANGING / float(np.median(sigma)), octaves=CHANGING_OCTAVES, wide_by=1.0)
+    changing = log_likelihood(((slow - CHANGING) / sigma)[None], sizes, free)
+    return _mean(np.array([_mean(fit[1:]), changing[0]])) - float(fit[0])
+
+
+def _boxes(sizes: Sequence[int]) -> Float64:
+    """Return curves that are slower between two sizes: (curves, sizes), logarithms of the factor."""
+    octaves = np.log2(np.asarray(sizes, float))
+    first = EDGE_OCTAVES * math.floor(octaves[0] / EDGE_OCTAVES)
+    edges = np.arange(first, octaves[-1] + EDGE_OCTAVES + 1e-9, EDGE_OCTAVES)
+    inside = [(octaves >= low) & (octaves < high) for i, low in enumerate(edges) for high in edges[i + 1 :]]
+    return np.array([np.where(box, math.log(by), 0.0) for box in inside if box.any() for by in SLOWER_BY])
+
+
+def _sum(logs: Float64) -> float:
+    top = logs.max()
+    return float(top + math.log(np.exp(logs - top).sum()))
+
+
+def _mean(logs: Float64) -> float:
+    return _sum(logs) - math.log(len(logs))
+
+
+def _mixed(logs: Float64, shares: Sequence[float]) -> float:
+    return _sum(logs + np.log(shares))
+
+
+def _left(measured_ps: Sequence[int], cause: Hypothesis) -> float:
+    ratios = np.log(np.asarray(measured_ps, float) / np.asarray(cause.times_ps, float))
+    return round(float(np.sqrt((ratios**2).mean())), DIGITS)

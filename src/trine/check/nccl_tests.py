@@ -1,0 +1,541 @@
+"""Reader for logs of nccl-tests and rccl-tests, as people paste them.
+
+It accepts both print forms (with and without the redop and root columns, ``error`` or ``#wrong``), in-place and
+out-of-place, ``N/A``, device and version lines, labels of any launcher or log collector, colours, time stamps, JSON log
+lines, markdown tables, CSV, UTF-16, interleaved NCCL messages, cut logs, and several runs in one file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import NamedTuple
+
+from trine.check import nccl_facts as facts
+from trine.check.nccl_rows import (
+    LogLayout,
+    LogRow,
+    RowText,
+    decode,
+    find_header,
+    find_rows,
+    find_tail,
+    head_of,
+    label_of,
+    number_of,
+    parse_row,
+    plain_text,
+    printed_text,
+)
+from trine.collectives.sizes import format_size
+from trine.common.inputs import open_input
+from trine.errors import InputError, nearest
+
+__all__ = ["LogRow", "NcclLog", "op_named", "read_log", "read_runs"]
+
+MAX_BYTES = 64 << 20
+MAX_LINE = 4096
+MAX_ROWS = 100_000
+#: Above this number of labels, the text before the rows is not a label.
+MAX_LABELS = 256
+#: The collective of each test program.
+OPS = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "alltoallv": "all_to_all_v",
+    "gather": "gather", "scatter": "scatter", "sendrecv": "send_recv",
+}  # fmt: skip
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_PROGRAM = re.compile(r"\b([a-z_]+?)_perf(?:_mpi)?\b")
+_RANK = re.compile(
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+)
+_VERSIONS = (
+    re.compile(r"\b(NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)"),
+    re.compile(r"\b(nccl|rccl)-library=(\d{4,6})\b"),
+)
+_ENVIRONMENT = re.compile(r"\b(?:NCCL|RCCL)_([A-Z0-9_]+)(?:=| set by environment to )([\w.:,^-]+)")
+_COUNTS = re.compile(r"nThread\s+(\d+)\s+nGpus\s+(\d+)\b")
+_SIZES = re.compile(r"maxBytes\s+(\d{1,19})\s+step:\s*(\d{1,19})\((factor|bytes)\)")
+_LESS_MEMORY = re.compile(r"Reducing maxBytes to (\d{1,19})")
+_COMMUNICATOR = re.compile(r"\bnranks (\d{1,7})\b.*(?:Init|cudaDev)", re.IGNORECASE)
+_NETWORK = re.compile(r"Using network (\S.{0,40}?)\s*$|\bvia NET/(\w+)|\bNET/(IB|Socket) : Using\b")
+_GRAPH = re.compile(r"\bgraph:\s*(\d+)")
+_AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
+_UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
+#: Settings that change the prediction, and settings that are evidence for a cause.
+SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS")
+EVIDENCE = ("IB_DISABLE", "P2P_DISABLE", "SHM_DISABLE")
+#: Other programs with similar tables.
+_FOREIGN = (("nccom-test", "nccom-test (AWS Neuron)"), ("MSCCL++", "MSCCL++'s own tests"),
+            ("Collective:", "ucc_perftest"), ("OSU MPI", "the OSU micro-benchmarks"))  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclLog:
+    """One run of one test. Values missing from the log are None or empty; ``*_from`` names the source of a value.
+
+    ``launch``: ``process-per-gpu``, ``single-process`` or ``graph``. ``environment``: NCCL_* settings seen, without the
+    prefix, limited to :data:`SETTINGS` and :data:`EVIDENCE`. ``network``: NCCL's name (``IB``, ``Socket``).
+    ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
+    unknown. ``num_alone``: processes that report rank 0. ``notes``: parts of the log left out, and why.
+    """
+
+    path: str
+    rows: tuple[LogRow, ...]
+    op: str | None = None
+    op_from: str = ""
+    num_ranks: int | None = None
+    ranks_from: str = ""
+    fewest_ranks: int | None = None
+    most_ranks: int | None = None
+    num_hosts: int | None = None
+    num_alone: int = 1
+    hosts: tuple[str, ...] = ()
+    gpu_names: tuple[str, ...] = ()
+    launch: str | None = None
+    library: str | None = None
+    version: str | None = None
+    network: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    average_busbw_bytes_per_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_wrong_results(self) -> bool:
+        """Whether the test itself found wrong elements."""
+        return _counts_errors(self.rows)
+
+    @property
+    def bus_ratio(self) -> float | None:
+        """busbw / algbw at the size with the least rounding; None below 1 GB/s."""
+        return facts.bus_ratio(self.rows)
+
+
+@dataclass
+class _Draft:
+    """A run whose lines are still being read."""
+
+    layout: LogLayout | None = None
+    unit: str = "us"
+    program: str | None = None
+    ranks: dict[tuple[int, int], tuple[str, str, str]] = field(default_factory=dict)
+    alone: set[tuple[str, str]] = field(default_factory=set)
+    threads_gpus: tuple[int, int] | None = None
+    last_bytes: int | None = None
+    step: tuple[int, bool] = (0, True)
+    graph: int = 0
+    library: str | None = None
+    version: str | None = None
+    network: str | None = None
+    communicator: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    average: float | None = None
+    rows: list[LogRow] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    runs: int = 1
+
+    def following(self) -> _Draft:
+        """Return a draft of the next run in the file; it inherits the library until a line names another."""
+        return _Draft(
+            library=self.library, version=self.version, network=self.network, environment=dict(self.environment)
+        )
+
+
+def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | None = None) -> NcclLog:
+    """Return one run of a log; ``op`` names its collective, and ``run`` (from 1) or ``op`` select one of several.
+
+    Raises
+    ------
+    InputError: no rows, several runs to choose from, or a collective that neither the log nor ``op`` names.
+    """
+    runs = read_runs(path)
+    if run is not None:
+        if not 1 <= run <= len(runs):
+            raise InputError(f"must be 1 to {len(runs)} ({_list_runs(runs)}), got {run}", file=path, field="--run")
+        runs = [runs[run - 1]]
+    if op is not None:
+        wanted = op_named(op)
+        named = [each for each in runs if each.op == wanted]
+        before, runs = runs, named or [_as_given(each, wanted) for each in runs if _may_be(each, wanted)]
+        if not runs:
+            raise InputError(f"the log is of {_ops_of(before)}, not of {wanted}", file=path)
+    if len(runs) > 1:
+        choices = f"give --run N ({_list_runs(runs)}) or --op"
+        raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
+    if runs[0].op is None:
+        raise InputError(
+            "does not name its collective, and the columns fit more than one: give --op all_gather, "
+            "--op all_to_all, ...",
+            file=path,
+        )
+    if runs[0].num_alone > 1:
+        raise InputError(
+            f"{runs[0].num_alone} processes are rank 0, so that each ran a test alone: build nccl-tests with MPI=1",
+            file=path,
+        )
+    return runs[0]
+
+
+def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
+    """Return all runs in a log, in order.
+
+    Raises
+    ------
+    InputError: a file that is too large or has no row of results.
+    """
+    with open_input(path, MAX_BYTES, InputError) as file:
+        text = printed_text(decode(file.read(MAX_BYTES + 1)))
+    lines = [part for line in text.split("\n") for part in plain_text(line[:MAX_LINE]).split("\n")]
+    reader = _Reader(_labels_of(lines), path)
+    for number, line in enumerate(lines, start=1):
+        reader.read(number, line)
+    runs = [_finished(draft, str(path)) for draft in _joined_sweeps([each for each in reader.drafts if each.rows])]
+    if not runs:
+        foreign = next((name for sign, name in _FOREIGN if sign in text), None)
+        example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
+        example += f"; it looks like the output of {foreign}" if foreign else ""
+        raise InputError(
+            "no row of nccl-tests or rccl-tests found; a row is size, count, type[, redop[, root]], then time, "
+            f"algbw, busbw and #wrong once or twice, such as {example}",
+            file=path,
+        )
+    return runs
+
+
+def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
+    """Join at least three consecutive runs of the same test into one if each has a single, different size."""
+    joined: list[list[_Draft]] = []
+    for draft in drafts:
+        sizes = {row.size_bytes for row in draft.rows}
+        mine = joined[-1] if joined else []
+        before = {row.size_bytes for each in mine for row in each.rows}
+        if mine and len(sizes) == 1 and len(before) == len(mine) and not sizes & before and _like(mine[0], draft):
+            mine.append(draft)
+        else:
+            joined.append([draft])
+    found: list[_Draft] = []
+    for mine in joined:
+        if len(mine) < 3:
+            found += mine
+            continue
+        rows, cut = ([one for each in mine for one in getattr(each, name)] for name in ("rows", "cut"))
+        found.append(replace(mine[0], rows=rows, cut=cut, last_bytes=None, runs=len(mine), average=None))
+    return found
+
+
+def _like(one: _Draft, other: _Draft) -> bool:
+    """Return whether two runs are of one test on the same GPUs, judging by the log."""
+    facts_of = [
+        (draft.program, draft.threads_gpus, draft.environment, draft.network, draft.graph, draft.version,
+         {rank: (host, name) for rank, (_, host, name) in draft.ranks.items()},
+         draft.rows[0].dtype, draft.rows[0].redop, draft.rows[0].root)
+        for draft in (one, other)
+    ]  # fmt: skip
+    return facts_of[0] == facts_of[1]
+
+
+def _labels_of(lines: Sequence[str]) -> list[str]:
+    """Return the labels that separate runs of several processes or hosts, longest first; empty for one process.
+
+    A label separates runs if rows of the same size, type and operation appear under different labels.
+    """
+    seen: dict[tuple[str, ...], str] = {}
+    labels: Counter[str] = Counter()
+    repeated = False
+    for line in lines:
+        for column, (label, words) in enumerate(find_rows(line)):
+            name = f"{label}#{column}"
+            labels[name] += 1
+            repeated |= seen.setdefault((*words[:3], *(w for w in words[3:4] if w.isalpha())), name) != name
+    if not repeated or len(labels) > MAX_LABELS:
+        return []
+    return sorted(labels, key=len, reverse=True)
+
+
+class _Reader:
+    """Runs in the order of their first lines, with one stream of runs per label."""
+
+    def __init__(self, labels: Sequence[str], path: str | os.PathLike[str]) -> None:
+        self.path, self.labels = path, labels
+        self.drafts: list[_Draft] = []
+        self.current = {label: self.new(_Draft()) for label in labels or [""]}
+
+    def new(self, draft: _Draft) -> _Draft:
+        self.drafts.append(draft)
+        return draft
+
+    def read(self, number: int, line: str) -> None:
+        rows, header = find_rows(line), find_header(line)
+        for column, cells in enumerate(rows):
+            self.row(number, cells, self.streams_of(cells.label, column)[0])
+        if rows or self.tail(line):
+            return
+        label = header[0] if header else label_of(line[: max(line.find("#"), 0)])
+        for stream in self.streams_of(label):
+            draft = self.current[stream]
+            if (draft.rows or draft.cut) and _begins_run(line, header is not None, draft):
+                draft = self.current[stream] = self.new(draft.following())
+            _read_line(line, header, draft)
+
+    def streams_of(self, label: str, column: int = 0) -> list[str]:
+        """Return the streams of a line: its label's stream, or all of them."""
+        if not self.labels:
+            return [""]
+        mine = [known for known in self.labels if known.rpartition("#")[0] == label]
+        exact = f"{label}#{column}"
+        return [exact] if exact in mine else mine or list(self.labels)
+
+    def row(self, number: int, cells: RowText, stream: str) -> None:
+        draft = self.current[stream]
+        layout = draft.layout and replace(draft.layout, unit=draft.unit)
+        row = parse_row(cells.words, layout)
+        draft.open = []
+        if row is None:
+            draft.cut.append(number)
+            draft.open = head_of(cells.words)
+            if rest := find_tail(" " + " ".join(cells.words[len(draft.open) :])):
+                _complete(draft, rest.words)
+            return
+        draft.rows.append(row)
+        if len(draft.rows) > MAX_ROWS:
+            raise InputError(f"more than {MAX_ROWS} rows", file=self.path)
+
+    def tail(self, line: str) -> bool:
+        """Read the rest of a row that NCCL's messages cut; return whether the line is such a rest."""
+        tail = find_tail(line)
+        draft = None if tail is None else self.current[self.streams_of(tail.label)[0]]
+        return tail is not None and draft is not None and bool(draft.open) and _complete(draft, tail.words)
+
+
+def _complete(draft: _Draft, words: Sequence[str]) -> bool:
+    """Add results to the incomplete row, out-of-place, then in-place; return whether they fit."""
+    is_first = len(draft.open) < 7
+    row = parse_row([*draft.open, *words], draft.layout and replace(draft.layout, unit=draft.unit))
+    if row is not None:
+        if is_first:
+            draft.cut.pop()
+        draft.rows[len(draft.rows) - (not is_first) :] = [row]
+        draft.open = [*draft.open, *words] if is_first else []
+    return row is not None
+
+
+def op_named(op: str) -> str:
+    """Return the collective for nccl-tests' name or trine's: ``alltoall``, ``all_reduce_perf``, ``all_to_all``.
+
+    Raises
+    ------
+    InputError: unknown name; suggests the nearest.
+    """
+    plain = op.lower().replace("-", "_").removesuffix("_perf")
+    squeezed = {name.replace("_", ""): value for known, value in OPS.items() for name in (known, value)}
+    if plain.replace("_", "") not in squeezed:
+        raise InputError(f"unknown collective {op!r}{nearest(plain, set(OPS.values()))}", field="--op")
+    return squeezed[plain.replace("_", "")]
+
+
+def _begins_run(text: str, is_header: bool, draft: _Draft) -> bool:
+    """Return whether a line can only belong to the run after the current one."""
+    if is_header or "Collective test starting" in text or _COUNTS.search(text):
+        return True
+    match = _PROGRAM.search(text)
+    return match is not None and match[1] in OPS and "concluded" not in text and match[1] != draft.program
+
+
+def _read_line(text: str, header: tuple[str, LogLayout] | None, draft: _Draft) -> None:
+    if header is not None:
+        draft.layout = header[1]
+    elif match := _UNIT.search(text):
+        draft.unit = match[1]
+    else:
+        _read_fact(text, draft)
+
+
+def _read_fact(text: str, draft: _Draft) -> None:
+    """Read a line about the setup of a run."""
+    if match := _RANK.search(text):
+        rank, group, pid, host, name = match.groups()
+        if (int(group or 0), int(rank)) == (0, 0):
+            draft.alone.add((pid or "", host))
+        draft.ranks[int(group or 0), int(rank)] = (pid or rank, host, name.strip(" \"',"))
+        return
+    if match := _COUNTS.search(text):
+        draft.threads_gpus = int(match[1]), int(match[2])
+    if match := _SIZES.search(text):
+        draft.last_bytes, draft.step = int(match[1]), (int(match[2]), match[3] == "factor")
+    if match := _LESS_MEMORY.search(text):
+        draft.last_bytes = int(match[1])
+    if match := _NETWORK.search(text):
+        draft.network = match[1] or draft.network or match[2] or match[3]
+    if match := _COMMUNICATOR.search(text):
+        draft.communicator = int(match[1])
+    if match := _GRAPH.search(text):
+        draft.graph = int(match[1])
+    if (match := _PROGRAM.search(text)) and match[1] in OPS:
+        draft.program = match[1]
+    if match := _AVERAGE.search(text):
+        average = number_of(match[1])
+        draft.average = None if average is None else average * 1e9
+    for pattern in _VERSIONS:
+        if match := pattern.search(text):
+            draft.library, draft.version = match[1].lower(), _version(match[2])
+    if "rccl-tests: Version" in text and draft.library != "rccl":
+        draft.library, draft.version = "rccl", None
+    for name, value in _ENVIRONMENT.findall(text):
+        if name in SETTINGS or name in EVIDENCE:
+            draft.environment[name] = value.rstrip(".,:")
+
+
+def _version(text: str) -> str:
+    """Return ``2.27.7`` for ``22707``, the library's own numbering."""
+    if "." in text:
+        return text
+    code = int(text)
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}" if code >= 20900 else text
+
+
+def _finished(draft: _Draft, path: str) -> NcclLog:
+    ranks = [value for (group, _), value in sorted(draft.ranks.items()) if group == 0]
+    rows, contradictions = facts.without_contradictions(draft.rows)
+    op, op_from = (OPS[draft.program], "the name of the program") if draft.program else facts.op_of(rows or draft.rows)
+    counted = _count_ranks(draft, op)
+    return NcclLog(
+        path=path,
+        rows=tuple(rows),
+        op=op,
+        op_from=op_from,
+        num_ranks=counted.best,
+        fewest_ranks=counted.fewest,
+        most_ranks=counted.most,
+        ranks_from=counted.source,
+        num_hosts=_num_hosts(draft, counted, ranks),
+        num_alone=max(1, len(draft.alone)),
+        hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
+        gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)),
+        launch=_launch(draft, ranks),
+        library=draft.library,
+        version=draft.version,
+        network=draft.network,
+        environment=draft.environment,
+        average_busbw_bytes_per_s=draft.average,
+        notes=(*_notes(draft, counted), *contradictions),
+    )
+
+
+class _Ranks(NamedTuple):
+    """Number of ranks, its range, and its source. ``most`` None: no upper bound."""
+
+    best: int | None = None
+    fewest: int | None = None
+    most: int | None = None
+    source: str = ""
+    note: str = ""
+
+
+def _count_ranks(draft: _Draft, op: str | None) -> _Ranks:
+    """Combine the device lines (highest rank + 1), the count column and busbw / algbw.
+
+    Pasted logs often omit some device lines, so busbw / algbw decides if it contradicts their number.
+    """
+    listed = [rank for group, rank in draft.ranks if group == 0]
+    shown = max(listed, default=-1) + 1
+    implied, source = facts.ranks_by_ratio(draft.rows, op), "busbw / algbw"
+    if (by_count := facts.ranks_by_count(draft.rows, op)) is not None:
+        implied, source = (by_count, by_count), "the count column"
+    if draft.communicator is not None and draft.communicator > 1:
+        implied, source = (draft.communicator, draft.communicator), "NCCL's messages"
+    if shown and (implied is None or shown >= implied[0] or len(draft.alone) > 1):
+        if len(listed) == shown:
+            return _Ranks(shown, shown, shown, "the device lines")
+        most = implied[1] if implied and (implied[1] or 0) >= shown else None
+        return _Ranks(shown, shown, most, "the highest rank of the device lines")
+    if implied is None:
+        return _Ranks()
+    fewest, most = implied
+    note = f"{len(listed)} of at least {fewest} device lines are in the log" if shown else ""
+    if most is None:
+        return _Ranks(None, fewest, None, source, note)
+    best = facts.roundest(fewest, most)
+    if fewest < most:
+        note = f"{source} fits {fewest} to {most} ranks; without --gpus {best} are assumed"
+    return _Ranks(best, fewest, most, source, note)
+
+
+def _num_hosts(draft: _Draft, counted: _Ranks, ranks: list[tuple[str, str, str]]) -> int | None:
+    """Return the number of hosts: from complete device lines, or 1 if one process drives all GPUs."""
+    if counted.best is None:
+        return None
+    if len(ranks) == counted.best:
+        return len({host for _, host, _ in ranks})
+    threads, gpus = draft.threads_gpus or (1, 1)
+    return 1 if threads * gpus == counted.best > 1 else None
+
+
+def _notes(draft: _Draft, counted: _Ranks) -> tuple[str, ...]:
+    notes = [f"line {number} is cut: ignored" for number in islice(draft.cut, 5)]
+    if len(draft.cut) > 5:
+        notes.append(f"{len(draft.cut) - 5} more cut lines ignored")
+    if draft.last_bytes is not None and (missing := facts.missing_sizes(draft.rows, draft.last_bytes, *draft.step)):
+        notes.append(missing)
+    if counted.note:
+        notes.append(counted.note)
+    if draft.runs > 1:
+        notes.append(f"{draft.runs} runs of one size each are compared as one")
+    wrong = [row.size_bytes for row in draft.rows if any(m and m.wrong for m in (row.out_of_place, row.in_place))]
+    if wrong and _counts_errors(draft.rows):
+        notes.append(f"the test found wrong results, first at {wrong[0]} bytes: times of a broken run say little")
+    return tuple(notes)
+
+
+def _counts_errors(rows: Sequence[LogRow]) -> bool:
+    """Return whether a row has wrong elements: ``#wrong`` counts them; a small ``error`` (older form) is rounding."""
+    found = [m.wrong for row in rows for m in (row.out_of_place, row.in_place) if m and m.wrong]
+    return any(value >= 1 for value in found)
+
+
+def _launch(draft: _Draft, ranks: list[tuple[str, str, str]]) -> str | None:
+    if draft.graph:
+        return "graph"
+    if ranks:
+        processes = {(host, pid) for pid, host, _ in ranks}
+        return "process-per-gpu" if len(processes) == len(ranks) else "single-process"
+    if draft.threads_gpus is None:
+        return None
+    return "process-per-gpu" if draft.threads_gpus == (1, 1) else "single-process"
+
+
+def _as_given(run: NcclLog, op: str) -> NcclLog:
+    """Return a run as a run of ``op``; without device lines its ranks follow from busbw / algbw of that collective."""
+    if "device lines" in run.ranks_from:
+        return replace(run, op=op, op_from="as given")
+    counted = _count_ranks(_Draft(rows=list(run.rows)), op)
+    return replace(
+        run, op=op, op_from="as given", num_ranks=counted.best, fewest_ranks=counted.fewest, most_ranks=counted.most,
+        ranks_from=counted.source, notes=(*run.notes, *([counted.note] if counted.note else [])),
+    )  # fmt: skip
+
+
+def _may_be(run: NcclLog, op: str) -> bool:
+    """Return whether a run of an unnamed program can be of ``op``: only reducing operations have a ``redop``."""
+    redop = run.rows[0].redop
+    fits = redop is None or (redop != "none") == (op in REDUCTIONS)
+    return fits and run.op_from != "the name of the program"
+
+
+def _ops_of(runs: Sequence[NcclLog]) -> str:
+    return ", ".join(dict.fromkeys(run.op or "an unnamed collective" for run in runs))
+
+
+def _list_runs(runs: Sequence[NcclLog]) -> str:
+    """Return the numbered runs in order: collective, ranks and sizes of each."""
+    shown = [
+        f"{i}: {run.op or 'unnamed'}"
+        + (f" of {run.num_ranks} ranks" if run.num_ranks else "")
+        + f", {format_size(run.rows[0].size_bytes)} to {format_size(run.rows[-1].size_bytes)}"
+        for i, run in enumerate(runs[:8], start=1)
+    ]
+    return "; ".join([*shown, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])

@@ -1,0 +1,191 @@
+"""``trine collective`` at the load-store level: its options, and checks for options of the operator level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from trine.cli.machine import MachineOptions, group_machine, options_of_links
+from trine.cli.output import TIMELINE, drawn, end, say, show_answer, write_json, written
+from trine.cli.parameters import Given
+from trine.cli.progress import ProgressLine
+from trine.common.arguments import option
+from trine.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.collectives.options import CollectiveOptions
+    from trine.gpu.collective import FidelityResult, LoadStoreCollectiveResult, LoadStoreOptions
+    from trine.gpu.kernels.moe.options import MoeOptions
+    from trine.gpu.results.result import GpuResult
+
+LEVELS = ("operator", "loadstore")
+#: Options of the kernels at this level.
+KERNEL = (
+    "workgroups", "wavefronts", "unroll", "max_outstanding", "arbitration", "bookkeeping", "initiator", "gpu_model",
+)  # fmt: skip
+#: The option's name in error messages.
+_COMPARE = "--compare-fidelity"
+
+
+def draw_inside(result: GpuResult, perfetto: str | None, plot_noc: str | None) -> None:
+    """Write the timeline of workgroups and the picture of the NoC, if requested."""
+    written(perfetto, result.to_perfetto, TIMELINE.replace("timeline", "timeline of workgroups"))
+    drawn(plot_noc, result, "noc")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inside:
+    """Options that select and configure the load-store level; all default to None or False."""
+
+    fidelity: str | None = option(None, "Choose the level of detail [operator].")
+    compare_fidelity: bool = option(False, "Compare both levels and explain the difference.")
+    no_fold: bool = option(False, "Simulate every GPU, also identical ones; with --network every message.")
+    verify_fold: bool = option(False, "Run folded and unfolded; compare everything.")
+    plot_noc: str | None = option(None, "Draw the NoC's utilisation (PNG, SVG); needs trine[plot].")
+    perfetto: str | None = option(None, "Write a timeline for https://ui.perfetto.dev.")
+
+    @property
+    def fold(self) -> str:
+        """The folding mode for messages at the operator level."""
+        return "off" if self.no_fold else "verify" if self.verify_fold else "on"
+
+    def is_wanted(self, given: Given[LoadStoreOptions], simulates_messages: bool) -> bool:
+        """Return whether to run the load-store level. Raises InputError for contradictory options.
+
+        simulates_messages: the operator level simulates messages on links, so the folding options apply to it too.
+        """
+        check_level(self.fidelity)
+        if self.compare_fidelity and self.fidelity is not None:
+            raise InputError(f"{_COMPARE} asks both levels: leave out --fidelity")
+        wanted = self.compare_fidelity or self.fidelity == "loadstore"
+        own = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
+        if simulates_messages:
+            own = [name for name in own if name not in ("no_fold", "verify_fold")]
+        for name in () if wanted else (*given.values, *own):
+            if name != "fidelity":
+                raise InputError(f"{_option(name)} belongs to --fidelity loadstore")
+        if self.no_fold and self.verify_fold:
+            raise InputError("--no-fold and --verify-fold contradict each other: the second runs both ways")
+        return wanted
+
+    def refuse_files(self, num_sizes: int, plot: str | None) -> None:
+        """Raise InputError for pictures and timelines of more than one run."""
+        for name, value in (("--plot-noc", self.plot_noc), ("--perfetto", self.perfetto)):
+            if value is not None and (num_sizes > 1 or self.compare_fidelity):
+                raise InputError(f"{name} shows one run: give one size, and no {_COMPARE}")
+        if plot is not None and self.compare_fidelity:
+            raise InputError(f"--plot draws one level: leave out {_COMPARE}")
+
+
+def check_level(fidelity: str | None) -> None:
+    """Raise InputError for an unknown level."""
+    if fidelity is not None and fidelity not in LEVELS:
+        raise InputError(f"unknown --fidelity {fidelity!r:.80}{nearest(fidelity[:80], LEVELS)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadStoreQuestion:
+    """A request of ``trine collective`` to the load-store level, or to both levels."""
+
+    op: str
+    sizes: list[int]
+    machine: MachineOptions
+    asked: CollectiveOptions
+    given: Given[LoadStoreOptions]
+    inside: Inside
+    network: str | None
+    json: str | None
+    plot: str | None
+    brief: bool
+    details: bool
+    matrix: Sequence[Sequence[int]] | None = None
+    moe: MoeOptions | None = None
+
+    def answer(self) -> None:
+        """Run, print and write."""
+        if self.machine.has_circuits:
+            raise InputError("circuits are not known to the load-store level")
+        self.inside.refuse_files(len(self.sizes), self.plot)
+        cluster, warnings = group_machine(self.machine)
+        how = self._how()
+        _refuse_links_that_do_not_matter(cluster, how, self.machine)
+        with ProgressLine("requests") as progress:
+            compare = self.inside.compare_fidelity
+            answer = self._compared(cluster, how, progress) if compare else self._run(cluster, how, progress)
+        show_answer(answer, self.json, self.brief, self.details)
+        _report(answer, self.inside, self.json, self.plot)
+        for warning in () if self.brief else warnings:
+            say(f"note: {warning}")
+        end(answer.finished)
+
+    def _how(self) -> LoadStoreOptions:
+        bare = self.inside.compare_fidelity and self.asked.protocol == "none"
+        return self.given.make(
+            algorithm=self.asked.algorithm,
+            protocol="auto" if bare else self.asked.protocol,
+            fold="off" if self.inside.no_fold else "auto",
+            verify=self.inside.verify_fold,
+            matrix=self.matrix,
+            moe=self.moe,
+        )
+
+    def _run(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> LoadStoreCollectiveResult:
+        from trine.gpu.collective import loadstore_collective
+
+        return loadstore_collective(
+            self.op, self.sizes or None, cluster, options=how, progress=progress, on_compile=progress.compiling,
+            on_stage=progress.stage,
+        )  # fmt: skip
+
+    def _compared(self, cluster: Cluster, how: LoadStoreOptions, progress: ProgressLine) -> FidelityResult:
+        from trine.gpu.collective import compare_fidelity
+        from trine.gpu.collective.compare import shared_algorithm
+
+        known = replace(self.asked, algorithm=shared_algorithm(self.op, self.asked.algorithm))
+        return compare_fidelity(
+            self.op, self.sizes, cluster, options=how, operator=known, network=self.network, progress=progress,
+            on_compile=progress.compiling, on_stage=progress.stage,
+        )  # fmt: skip
+
+
+def _report(
+    answer: LoadStoreCollectiveResult | FidelityResult, given: Inside, json: str | None, plot: str | None
+) -> None:
+    from trine.gpu.collective import LoadStoreCollectiveResult
+
+    write_json(answer, json, "collective")
+    if not isinstance(answer, LoadStoreCollectiveResult):
+        return
+    draw_inside(answer.result, given.perfetto, given.plot_noc)
+    if answer.finished:
+        drawn(plot, answer, "sizes")
+
+
+def refuse_others(others: Mapping[str, object], comparing: bool) -> None:
+    """Raise InputError for options of the operator level; in a comparison, only for those its result cannot show."""
+    for name, value in others.items():
+        if value in (None, False, "auto"):
+            if name == "nvls" and value is False and not comparing:
+                raise InputError(
+                    "--no-nvls is not known to the load-store level: there only --algorithm nvls and plans use switches"
+                )
+            continue
+        if not comparing or name == "explain" or (name == "matrix" and comparing):
+            raise InputError(f"{_option(name)} is not known to the load-store level")
+
+
+def _refuse_links_that_do_not_matter(machine: Cluster, how: LoadStoreOptions, described: MachineOptions) -> None:
+    """Raise InputError for options about links and routes that change no path between GPUs of the group."""
+    from trine.gpu.collective.runs import all_paths
+
+    known = None
+    for given, without in options_of_links(described):
+        known = all_paths(machine, how) if known is None else known
+        if all_paths(group_machine(without)[0], how) == known:
+            raise InputError(f"{given} changes nothing: no load or store of this group goes that way")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

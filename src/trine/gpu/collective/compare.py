@@ -1,0 +1,141 @@
+"""Comparison of one collective at operator and load-store level, with the sources of the difference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from trine.cluster.cluster import Cluster
+from trine.cluster.load import as_cluster
+from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime, TimePart, is_plan
+from trine.collectives.query import collective
+from trine.collectives.registry import known_algorithms
+from trine.collectives.result import CollectiveResult
+from trine.collectives.sizes import Sizes, as_sizes
+from trine.common.arguments import named_arguments
+from trine.common.units import format_bytes
+from trine.gpu.collective.idealised import LATENCY, LAUNCH, LINKS, split
+from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.collective.result import OVERLAP, PARTS, ComparedRow, FidelityResult, LevelPart
+from trine.gpu.collective.runs import Callbacks, LoadStoreRuns
+from trine.gpu.kernels.build import has_kernel
+from trine.graph.taskgraph import Progress
+
+#: Part of the library's formula -> part common to both levels.
+_OF_FORMULA = {"launch": LAUNCH, "set-up": LATENCY, "latency": LATENCY, "bandwidth": LINKS}
+
+
+@named_arguments
+def compare_fidelity(
+    op: str,
+    sizes: Sizes,
+    cluster: Cluster | str | os.PathLike[str],
+    group: Sequence[int] | None = None,
+    *,
+    options: LoadStoreOptions | None = None,
+    operator: CollectiveOptions | None = None,
+    network: str | None = None,
+    progress: Progress | None = None,
+    on_compile: Callable[[], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
+) -> FidelityResult:
+    """Predict a collective at both levels, and split both times into the same parts.
+
+    Parameters
+    ----------
+    op, sizes, cluster, group, options, progress, on_compile, on_stage: see
+        :func:`trine.gpu.collective.loadstore_collective`.
+    operator, network: options of the operator level (:func:`trine.collectives.query.collective`).
+
+    The parts of the load-store time are differences between runs (:mod:`trine.gpu.collective.idealised`). The
+    operator level uses the parts of its formula; if messages are simulated, latency is the smallest message's time.
+
+    Raises
+    ------
+    InputError, SpecError, PlanError: as in both functions.
+    """
+    sizes = as_sizes(sizes)
+    cluster = as_cluster(cluster)
+    usual = CollectiveOptions() if operator is None else operator
+    callbacks = Callbacks(progress=progress, on_compile=on_compile, on_stage=on_stage)
+    asked = LoadStoreRuns(op, cluster, group, options, callbacks)
+
+    def ask(size: int, how: CollectiveOptions) -> CollectiveResult:
+        return collective(op, [size], cluster, group, options=how, network=network, on_compile=on_compile)
+
+    answer = collective(op, sizes, cluster, group, options=usual, network=network, on_compile=on_compile)
+    rows: list[ComparedRow] = []
+    try:
+        for size, known in zip(sizes, answer.rows, strict=True):
+            least = min(size, asked.programs.plan_bytes() or 16 * len(asked.ranks))
+            parts = _operator_parts(known, least, answer.network is not None, usual, ask)
+            rows.append(_row(asked, size, known, parts))
+            if not rows[-1].parts:
+                break
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    stopped = len(rows) < len(sizes) or not rows[-1].parts
+    return FidelityResult(
+        op=op, cluster=cluster, group=asked.ranks, model=asked.model, rows=tuple(rows), answer=answer,
+        notes=answer.notes, stopped=stopped,
+    )  # fmt: skip
+
+
+def shared_algorithm(op: str, algorithm: str) -> str:
+    """Return the operator-level algorithm to compare with the load-store ``algorithm``: the same one if it exists."""
+    named = algorithm in known_algorithms(op) or not has_kernel(op, algorithm)
+    return algorithm if named else AUTO
+
+
+def _row(asked: LoadStoreRuns, size: int, known: CollectiveTime, operator: dict[str, tuple[int, str]]) -> ComparedRow:
+    row = asked.row(size)
+    found = split(asked, row) if row.finished else None
+    if found is None or not found.finished:
+        return ComparedRow(operator=known, loadstore=row.time, parts=(), finished=row.finished)
+    inside = {name: (ps, why) for name, ps, why in found.parts}
+    parts = tuple(_part(name, operator.get(name), inside.get(name)) for name in PARTS)
+    return ComparedRow(operator=known, loadstore=row.time, parts=parts, finished=True)
+
+
+def _part(name: str, operator: tuple[int, str] | None, loadstore: tuple[int, str] | None) -> LevelPart:
+    return LevelPart(
+        name=name,
+        operator_ps=None if operator is None else operator[0],
+        loadstore_ps=None if loadstore is None else loadstore[0],
+        operator_why="" if operator is None else operator[1],
+        loadstore_why="" if loadstore is None else loadstore[1],
+    )
+
+
+def _operator_parts(
+    row: CollectiveTime,
+    least: int,
+    is_simulated: bool,
+    options: CollectiveOptions,
+    ask: Callable[[int, CollectiveOptions], CollectiveResult],
+) -> dict[str, tuple[int, str]]:
+    """Return the parts of an operator-level time; they sum to it. least: the smallest size, bytes."""
+    if not is_simulated:
+        return _summed(row.parts)
+    (messages,) = (part for part in row.parts if part.name == "messages")
+    # The time of the smallest messages with the same schedule
+    how = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
+    small = ask(least, how).rows[0]
+    latency_ps = sum(part.time_ps for part in small.parts if part.name == "messages")
+    return {
+        LAUNCH: (row.time_ps - messages.time_ps, "as the library's formula has it"),
+        LATENCY: (latency_ps, f"the messages of {format_bytes(least)} by the same schedule"),
+        LINKS: (messages.time_ps - latency_ps, f"the rest of {messages.why}"),
+    }
+
+
+def _summed(parts: Sequence[TimePart]) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for part in parts:
+        name = _OF_FORMULA.get(part.name, OVERLAP)
+        time_ps, why = found.get(name, (0, ""))
+        if part.time_ps:
+            found[name] = time_ps + part.time_ps, f"{why}; {part.why}" if why else part.why
+    return found

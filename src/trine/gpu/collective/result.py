@@ -1,0 +1,398 @@
+"""Results of a collective at load-store level, and at both levels side by side: tables, JSON and pictures."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from trine.cluster.cluster import Cluster
+from trine.collectives.options import CollectiveTime
+from trine.collectives.plot import draw_sizes
+from trine.collectives.result import CollectiveResult
+from trine.collectives.sizes import format_size
+from trine.common._version import __version__
+from trine.common.evidence import Evidence
+from trine.common.units import format_bytes, format_time
+from trine.gpu.collective.idealised import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS
+from trine.gpu.collective.runs import LoadStoreRow
+from trine.gpu.model import GpuModel
+from trine.gpu.results.result import GpuResult
+from trine.gpu.results.summary import use_vendor_terms
+from trine.results import text
+from trine.results.report import Report, Row, Table, Timeline
+
+#: Minimum width of a program's name, and maximum width of an algorithm's.
+_PROGRAM, _NAME = 18, 15
+WORDS = {
+    LAUNCH: "launch",
+    LATENCY: "latency and synchronisation",
+    LINKS: "bytes over links",
+    "overlap": "latency and bytes on each other",
+    REQUESTS: "limits on requests",
+    CUS: "CUs: issue, additions",
+    INSIDE: "inside: NoC, memory",
+}
+
+
+#: Part of the operator level's formula only: steps and bytes that delay each other, and times that never fall.
+OVERLAP = "overlap"
+#: All parts, in display order.
+PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _GroupReport(Report):
+    """A report on one collective on one group, for several sizes. ``stopped``: by Ctrl-C, in or after the last row."""
+
+    op: str
+    cluster: Cluster
+    group: tuple[int, ...]
+    model: GpuModel
+    notes: tuple[str, ...] = ()
+    stopped: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """True if all sizes ran to completion."""
+        return not self.stopped
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LoadStoreCollectiveResult(_GroupReport):
+    """Times of one collective on one group, one row per size."""
+
+    SCHEMA: ClassVar[str] = "loadstore-collective"
+
+    rows: tuple[LoadStoreRow, ...]
+
+    @property
+    def result(self) -> GpuResult:
+        """The complete result for the last size."""
+        result = self.rows[-1].result
+        assert result is not None
+        return result
+
+    @property
+    def times_ps(self) -> tuple[int, ...]:
+        """The time of each row."""
+        return tuple(row.time.time_ps for row in self.rows)
+
+    @property
+    def headline(self) -> str:
+        """The collective, its cluster, and the time of its last size."""
+        last = self.rows[-1].time
+        return (
+            f"{self.op} of {len(self.group):,} {self.model.name} on {self.cluster.name}, load by load: "
+            f"{format_bytes(last.size_bytes)} in {format_time(last.time_ps)} ({last.algorithm})"
+            + ("" if self.finished else ", stopped")
+        )
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return self.result.evidence
+
+    def summary(self) -> str:
+        """Return one line per size; for a single size also the bottleneck."""
+        decides = text.wrapped("bottleneck", self.result.bottleneck.sentence) if len(self.rows) == 1 else []
+        lines = [self._table(self.notes), *decides, "next: --details; --perfetto FILE; trine help inside-the-gpu"]
+        return use_vendor_terms("\n".join(lines), self.model.name)
+
+    def details(self) -> str:
+        """Return a single size in full, or several sizes as a table."""
+        table = use_vendor_terms(self.table(), self.model.name)
+        return table if len(self.rows) > 1 else f"{table}\n\n{self.result.details()}"
+
+    def document(self) -> Row:
+        """Return the result's keys (docs/reference/loadstore-json.md)."""
+        return {
+            "trine_version": __version__,
+            "fidelity": "loadstore",
+            "op": self.op,
+            "cluster": self.cluster.name,
+            "gpu_model": self.model.name,
+            "num_ranks": len(self.group),
+            "finished": self.finished,
+            "rows": [row_json(row) for row in self.rows],
+            "notes": list(self.notes),
+            "run": self.result.document() if len(self.rows) == 1 else None,
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``rows``, one per size, and the tables of the last size."""
+        return {"rows": [row_json(row) for row in self.rows], **self.result.tables()}
+
+    def timeline(self) -> Timeline | None:
+        """Return the timeline of the workgroups at the last size."""
+        return self.result.timeline()
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``sizes`` (time and bus bandwidth) and ``noc`` (utilisation of a GPU's NoC at the last size)."""
+        title = f"{self.op} of {len(self.group)} ranks, {self.cluster.name}"
+        return {"sizes": partial(draw_sizes, [row.time for row in self.rows], title), **self.result.pictures()}
+
+    def table(self) -> str:
+        """Return one line per size: time, bandwidths, program, bottleneck."""
+        return self._table(_notes(self))
+
+    def _table(self, notes: Sequence[str]) -> str:
+        model, unroll = self.model, self.model.unroll
+        width = max(_PROGRAM, *(len(row.time.algorithm) for row in self.rows))
+        lines = [
+            f"# {self.op} of {len(self.group)} ranks on {self.cluster.name}; load by load, store by store",
+            f"# GPU {model.name}: unroll {unroll}, {model.max_outstanding} requests a CU, "
+            f"ports {model.ports.arbitration}",
+            f"# {'size':>12} {'time':>11} {'algbw':>8} {'busbw':>8}  {'program':{width}} {'protocol':8} "
+            f"{'groups':>6}  decides",
+            f"# {'(B)':>12} {'(us)':>11} {'(GB/s)':>8} {'(GB/s)':>8}",
+        ]
+        lines += [_row(row, width) for row in self.rows]
+        for note in (*_choices(self), *notes):
+            lines += textwrap.wrap(note, text.width(), initial_indent="# ", subsequent_indent="#   ")
+        return "\n".join(lines)
+
+
+def _row(row: LoadStoreRow, width: int) -> str:
+    time = row.time
+    bandwidths = (time.algbw_bytes_per_s, time.busbw_bytes_per_s)
+    rates = [f"{rate / 1e9:8.2f}" if row.finished else f"{'-':>8}" for rate in bandwidths]
+    what = _decides(row) if row.finished else "PARTIAL: stopped then"
+    return (
+        f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:{width}} "
+        f"{time.protocol:8} {time.channels:>6}  {what}"
+    )
+
+
+def _decides(row: LoadStoreRow) -> str:
+    found = row.bottleneck
+    return f"{found.name or found.what} {100 * found.share:.0f} %"
+
+
+def _notes(answer: LoadStoreCollectiveResult) -> list[str]:
+    """Return the notes; for a single size, only those that its full result does not repeat."""
+    if len(answer.rows) > 1:
+        return list(answer.notes)
+    said = (*answer.result.program.notes, *answer.result.notes)
+    return [note for note in answer.notes if note not in said]
+
+
+def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
+    """Return a line with the times of all simulated algorithms, for the last size with a choice."""
+    for row in reversed(answer.rows):
+        times = [f"{name} {format_time(ps)}" for name, ps in row.tried if ps is not None]
+        if len(times) > 1:
+            return [f"the fastest simulated one; at {row.time.size_bytes} B: {', '.join(times)}"]
+    return []
+
+
+def row_json(row: LoadStoreRow) -> Row:
+    """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
+    algbw, busbw = row.time.algbw_bytes_per_s, row.time.busbw_bytes_per_s
+    return {
+        "size_bytes": row.time.size_bytes,
+        "time_us": row.time.time_ps / 1e6,
+        "algbw_GBps": algbw / 1e9 if row.finished else None,
+        "busbw_GBps": busbw / 1e9 if row.finished else None,
+        "algorithm": row.time.algorithm,
+        "protocol": row.time.protocol,
+        "workgroups": row.time.channels,
+        "evidence": row.time.evidence,
+        "finished": row.finished,
+        "bottleneck": asdict(row.bottleneck),
+        "tried": [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in row.tried],
+        "gpus_simulated": row.simulated,
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LevelPart:
+    """One part of the time at both levels, ps; None: the level lacks this part. why: an explanation for each level."""
+
+    name: str
+    operator_ps: int | None
+    loadstore_ps: int | None
+    operator_why: str = ""
+    loadstore_why: str = ""
+
+    @property
+    def difference_ps(self) -> int:
+        """Load-store time minus operator time."""
+        return (self.loadstore_ps or 0) - (self.operator_ps or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRow:
+    """One size. The parts of each level sum to its time; empty if Ctrl-C came before they were known.
+
+    finished: False if the load-store run itself was stopped; its time is then the time of the stop.
+    """
+
+    operator: CollectiveTime
+    loadstore: CollectiveTime
+    parts: tuple[LevelPart, ...]
+    finished: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return self.operator.size_bytes
+
+    @property
+    def ratio(self) -> float | None:
+        """Load-store / operator."""
+        return self.loadstore.time_ps / self.operator.time_ps if self.finished and self.operator.time_ps else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FidelityResult(_GroupReport):
+    """The results of both levels, one row per size. ``answer``: the operator level's complete result."""
+
+    SCHEMA: ClassVar[str] = "fidelity"
+
+    rows: tuple[ComparedRow, ...]
+    answer: CollectiveResult
+
+    @property
+    def headline(self) -> str:
+        """The collective, its cluster, and both times of the last size."""
+        last = self.rows[-1]
+        return (
+            f"{self.op} of {len(self.group):,} ranks on {self.cluster.name}, {format_bytes(last.size_bytes)}: operator "
+            f"level {format_time(last.operator.time_ps)}, load-store level {format_time(last.loadstore.time_ps)}"
+            + ("" if self.finished else ", stopped")
+        )
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return self.answer.evidence
+
+    def details(self) -> str:
+        """Return both times of each size, and their parts."""
+        return use_vendor_terms(self.table(), self.model.name)
+
+    def document(self) -> Row:
+        """Return the result's keys (docs/reference/loadstore-json.md)."""
+        return {
+            "trine_version": __version__,
+            "fidelity": "both",
+            "op": self.op,
+            "cluster": self.cluster.name,
+            "gpu_model": self.model.name,
+            "num_ranks": len(self.group),
+            "network": self.answer.network,
+            "library": self.answer.library,
+            "finished": self.finished,
+            "rows": self._rows(),
+            "notes": list(self.notes),
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``rows``, one per size, and ``parts``, one per size and part of the time."""
+        sizes = [{key: value for key, value in row.items() if key != "parts"} for row in self._rows()]
+        parts = [{"size_bytes": row.size_bytes, **_part_json(part)} for row in self.rows for part in row.parts]
+        return {"rows": sizes, "parts": parts}
+
+    def _rows(self) -> list[Row]:
+        return [_row_json(row) for row in self.rows]
+
+    def table(self) -> str:
+        """Return both times of each size, and their parts, as text."""
+        known = self.answer
+        how = f"links shared {known.network}" if known.network else f"{known.library} {known.version}"
+        lines = [
+            f"# {self.op} of {len(self.group)} ranks on {self.cluster.name}",
+            f"# operator: {how}, launch {known.launch}; load-store: GPU {self.model.name}",
+            f"# {'size':>6} {'operator':>11} {'':22} {'load-store':>11} {'':22} {'ratio':>6}",
+            f"# {'':>6} {'(us)':>11} {'':22} {'(us)':>11}",
+        ]
+        lines += [_level_line(row) for row in self.rows]
+        for row in self.rows:
+            lines += ["", *_parts(row)]
+        for note in self.notes:
+            lines += textwrap.wrap(f"operator: {note}", text.width(), initial_indent="# ", subsequent_indent="#   ")
+        return "\n".join(lines)
+
+
+def _level_line(row: ComparedRow) -> str:
+    ratio = "PARTIAL" if row.ratio is None else f"{row.ratio:.2f}"
+    return (
+        f"  {format_size(row.size_bytes):>6} {row.operator.time_ps / 1e6:>11.2f} {_what(row.operator):22} "
+        f"{row.loadstore.time_ps / 1e6:>11.2f} {_what(row.loadstore):22} {ratio:>6}"
+    )
+
+
+def _what(time: CollectiveTime) -> str:
+    name = time.algorithm if len(time.algorithm) <= _NAME else f"{time.algorithm[: _NAME - 3]}..."
+    return f"{name}/{time.protocol}"
+
+
+def _parts(row: ComparedRow) -> list[str]:
+    size = format_size(row.size_bytes)
+    if not row.finished:
+        return [f"{size}: PARTIAL: the load-store run was stopped at {format_time(row.loadstore.time_ps)}"]
+    if not row.parts:
+        return [f"{size}: PARTIAL: stopped before the parts of the times were known"]
+    lines = [f"{size:32} {'operator':>11} {'load-store':>11} {'difference':>11}"]
+    for part in row.parts:
+        if part.operator_ps or part.loadstore_ps:
+            lines.append(_part(part))
+    total = row.loadstore.time_ps - row.operator.time_ps
+    both = f"{format_time(row.operator.time_ps):>11} {format_time(row.loadstore.time_ps):>11}"
+    lines.append(f"  {'all':30} {both} {_signed(total):>11}")
+    largest = max(row.parts, key=lambda part: abs(part.difference_ps))
+    words = WORDS[largest.name]
+    lines += textwrap.wrap(
+        f"most of the difference: {words}. {_why(largest)}", text.width(), initial_indent="  ", subsequent_indent="    "
+    )
+    return lines
+
+
+def _part(part: LevelPart) -> str:
+    times = [
+        "-" if ps is None else format_time(ps) if ps >= 0 else _signed(ps)
+        for ps in (part.operator_ps, part.loadstore_ps)
+    ]
+    return f"  {WORDS[part.name]:30} {times[0]:>11} {times[1]:>11} {_signed(part.difference_ps):>11}"
+
+
+def _why(part: LevelPart) -> str:
+    whys = (
+        ("operator", part.operator_why or "does not know it"),
+        ("load-store", part.loadstore_why or "does not know it"),
+    )
+    return "; ".join(f"{level}: {why}" for level, why in whys)
+
+
+def _signed(ps: int) -> str:
+    return f"{'+' if ps > 0 else '-' if ps < 0 else ''}{format_time(abs(ps))}"
+
+
+def _row_json(row: ComparedRow) -> Row:
+    return {
+        "size_bytes": row.size_bytes,
+        "operator": _time_json(row.operator),
+        "loadstore": _time_json(row.loadstore),
+        "ratio": row.ratio,
+        "finished": row.finished,
+        "parts": [_part_json(part) for part in row.parts],
+    }
+
+
+def _time_json(time: CollectiveTime) -> Row:
+    return {
+        "time_us": time.time_ps / 1e6,
+        "algorithm": time.algorithm,
+        "protocol": time.protocol,
+        "evidence": time.evidence,
+    }
+
+
+def _part_json(part: LevelPart) -> Row:
+    return {
+        "name": part.name,
+        "operator_us": None if part.operator_ps is None else part.operator_ps / 1e6,
+        "loadstore_us": None if part.loadstore_ps is None else part.loadstore_ps / 1e6,
+        "operator_why": part.operator_why,
+        "loadstore_why": part.loadstore_why,
+    }

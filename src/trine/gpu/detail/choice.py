@@ -1,0 +1,300 @@
+"""Choice of the collective of a training step to simulate load by load, and its times at the operator level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trine.collectives.one_operation import ONE_OPERATION
+from trine.collectives.options import AUTO
+from trine.common.arguments import named_arguments
+from trine.common.arrays import Int64
+from trine.common.shown import OneLine
+from trine.common.units import format_bytes
+from trine.errors import InputError, nearest
+from trine.gpu.kernels.build import known_kernels
+from trine.gpu.model.options import SYNCS
+from trine.graph.program import Phase
+from trine.results.activity import PHASE_NAMES
+
+if TYPE_CHECKING:
+    from trine.graph.grid import RankGrid
+    from trine.graph.taskgraph import TaskGraph
+    from trine.results import Result
+
+#: Compare two ways to wait: the GPU's default, and a monitor.
+BOTH = "both"
+_WHOLE = ("rank", "microbatch", "step", "number", "workgroups")
+#: Messages list this many names and count the rest.
+_SHOWN = 6
+
+
+@named_arguments
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DetailOptions(OneLine):
+    """Choice of the kernel of a step to simulate load by load and store by store, and options for it.
+
+    rank: the rank to look at. layer: number of a layer or block, or the first parts of a module's name (``layers.3``,
+    ``layers.3.attention.out``); None: any. op: the collective (``all_reduce``) or its axis of the layout (``tp``).
+    phase: ``forward``, ``backward``, ... microbatch, step: numbers, from 0 [the last step]. number: position among the
+    matching collectives, from 1.
+    algorithm, protocol, workgroups: kernel options of :class:`trine.gpu.collective.LoadStoreOptions`.
+    sync: ``spin``, ``mwait`` or ``sleep``; ``both`` compares the GPU's default with mwait. poll: pause between reads of
+    a flag. gpu_model: name or file of the GPU model [the cluster's].
+
+    Raises
+    ------
+    InputError: A value is not allowed.
+    """
+
+    rank: int = 0
+    layer: int | str | None = None
+    op: str | None = None
+    phase: str | None = None
+    microbatch: int | None = None
+    step: int | None = None
+    number: int = 1
+    algorithm: str = AUTO
+    protocol: str = AUTO
+    workgroups: int | None = None
+    sync: str = BOTH
+    poll: str | int | None = None
+    gpu_model: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE:
+            value, least = getattr(self, name), 1 if name in ("number", "workgroups") else 0
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InputError(f"must be a whole number from {least}, got {value!r:.80}", field=name)
+        for name, known in (("phase", PHASE_NAMES), ("sync", (*SYNCS, BOTH))):
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise InputError(f"unknown {name} {value!r:.80}{nearest(str(value)[:80], known)}", field=name)
+
+
+def parse_detail(text: str) -> DetailOptions:
+    """Parse a text such as ``rank=0,layer=3,op=all_reduce`` into options.
+
+    Raises InputError for a part that is not KEY=VALUE, an unknown or repeated key, or an invalid value.
+    """
+    known = [field.name for field in fields(DetailOptions)]
+    found: dict[str, int | str] = {}
+    for part in text.split(","):
+        key, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or not value:
+            raise InputError(f"--detail is KEY=VALUE,... such as rank=0,layer=3; got {part.strip()[:80]!r}")
+        if key not in known:
+            raise InputError(f"--detail has no {key[:80]!r}{nearest(key[:80], known)}")
+        if key in found:
+            raise InputError(f"--detail says {key} twice")
+        whole = re.fullmatch(r"\d{1,9}", value) and (key in _WHOLE or key == "layer")
+        found[key] = int(value) if whole else value
+    try:
+        return DetailOptions(**found)  # type: ignore[arg-type]
+    except InputError as error:
+        raise InputError(f"--detail, {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCollective:
+    """Collective that a rank takes part in. place: its position among the rank's collectives, in order of time.
+
+    layer, phase: names, "" if unknown. microbatch: -1 if without micro-batch. start_ps: when the rank is ready for it.
+    """
+
+    place: int
+    kind: str
+    axis: str
+    algorithm: str
+    size_bytes: int
+    num_ranks: int
+    layer: str
+    layer_number: int
+    phase: str
+    microbatch: int
+    step: int
+    start_ps: int
+
+    @property
+    def words(self) -> str:
+        """Description in one line: kind, axis, layer, phase, micro-batch and size."""
+        batch = f", micro-batch {self.microbatch}" if self.microbatch >= 0 else ""
+        phase = f", {self.phase}" if self.phase else ""
+        size = f"{format_bytes(self.size_bytes)} on {self.num_ranks} ranks"
+        return f"{self.kind} ({self.axis}) of {self.layer or 'no layer'}{phase}{batch}, {size}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ChosenCollective:
+    """Chosen collective. what: its data on the chosen rank. group: its ranks, by position.
+
+    start_ps, end_ps: int64[group], when each rank is ready for it and when each has finished it, at the operator level.
+    others: descriptions of the other matching collectives.
+    """
+
+    what: StepCollective
+    rank: int
+    group: tuple[int, ...]
+    start_ps: Int64
+    end_ps: Int64
+    others: tuple[str, ...]
+
+    @property
+    def position(self) -> int:
+        """Position of the rank in the group."""
+        return self.group.index(self.rank)
+
+
+def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenCollective:
+    """Find the collective that the options describe, in a result of any ranks.
+
+    Raises InputError for a rank, layer, op, ... that the step does not have; the message names the nearest one.
+    """
+    if options.rank >= result.num_ranks:
+        last = result.num_ranks - 1
+        raise InputError(f"there is no rank {options.rank}; ranks are 0 to {last}, the nearest is {last}", field="rank")
+    alone = result.rank(options.rank)
+    names = alone.graph.layer_names
+    found = _those_with_kernels(of_rank(alone, 0), options.rank)
+    found = _of_layer(found, options.layer, names)
+    found = _narrowed(found, options, result.num_steps)
+    if options.number > len(found):
+        raise InputError(f"number {options.number}: {len(found)} fit, the nearest is {len(found)}", field="number")
+    chosen = found[options.number - 1]
+    _refuse_unknown_root(chosen)
+    group = grid.group(options.rank, chosen.axis)
+    seen = result.of_ranks(group)
+    own = _tasks(seen, group.index(options.rank))
+    first = own[chosen.place]
+    label = int(seen.graph.labels.collective[first])
+    return ChosenCollective(
+        what=chosen, rank=options.rank, group=group,
+        start_ps=_of_rows(seen, label, len(group), np.minimum, seen.records.ready_ps),
+        end_ps=_of_rows(seen, label, len(group), np.maximum, seen.records.end_ps),
+        others=tuple(one.words for one in found if one is not chosen),
+    )  # fmt: skip
+
+
+def of_rank(result: Result, row: int) -> list[StepCollective]:
+    """Return all collectives of the rank in a row, in order of time."""
+    return [_collective(result.graph, task, place, result) for place, task in enumerate(_tasks(result, row))]
+
+
+def _tasks(result: Result, row: int) -> list[int]:
+    """Return the first task of each collective of the rank in a row, in order of time."""
+    graph, ready = result.graph, result.records.ready_ps
+    mine = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
+    label = graph.labels.collective[mine]
+    order = np.lexsort((mine, ready[mine], label))
+    first = mine[order][np.unique(label[order], return_index=True)[1]]
+    found: list[int] = first[np.lexsort((first, ready[first]))].tolist()
+    return found
+
+
+def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> StepCollective:
+    labels = graph.labels
+    about = graph.collectives[int(labels.collective[task])]
+    layer, phase = int(labels.layer[task]), int(labels.phase[task])
+    return StepCollective(
+        place=place, kind=about.kind, axis=about.axis, algorithm=about.algorithm, size_bytes=about.size_bytes,
+        num_ranks=about.num_ranks, layer=graph.layer_names[layer] if layer >= 0 else "", layer_number=layer,
+        phase=PHASE_NAMES[phase] if phase >= 0 else "", microbatch=int(labels.microbatch[task]),
+        step=max(0, int(labels.step[task])), start_ps=int(result.records.ready_ps[task]),
+    )  # fmt: skip
+
+
+def _of_rows(result: Result, label: int, rows: int, what: np.ufunc, times_ps: Int64) -> Int64:
+    """Return the minimum or maximum of the times of each row's tasks of one collective: int64[rows]."""
+    tasks = np.flatnonzero(result.graph.labels.collective == label)
+    found = np.full(rows, np.iinfo(np.int64).max if what is np.minimum else -1, np.int64)
+    what.at(found, result.graph.rank[tasks], times_ps[tasks])
+    return found
+
+
+def _those_with_kernels(found: Sequence[StepCollective], rank: int) -> list[StepCollective]:
+    kept = [one for one in found if one.num_ranks > 1 and known_kernels(one.kind)]
+    if kept:
+        return kept
+    kinds = ", ".join(sorted({one.kind for one in found}))
+    why = f"and there is no kernel for its {kinds}" if kinds else "so there is nothing to look at"
+    raise InputError(f"rank {rank} takes part in no collective that has a kernel, {why}", field="rank")
+
+
+def _of_layer(found: list[StepCollective], layer: int | str | None, names: Sequence[str]) -> list[StepCollective]:
+    if layer is None:
+        return found
+    numbers = _layers(layer, names)
+    kept = [one for one in found if one.layer_number in numbers]
+    if kept:
+        return kept
+    with_collectives = dict.fromkeys(one.layer for one in found if one.layer)
+    if not numbers and str(layer).isdecimal():
+        counted = sorted({number for name in names if (number := _number(name)) is not None})
+        near = min(counted, key=lambda number: abs(number - int(layer)), default=None)
+        hint = "layers have names, not numbers" if near is None else f"the nearest is {near}"
+        raise InputError(f"there is no layer {layer}; {hint}", field="layer")
+    if not numbers:
+        known = with_collectives or dict.fromkeys(names)
+        raise InputError(f"no layer is called {str(layer)[:80]!r}{nearest(str(layer)[:80], known)}", field="layer")
+    nearest_one = min(found, key=lambda one: min(abs(one.layer_number - number) for number in numbers))
+    raise InputError(
+        f"no collective of the rank is of layer {layer}; the nearest is of {nearest_one.layer!r}; collectives are of: "
+        f"{_some(list(with_collectives))}",
+        field="layer",
+    )
+
+
+def _layers(layer: int | str, names: Sequence[str]) -> set[int]:
+    """Return layers by number or name; ``3`` matches the layers with 3 as the first number in their name."""
+    text = str(layer)
+    exact = {number for number, name in enumerate(names) if name == text or name.startswith(f"{text}.")}
+    if exact or not text.isdecimal():
+        return exact
+    return {number for number, name in enumerate(names) if _number(name) == int(text)}
+
+
+def _number(layer: str) -> int | None:
+    """Return the first number in a layer's name, such as 3 for ``layers.3.mlp.down``."""
+    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", layer)
+    return int(found[1]) if found else None
+
+
+def _narrowed(found: list[StepCollective], options: DetailOptions, num_steps: int) -> list[StepCollective]:
+    """Return the collectives with the requested op, phase, micro-batch and step (default: the last step)."""
+    step = num_steps - 1 if options.step is None else options.step
+    asked = {"op": options.op, "phase": options.phase, "microbatch": options.microbatch, "step": step}
+    for name, value in asked.items():
+        kept = [one for one in found if value is None or value in _values(one, name)]
+        if kept:
+            found = kept
+            continue
+        known = {each for one in found for each in _values(one, name)}
+        if isinstance(value, int):
+            near = min(known, key=lambda number: abs(number - value))
+            raise InputError(f"no collective that fits is of {name} {value}; the nearest is {near}", field=name)
+        raise InputError(f"no collective that fits is of {name} {value!r:.80}{nearest(value, known)}", field=name)
+    return found
+
+
+def _refuse_unknown_root(chosen: StepCollective) -> None:
+    """Raise InputError for a broadcast of updated weights: each rank is a root, and the graph does not show which."""
+    is_of_owner = chosen.kind == "broadcast" and chosen.phase == PHASE_NAMES[Phase.OPTIMIZER]
+    if is_of_owner and chosen.algorithm.startswith(ONE_OPERATION):
+        raise InputError(
+            f"{chosen.words}: each rank broadcasts the weights that it has updated, and which one is the root of this "
+            "is not known at the operator level, which has them as one operation of all; choose another collective",
+            field="op",
+        )
+
+
+def _values(one: StepCollective, name: str) -> tuple[Any, ...]:
+    return (one.kind, one.axis) if name == "op" else (getattr(one, name),)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

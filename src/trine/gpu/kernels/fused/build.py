@@ -1,0 +1,297 @@
+"""Builds fused kernels, which compute and communicate at once, and their unfused form of two sequential kernels.
+
+After Eidola's workload (arXiv 2606.12638) and the fused operators of Punniyamurthy, Hamidouche and Beckmann,
+"Optimizing Distributed ML Communication with Fused Computation-Collective Operations" (SC 2024).
+
+The communicating half writes flags after the tiles, waits for the flags of all peers, and sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trine.common.arrays import Int32, Int64, pointers
+from trine.gpu.builder import OperandBlock, ProgramBuilder
+from trine.gpu.join import PlacedProgram, join_programs
+from trine.gpu.kernels.build import build_kernel
+from trine.gpu.kernels.fused.compute import RECEIVE, FusedBuilder, FusedPlan, TileTarget, compute, num_steps
+from trine.gpu.kernels.fused.options import ALL_TO_ALL, FUSED, TWOSHOT, FusedOptions
+from trine.gpu.kernels.fused.tiles import TileGrid, make_grid, make_tiles, refuse_large, strip_shapes
+from trine.gpu.kernels.options import JOINT
+from trine.gpu.program import ACQUIRE, BARRIER, READ, REDUCE, RELEASE, WAITCNT, WRITE, GpuProgram, kernels_of_rank
+from trine.gpu.system import KernelTasks, kernel_tasks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FusedProgram:
+    """A program and its kernel order. after: int32[kernels], the kernel that must end before each, -1: none."""
+
+    program: GpuProgram
+    after: Int32
+    options: FusedOptions
+
+
+def known_fused() -> tuple[str, ...]:
+    """Return the names of the fused kernels."""
+    return tuple(FUSED)
+
+
+def build_fused(name: str, num_ranks: int, **choices: Any) -> FusedProgram:
+    """Build a fused kernel for all ranks, or (``fused=False``) two kernels per rank.
+
+    Described in docs/background/fused-kernels.md. name: one of :func:`known_fused`. choices: fields of
+    :class:`trine.gpu.kernels.fused.options.FusedOptions`; ``rows`` and ``cols`` are needed.
+
+    Raises InputError: an unknown name, numbers out of range or inconsistent, options without effect, a program with
+    more than 2^25 operands.
+    """
+    return build(FusedOptions(name=name, num_ranks=num_ranks, **choices))
+
+
+def build(options: FusedOptions) -> FusedProgram:
+    """Build the program for ``options``, see :func:`build_fused`."""
+    grid = make_grid(options)
+    refuse_large(options, grid)
+    name = options.name if options.fused else options.kind.compute
+    builder = FusedBuilder(name, options)
+    plan = FusedPlan(options, grid, make_tiles(grid), builder, num_steps(options))
+    if options.fused:
+        exchange(plan)
+        program = plan.builder.finished(plan.grid.workgroups)
+        after = np.full(program.num_kernels, -1, np.int32)
+    else:
+        program = _two_kernels(plan)
+        count = program.num_kernels // 2
+        after = np.append(np.full(count, -1), np.arange(count)).astype(np.int32)
+    # counted as in nccl-tests: the result of a rank, in whole lines
+    payload = grid.chunks * grid.chunk_lines * options.line_bytes
+    return FusedProgram(
+        program=replace(program, payload_bytes=payload, notes=(_note(options, grid),)), after=after, options=options
+    )
+
+
+def fused_tasks(built: FusedProgram) -> KernelTasks:
+    """Return one task per kernel for :func:`trine.gpu.run.run_gpus`, with the dependencies between kernels."""
+    tasks, waits = kernel_tasks(built.program), built.after >= 0
+    graph = replace(
+        tasks.graph,
+        num_required=waits.astype(np.int32),
+        predecessor_ptr=pointers(waits),
+        predecessor_idx=built.after[waits],
+        task_names=built.program.kernel_names,
+    )
+    return tasks._replace(graph=graph)
+
+
+def _two_kernels(plan: FusedPlan) -> GpuProgram:
+    """Build a kernel that writes the result to local memory, then the collective on it."""
+    options, grid = plan.options, plan.grid
+    chunk_bytes = grid.chunk_lines * options.line_bytes
+    result = plan.builder.buffer("result", grid.chunks * chunk_bytes)
+    compute(plan, TileTarget(result, 0, plan.tiles.chunk, plan.stride(chunk_bytes)))
+    return behind(
+        plan.builder.finished(plan.grid.workgroups),
+        collective_kernel(options, grid),
+        {"input": "result"},
+        f"{options.name} unfused",
+    )
+
+
+def _note(options: FusedOptions, grid: TileGrid) -> str:
+    tiles = grid.chunks * grid.chunk_tiles
+    size = " x ".join(str(n) for n in options.tile)
+    steps = {"oneshot": ", in one step", "twoshot": ", in two steps"}.get(options.algorithm, "")
+    form = f"fused{steps}" if options.fused else f"a kernel that computes, then {options.kind.op}{steps}"
+    return f"{form}; {tiles} tiles of {size}, {grid.workgroups} workgroups of {options.wavefronts} wavefronts"
+
+
+def collective_kernel(options: FusedOptions, grid: TileGrid) -> GpuProgram:
+    """Return the collective on the result, which moves the same lines as the fused kernel.
+
+    Its flags are in uncached memory, like the fused kernel's.
+
+    Raises InputError like :func:`trine.gpu.kernels.build.build_kernel`.
+    """
+    algorithm = f"{options.algorithm or 'put'}{'-put' if options.algorithm == TWOSHOT else ''}"
+    program = build_kernel(
+        options.kind.op,
+        options.num_ranks,
+        grid.chunks * grid.chunk_lines * options.line_bytes,
+        algorithm=algorithm,
+        workgroups=options.collective_workgroups,
+        wavefronts=options.wavefronts,
+        waits=options.waits,
+        line_bytes=options.line_bytes,
+    )
+    program = _flags_uncached(program)
+    return program if options.only_rank is None else kernels_of_rank(program, options.only_rank)
+
+
+def _flags_uncached(program: GpuProgram) -> GpuProgram:
+    """Return the program with all buffers uncached that hold released or acquired semaphores."""
+    is_flag = np.isin(program.op_kind, (ACQUIRE, RELEASE)).repeat(np.diff(program.operand_ptr))
+    # buffers are sorted by base address
+    which = np.searchsorted([b.base for b in program.buffers], program.operand_address[is_flag], "right") - 1
+    has_flags = set(which.tolist())
+    return replace(program, buffers=tuple(replace(b, uncached=i in has_flags) for i, b in enumerate(program.buffers)))
+
+
+def behind(first: GpuProgram, second: GpuProgram, same: dict[str, str], name: str) -> GpuProgram:
+    """Return the kernels of ``first``, then of ``second``, in one memory.
+
+    same: buffers of ``second`` -> buffers of ``first``, by name. Its other buffers and its semaphores come last.
+    """
+    shared = {buffer.name: buffer.base for buffer in first.buffers}
+    builder = ProgramBuilder.like(first)
+    moved = [
+        shared[same[buffer.name]] if buffer.name in same
+        else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
+        for buffer in second.buffers
+    ]  # fmt: skip
+    which = np.searchsorted([buffer.base for buffer in second.buffers], second.operand_address, "right") - 1
+    address = (
+        second.operand_address + np.array([to - b.base for to, b in zip(moved, second.buffers, strict=True)])[which]
+    )
+    ranks = tuple(range(first.num_ranks))
+    parts = [
+        PlacedProgram(program=first, ranks=ranks),
+        PlacedProgram(
+            program=replace(second, operand_address=address), ranks=ranks, semaphore_shift=first.semaphores.shape[1]
+        ),
+    ]
+    return replace(join_programs(parts, first.num_ranks, name), buffers=tuple(builder.buffers))
+
+
+#: Offsets after RECEIVE in the order: the sums; the signals after the sums.
+_SUMS, _DONE = 1 << 20, 1 << 50
+_PER_TILE = 1 << 25
+
+
+class Flags(NamedTuple):
+    """``each`` flags per crew: one per peer, or one in total; they start at ``base``, ``spacing`` bytes apart."""
+
+    first: int
+    each: int
+    base: int
+    spacing: int
+
+    def operands(self, role: int, distance: Int64 | int, crew: Int64, peer: Int64) -> OperandBlock:
+        """Return operands for a crew's flags at rank + ``distance``, for the peer at distance -``peer``."""
+        number = self.first + crew * self.each + ((peer - 1) if self.each > 1 else np.zeros_like(peer))
+        return OperandBlock(role, distance, self.base + number * self.spacing, semaphore=number)
+
+
+def exchange(plan: FusedPlan) -> None:
+    """Compute all tiles, put each at its destination, wait for the tiles of all peers, and sum them if needed."""
+    twoshot = plan.options.algorithm == TWOSHOT
+    ready, done = _flags(plan, 2 if twoshot else 1)
+    adds_up = plan.options.kind.op != ALL_TO_ALL
+    slots, output = _buffers(plan, adds_up)
+    compute(plan, _target(plan, slots, output, adds_up))
+    _signal_tiles(plan, ready)
+    crew = np.arange(plan.grid.crews, dtype=np.int64)
+    group = plan.grid.workgroup(crew, np.zeros_like(crew))
+    if adds_up:
+        # All wavefronts of this workgroup must see its writes to local memory, too.
+        plan.builder.add_block(WAITCNT, group, np.full_like(group, RECEIVE - 1), 0, (), "wait")
+    _wait(plan, ready, group, RECEIVE, "wait")
+    if not adds_up:
+        return
+    plan.builder.add_block(BARRIER, group, np.full_like(group, RECEIVE + _SUMS - 1), 0, (), "wait")
+    _add_up(plan, slots, output, twoshot)
+    if twoshot:
+        after = RECEIVE + _DONE
+        plan.finish(group, np.full_like(group, after), "signal sums")
+        peers = _rotated(plan, crew)
+        flag = done.operands(WRITE, peers, crew[:, None], peers)
+        plan.builder.add_block(RELEASE, group, np.full_like(group, after + 2), 1, (flag,), "signal sums")
+        _wait(plan, done, group, after + 3, "wait for sums")
+
+
+def _buffers(plan: FusedPlan, adds_up: bool) -> tuple[TileTarget, TileTarget]:
+    """Allocate slots for partial results, if they are summed, and the output: both in local memory."""
+    options, grid, builder = plan.options, plan.grid, plan.builder
+    slot, chunk_bytes = grid.tile_lines * options.line_bytes, grid.chunk_lines * options.line_bytes
+    partials = builder.buffer("partials", options.num_ranks * grid.chunk_tiles * slot) if adds_up else 0
+    # A reduce-scatter's output is one chunk; a two-step all-reduce and an all-to-all have one chunk per rank.
+    many = grid.chunks if options.algorithm or not adds_up else 1
+    output = builder.buffer("output", many * chunk_bytes)
+    return TileTarget(partials, 0, slot_bytes=slot), TileTarget(output, 0, 0, chunk_bytes if many > 1 else 0)
+
+
+def _target(plan: FusedPlan, slots: TileTarget, output: TileTarget, adds_up: bool) -> TileTarget:
+    """Return the destination of the tiles: slots, numbered by distance, or the outputs of their ranks."""
+    if not adds_up:
+        return output._replace(distance=plan.tiles.chunk)
+    if plan.grid.chunks > 1:
+        return slots._replace(distance=plan.tiles.chunk)
+    return slots._replace(distance=_everyone(plan, plan.tiles.crew))
+
+
+def _flags(plan: FusedPlan, phases: int) -> tuple[Flags, Flags]:
+    options, builder = plan.options, plan.builder
+    each = 1 if options.waits == JOINT else options.num_ranks - 1
+    count = plan.grid.crews * each
+    base = builder.buffer("flags", phases * count * options.flag_spacing, uncached=True)
+    ready = Flags(builder.semaphores(phases * count), each, base, options.flag_spacing)
+    return ready, ready._replace(first=ready.first + count)
+
+
+def _rotated(plan: FusedPlan, crew: Int64) -> Int64:
+    """Return distances of all peers, int64[n, peers]; crews start with different peers to spread their traffic."""
+    peers = plan.options.num_ranks - 1
+    return 1 + (np.arange(peers, dtype=np.int64) + crew[:, None]) % peers
+
+
+def _everyone(plan: FusedPlan, crew: Int64) -> Int64:
+    """Return distances as _rotated does, followed by 0 for the rank itself."""
+    return np.append(_rotated(plan, crew), np.zeros((len(crew), 1), np.int64), axis=1)
+
+
+def _signal_tiles(plan: FusedPlan, ready: Flags) -> None:
+    """Signal a rank after a crew's last tile for it: one flag (to all peers if all need all tiles)."""
+    last = plan.tiles.number + plan.grid.crews >= plan.grid.chunk_tiles
+    tiles = plan.tiles.where(last & ((plan.tiles.chunk > 0) | (plan.grid.chunks == 1)))
+    order = plan.order(tiles.turn, plan.steps + 1, 0)
+    plan.finish(tiles.workgroup, order, "signal")
+    peers = tiles.chunk[:, None] if plan.grid.chunks > 1 else _rotated(plan, tiles.crew)
+    flag = ready.operands(WRITE, peers, tiles.crew[:, None], peers)
+    plan.builder.add_block(RELEASE, tiles.workgroup, order + 2, 1, (flag,), "signal")
+
+
+def _wait(plan: FusedPlan, flags: Flags, group: Int64, order: int, label: str) -> None:
+    """Add one acquire per peer, in sequence, or one for all peers."""
+    crew = np.arange(plan.grid.crews, dtype=np.int64)
+    if flags.each == 1:
+        amount = plan.options.num_ranks - 1
+        flag = flags.operands(READ, 0, crew, np.ones_like(crew))
+        plan.builder.add_block(ACQUIRE, group, np.full_like(group, order), amount, (flag,), label)
+        return
+    peers = _rotated(plan, crew)
+    many = peers.shape[1]
+    flag = flags.operands(READ, 0, np.repeat(crew, many), peers.ravel())
+    at = order + np.tile(np.arange(many, dtype=np.int64), len(crew))
+    plan.builder.add_block(ACQUIRE, np.repeat(group, many), at, 1, (flag,), label)
+
+
+def _add_up(plan: FusedPlan, slots: TileTarget, output: TileTarget, to_all: bool) -> None:
+    """Sum the partial results of all ranks into the local output, or into all outputs if ``to_all``."""
+    grid, line, pitch = plan.grid, plan.options.line_bytes, plan.result_pitch
+    own = plan.tiles.where(plan.tiles.chunk == 0)
+    order = RECEIVE + _SUMS + own.number // grid.crews * _PER_TILE
+    for shape in strip_shapes(own.tall, own.wide, grid.width):
+        which = np.repeat(shape.chosen, shape.strips)
+        strip = np.tile(np.arange(shape.strips), len(shape.chosen))
+        packed = shape.wide * line
+        sources = np.roll(_everyone(plan, own.crew[which]), 1, axis=1)
+        slot = slots.base + (sources * grid.chunk_tiles + own.number[which][:, None]) * slots.slot_bytes
+        read = OperandBlock(READ, 0, slot + shape.offsets(packed, line)[strip][:, None], shape.step(packed, line))
+        there = output.base + own.down[which] * pitch + own.across[which] * line + shape.offsets(pitch, line)[strip]
+        targets = _everyone(plan, own.crew[which]) if to_all else 0
+        write = OperandBlock(WRITE, targets, there, shape.step(pitch, line), stride=output.stride)
+        plan.builder.add_block(
+            REDUCE, own.workgroup[which], order[which] + strip, shape.amount, (read, write), "add up"
+        )

@@ -1,0 +1,230 @@
+"""Conversion of MSCCL++ plans and MSCCL XML to GPU programs (docs/guides/plans-on-gpus.md)."""
+
+from __future__ import annotations
+
+from trine.errors import InputError
+from trine.gpu.builder import ProgramBuilder
+from trine.gpu.kernels.lower.emit import MAX_OPERATIONS, Emitter
+from trine.gpu.kernels.lower.memory import (
+    Addresses,
+    LoweredStep,
+    block_steps,
+    line_layout,
+    num_rounds,
+    payload_of_line,
+)
+from trine.gpu.kernels.lower.msccl import Cutting, Fifos, FifoWiring, StepDependencies, StepLowering
+from trine.gpu.kernels.lower.mscclpp import BlockLowering, BlockWiring
+from trine.gpu.kernels.lower.semaphores import Barriers, Dependencies, Packets, Semaphores, Signals
+from trine.gpu.plans.layout import ChunkLayout, operations
+from trine.gpu.plans.plan import PIPELINE, KernelGpu, KernelPlan
+from trine.gpu.plans.reading import walk
+from trine.gpu.program import GpuProgram
+from trine.gpu.validate import MAX_WAVEFRONTS
+
+#: threads per wavefront on the plans' GPUs
+WARP_THREADS = 32
+#: wavefronts per workgroup if the plan does not state the threads per block
+DEFAULT_WAVEFRONTS = 8
+MAX_SEMAPHORES = 2**26
+
+
+def lower_plan(
+    plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128, wavefronts: int | None = None
+) -> GpuProgram:
+    """Return the program of all GPUs for one message.
+
+    Parameters
+    ----------
+    size_bytes: by nccl-tests' convention; chunks are rounded up to whole lines.
+    line_bytes: of a wavefront's request.
+    wavefronts: of a workgroup; None: the plan's threads per block / 32, or 8 if it does not state them.
+
+    Raises
+    ------
+    InputError: the plan does not allow this size, multicasts packets, or becomes too large; or the plan is wrong:
+        packets without a writer, a barrier whose thread blocks change, sends that do not match the receives.
+    """
+    _check_options(line_bytes, wavefronts)
+    _refuse_packets_to_all(plan)
+    payload = payload_of_line(plan, line_bytes)
+    layout = line_layout(plan, size_bytes, payload)
+    if wavefronts is None:
+        wavefronts = -(-plan.threads_per_block // WARP_THREADS) if plan.threads_per_block else DEFAULT_WAVEFRONTS
+    lowering = _Lowering(plan, layout, line_bytes, payload, wavefronts)
+    if not any(gpu.blocks for gpu in plan.gpus):
+        raise InputError("no GPU has a thread block", file=plan.file)
+    if plan.format == "msccl":
+        lowering.fifos()
+    else:
+        lowering.blocks()
+    return lowering.program(size_bytes)
+
+
+def padded_bytes(plan: KernelPlan, size_bytes: int, *, line_bytes: int = 128) -> int:
+    """Return the bytes that the program moves for a message: every chunk is rounded up to whole lines."""
+    return line_layout(plan, size_bytes, payload_of_line(plan, line_bytes)).at(plan.chunks_of_size)
+
+
+def _check_options(line_bytes: int, wavefronts: int | None) -> None:
+    if line_bytes < 16 or line_bytes & (line_bytes - 1):
+        raise InputError(f"must be a power of two of at least 16 bytes, got {line_bytes}", field="line_bytes")
+    if wavefronts is not None and wavefronts < 1:
+        raise InputError(f"a workgroup needs at least one, got {wavefronts}", field="wavefronts")
+    if wavefronts is not None and wavefronts > MAX_WAVEFRONTS:
+        problem = f"a workgroup of a program has no more than {MAX_WAVEFRONTS}, got {wavefronts}"
+        raise InputError(problem, field="wavefronts")
+
+
+def _refuse_packets_to_all(plan: KernelPlan) -> None:
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            for place, op in walk(block):
+                if any(o.packet and o.group is not None for o in (*op.sources, *op.targets)):
+                    raise InputError(
+                        f"{op.name!r} multicasts packets, but a line with flags can have one reader "
+                        "only; use --fidelity operator for this plan",
+                        file=plan.file,
+                        field=f"gpus[{gpu.rank}].threadblocks[{block.id}].{place}",
+                    )
+
+
+class _Lowering:
+    """The state of one program under construction."""
+
+    def __init__(self, plan: KernelPlan, layout: ChunkLayout, line_bytes: int, payload: int, wavefronts: int) -> None:
+        self.plan, self.layout, self.line_bytes, self.payload = plan, layout, line_bytes, payload
+        self.wavefronts = wavefronts
+        self.builder = ProgramBuilder(plan.name, plan.num_ranks, line_bytes=line_bytes)
+        self.semaphores = Semaphores(plan.num_ranks)
+        self.notes = list(plan.notes)
+        self.num_flags = 0
+
+    def addresses(self, fifo_bytes: int = 0) -> Addresses:
+        """Return the addresses; call this once all semaphores except the flagged lines' are numbered."""
+        self.num_control = max(map(len, self.semaphores.initial))
+        return Addresses(self.plan, self.layout, self.line_bytes, self.payload, fifo_bytes, self.num_control)
+
+    # -- MSCCL++ -------------------------------------------------------------------------------------------------
+
+    def blocks(self) -> None:
+        """Lower every thread block of an MSCCL++ plan."""
+        plan, semaphores = self.plan, self.semaphores
+        steps = self._steps()
+        in_file = [[semaphores.new(gpu.rank, value) for value in gpu.semaphores] for gpu in plan.gpus]
+        signals, barriers = Signals(steps, semaphores), Barriers(plan, semaphores)
+        dependencies = Dependencies(steps, semaphores)
+        packets = Packets(plan, self.layout, steps, semaphores)
+        self.where = self.addresses()
+        if packets.flagged_reads:
+            self.num_flags = self.where.num_packet_lines
+        wiring = BlockWiring(
+            addresses=self.where,
+            signals=signals,
+            barriers=barriers,
+            dependencies=dependencies,
+            packets=packets,
+            plan_semaphores=in_file,
+            first_flag=self.num_control,
+        )
+        self._run_blocks(steps, wiring)
+        self._note_blocks(wiring)
+
+    def _steps(self) -> list[list[LoweredStep]]:
+        rounds = sum(
+            num_rounds(op, self.layout, self.payload) * len(op.operations)
+            for op in operations(self.plan)
+            if op.action == PIPELINE
+        )
+        if rounds > MAX_OPERATIONS:
+            raise InputError(
+                f"its pipelines are more than {MAX_OPERATIONS} operations for this message; give a smaller size, or "
+                "use --fidelity operator",
+                file=self.plan.file,
+            )
+        return [
+            list(block_steps(gpu, block, self.layout, self.payload)) for gpu in self.plan.gpus for block in gpu.blocks
+        ]
+
+    def _run_blocks(self, steps: list[list[LoweredStep]], wiring: BlockWiring) -> None:
+        number, early = 0, False
+        for gpu in self.plan.gpus:
+            for _ in gpu.blocks:
+                out = Emitter(self.builder, self.where, gpu.rank)
+                BlockLowering(wiring, out, number).run(steps[number])
+                self.builder.end_workgroup()
+                early |= out.waits_early
+                number += 1
+            self._end_kernel(gpu)
+        if early:
+            self.notes.append(
+                "thread blocks that wait for their loads and stores wait for their puts through ports too, before the "
+                "plan flushes them"
+            )
+
+    def _note_blocks(self, wiring: BlockWiring) -> None:
+        if wiring.packets.gated:
+            self.notes.append(
+                "packets that several thread blocks poll, or that come through ports, are waited for as a whole, not "
+                "line by line"
+            )
+        if wiring.dependencies.takes:
+            self.notes.append("dependencies of nop on other thread blocks are kept; MSCCL++ runs nop as __syncthreads")
+
+    # -- MSCCL ---------------------------------------------------------------------------------------------------
+
+    def fifos(self) -> None:
+        """Lower every thread block of an MSCCL plan."""
+        plan = self.plan
+        cutting = Cutting(plan, self.layout, self.payload, self.line_bytes)
+        steps = sum(len(block.operations) for gpu in plan.gpus for block in gpu.blocks)
+        if steps * len(cutting.offsets) > MAX_OPERATIONS:
+            raise InputError(
+                f"{steps} steps {len(cutting.offsets)} times are more than {MAX_OPERATIONS} operations; give a smaller "
+                "size, or use --fidelity operator",
+                file=plan.file,
+            )
+        fifos = Fifos(plan, cutting, self.semaphores)
+        dependencies = StepDependencies(plan, len(cutting.offsets), self.semaphores)
+        slots = max(fifos.into, default=0) * cutting.shape.slots
+        self.where = self.addresses(slots * cutting.shape.slot_bytes)
+        flagged = plan.protocol != "Simple"
+        slot_lines = fifos.slot_lines()
+        self.num_flags = slots * slot_lines if flagged else 0
+        wiring = FifoWiring(
+            addresses=self.where,
+            cutting=cutting,
+            fifos=fifos,
+            dependencies=dependencies,
+            flagged=flagged,
+            first_flag=self.num_control,
+            slot_lines=slot_lines,
+        )
+        for gpu in plan.gpus:
+            for block in gpu.blocks:
+                StepLowering(wiring, Emitter(self.builder, self.where, gpu.rank), gpu, block).run()
+                self.builder.end_workgroup()
+            self._end_kernel(gpu)
+
+    def _end_kernel(self, gpu: KernelGpu) -> None:
+        if gpu.blocks:
+            self.builder.end_kernel(gpu.rank, self.wavefronts, self.plan.name)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def program(self, size_bytes: int) -> GpuProgram:
+        count = self.num_control + self.num_flags
+        if count * self.plan.num_ranks > MAX_SEMAPHORES:
+            raise InputError(
+                f"this message needs {count} flags and semaphores on each of {self.plan.num_ranks} GPUs, more than "
+                f"{MAX_SEMAPHORES} in all; give a smaller size, or use --fidelity operator",
+                file=self.plan.file,
+            )
+        padded = self.layout.at(self.plan.chunks_of_size)
+        if padded != size_bytes:
+            self.notes.append(f"chunks are rounded up to whole lines: {padded} bytes are moved as {size_bytes}")
+        self.builder.num_semaphores = count
+        self.builder.buffers = self.where.buffers
+        return self.builder.program(
+            semaphores=self.semaphores.initial, payload_bytes=size_bytes, notes=tuple(self.notes)
+        )

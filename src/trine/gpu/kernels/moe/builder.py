@@ -1,0 +1,254 @@
+"""Builder of dispatch and combine kernels: rows of tokens, flags, and the operations of workgroups.
+
+A token's experts are given relative to its rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from trine.common.arrays import Int64
+from trine.errors import InputError
+from trine.gpu import program as isa
+from trine.gpu.builder import Operand, ProgramBuilder
+from trine.gpu.kernels.moe.options import ROTATED, MoeOptions
+from trine.gpu.kernels.options import MAX_OPERANDS, KernelOptions
+from trine.gpu.program import GpuProgram
+
+#: An expert relative to a rank: (distance of the expert's rank, expert number on that rank).
+Place = tuple[int, int]
+
+
+class Routes(NamedTuple):
+    """Places of the experts of each token of one rank."""
+
+    tokens: tuple[tuple[Place, ...], ...]
+
+    def by_expert(self) -> dict[Place, list[int]]:
+        """Return the tokens of each place, ascending."""
+        found: dict[Place, list[int]] = {}
+        for token, places in enumerate(self.tokens):
+            for place in places:
+                found.setdefault(place, []).append(token)
+        return found
+
+    def distances(self, token: int) -> list[int]:
+        """Return the distances of a token's destination ranks, without duplicates."""
+        return list(dict.fromkeys(distance for distance, _ in self.tokens[token]))
+
+    def by_rank(self) -> dict[int, list[int]]:
+        """Return the tokens sent to each distance, ascending."""
+        found: dict[int, list[int]] = {}
+        for token in range(len(self.tokens)):
+            for distance in self.distances(token):
+                found.setdefault(distance, []).append(token)
+        return found
+
+
+class NodeGrid(NamedTuple):
+    """Grid of consecutive nodes with equally many ranks; distances are grid offsets, modulo each size."""
+
+    nodes: int
+    locals: int
+
+    def at(self, rank: int, distance: int, sign: int = 1) -> int:
+        """Return the rank at a distance; ``sign`` -1: the rank that has this rank at that distance."""
+        node = (rank // self.locals + sign * (distance // self.locals)) % self.nodes
+        return node * self.locals + (rank + sign * distance) % self.locals
+
+    def distance(self, here: int, there: int) -> int:
+        """Return the distance from rank ``here`` to rank ``there``."""
+        node = (there // self.locals - here // self.locals) % self.nodes
+        return node * self.locals + (there - here) % self.locals
+
+
+def draw_routes(moe: MoeOptions, grid: NodeGrid, top_nodes: int) -> tuple[Routes, ...]:
+    """Return the routes of each rank, or only of rank 0 if all ranks have the same relative routes.
+
+    Experts are drawn without replacement in proportion to their shares (the smallest of exponential draws / shares).
+    With ``top_nodes`` below the number of nodes, a token first picks the nodes with the best top expert (DeepSeek-V3's
+    node-limited routing picks by the two best, DeepEP's tests by the best).
+
+    Raises InputError if the ranks do not divide the experts, or a token needs more experts than its nodes have.
+    """
+    ranks = grid.nodes * grid.locals
+    if moe.experts % ranks:
+        raise InputError(f"{moe.experts} experts do not divide over {ranks} ranks", field="experts")
+    if top_nodes > grid.nodes:
+        raise InputError(f"there are {grid.nodes} nodes, got {top_nodes}", field="top_nodes")
+    if moe.experts // grid.nodes * top_nodes < moe.top_k:
+        raise InputError(
+            f"a token has {moe.top_k} experts, and {top_nodes} nodes have {moe.experts // grid.nodes * top_nodes}",
+            field="top_k",
+        )
+    drawn = (0,) if moe.draws == ROTATED else range(ranks)
+    return tuple(_of_rank(_experts(moe, grid, top_nodes, rank), rank, grid, moe.experts // ranks) for rank in drawn)
+
+
+def _of_rank(experts: Int64, rank: int, grid: NodeGrid, each: int) -> Routes:
+    return Routes(tuple(tuple((grid.distance(rank, e // each), e % each) for e in row) for row in experts.tolist()))
+
+
+def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int64:
+    """Draw the experts of one rank's tokens: int64[tokens, top_k]."""
+    draws = np.random.default_rng((moe.seed, rank)).random((moe.tokens, moe.experts))
+    score = np.log(-np.log(draws)) - np.log(np.array(moe.weights()))  # the smallest are chosen
+    if top_nodes < grid.nodes:
+        by_node = score.reshape(moe.tokens, grid.nodes, -1)
+        order = np.argsort(by_node.min(axis=2), axis=1, kind="stable")[:, top_nodes:]
+        np.put_along_axis(by_node, order[:, :, None], math.inf, axis=1)
+    chosen: Int64 = np.argsort(score, axis=1, kind="stable")[:, : moe.top_k]
+    return chosen
+
+
+#: Lines of 128 bytes per access of a warp with 16 bytes per lane.
+LINES_PER_ACCESS = 4
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of ``lines`` lines, at the same address on every rank."""
+
+    base: int
+    lines: int
+    line_bytes: int
+
+    def at(self, rank: int, row: int, line: int = 0) -> tuple[int, int]:
+        """Return (rank, address) of a line of a row."""
+        return rank, self.base + (row * self.lines + line) * self.line_bytes
+
+
+class FlagTable(NamedTuple):
+    """Table of semaphores, one per line."""
+
+    first: int
+    base: int
+    line_bytes: int
+
+    def operand(self, role: int, rank: int, which: int) -> Operand:
+        return Operand(role, rank, self.base + which * self.line_bytes, semaphore=self.first + which)
+
+
+class MoeBuilder(ProgramBuilder):
+    """Builder of the kernels of all ranks, or only of rank 0 if the others' are the same in relative terms.
+
+    ``written``: the ranks to write. Code that names ranks by distance (``grid.at``) works in both cases.
+    """
+
+    def __init__(self, name: str, options: KernelOptions, top_nodes: int) -> None:
+        super().__init__(name, options.num_ranks, line_bytes=options.line_bytes)
+        self.options = options
+        self.moe = moe_of(options)
+        if options.num_nodes == 1 and self.moe.top_nodes is not None:
+            raise InputError("cannot matter: all experts are on one node", field="top_nodes")
+        self.grid = NodeGrid(options.num_nodes, options.num_ranks // options.num_nodes)
+        self.routes = draw_routes(self.moe, self.grid, top_nodes)
+        self.written = range(len(self.routes))
+        self.local_experts = self.moe.experts // options.num_ranks
+
+    def routes_of(self, rank: int, distance: int = 0, sign: int = 1) -> Routes:
+        """Return the routes of the rank at a distance; see :meth:`NodeGrid.at`."""
+        return self.routes[self.grid.at(rank, distance, sign) if len(self.routes) > 1 else 0]
+
+    def crosses(self, distance: int) -> bool:
+        """Return whether the path crosses NICs."""
+        return distance >= self.grid.locals
+
+    def lines_of(self, size_bytes: int) -> int:
+        return -(-size_bytes // self.line_bytes)
+
+    def rows(self, name: str, count: int, lines: int) -> Rows:
+        return Rows(self.buffer(name, count * lines * self.line_bytes), lines, self.line_bytes)
+
+    def flags(self, name: str, count: int) -> FlagTable:
+        return FlagTable(self.semaphores(count), self.buffer(name, count * self.line_bytes), self.line_bytes)
+
+    # Operations of a workgroup.
+
+    def copy(self, lines: int, source: tuple[int, int], target: tuple[int, int], label: str, unroll: int) -> None:
+        """Copy ``lines`` consecutive lines."""
+        step = self.line_bytes
+        self.add(isa.COPY, lines, (Operand(isa.READ, *source, step), Operand(isa.WRITE, *target, step)), label, unroll)
+
+    def load(self, lines: int, source: tuple[int, int], label: str, unroll: int) -> None:
+        self.add(isa.LOAD, lines, (Operand(isa.READ, *source, self.line_bytes),), label, unroll)
+
+    def store(self, lines: int, target: tuple[int, int], label: str) -> None:
+        self.add(isa.STORE, lines, (Operand(isa.WRITE, *target, self.line_bytes),), label)
+
+    def reduce(
+        self, lines: int, sources: Iterable[tuple[int, int]], target: tuple[int, int], label: str, unroll: int
+    ) -> None:
+        """Store the sum of rows."""
+        step = self.line_bytes
+        operands = (*(Operand(isa.READ, *source, step) for source in sources), Operand(isa.WRITE, *target, step))
+        self.add(isa.REDUCE, lines, operands, label, unroll)
+
+    def put(self, lines: int, source: tuple[int, int], target: tuple[int, int], label: str) -> None:
+        """Put lines to another node through the NIC."""
+        self.add(isa.DMA, lines * self.line_bytes, (Operand(isa.READ, *source), Operand(isa.WRITE, *target)), label)
+
+    def settle(self, label: str) -> None:
+        """Wait until all requests of all wavefronts so far are complete."""
+        self.add(isa.WAITCNT, 0, (), label)
+        self.add(isa.BARRIER, 0, (), label)
+
+    def fence(self, label: str) -> None:
+        self.add(isa.FENCE, 0, (), label)
+
+    def release(self, flags: FlagTable, targets: Sequence[tuple[int, int]], label: str, amount: int = 1) -> None:
+        """Add ``amount`` to flags (rank, which)."""
+        self.add(isa.RELEASE, amount, [flags.operand(isa.WRITE, *target) for target in targets], label)
+
+    def notify(self, flags: FlagTable, target: tuple[int, int], distance: int, label: str) -> None:
+        """Add 1 to a flag of the rank at ``distance``, after all earlier writes and puts to it."""
+        if self.crosses(distance):
+            self.add(isa.DMA, 0, (flags.operand(isa.WRITE, *target),), label)
+        else:
+            self.fence(label)
+            self.release(flags, [target], label)
+
+    def acquire(self, flags: FlagTable, rank: int, which: int, amount: int, label: str) -> None:
+        """Wait for a flag in wavefront 0 only; ``barrier`` makes the others wait too."""
+        self.add(isa.ACQUIRE, amount, (flags.operand(isa.READ, rank, which),), label)
+
+    def barrier(self, label: str) -> None:
+        self.add(isa.BARRIER, 0, (), label)
+
+    def meet(self, flags: FlagTable, rank: int, number: int, of: int, label: str) -> None:
+        """Synchronise ``of`` workgroups of a rank: the first counts arrivals and releases the others."""
+        if of == 1:
+            return
+        if number:
+            self.release(flags, [(rank, 0)], label)
+            self.acquire(flags, rank, 1, 1, label)
+        else:
+            self.acquire(flags, rank, 0, of - 1, label)
+            self.release(flags, [(rank, 1)], label, of - 1)
+        self.barrier(label)
+
+    def end_workgroup(self) -> None:
+        """End the workgroup like :class:`ProgramBuilder`. Raises InputError if the program is too large."""
+        super().end_workgroup()
+        if self.num_operands * (self.num_ranks // len(self.written)) > MAX_OPERANDS:
+            raise InputError(
+                f"{self.name} on {self.num_ranks} ranks with {self.moe.tokens} tokens has more than {MAX_OPERANDS} "
+                "operands: take fewer tokens",
+                field="tokens",
+            )
+
+    def finished(self, payload_bytes: int, *notes: str) -> GpuProgram:
+        """Return the program of all ranks."""
+        if self.moe.draws != ROTATED:
+            return self.program(payload_bytes=payload_bytes, notes=notes)
+        return self.program(ranks=range(self.num_ranks), grid=self.grid, payload_bytes=payload_bytes, notes=notes)
+
+
+def moe_of(options: KernelOptions) -> MoeOptions:
+    """Return the MoE options. Raises InputError if they are missing."""
+    if options.moe is None:
+        raise InputError(f"{options.op} needs to know tokens and experts", field="moe")
+    return options.moe

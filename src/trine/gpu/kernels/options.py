@@ -1,0 +1,111 @@
+"""Options of a built GPU program: collective, size, workgroups, protocol. Checked on construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.common.arguments import check_whole
+from trine.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from trine.gpu.kernels.moe.options import MoeOptions
+
+#: How ranks signal the arrival of data. ``simple``: semaphores after the data; all bytes of a line are data. ``ll``,
+#: ``ll128``: each line carries flags; the data are half, or 15/16, of it (NCCL's LL and LL128).
+SIMPLE, LL, LL128 = "simple", "ll", "ll128"
+PROTOCOLS = (SIMPLE, LL, LL128)
+
+#: Barriers besides the signals that belong to an algorithm's data: before the first remote access, after the last one,
+#: both, or neither; ``auto``: the algorithm's usual choice.
+SYNCS = ("auto", "none", "start", "end", "both")
+
+#: How a workgroup waits for several peers. ``joint``: their signals add up on one semaphore, which it acquires once, as
+#: in kernels with one polling thread per peer; ``single``: one semaphore per peer, one wait after another.
+JOINT, SINGLE = "joint", "single"
+WAITS = (JOINT, SINGLE)
+
+#: Defaults: workgroups of a kernel as in case 1 of ASTRA-sim 3.0 (arXiv 2606.10440); wavefronts per workgroup, assumed.
+WORKGROUPS, WAVEFRONTS = 32, 8
+
+MAX_SIZE_BYTES = 1 << 40
+MAX_OPERANDS = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelOptions:
+    """Options of a kernel builder.
+
+    num_ranks: at least 2. num_nodes: scale-up domains with equal numbers of consecutive ranks, used by programs across
+    nodes. size_bytes: as in nccl-tests: for all_gather a rank's output, for reduce_scatter its input, for
+    all_reduce and all_to_all its buffer. workgroups: per rank; wavefronts: per workgroup. protocol:
+    one of PROTOCOLS. sync: one of SYNCS. waits: one of WAITS. line_bytes: a cache line of the GPU model. unroll:
+    requests of a wavefront in flight, 0: the GPU model's. bookkeeping: whether kernels do a library's other work
+    besides moving data (:mod:`trine.gpu.kernels.bookkeeping`). matrix: for all_to_all_v, bytes from
+    each rank (row) to each rank (column). moe: for moe_dispatch and moe_combine, the tokens and experts exchanged.
+
+    Raises InputError: a number out of range, an unknown protocol, sync or waits.
+    """
+
+    op: str
+    num_ranks: int
+    size_bytes: int
+    workgroups: int = WORKGROUPS
+    wavefronts: int = WAVEFRONTS
+    protocol: str = SIMPLE
+    sync: str = "auto"
+    waits: str = JOINT
+    line_bytes: int = 128
+    unroll: int = 0
+    bookkeeping: bool = False
+    num_nodes: int = 1
+    matrix: Sequence[Sequence[int]] | None = None
+    moe: MoeOptions | None = None
+
+    def __post_init__(self) -> None:
+        from trine.gpu.validate import MAX_WAVEFRONTS
+
+        check_whole("num_ranks", self.num_ranks, 2, 4096)
+        check_whole("num_nodes", self.num_nodes, 1, self.num_ranks)
+        if self.num_ranks % self.num_nodes:
+            raise InputError(f"{self.num_ranks} ranks do not divide over {self.num_nodes} nodes", field="num_nodes")
+        check_whole("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
+        check_whole("workgroups", self.workgroups, 1, 4096)
+        check_whole("wavefronts", self.wavefronts, 1, MAX_WAVEFRONTS)
+        check_whole("line_bytes", self.line_bytes, 16, 4096)
+        check_whole("unroll", self.unroll, 0, 4096)
+        if self.line_bytes % 16:
+            raise InputError(f"must be a multiple of 16, got {self.line_bytes}", field="line_bytes")
+        for field, value, known in (
+            ("protocol", self.protocol, PROTOCOLS),
+            ("sync", self.sync, SYNCS),
+            ("waits", self.waits, WAITS),
+        ):
+            if value not in known:
+                raise InputError(f"unknown {field} {value!r}{nearest(value, known)}", field=field)
+
+    @property
+    def flagged(self) -> bool:
+        """Whether lines carry flags, so that no semaphores are needed after the data."""
+        return self.protocol != SIMPLE
+
+    @property
+    def step_bytes(self) -> int:
+        """Payload of a line."""
+        return {SIMPLE: self.line_bytes, LL: self.line_bytes // 2, LL128: self.line_bytes * 15 // 16}[self.protocol]
+
+    @property
+    def distances(self) -> range:
+        """Distances d of all other ranks: rank + d modulo ranks."""
+        return range(1, self.num_ranks)
+
+    def lines(self, parts: int = 1) -> int:
+        """Return the lines of one part of the payload; a partial line costs a line."""
+        part_bytes = -(-self.size_bytes // parts)
+        return -(-part_bytes // self.step_bytes)
+
+    def syncs(self, usual: str) -> tuple[bool, bool]:
+        """Return whether ranks synchronise at the start and at the end; ``usual`` is the algorithm's default."""
+        sync = usual if self.sync == "auto" else self.sync
+        return sync in ("start", "both"), sync in ("end", "both")

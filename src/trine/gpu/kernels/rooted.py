@@ -1,0 +1,377 @@
+"""Collectives with a root, rank 0 of the group: broadcast, reduce, gather and scatter; in a node and across nodes.
+
+Ranks have different roles, so each has a separate kernel, and runs do not fold. Across nodes, local rank l handles
+chunk l of a payload: the chunk uses the NIC of rail l, so that all NICs of the root's node work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from trine.gpu.builder import Operand
+from trine.gpu.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
+from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.program import WRITE, GpuProgram
+
+#: A function that moves a workgroup's slice from or to the ranks at the given distances.
+Move = Callable[..., None]
+
+
+def broadcast_put(options: KernelOptions) -> GpuProgram:
+    """Build a broadcast: the root writes its input to the outputs of all, and signals."""
+    builder, lines = PerRankBuilder("broadcast/put", options), options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+
+    def put(group: Workgroup, *others: int) -> None:
+        group.copy(group.read(source), *(group.write(result, d) for d in (0, *others)), label="put")
+
+    return builder.root_writes(lines, put)
+
+
+def broadcast_get(options: KernelOptions) -> GpuProgram:
+    """Build a broadcast: when the root is ready, each rank reads its input; the root waits for all reads."""
+    builder, lines = PerRankBuilder("broadcast/get", options), options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+
+    def get(group: Workgroup, root: int) -> None:
+        group.copy(group.read(source, root), group.write(result), label="get")
+
+    return builder.root_is_read(lines, get)
+
+
+def broadcast_ring(options: KernelOptions) -> GpuProgram:
+    """Build a broadcast: each rank forwards to the next, piece by piece."""
+    builder, lines, last = PerRankBuilder("broadcast/ring", options), options.lines(), options.num_ranks - 1
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    there = builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        for piece in group.pieces():
+            if rank == 0:
+                piece.copy(piece.read(source), piece.write(result, 1), piece.write(result), label="put")
+                builder.signal(piece, there, [1])
+                continue
+            builder.expect(piece, there, last=rank == last)
+            if rank < last:
+                piece.copy(piece.read(result), piece.write(result, 1), label="pass on")
+                builder.signal(piece, there, [1])
+    return builder.finished()
+
+
+def reduce_get(options: KernelOptions) -> GpuProgram:
+    """Build a reduce: when all are ready, the root reads and adds up all inputs; all ranks wait until it is done."""
+    builder, lines = PerRankBuilder("reduce/get", options), options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+
+    def get(group: Workgroup, *others: int) -> None:
+        group.reduce([group.read(source, d) for d in (0, *others)], group.write(result), label="reduce")
+
+    return builder.root_reads(lines, get)
+
+
+def reduce_ring(options: KernelOptions) -> GpuProgram:
+    """Build a reduce: from the last rank on, each adds its input and writes the sum to the previous, by pieces."""
+    builder, lines = PerRankBuilder("reduce/ring", options), options.lines()
+    source, result = builder.data("input", 1, lines), builder.data("output", 1, lines)
+    sums = builder.scratch("scratch", 1, lines)
+    there = builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        for piece in group.pieces():
+            parts = [piece.read(source)]
+            if rank < options.num_ranks - 1:
+                builder.expect(piece, there)
+                parts.append(piece.read(sums))
+            target = piece.write(sums, -1) if rank else piece.write(result)
+            piece.reduce(parts, target, label="reduce")
+            if rank:
+                builder.signal(piece, there, [-1])
+    return builder.finished()
+
+
+def gather_put(options: KernelOptions) -> GpuProgram:
+    """Build a gather: each rank writes its input into its place in the root's output, and signals."""
+    builder, lines = PerRankBuilder("gather/put", options), options.lines(options.num_ranks)
+    source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
+    there = builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        group.copy(group.read(source), group.write(result, -rank, rank), label="put")
+        builder.tell_root(group, there)
+    return builder.finished()
+
+
+def gather_get(options: KernelOptions) -> GpuProgram:
+    """Build a gather: when all are ready, the root reads all inputs; all ranks wait until it is done."""
+    builder, lines = PerRankBuilder("gather/get", options), options.lines(options.num_ranks)
+    source, result = builder.data("input", 1, lines), builder.data("output", options.num_ranks, lines)
+
+    def get(group: Workgroup, *others: int) -> None:
+        for d in (*others, 0):
+            group.copy(group.read(source, d), group.write(result, 0, d), label="get")
+
+    return builder.root_reads(lines, get)
+
+
+def scatter_put(options: KernelOptions) -> GpuProgram:
+    """Build a scatter: the root writes each chunk of its input to its rank, and signals."""
+    builder, lines = PerRankBuilder("scatter/put", options), options.lines(options.num_ranks)
+    source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
+
+    def put(group: Workgroup, *others: int) -> None:
+        for d in (*others, 0):
+            group.copy(group.read(source, 0, d), group.write(result, d), label="put")
+
+    return builder.root_writes(lines, put)
+
+
+def scatter_get(options: KernelOptions) -> GpuProgram:
+    """Build a scatter: when the root is ready, each rank reads its chunk from it; the root waits for all reads."""
+    builder, lines = PerRankBuilder("scatter/get", options), options.lines(options.num_ranks)
+    source, result = builder.data("input", options.num_ranks, lines), builder.data("output", 1, lines)
+
+    def get(group: Workgroup, root: int) -> None:
+        group.copy(group.read(source, root, -root), group.write(result), label="get")
+
+    return builder.root_is_read(lines, get)
+
+
+def broadcast_nodes(options: KernelOptions) -> GpuProgram:
+    """Build a broadcast: the root writes chunk l to local rank l, which puts it along its rail and to its node."""
+    builder = PerRankBuilder("broadcast/hierarchical", options)
+    num_locals = builder.num_locals
+    lines = options.lines(num_locals)
+    source, result = builder.data("input", num_locals, lines), builder.data("output", num_locals, lines)
+    there, rail, done = builder.signals(1), builder.signals(1), builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        node, own = divmod(rank, num_locals)
+        mates = [d for d in builder.mates(group) if node or own + d != 0]
+        for piece in group.pieces():
+            origin = result
+            if rank == 0:
+                origin = source
+                for d in builder.mates(piece):
+                    piece.copy(
+                        piece.read(source, 0, d), piece.write(result, d, d), piece.write(result, 0, d), label="put"
+                    )
+                    builder.signal(piece, there, [d])
+            else:
+                builder.expect(piece, there if node == 0 else rail, last=not mates)
+            if node == 0:
+                for other in builder.others:
+                    builder.put(piece, other, piece.read(origin, 0, own), piece.write(result, 0, own), rail)
+            targets = [piece.write(result, d, own) for d in mates]
+            if rank == 0:
+                targets.append(piece.write(result, 0, own))
+            if targets:
+                piece.copy(piece.read(origin, 0, own), *targets, label="pass on")
+        builder.signal(group, done, mates)
+        if rank and num_locals > 1:
+            builder.expect(group, done, num_locals - 1, last=True)
+    return builder.finished()
+
+
+def reduce_nodes(options: KernelOptions) -> GpuProgram:
+    """Build a reduce: local rank l adds up its node's chunk l and puts it to the root's node, which adds the sums."""
+    builder = PerRankBuilder("reduce/hierarchical", options)
+    num_locals, num_others = builder.num_locals, len(builder.others)
+    lines = options.lines(num_locals)
+    source, result = builder.data("input", num_locals, lines), builder.data("output", num_locals, lines)
+    sums, slots = builder.scratch("sums", 1, lines), builder.scratch("scratch", max(1, num_others), lines)
+    ready, done = builder.signals(1), builder.signals(1)
+    rails, there = builder.signals(max(1, num_others)), builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        node, own = divmod(rank, num_locals)
+        mates = builder.mates(group)
+        if mates:
+            group.signal(ready, [(d, 0) for d in mates], "ready")
+            builder.expect(group, ready, len(mates), last=node == 0 and num_others > 0)
+        for piece in group.pieces():
+            parts = [piece.read(source, d, own) for d in (0, *builder.mates(piece))]
+            if node:
+                piece.reduce(parts, piece.write(sums), label="reduce")
+                piece.settle()
+                target = piece.write(slots, 0, node - 1)
+                builder.put(piece, -node, piece.read(sums), target, rails, node - 1)
+                continue
+            for other in range(num_others):
+                builder.expect(piece, rails, which=other, last=other < num_others - 1)
+                parts.append(piece.read(slots, 0, other))
+            piece.reduce(parts, piece.write(result, -own, own), label="reduce")
+        if mates:
+            if node == 0:
+                group.settle()
+            group.signal(done, [(d, 0) for d in mates], "done")
+        if node == 0 and own:
+            group.signal(there, [(-own, 0)], "signal")
+        if mates:
+            builder.expect(group, done, len(mates), last=True)
+        if rank == 0 and num_locals > 1:
+            builder.expect(group, there, num_locals - 1, last=True)
+    return builder.finished()
+
+
+def gather_nodes(options: KernelOptions) -> GpuProgram:
+    """Build a gather: each rank puts its input to its rail's rank in the root's node, which writes it to the root."""
+    builder, ranks = PerRankBuilder("gather/hierarchical", options), options.num_ranks
+    num_locals, num_others = builder.num_locals, len(builder.others)
+    lines = options.lines(ranks)
+    source, result = builder.data("input", 1, lines), builder.data("output", ranks, lines)
+    slots = builder.scratch("scratch", max(1, num_others), lines)
+    rails, there = builder.signals(max(1, num_others)), builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        node, own = divmod(rank, num_locals)
+        if node:
+            target = group.write(slots, 0, node - 1) if own else group.write(result, 0, rank)
+            builder.put(group, -node, group.read(source), target, rails, node - 1)
+            continue
+        group.copy(group.read(source), group.write(result, -own, own), label="put")
+        for other in builder.others:
+            builder.expect(group, rails, which=other - 1, last=own == 0)
+            if own:
+                target = group.write(result, -own, other * num_locals + own)
+                group.copy(group.read(slots, 0, other - 1), target, label="pass on")
+        if own:
+            builder.signal(group, there, [-own])
+        elif num_locals > 1:
+            builder.expect(group, there, num_locals - 1, last=True)
+    return builder.finished()
+
+
+def scatter_nodes(options: KernelOptions) -> GpuProgram:
+    """Build a scatter: the root writes other nodes' chunks to the rail ranks of its node, which put them."""
+    builder, ranks = PerRankBuilder("scatter/hierarchical", options), options.num_ranks
+    num_locals = builder.num_locals
+    lines = options.lines(ranks)
+    source, result = builder.data("input", ranks, lines), builder.data("output", 1, lines)
+    slots = builder.scratch("scratch", max(1, len(builder.others)), lines)
+    there, rail = builder.signals(1), builder.signals(1)
+    for rank, group in builder.kernels(lines):
+        if rank >= num_locals:
+            builder.expect(group, rail, last=True)
+            continue
+        if rank == 0:
+            for other in builder.others:
+                chunk = other * num_locals
+                builder.put(group, other, group.read(source, 0, chunk), group.write(result), rail)
+                for d in builder.mates(group):
+                    group.copy(group.read(source, 0, chunk + d), group.write(slots, d, other - 1), label="stage")
+            for d in (*builder.mates(group), 0):
+                group.copy(group.read(source, 0, d), group.write(result, d), label="put")
+            builder.signal(group, there, builder.mates(group))
+            continue
+        builder.expect(group, there, last=True)  # the waiting wavefront also issues the puts
+        for other in builder.others:
+            builder.put(group, other, group.read(slots, 0, other - 1), group.write(result), rail)
+    return builder.finished()
+
+
+class PerRankBuilder(CollectiveBuilder):
+    """A builder of one kernel per rank. Operands are relative to that rank; chunks are positions in a buffer."""
+
+    #: Maximum number of pieces: a chain is idle only while the first pieces travel along it.
+    max_pieces = 64
+
+    def __init__(self, name: str, options: KernelOptions) -> None:
+        super().__init__(name, options)
+        self.rank = 0
+        self.num_locals = options.num_ranks // options.num_nodes
+        #: nodes other than the root's
+        self.others = range(1, options.num_nodes)
+
+    def data(self, name: str, chunks: int, lines: int) -> Region:
+        """Return a buffer for payload of ``chunks`` chunks; ``name``: ``input`` or ``output``."""
+        return super().data(name, chunks, lines)._replace(by_rank=False)
+
+    def kernels(self, lines: int | Sequence[int]) -> Iterator[tuple[int, Workgroup]]:
+        """Yield (rank, workgroup); operations that the caller adds meanwhile form the rank's kernel.
+
+        lines: of each rank, or of all.
+        """
+        for rank in range(self.num_ranks):
+            self.rank = rank
+            for group in self.workgroups(lines if isinstance(lines, int) else lines[rank]):
+                yield rank, group
+            self.end_kernel(rank, self.options.wavefronts, self.name)
+
+    def add(
+        self, kind: int, amount: int, operands: Iterable[Operand], label: str | None = None, unroll: int = 0
+    ) -> None:
+        """Add one operation of the current rank."""
+        absolute = [operand._replace(rank=(operand.rank + self.rank) % self.num_ranks) for operand in operands]
+        super().add(kind, amount, absolute, label, unroll)
+
+    def finished(self, grid: Sequence[int] = ()) -> GpuProgram:
+        """Return the program of all ranks."""
+        return self._built(None)
+
+    def mates(self, group: Workgroup) -> list[int]:
+        """Return the distances of the other ranks of the node; each workgroup starts with a different one."""
+        first = self.rank // self.num_locals * self.num_locals
+        others = [first + local - self.rank for local in range(self.num_locals) if first + local != self.rank]
+        return group.rotated(others) if others else []
+
+    def root_writes(self, lines: int, put: Move) -> GpuProgram:
+        """Build the program of a root that writes to all ranks and signals."""
+        there = self.signals(1)
+        for rank, group in self.kernels(lines):
+            if rank:
+                self.expect(group, there, last=True)
+                continue
+            others = group.rotated(self.options.distances)
+            put(group, *others)
+            self.signal(group, there, others)
+        return self.finished()
+
+    def root_reads(self, lines: int, get: Move) -> GpuProgram:
+        """Build the program of a root that reads from all ranks when they are ready; all wait until it is done."""
+        ready, done = self.signals(1), self.signals(1)
+        for rank, group in self.kernels(lines):
+            if rank:
+                group.signal(ready, [(-rank, 0)], "ready")
+                self.expect(group, done, last=True)
+                continue
+            others = group.rotated(self.options.distances)
+            self.expect(group, ready, len(others))
+            get(group, *others)
+            self.signal(group, done, others)
+        return self.finished()
+
+    def root_is_read(self, lines: int, get: Move) -> GpuProgram:
+        """Build a program whose ranks all read from the root when it is ready; the root waits for all reads."""
+        ready, done = self.signals(1), self.signals(1)
+        for rank, group in self.kernels(lines):
+            if rank:
+                self.expect(group, ready)
+            else:
+                group.signal(ready, [(d, 0) for d in group.rotated(self.options.distances)], "ready")
+            get(group, -rank)
+            self.tell_root(group, done)
+        return self.finished()
+
+    def tell_root(self, group: Workgroup, done: SignalTable) -> None:
+        """Signal the root; the root waits here for the signals of all others."""
+        if self.rank:
+            self.signal(group, done, [-self.rank])
+        else:
+            self.expect(group, done, self.num_ranks - 1, last=True)
+
+    def signal(self, group: Workgroup, signals: SignalTable, distances: Sequence[int]) -> None:
+        """Signal that all earlier reads and writes are complete and visible."""
+        if distances:
+            group.settle()
+            group.signal(signals, [(d, 0) for d in distances], "signal")
+
+    def expect(
+        self, group: Workgroup, signals: SignalTable, count: int = 1, *, which: int = 0, last: bool = False
+    ) -> None:
+        """Wait for signals; ``last``: this workgroup does not use the data they announce."""
+        group.count("wait")
+        group.wait(signals, which, count, "wait")
+        group.seen("wait")
+        if not last:
+            group.barrier("wait")
+
+    def put(
+        self, group: Workgroup, node: int, source: Operand, target: Operand, signals: SignalTable, which: int = 0
+    ) -> None:
+        """Put to the rank of the same rail ``node`` nodes further on, by the NIC, with a signal."""
+        there = signals.operand(WRITE, 0, group.number, which)
+        group.put(source, target._replace(rank=node * self.num_locals), there.semaphore)

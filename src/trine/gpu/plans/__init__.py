@@ -1,0 +1,9 @@
+"""MSCCL++ execution plans (both JSON generations) and MSCCL XML: load, prove, describe, and turn into transfers."""
+
+from trine.gpu.plans.load import PlanSummary, describe_plan, load_plan
+from trine.gpu.plans.proof import PlanProof, check_plan
+from trine.gpu.plans.transfers import plan_schedule, plan_switches
+
+__all__ = [
+    "PlanProof", "PlanSummary", "check_plan", "describe_plan", "load_plan", "plan_schedule", "plan_switches",
+]  # fmt: skip

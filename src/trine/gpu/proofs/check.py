@@ -1,0 +1,196 @@
+"""Proof of a GPU program: every rank ends with the collective's result for any order of its wavefronts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trine.errors import InputError, nearest
+from trine.gpu.builder import Operand
+from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, GpuProgram
+from trine.gpu.proofs.actors import DecodedOp, decode
+from trine.gpu.proofs.goal import ProofGoal, contents, describe, make_goal
+from trine.gpu.proofs.memory import Index, make_cells
+from trine.gpu.proofs.run import ProofRun
+
+OWN, ALL = "own", "all"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramProof:
+    """Result of a proof, with findings for the caller.
+
+    num_ops: operations run, counted per wavefront. num_cells: memory cells tracked. num_runs: execution orders.
+    open_ends: ranks that can end before a write to their memory outside the result. late_reads: ranks that can end
+    while another actor still reads their memory. Both name the actor, with at most one entry per rank.
+    """
+
+    program: str
+    op: str | None
+    num_ranks: int
+    num_ops: int
+    num_cells: int
+    num_runs: int
+    open_ends: tuple[str, ...] = ()
+    late_reads: tuple[str, ...] = ()
+
+
+def check_program(
+    program: GpuProgram,
+    op: str | None = None,
+    size_bytes: int | None = None,
+    seed: int = 0,
+    *,
+    orders: int = 3,
+    inputs: str = OWN,
+    open_ends: bool = False,
+    goal: ProofGoal | None = None,
+) -> ProgramProof:
+    """Run a program on symbols, first in a fixed order, then in ``orders`` random but reproducible ones.
+
+    Every read must happen after the write it needs, and every write after the last read of the old contents. The
+    semantics (docs/design/gpu-model.md) must guarantee this order: requests complete at ``waitcnt 0``, only wavefront 0
+    learns from an acquire, the others learn at a barrier. An operation's line size is its smallest step in bytes.
+    The orders differ only if several wavefronts release, or acquire, one semaphore. Each order is checked for every
+    timing that keeps the order of the acquires.
+
+    Parameters
+    ----------
+    op: the collective, or None to check only races, semaphores and deadlocks. Input and result are the buffers
+        ``input`` and ``output``; the collective is in place if one is missing or both have the same base.
+    size_bytes: payload as nccl-tests counts it; checked against the buffers.
+    inputs: ``own``: a rank's input is ready when the rank begins, and other ranks need a signal; ``all``: all inputs
+        are ready from the start, as after a barrier.
+    open_ends: allow results that arrive after the rank's end.
+    goal: initial and final contents of the ranks, in place of the collective's.
+
+    Raises
+    ------
+    DeadlockError: wavefronts wait forever; names them and the semaphores they wait for.
+    InputError: a race, a read of unwritten memory, a semaphore that does not return to its initial value, a wrong or
+        late result; names the place and the actor. Also if the check is impossible: an unknown collective, buffers
+        of the wrong size, a program too large.
+    """
+    if inputs not in (OWN, ALL):
+        raise InputError(f"unknown {inputs!r}{nearest(inputs, (OWN, ALL))}", field="inputs")
+    if goal is None and op is not None:
+        goal = make_goal(program, op, size_bytes)
+    spans = [] if goal is None else sorted({*goal.sources, *goal.results, *goal.constants})
+    parts = [] if goal is None else [(goal.sources[0][0], goal.chunk_bytes)]
+    cells, ops = make_cells(program, [*spans, *parts]), decode(program)
+    _refuse_overlaps(program, ops)
+    ends: dict[int, str] = {}
+    late: dict[int, str] = {}
+    for number in range(orders + 1):
+        run = ProofRun(
+            program, cells, ops, random.Random(f"{seed} {number}") if number else None, blank=goal is not None
+        )
+        _run(run, goal, inputs == ALL, seed, open_ends)
+        for rank in range(program.num_gpus):  # hosts do not end
+            _look_at_end(run, rank, ends, late)
+    return ProgramProof(
+        program=program.name,
+        op=op if goal is None else goal.op,
+        num_ranks=program.num_ranks,
+        num_ops=run.num_done,
+        num_cells=cells.count * program.num_ranks,
+        num_runs=orders + 1,
+        open_ends=tuple(ends.values()),
+        late_reads=tuple(late.values()),
+    )
+
+
+def _run(run: ProofRun, goal: ProofGoal | None, ready: bool, seed: int, open_ends: bool) -> None:
+    """Run the program once, from the inputs to the results, and check the results."""
+    if goal is None:
+        run.run()
+        return
+    cells = run.memory.cells
+    inputs = contents(goal, cells, seed)
+    for rank, ((address, length), values) in enumerate(zip(goal.sources, inputs, strict=True)):
+        run.enter(rank, cells.span(rank, address, length), values, ready)
+        for constant in goal.constants:
+            run.enter(rank, cells.span(rank, *constant), np.uint64(rank), True)
+    run.run()
+    found = [run.memory.values[cells.span(rank, *place)] for rank, place in enumerate(goal.results)]
+    root = 0
+    if goal.op == "broadcast":
+        root = next((r for r, values in enumerate(inputs) if np.array_equal(found[0], values)), 0)
+    for rank, (address, length) in enumerate(goal.results):
+        wrong = np.flatnonzero(found[rank] != goal.wanted(rank, inputs, root))
+        place = cells.span(rank, address, length)
+        if len(wrong):
+            cell = int(wrong[0])
+            raise InputError(
+                f"{run.program.name}: {goal.op} ends with {describe(int(found[rank][cell]), cells.size, inputs)} at "
+                f"{run.words.place(int(place[cell]))}, not with "
+                f"{describe(int(goal.wanted(rank, inputs, root)[cell]), cells.size, inputs)}"
+            )
+        if not open_ends:
+            _check_end(run, rank, place)
+
+
+def _check_end(run: ProofRun, rank: int, place: Index) -> None:
+    """Raise InputError if a part of a rank's result can arrive after the rank's end."""
+    memory, knows = run.memory, run.ends(rank)
+    late = np.flatnonzero(memory.unknown(place, knows))
+    if len(late):
+        cell = int(place[late[0]])
+        who = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
+        raise InputError(
+            f"{run.program.name}: rank {rank} can end before {who} has written {run.words.place(cell)}, "
+            "part of its result"
+        )
+
+
+def _look_at_end(run: ProofRun, rank: int, ends: dict[int, str], late: dict[int, str]) -> None:
+    """Record the first write and the first read of a rank's memory that may happen after its end."""
+    memory, knows = run.memory, run.ends(rank)
+    own = slice(rank * memory.cells.count, (rank + 1) * memory.cells.count)
+    open_writes = np.flatnonzero(memory.unknown(own, knows))
+    if len(open_writes) and rank not in ends:
+        cell = own.start + int(open_writes[0])
+        who = run.words.actor(int(memory.wrote_by[cell]), int(memory.wrote_at[cell]))
+        ends[rank] = f"rank {rank} can end before {who} has written {run.words.place(cell)}"
+    reads = memory.read_at[own].max(0, initial=0)
+    late_reads = np.flatnonzero(reads > knows)
+    if len(late_reads) and rank not in late:
+        actor = int(late_reads[0])
+        late[rank] = f"rank {rank} can end before {run.words.actor(actor, int(reads[actor]))} has read its memory"
+
+
+def _refuse_overlaps(program: GpuProgram, ops: Sequence[DecodedOp]) -> None:
+    """Raise InputError if an operation writes bytes that another of its lines or targets touches."""
+    for number, op in enumerate(ops):
+        if op.kind not in DATA_OPS and op.kind != DMA:
+            continue
+        for i, target in enumerate(op.writes):
+            for other in (*op.reads, *op.writes[:i]):
+                if target.rank == other.rank and _overlap(op, target, other):
+                    size = f"{op.amount} {'bytes' if op.kind == DMA else 'lines'}"
+                    raise InputError(
+                        f"{program.name}: operation {number} of the program ({OP_NAMES[op.kind]}) overlaps itself in "
+                        f"the memory of rank {target.rank}: {size} at addresses {other.address} and {target.address}"
+                    )
+
+
+def _overlap(op: DecodedOp, target: Operand, other: Operand) -> bool:
+    """Return True if two operands share bytes; reading a line and writing it in place is allowed."""
+    if op.kind != DMA and other.step == target.step != 0:
+        apart = (other.address - target.address) % abs(target.step)
+        if op.width <= apart <= abs(target.step) - op.width:  # columns of one matrix
+            return False
+    if other in op.reads and (other.address, other.step) == (target.address, target.step):
+        return False
+    (low, high), (start, end) = _range(op, target), _range(op, other)
+    return low < end and start < high
+
+
+def _range(op: DecodedOp, operand: Operand) -> tuple[int, int]:
+    if op.kind == DMA:
+        return operand.address, operand.address + op.amount
+    last = (op.amount - 1) * operand.step
+    return operand.address + min(0, last), operand.address + max(0, last) + op.width

@@ -1,0 +1,302 @@
+"""Run the cases of a sweep on several cores, in threads, since the compiled loop releases the GIL.
+
+A journal stores finished runs, one per line. It survives a kill, and the next sweep skips the runs in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+from trine.common._version import __version__
+from trine.common.inputs import read_at_most
+from trine.common.units import PS_PER_S
+from trine.errors import InputError, SpecError
+from trine.gpu.collective.durations import hash_of_sources
+from trine.gpu.model.options import MWAIT, SPIN
+from trine.gpu.replay.arrivals import provenance_of
+from trine.gpu.replay.case import ReplayCase
+from trine.gpu.replay.fits import Fit, fit
+from trine.gpu.replay.options import EidolonOptions, time_ps
+from trine.gpu.replay.result import EidolonResult
+from trine.gpu.replay.run import Prepared
+from trine.results.report import Row
+
+#: Sources that affect runs; a change in them invalidates stored runs.
+_SOURCES = ("gpu", "engine", "graph", "common", "cluster")
+#: Largest part of a journal that is read.
+MAX_BYTES = 64 * 2**20
+#: Suffix of the journal's name, after the name of the output file.
+ENDING = ".runs.jsonl"
+_DIGITS = 32
+#: Options that a key encodes separately.
+_ELSEWHERE = ("kernel", "wakeup", "straggler")
+
+
+class Journal:
+    """The journal file ``path``, created with the first run; ``notes``: errors, as sentences.
+
+    A line is ``{"key", "sum", "row"}``: hashes of the inputs of the run and of the row, and the row as in ``runs``
+    of docs/reference/eidolon-json.md. Incomplete lines are skipped; new lines are appended after them.
+
+    Raises SpecError if the file exists but cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.notes: list[str] = []
+        self.num_taken = 0
+        self._lock = Lock()
+        self._known = _read(self.path)
+
+    def row(self, key: str) -> Row | None:
+        """Return the stored row of a run, or None."""
+        with self._lock:
+            row = self._known.get(key)
+            self.num_taken += row is not None
+        return row
+
+    def add(self, key: str, row: Row) -> None:
+        """Store a run in a single write, so that a kill leaves all of it or nothing. Errors become a note."""
+        text = json.dumps(row, separators=(",", ":"))
+        line = json.dumps({"key": key, "sum": _sum(text), "row": row}, separators=(",", ":")) + "\n"
+        with self._lock:
+            self._known[key] = row
+            try:
+                self._append(line.encode())
+            except OSError as error:
+                if not self.notes:
+                    self.notes.append(f"runs are not kept: cannot write {self.path} ({error.strerror or error})")
+
+    def remove(self) -> None:
+        """Delete the journal, once the sweep's output is written."""
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, line: bytes) -> None:
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":  # cut short by a kill
+                line = b"\n" + line
+            if os.write(handle, line) < len(line):
+                raise OSError(28, "No space left on device")
+        finally:
+            os.close(handle)
+
+
+def workload_key(options: EidolonOptions, work: ReplayCase) -> str:
+    """Return a hash of all inputs of a workload's runs except wake-up times, and of its fields in the rows."""
+    kernel = options.kernel
+    ranks = (work.target,) if options.is_fused_name else range(work.program.num_ranks)  # fused: all ranks are alike
+    said = {each.name: str(getattr(options, each.name)) for each in fields(options) if each.name not in _ELSEWHERE}
+    parts = {
+        "trine": __version__,
+        "sources": hash_of_sources(_SOURCES),
+        "origin": [provenance_of(work.program, rank, work.model, work.cluster) for rank in ranks],
+        "kernel": os.fspath(kernel) if isinstance(kernel, str | os.PathLike) else work.program.name,
+        "stragglers": sorted((rank, str(late)) for rank, late in options.straggler.items()),
+        "options": said,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+
+def run_key(workload: str, options: EidolonOptions, wakeup: str | int | None) -> str:
+    """Return the key of a run from its workload's key and its wake-up time."""
+    return f"{workload}-{time_ps('wakeup', options.wakeup_time if wakeup is None else wakeup)}"
+
+
+def check_journal(options: EidolonOptions) -> None:
+    """Raise InputError for options that a key cannot distinguish."""
+    if options.source not in ("wakeup", "distribution", "symmetric"):
+        raise InputError(f"a journal keeps no runs with {options.source}, which it could not tell from others")
+
+
+def _sum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _read(path: Path) -> dict[str, Row]:
+    if not path.exists():
+        return {}
+    if not path.is_file():
+        raise SpecError("cannot be read: it is not a regular file", file=path)
+    try:
+        with path.open("rb") as file:
+            lines = read_at_most(file, MAX_BYTES).split(b"\n")
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror or error}", file=path) from None
+    return dict(filter(None, map(_run, lines)))
+
+
+def _run(line: bytes) -> tuple[str, Row] | None:
+    """Return the key and row of a line, or None if :meth:`Journal.add` did not write it."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or set(data) != {"key", "sum", "row"} or not isinstance(data["key"], str):
+        return None
+    row = data["row"]
+    is_whole = isinstance(row, dict) and _sum(json.dumps(row, separators=(",", ":"))) == data["sum"]
+    return (data["key"], row) if is_whole else None
+
+
+#: A wake-up time; None: the options' value.
+Wakeup = str | int | None
+#: Called with (work done, total work, simulated ps of the last run).
+OnRun = Callable[[int, int, int], None]
+
+
+class _Way(NamedTuple):
+    """A workload with one way of waiting, and the rows of its runs, by wake-up time."""
+
+    prepared: Prepared
+    rows: list[dict[str, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Runs:
+    """Runs of workloads by wake-up times. rows: for each workload, its finished runs.
+
+    ways: number of consecutive workloads that differ only in how they wait; each such group gets a fit, named by
+    ``fit_names``. journal: storage of finished runs.
+    """
+
+    workloads: Sequence[EidolonOptions]
+    wakeups: Sequence[Wakeup]
+    ways: int
+    fit_names: Sequence[str]
+    progress: OnRun | None = None
+    journal: Journal | None = None
+    rows: list[list[dict[str, Any]]] = field(init=False)
+    fits: dict[int, Fit] = field(default_factory=dict)
+    done: int = 0
+    _groups: dict[int, list[_Way]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+    _stop: Event = field(default_factory=Event)
+
+    def __post_init__(self) -> None:
+        self.rows = [[] for _ in self.workloads]
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def total(self) -> int:
+        """Total work."""
+        return sum(weight(each) for each in self.workloads) * len(self.wakeups)
+
+    def run(self, jobs: int) -> None:
+        """Run all workloads, ``jobs`` at a time, until Ctrl-C. Raises the error of the first failed workload."""
+        numbers = range(len(self.workloads))
+        if min(jobs, len(numbers)) == 1:
+            for number in numbers:
+                self._run(number)
+            return
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for each in [pool.submit(self._run, number) for number in numbers]:
+                    each.result()
+            except BaseException as error:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+
+    def _run(self, number: int) -> None:
+        try:
+            if not self.stopped:
+                self._run_way(number)
+        except KeyboardInterrupt:
+            self._stop.set()
+
+    def _run_way(self, number: int) -> None:
+        options = self.workloads[number]
+        way = _Way(Prepared(options), [])
+        key = "" if self.journal is None else workload_key(options, way.prepared.work)
+        for wakeup in self.wakeups:
+            row = self._row(way, wakeup, key)
+            way.rows.append(row)
+            self.rows[number].append(row)
+            with self._lock:
+                self.done += weight(options)
+                if self.progress is not None:
+                    self.progress(self.done, self.total, round(float(row["time_s"]) * PS_PER_S))
+        with self._lock:
+            group = self._groups.setdefault(number // self.ways, [])
+            group.append(way)
+            is_whole = len(group) == self.ways
+        if is_whole:
+            self._fit(number // self.ways, self._groups.pop(number // self.ways))
+
+    def _row(self, way: _Way, wakeup: Wakeup, workload: str) -> dict[str, Any]:
+        """Return a run's row from the journal, or run it now."""
+        if self.journal is None:
+            return row_of(self._result(way, wakeup))
+        key = run_key(workload, way.prepared.options, wakeup)
+        row = self.journal.row(key)
+        if row is None:
+            row = row_of(self._result(way, wakeup))
+            self.journal.add(key, row)
+        return row
+
+    def _result(self, way: _Way, wakeup: Wakeup) -> EidolonResult:
+        result = way.prepared.run(wakeup=wakeup, progress=self._look)
+        if not result.finished:
+            raise KeyboardInterrupt
+        return result
+
+    def _look(self, *_: int) -> None:
+        """Stop this thread after Ctrl-C, which reaches only the main thread. Called a few times per second."""
+        if self.stopped:
+            raise KeyboardInterrupt
+
+    def _fit(self, number: int, group: Sequence[_Way]) -> None:
+        """Fit the growth of a spinning workload's flag reads with the wake-up time, if wake-up times vary."""
+        ways = {way.prepared.work.way: way for way in group}
+        spin, mwait = ways.get(SPIN), ways.get(MWAIT)
+        if spin is None or len(self.wakeups) < 2:
+            return
+        self.fits[number] = fit(
+            self.fit_names[number],
+            [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None],
+            [row["flag_reads"] for row in spin.rows],
+            spin.rows[0]["spin_reads_per_s"],
+            None if mwait is None else [row["flag_reads"] for row in mwait.rows],
+            None if mwait is None else (self._reads(spin), self._reads(mwait)),
+        )
+
+    def _reads(self, way: _Way) -> Callable[[int], int]:
+        return lambda wakeup_ps: self._result(way, wakeup_ps).flag_reads
+
+
+def weight(options: EidolonOptions) -> int:
+    """Return the approximate work of a run: elements of the matrix and of its peers' partial results."""
+    rows = options.rows or 1024
+    return rows * ((options.cols or 1024) * (options.inner or 1) + 4 * (options.peers or 3))
+
+
+def row_of(result: EidolonResult) -> dict[str, Any]:
+    """Return a run as a row (docs/reference/eidolon-json.md)."""
+    document: dict[str, Any] = result.document()
+    asked = document["options"]
+    keys = (
+        "time_s", "flag_reads", "non_flag_reads", "non_flag_reads_expected", "writes_delivered", "wait_s",
+        "wait_total_s", "waiting_wavefronts", "wakeups", "spurious_wakeups", "monitor_full", "polling_interval_s",
+        "spin_reads_per_s",
+    )  # fmt: skip
+    return {
+        "kernel": document["kernel"],
+        **{name: asked.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
+        **{key: document[key] for key in keys},
+        "events": document["simulator"]["events"],
+        "wall_s": document["simulator"]["wall_s"],
+    }

@@ -1,0 +1,428 @@
+"""Decentralised training with Hop on a cluster: its speed, waiting times, and the age of updates."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from trine.cluster import Cluster, load_cluster
+from trine.cluster.parts import SCALE_UP, Device, Link
+from trine.cluster.select import slow_down
+from trine.cluster.tables import LinkTable
+from trine.common.arguments import named_arguments
+from trine.common.evidence import Evidence
+from trine.common.units import PS_PER_S, format_bytes, format_time
+from trine.engine.circuit_model import network_on
+from trine.errors import InputError, PlanError
+from trine.graph.workload import Workload
+from trine.hop.choices import HopRun, run_hop
+from trine.hop.numbers import HopNumbers
+from trine.hop.protocol import HopProtocol, WorkerGraph, worker_graph
+from trine.hop.tasks import HopNetwork, HopWork
+from trine.parallel.draws import uniform
+from trine.parallel.plan import Plan
+from trine.parallel.stragglers import Stragglers, scaled_ps
+from trine.results import Result, timeline
+from trine.results.records import record_table
+from trine.results.report import Report, Row, Table, Timeline
+from trine.results.screen import Listing, Screen
+from trine.results.text import wrapped, wrapped_at
+from trine.results.waits import releasers, wait_reasons
+from trine.training import simulate
+from trine.training.recorded import first_known, gpus_under, timing
+from trine.training.setup import load_workload
+
+if TYPE_CHECKING:
+    from trine.engine.models import Network
+
+
+def edge_cluster(
+    graph: WorkerGraph, bandwidth: int, latency_ps: int, gpu: str | None = None, name: str | None = None
+) -> Cluster:
+    """Return a cluster with one link of ``bandwidth`` bytes/s per edge of the graph; workers do not forward."""
+    devices = tuple(Device(name=f"gpu{i}", gpu=gpu) for i in range(graph.num_workers))
+    link = Link(bytes_per_s=bandwidth, latency_ps=latency_ps, link_class=SCALE_UP)
+    rows = ((a, b, link) for a, b in graph.edges)
+    return Cluster(
+        name=name or f"{graph.name} of {graph.num_workers} GPUs",
+        devices=devices,
+        links=LinkTable.joined(tuple(device.name for device in devices), rows),
+        sources={"links": "given: one link an edge of the communication graph and direction"},
+    )
+
+
+def slowed_links(cluster: Cluster, factors: tuple[float, float], seed: int, per: str = "link") -> Cluster:
+    """Return the cluster with each bandwidth divided by a random factor, uniform between the two.
+
+    ``per``: ``link`` draws a factor for each pair of linked devices, the same in both directions; ``gpu`` draws one for
+    each GPU, and a link has the larger factor of its two ends.
+
+    Raises InputError for factors below 1 or in the wrong order, or another ``per``.
+    """
+    low, high = factors
+    if not 1 <= low <= high < 1e6:
+        raise InputError(f"factors are at least 1, the smaller first; got {low:g}:{high:g}", field="slow_by")
+    if per not in ("link", "gpu"):
+        raise InputError(f"factors are per link or per gpu, got {per!r}", field="slow_per")
+
+    def factor(a: int, b: int) -> float:
+        return low + (high - low) * float(uniform(seed, np.array([a]), np.array([b]))[0])
+
+    gpus, slow = set(cluster.gpus), []
+    for link in cluster.links:
+        if per == "link":
+            slow.append((link.name, 1 / factor(min(link.source, link.target), max(link.source, link.target))))
+        elif ends := {link.source, link.target} & gpus:
+            slow.append((link.name, 1 / max(factor(end, end) for end in ends)))
+    what = f"slowed by {low:g} to {high:g} per {per}, seed {seed}"
+    slower = slow_down(cluster, slow)
+    return replace(slower, name=f"{cluster.name}, {what}", sources={**cluster.sources, "slow-down": f"assumed: {what}"})
+
+
+NOT_MODELLED = (
+    "the time to average the updates, to copy them into queues, and to exchange tokens",
+    "slow-down of compute by communication kernels (SMs and memory bandwidth are not shared)",
+    "how averaging fewer or older updates changes convergence: iterations are counted, not accuracy",
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HopResult(Report):
+    """Result of a run of Hop; ``numbers`` has the values of single workers."""
+
+    SCHEMA: ClassVar[str] = "hop"
+
+    graph: WorkerGraph
+    protocol: HopProtocol
+    numbers: HopNumbers
+    cluster: Cluster
+    gradient_ps: int
+    apply_ps: int
+    update_bytes: int
+    network: str
+    wall_s: float
+    evidence: tuple[Evidence, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def end_ps(self) -> int:
+        """Time at which the last worker finished its iterations."""
+        return int(self.numbers.end_ps.max())
+
+    @cached_property
+    def iterations_per_s(self) -> float:
+        """Iterations that a worker trains per second, averaged over the workers; skipped ones do not count."""
+        return float((self.numbers.trained / (self.numbers.end_ps / PS_PER_S)).mean())
+
+    @property
+    def run(self) -> HopRun:
+        """Task graph, records and choices."""
+        return self.numbers.run
+
+    def shares(self) -> dict[str, float]:
+        """Return the workers' average time shares: computing, waiting for updates, waiting for tokens."""
+        total = float(self.numbers.end_ps.sum())
+        return {
+            "computing": float(self.numbers.computing_ps.sum()) / total,
+            "waiting_for_updates": float(self.numbers.waiting_updates_ps.sum()) / total,
+            "waiting_for_tokens": float(self.numbers.waiting_tokens_ps.sum()) / total,
+        }
+
+    @property
+    def headline(self) -> str:
+        """Workers, graph, iterations and their rate."""
+        return (
+            f"Hop: {self.graph.num_workers} workers, {self.graph.name} graph, {_options(self.protocol)}: "
+            f"{self.protocol.iterations} iterations in {format_time(self.end_ps)}"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.warnings, *(f"not modelled: {words}" for words in NOT_MODELLED))
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``workers``: each worker's time breakdown."""
+        return {"workers": self._workers()}
+
+    def document(self) -> Row:
+        """Return plain data, see docs/background/hop.md."""
+        numbers, protocol = self.numbers, self.protocol
+        return {
+            "graph": {"name": self.graph.name, "workers": self.graph.num_workers, "edges": len(self.graph.edges)},
+            "protocol": {name: getattr(protocol, name) for name in _PROTOCOL},
+            "cluster": self.cluster.name,
+            "cluster_fingerprint": self.cluster.fingerprint,
+            "network": self.network,
+            "gradient_s": self.gradient_ps / PS_PER_S,
+            "apply_s": self.apply_ps / PS_PER_S,
+            "update_bytes": self.update_bytes,
+            "end_s": self.end_ps / PS_PER_S,
+            "iterations_per_s": self.iterations_per_s,
+            "shares": self.shares(),
+            "staleness": {str(age): count for age, count in numbers.staleness.items()},
+            "missed_updates": numbers.num_missed,
+            "sent_updates": numbers.num_sent,
+            "unused_updates": numbers.num_unused,
+            "dropped_updates": len(self.run.choices.dropped),
+            "sent_bytes": numbers.sent_bytes,
+            "workers": self._workers(),
+            "evidence": [{"what": e.what, "kind": e.kind, "detail": e.detail} for e in self.evidence],
+            "warnings": list(self.warnings),
+            "not_modelled": list(NOT_MODELLED),
+            "simulator": {"runs": self.run.num_runs, "events": self.run.records.num_events, "wall_s": self.wall_s},
+        }  # fmt: skip
+
+    def _workers(self) -> list[Row]:
+        numbers = self.numbers
+        return [
+            {
+                "end_s": int(numbers.end_ps[i]) / PS_PER_S,
+                "trained": int(numbers.trained[i]),
+                "skipped": int(numbers.skipped[i]),
+                "computing_s": int(numbers.computing_ps[i]) / PS_PER_S,
+                "waiting_for_updates_s": int(numbers.waiting_updates_ps[i]) / PS_PER_S,
+                "waiting_for_tokens_s": int(numbers.waiting_tokens_ps[i]) / PS_PER_S,
+            }
+            for i in range(self.graph.num_workers)
+        ]
+
+    def summary(self) -> str:
+        """Return time, rate, and the workers' waits, on one screen."""
+        shares, ages, numbers = self.shares(), self.numbers.staleness, self.numbers
+        averaged = sum(ages.values()) + numbers.num_missed
+        fates = [(f"{age} iterations", f"{100 * count / averaged:.1f} %") for age, count in ages.items()]
+        fates += [("missed", f"{100 * numbers.num_missed / averaged:.1f} %")] if numbers.num_missed else []
+        assumed = sum(item.kind == "assumed" for item in self.evidence)
+        measured = [f"{item.what}: {item.detail}" for item in self.evidence if item.kind == "measured"]
+        step = format_time(self.gradient_ps + self.apply_ps)
+        return Screen(
+            question=f"Hop on {self.cluster.name}: {self.graph.num_workers} workers, {self.graph.name} graph, "
+            f"{_options(self.protocol)}, {self.protocol.iterations} iterations",
+            numbers=[
+                ("time", format_time(self.end_ps), f"an iteration computes {step}"),
+                ("rate", f"{self.iterations_per_s:.3f} iterations/s", "a worker, on average"),
+                ("sent", format_bytes(numbers.sent_bytes), f"{numbers.num_sent} updates of "
+                 f"{format_bytes(self.update_bytes)}, {numbers.num_unused} unused"),
+            ],
+            listings=(
+                Listing(
+                    title="time of the workers",
+                    rows=[(name.replace("_", " "), f"{100 * share:.1f} %") for name, share in shares.items()],
+                ),
+                Listing(title="age of the averaged updates", rows=fates),
+            ),
+            warnings=self.warnings,
+            closing=(
+                ("rests on", "; ".join([*measured, *([f"{assumed} assumptions"] if assumed else [])])),
+                ("next", "--details (evidence), --perfetto FILE; --compare (with standard training); trine help hop"),
+            ),
+        ).text()  # fmt: skip
+
+    def details(self) -> str:
+        """Return the full text of the result, with evidence and warnings."""
+        numbers, protocol = self.numbers, self.protocol
+        used = sum(numbers.staleness.values())
+        ages = ", ".join(f"{age}: {100 * count / (used + numbers.num_missed):.1f} %" for age, count in
+                         numbers.staleness.items())  # fmt: skip
+        shares = self.shares()
+        lines = [
+            f"Hop: {self.graph.num_workers} workers, {self.graph.name} graph, {_options(protocol)}",
+            f"{protocol.iterations} iterations in {format_time(self.end_ps)}: {self.iterations_per_s:.3f} per second "
+            "and worker",
+            f"an iteration computes {format_time(self.gradient_ps + self.apply_ps)} and sends "
+            f"{format_bytes(self.update_bytes)} to each neighbour",
+            f"workers compute {100 * shares['computing']:.1f} % of the time, wait for updates "
+            f"{100 * shares['waiting_for_updates']:.1f} %, for tokens {100 * shares['waiting_for_tokens']:.1f} %",
+            f"age of the updates averaged, in iterations: {ages}; missed {numbers.num_missed} of "
+            f"{used + numbers.num_missed}",
+            f"{numbers.num_sent} updates sent ({format_bytes(numbers.sent_bytes)}), {numbers.num_unused} unused",
+        ]
+        if protocol.drop_late:
+            lines.append(f"{len(self.run.choices.dropped)} updates were not sent: their receivers were past them")
+        if protocol.max_skip:
+            lines.append(
+                f"{int(numbers.skipped.sum())} iterations skipped, most by one worker: {numbers.skipped.max()}"
+            )
+        lines = [line for text in lines for line in wrapped_at("", text, 0)]
+        lines += [line for e in self.evidence for line in wrapped(e.kind, f"{e.what}: {e.detail}")]
+        lines += [line for warning in self.warnings for line in wrapped("warning", warning)]
+        return "\n".join(lines)
+
+    def timeline(self) -> Timeline:
+        """Return the work of the workers, and the updates that they send."""
+        graph, records = self.run.tasks.graph, self.run.records
+        reasons = wait_reasons(graph, records, releasers(graph, records))
+        return Timeline(timeline.packets(graph, record_table(graph, records, reasons), None))
+
+
+_PROTOCOL = ("iterations", "backup", "staleness", "max_gap", "max_skip", "skip_behind", "order", "drop_late")
+
+
+@named_arguments
+def hop(
+    workload: Workload | str | os.PathLike[str],
+    protocol: HopProtocol | None = None,
+    *,
+    graph: WorkerGraph | str = "ring-based",
+    workers: int | None = None,
+    cluster: Cluster | str | os.PathLike[str],
+    batch: int | None = None,
+    compute: str = "auto",
+    gpu: str | None = None,
+    trace_gpu: str | None = None,
+    cpu: bool | None = None,
+    network: str | Network | None = None,
+    engine: str = "compiled",
+    stragglers: Stragglers | None = None,
+) -> HopResult:
+    """Simulate decentralised training with Hop (Luo et al., ASPLOS 2019).
+
+    Each worker is one GPU with the whole model. An iteration takes the time that :func:`trine.simulate` predicts for
+    one GPU with its inputs on the device; an update is all trained parameters. docs/background/hop.md: the protocol.
+
+    Parameters
+    ----------
+    workload: a loaded workload, or an argument of :func:`trine.load`; a training step.
+    protocol: the workers' rules for waiting; None: standard decentralised training.
+    graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
+    workers: number of workers; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
+    cluster: links between the workers; :func:`trine.hop.study.edge_cluster` creates one link per edge.
+    batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`; the workers have the cluster's GPUs.
+    network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
+    stragglers: slow workers and jitter; an index is the iteration.
+
+    Raises
+    ------
+    InputError and its subclasses if the input is unusable, SimulationError if the run cannot finish.
+    """
+    from trine.engine import run
+
+    began = time.perf_counter()
+    protocol = HopProtocol() if protocol is None else protocol
+    machine = load_cluster(os.fspath(cluster)) if isinstance(cluster, str | os.PathLike) else cluster
+    network = network_on(machine, network)
+    graph = _graph_on(machine, graph, workers)
+    workload = load_for(workload, machine, graph, gpu, trace_gpu)
+    here = _gpus_of(machine, graph)
+    times = timing(workload, compute, gpu, here).of_one_gpu()
+    one = simulate(workload, Plan(batch=batch, inputs="none"), compute=compute, gpu=times.predicted_for, cpu=cpu)
+    gradient_ps, apply_ps = _iteration(one)
+    whose = "of the trace" if gpu is None or times.is_recorded else "asked for"
+    work = _work(graph, protocol, gradient_ps, apply_ps, _update_bytes(workload), stragglers)
+    settled = run_hop(
+        graph, protocol, work, _network(machine, graph), lambda tasks: run(tasks, network=network, engine=engine)
+    )
+    return HopResult(
+        graph=graph,
+        protocol=protocol,
+        numbers=HopNumbers(graph=graph, protocol=protocol, run=settled),
+        cluster=machine,
+        gradient_ps=gradient_ps,
+        apply_ps=apply_ps,
+        update_bytes=work.update_bytes,
+        network=network if isinstance(network, str) else network.name,
+        evidence=_evidence(one, machine, stragglers),
+        warnings=(*one.warnings, *times.warnings(whose)),
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def load_for(
+    workload: Workload | str | os.PathLike[str],
+    machine: Cluster,
+    graph: WorkerGraph,
+    gpu: str | None = None,
+    trace_gpu: str | None = None,
+) -> Workload:
+    """Load the trace once for many runs of :func:`hop`; a model is synthesised for the workers' GPUs."""
+    return load_workload(workload, trace_gpu, gpu if gpu is not None else first_known(_gpus_of(machine, graph)))
+
+
+def _gpus_of(machine: Cluster, graph: WorkerGraph) -> tuple[str | None, ...]:
+    return gpus_under(machine, np.arange(min(graph.num_workers, len(machine.gpus))))
+
+
+def _graph_on(machine: Cluster, graph: WorkerGraph | str, workers: int | None) -> WorkerGraph:
+    """Return the named graph, or the graph itself; raise PlanError if the machine has too few GPUs for it."""
+    if isinstance(graph, str):
+        graph = worker_graph(graph, len(machine.gpus) if workers is None else workers)
+    elif workers not in (None, graph.num_workers):
+        raise PlanError(f"the graph has {graph.num_workers} workers, which contradicts {workers}")
+    if graph.num_workers > len(machine.gpus):
+        raise PlanError(f"{graph.num_workers} workers do not fit on the {len(machine.gpus)} GPUs of {machine.name!r}")
+    return graph
+
+
+def _iteration(one: Result) -> tuple[int, int]:
+    """Return the time until the last gradient, and the time of the optimizer after it."""
+    is_optimizer = one.graph.labels.phase == 2
+    if not (one.graph.labels.phase == 1).any():
+        raise InputError("the trace has no backward pass: Hop exchanges trained parameters")
+    begin_ps = int(one.records.start_ps[is_optimizer].min()) if is_optimizer.any() else one.step_time_ps
+    return begin_ps, one.step_time_ps - begin_ps
+
+
+def _update_bytes(workload: Workload) -> int:
+    size = sum(p.size_bytes for p in workload.parameters if p.gradient_operator is not None)
+    if not size:
+        raise InputError(f"the trace {workload.name!r} names no weights with gradients: there is nothing to exchange")
+    return size
+
+
+def _work(
+    graph: WorkerGraph, protocol: HopProtocol, gradient_ps: int, apply_ps: int, size: int, stragglers: Stragglers | None
+) -> HopWork:
+    shape = (graph.num_workers, protocol.iterations)
+    gradient, apply = np.full(shape, gradient_ps, np.int64), np.full(shape, apply_ps, np.int64)
+    if stragglers is not None:
+        if stragglers.jitter is not None and stragglers.per != "step":
+            raise InputError("the jitter of Hop is per step: an iteration is one task", field="per")
+        stragglers.check(graph.num_workers)
+        factors = stragglers.factors(np.arange(shape[0])[:, None], np.arange(shape[1])[None, :])
+        gradient, apply = scaled_ps(gradient, factors), scaled_ps(apply, factors)
+    return HopWork(gradient_ps=gradient, apply_ps=apply, update_bytes=size)
+
+
+def _network(machine: Cluster, graph: WorkerGraph) -> HopNetwork:
+    gpus = machine.gpus
+
+    def route(sender: int, receiver: int) -> Sequence[int]:
+        return machine.route(gpus[sender], gpus[receiver])
+
+    return HopNetwork(
+        route=route,
+        link_bytes_per_s=machine.link_bytes_per_s.tolist(),
+        link_latency_ps=machine.link_latency_ps.tolist(),
+        link_names=machine.link_names,
+        rank_names=[machine.device_name(gpu) for gpu in gpus[: graph.num_workers]],
+    )
+
+
+def _evidence(one: Result, machine: Cluster, stragglers: Stragglers | None) -> tuple[Evidence, ...]:
+    sources: Mapping[str, str] = machine.sources
+    rows = [*one.evidence, Evidence("links", machine.evidence, "; ".join(f"{k}: {v}" for k, v in sources.items()))]
+    if stragglers is not None:
+        rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
+    return tuple(rows)
+
+
+def _options(protocol: HopProtocol) -> str:
+    """Return the protocol in words."""
+    parts = []
+    if protocol.backup:
+        parts.append(f"{protocol.backup} backup worker{'s' if protocol.backup > 1 else ''}")
+    if protocol.staleness:
+        parts.append(f"updates up to {protocol.staleness} iterations old")
+    if protocol.max_gap is not None:
+        parts.append(f"neighbours at most {protocol.max_gap} iterations apart")
+    if protocol.max_skip:
+        parts.append(f"skips up to {protocol.max_skip} iterations when {protocol.skip_behind} behind")
+    if protocol.drop_late:
+        parts.append("late updates not sent")
+    return ", ".join(parts) or "standard (every update is waited for)"

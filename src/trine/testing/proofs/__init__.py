@@ -1,5 +1,0 @@
-"""Proofs of GPU programs: every rank ends with the collective's result, in whatever order its wavefronts run."""
-
-from trine.testing.proofs.check import ProgramProof, check_program
-
-__all__ = ["ProgramProof", "check_program"]

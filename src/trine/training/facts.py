@@ -1,0 +1,317 @@
+"""Parts of a result besides its times: facts about the plan, evidence, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trine.cluster.uplinks import traffic_warnings
+from trine.common._version import __version__
+from trine.common.units import format_bandwidth, format_bytes, format_time
+from trine.compute.origin import known_gpu
+from trine.graph.workload import FORWARD, SYNTHESISED, Workload
+from trine.parallel.data import BUFFERS
+from trine.parallel.plan import form_facts
+from trine.training.setup import Setup
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.collectives.nccl.steps import StepCosts
+    from trine.common.evidence import Evidence
+    from trine.folding.run import JobRun
+    from trine.parallel.build import BuildReport
+    from trine.parallel.contention import CommunicationKernels
+    from trine.parallel.stragglers import Stragglers
+    from trine.results.memory import MemoryFacts
+from trine.common.evidence import ASSUMED, EVIDENCE, Evidence
+from trine.compute.spread import SPREAD_SOURCE
+from trine.results import Result, Simulator
+
+
+def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
+    workload, plan, machine = setup.workload, setup.plan, setup.machine
+    pipeline, tensor = plan.pp > 1, plan.tp > 1
+    gpus = [spec.name if (spec := known_gpu(name)) is not None else name for name in setup.gpu_names]
+    return {
+        "workload": workload.name,
+        "source": workload.source,
+        "is_training": workload.is_training,
+        "trace_gpu": workload.gpu,
+        "trace_batch": workload.batch,
+        "gpu": ", ".join(name for name in gpus if name) or None,
+        "batch": report.batch,
+        "global_batch": report.samples(plan.dp),
+        **({"replica_batches": list(report.replica_batches)} if report.replica_batches else {}),
+        "num_ranks": plan.num_ranks,
+        "dp": plan.dp,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "data": plan.data if plan.dp > 1 else None,
+        **form_facts(plan),
+        "micro_batches": list(report.micro_batches),
+        "schedule": plan.schedule if pipeline else None,
+        "virtual_stages": plan.virtual_stages if pipeline else None,
+        "balance": None if not pipeline or plan.cuts else plan.balance,
+        "recompute": plan.recompute if workload.is_training else None,
+        "recompute_layers": plan.recompute_layers,
+        "sync": plan.sync if plan.dp > 1 and workload.is_training and not plan.splits_gradients else None,
+        "cuts": list(report.cuts),
+        "bucket_bytes": [list(stage) for stage in report.buckets],
+        "tp_style": report.tp_style if tensor else None,
+        "num_split_operators": report.num_split_operators if tensor else None,
+        "input_copy": plan.inputs if machine is not None else None,
+        "overlap": plan.overlap if plan.overlap != "ideal" else None,
+        "offload": plan.offload if plan.offload != "none" else None,
+        "algorithms": dict(plan.algorithm),
+        "num_steps": plan.steps,
+        "cluster": machine.name if machine is not None else None,
+        "cluster_fingerprint": machine.fingerprint if machine is not None else None,
+        "routing": machine.routing if machine is not None else None,
+        "routing_reason": machine.routing_why if machine is not None and machine.has_fabric else None,
+        "compute": setup.options.compute,
+        "network": setup.network_name if machine is not None else None,
+        "cpu_launch": setup.launch is not None,
+        "software": setup.software.name,
+        **({"recorded_collectives": [asdict(each) for each in workload.collectives]} if workload.collectives else {}),
+    }
+
+
+def evidence(
+    setup: Setup,
+    report: BuildReport,
+    costs: StepCosts | None,
+    kernels: Sequence[CommunicationKernels],
+    stragglers: Stragglers | None,
+) -> tuple[Evidence, ...]:
+    total = sum(report.evidence_ps.values()) or 1
+    rows = [
+        Evidence("operator time", kind, _operator_detail(kind, setup), report.evidence_ps[kind] / total)
+        for kind in EVIDENCE
+        if report.evidence_ps.get(kind)
+    ]
+    if setup.slower:
+        rows.append(Evidence("GPU variation", "assumed", _slowest(setup)))
+    if setup.software.profile is not None:
+        rows.append(_software(setup))
+    rows.extend(Evidence("layout", "assumed", text) for text in setup.layout_notes)
+    rows.extend(Evidence("tensor parallelism", "assumed", text) for text in report.tp_notes)
+    if report.cut_rule:
+        rows.append(Evidence("pipeline cuts", "assumed", report.cut_rule))
+    if setup.launch is not None:
+        rows.append(Evidence("CPU launch", setup.launch.evidence, "; ".join(setup.launch.notes)))
+    if setup.machine is not None:
+        sources = "; ".join(f"{name}: {text}" for name, text in setup.machine.sources.items())
+        rows.append(Evidence(f"links of {setup.machine.name}", setup.machine.evidence, sources))
+        if setup.plan.num_ranks > 1:
+            sharing = (
+                "whole messages queue for links" if setup.network_name == "fifo" else "concurrent flows share links"
+            )
+            if setup.machine.circuits is not None:
+                sharing = f"{setup.machine.circuits.describe()}, between GPUs without links"
+            detail = (
+                f"{'schedules on one channel, no protocol overhead' if costs is None else costs.software}; {sharing}"
+            )
+            rows.append(Evidence("communication time", "modelled", detail))
+    for what, size in report.one_operation_bytes.items():
+        rows.append(Evidence(f"broadcast of {what}", "modelled", _broadcast_detail(setup, what, size, costs)))
+    for each in kernels:
+        rows.append(Evidence("contention of compute and communication", "modelled", each.describe()))
+    if setup.host_bytes_per_s is not None:
+        rate = format_bandwidth(setup.host_bytes_per_s)
+        detail = f"{rate} of host memory for each GPU; gradients read once, weights and states read and written once"
+        rows.append(Evidence("optimizer on the CPU", "assumed", detail))
+    if stragglers is not None:
+        rows.append(Evidence("stragglers", "assumed", "; ".join(stragglers.sentences)))
+    if setup.workload.collectives:
+        rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
+    what = "model" if setup.workload.format == SYNTHESISED else "trace"
+    texts = dict.fromkeys(text for workload in setup.gpus.workloads for text in workload.assumptions)
+    rows.extend(Evidence(what, "assumed", text) for text in texts)
+    return tuple(rows)
+
+
+def _software(setup: Setup) -> Evidence:
+    """Return the software profile and the reason for it."""
+    profile = setup.software.profile
+    assert profile is not None
+    fitted = [f"{name} x {factor.value:g} (fitted on {factor.fitted_on})" for name, factor in profile.fitted_factors()]
+    detail = f"{profile.name} ({setup.software.reason}; trine software show)"
+    return Evidence("software", ASSUMED, "; ".join([detail, *fitted]))
+
+
+def _recorded(workload: Workload) -> str:
+    """Return the recorded job's collectives in words; the simulated time includes none."""
+    listed = (
+        f"{each.count} x {each.operation} in {format_time(each.time_ps)}"
+        + ("" if each.size_bytes is None else f" ({format_bytes(each.size_bytes)})")
+        for each in workload.collectives
+    )
+    return f"replaced by the layout's collectives: {'; '.join(listed)}"
+
+
+def _slowest(setup: Setup) -> str:
+    """Return how much slower the slowest GPU is than the mean, and the source of the spread."""
+    asked = setup.options.gpu_spread
+    why = SPREAD_SOURCE if asked is None else f"standard deviation {asked:.2%}, from --gpu-spread"
+    return f"the slowest of {setup.plan.num_ranks} GPUs takes {setup.slower:.1%} more time than the mean ({why})"
+
+
+def _broadcast_detail(setup: Setup, what: str, size_bytes: int, costs: StepCosts | None) -> str:
+    size = format_bytes(size_bytes)
+    if setup.machine is not None and setup.machine.circuits is not None:
+        return f"{size} along a chain, message by message: circuits are set up in turn"
+    whose = "a chain over the links" if costs is None else f"the chain of {costs.library}"
+    detail = f"{size} as one operation: all replicas end with the last replica of {whose}"
+    return f"{detail}; --buffers broadcast simulates its messages" if what == BUFFERS else detail
+
+
+def _operator_detail(kind: str, setup: Setup) -> str:
+    workload = setup.workload
+    if setup.compute == "roofline":
+        return f"{_data_sheet(setup)}; recorded times are not used (trine help roofline)"
+    if workload.format == SYNTHESISED or setup.compute == "tables":
+        of = f"from the shapes of {workload.name}"
+        if workload.format != SYNTHESISED:
+            of = f"from the shapes of {_shapes_of(workload)}"
+        return of + _TABLES.get(kind, " alone")
+    recorded = f"recorded on {workload.gpu or 'an unnamed GPU'} at batch {workload.batch}"
+    target = setup.gpu.name if setup.gpu is not None else " and ".join(setup.times.moved_to) or "another size"
+    if setup.times.is_recorded and setup.times.is_elsewhere:
+        recorded += f", also used for the cluster's {' and '.join(setup.times.named)}"
+    return {
+        "measured": recorded,
+        "interpolated": f"between operators {recorded} and in other traces",
+        "modelled": f"linear model in FLOPs and bytes, fitted to operators {recorded}",
+        "transferred": f"{recorded}, moved to {target} by the ratio of measured tables (its own or a sibling's)",
+        "assumed": f"{recorded}, moved to {target} by data-sheet ratios",
+    }[kind]
+
+
+#: Basis of operator times predicted from shapes.
+_TABLES = {
+    "interpolated": " and benchmarks of this GPU (trine help operator-time)",
+    "transferred": " and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
+}
+
+
+def _data_sheet(setup: Setup) -> str:
+    """Return the data sheets and shapes that a roofline uses."""
+    workload = setup.workload
+    sheet = f"the data sheet of the {setup.times.gpu}"
+    if setup.times.is_each:
+        sheet = f"the data sheets of the {' and the '.join(setup.times.named)}, by rank"
+    if workload.format == SYNTHESISED:
+        return sheet
+    return f"{sheet} on the shapes of {_shapes_of(workload)}"
+
+
+def _shapes_of(workload: Workload) -> str:
+    """Return the recorded step in words, for answers that use its shapes only."""
+    return f"a step recorded on {workload.recorded_on}"
+
+
+def setup_warnings(setup: Setup) -> list[str]:
+    workload = setup.workload
+    found = setup.times.warnings("(--gpu)" if setup.gpu is not None else "of the trace")
+    if setup.has_host and setup.plan.inputs != "none" and (copies := _host_copies(workload)):
+        found.append(
+            f"{copies} operators of the trace copy inputs to the GPU, and trine adds a copy over the host's links: "
+            "--inputs none counts it once"
+        )
+    exchanged = next((each for each in workload.collectives if each.operation == "all_to_all"), None)
+    if exchanged is not None and setup.plan.num_ranks > 1:
+        found.append(
+            f"the recorded job exchanged data by {exchanged.count} all-to-alls ({format_time(exchanged.time_ps)}), as "
+            "for sharded embedding tables or experts; trine does not simulate them, so the step time excludes them"
+        )
+    is_silent = workload.has_gpu_times and workload.format != SYNTHESISED and setup.launch is None
+    if is_silent and setup.options.cpu is None and not any(op.launch_start_ps is not None for op in workload.operators):
+        found.append(
+            "the trace has no CPU side, so kernel launches take no time: --cpu assumes 5 us for each operator, "
+            "--launch-cost TIME another time, --no-cpu none"
+        )
+    return [*found, *setup.layout_warnings]
+
+
+def fold_warnings(done: JobRun) -> list[str]:
+    from trine.folding.traffic import sensitivity_warning
+
+    found = []
+    if done.why:
+        found.append(f"trine simulated every rank: {done.why}")
+    if done.folded is not None and (sensitive := sensitivity_warning(done.folded, done.placement)):
+        found.append(sensitive)
+    return found
+
+
+def _host_copies(workload: Workload) -> int:
+    """Count forward operators that only move the data inputs; 0 if synthesised, where a copy changes the dtype."""
+    if workload.format == SYNTHESISED:
+        return 0
+    return sum(
+        op.phase == FORWARD
+        and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
+        and any(workload.tensors[t].role == "input" for t in op.inputs)
+        for op in workload.operators
+    )
+
+
+def with_crowded_uplinks(result: Result, machine: Cluster | None) -> Result:
+    """Warn if an uplink carries far more than parallel ones, or if parallel links and NICs carry no traffic."""
+    if machine is None or result.num_ranks == 1:
+        return result
+    if result.scope is not None:
+        carried = result.scope.link_bytes
+    else:
+        carried = np.zeros(len(machine.links), np.int64)
+        carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
+    texts = traffic_warnings(machine, carried)
+    return result.with_words(warnings=(*result.warnings, *texts)) if texts else result
+
+
+def with_exposed_launches(result: Result) -> Result:
+    """Add the slowest rank's exposed time for the launching CPU thread to the evidence; it may be zero."""
+    from trine.results.waits import LAUNCH
+
+    waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
+    rows = (
+        replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
+        if row.what == "CPU launch"
+        else row
+        for row in result.evidence
+    )
+    return result.with_words(evidence=tuple(rows))
+
+
+def memory_facts(setup: Setup) -> MemoryFacts:
+    """Return the memory facts besides tensors, from the software's profile if there is a profile."""
+    from trine.training.memory import facts_of
+
+    return facts_of(setup.software.profile, setup.plan, setup.workload)
+
+
+def with_memory_verdict(result: Result) -> Result:
+    """Warn if a rank needs more memory than its GPU has."""
+    over = [row for row, use in enumerate(result.memory_uses) if use.verdict == "does not fit"]
+    if not over:
+        return result
+    worst = result.fullest_row
+    count, most, scope = len(over), "", result.scope
+    if scope is not None and not scope.shows_all:  # the ranks of a program hold nearly the same
+        most = "up to "
+        count = sum(dict(scope.program_of(result.shown_ranks[row]) for row in over).values())
+    text = (
+        f"out of memory: {most}{count} of {result.num_ranks} ranks do not fit; rank {result.shown_ranks[worst]} needs "
+        f"{format_bytes(result.memory_uses[worst].needed_bytes)}, its GPU has "
+        f"{format_bytes(result.memory_capacity_bytes[worst])}"
+    )
+    return result.with_words(warnings=(text, *result.warnings))
+
+
+def simulator(wall_s: float, events: int, ranks: int) -> Simulator:
+    from trine.results import Simulator
+
+    return Simulator(version=__version__, wall_s=wall_s, events=events, ranks_simulated=ranks)

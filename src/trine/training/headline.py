@@ -1,0 +1,265 @@
+"""Samples and FLOPs of a step, and the likely range of its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trine.cluster.parts import SCALE_OUT
+from trine.cluster.presets import load_links
+from trine.collectives.sizes import bus_factor
+from trine.common.evidence import ASSUMED, MEASURED
+from trine.common.units import PS_PER_S, format_bandwidth
+from trine.compute import uses_recorded_times
+from trine.compute.cost import work
+from trine.compute.kinds import is_compute_bound, kind_of
+from trine.compute.origin import known_gpu
+from trine.compute.roofline import has_tf32_products, precision_of
+from trine.graph.grid import RankGrid
+from trine.graph.workload import FORWARD, SYNTHESISED, Workload
+from trine.parallel.recompute import recomputed
+from trine.results.headline import (
+    CommunicationBand,
+    StepBand,
+    StepWork,
+    WidenedBand,
+    best_public_mfu,
+    mfu,
+    nearest_band,
+)
+from trine.software.profile import FACTORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trine.cluster import Cluster
+    from trine.cluster.schema import Sharing
+    from trine.common.arrays import Int64
+    from trine.common.evidence import Evidence
+    from trine.parallel.build import BuildReport
+    from trine.results import Result
+    from trine.training.setup import Setup
+
+#: 10th and 90th percentile of measured time over time scaled from another GPU, for held-out shapes or GPUs. Scaled by
+#: the ratio of measured tables (12 ordered pairs of 4 GPUs), and by data sheets (6 pairs). tests/unit/test_headline.py
+#: recomputes them.
+MOVED_BY_TABLES, MOVED_BY_SHEETS = (0.87, 1.15), (0.75, 1.82)
+#: Forward plus backward FLOPs over forward FLOPs: the backward pass has twice the GEMM work.
+WITH_BACKWARD = 3
+
+
+def step_work(setup: Setup, report: BuildReport) -> StepWork:
+    """Return the whole job's work per step: FLOPs from the operators' shapes, scaled to the batch."""
+    workload, plan = setup.workload, setup.plan
+    flops = _forward_flops(workload)
+    forward = [op for op in workload.operators if op.phase == FORWARD]
+    samples = report.samples(plan.dp)
+    per_sample = sum(flops.values()) / workload.batch * (WITH_BACKWARD if workload.is_training else 1)
+    again = 0.0
+    if workload.is_training and plan.recompute != "none":
+        segments = recomputed(workload, replace(plan, recompute_layers=None), forward)
+        if plan.recompute_layers is not None:
+            segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
+        again = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
+    dtype, peak = _peak(setup, _dtype(workload, flops))
+    gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
+    sequence = workload.metadata.get("sequence", "")
+    return StepWork(
+        samples=samples, tokens=samples * int(sequence) if str(sequence).isdecimal() else None,
+        num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + again) * samples,
+        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak,
+    )  # fmt: skip
+
+
+def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
+    """Return the precision of the GEMMs, and the mean peak FLOP/s of the ranks in it, or None if unknown."""
+    counts = [count for _, count in setup.gpus.counted()] if setup.mixed is not None else [setup.plan.num_ranks]
+    used, total = dtype, 0.0
+    for name, count in zip(setup.gpu_names, counts, strict=True):
+        gpu, used = known_gpu(name), dtype
+        if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
+            used = "float32"  # a GPU without TF32 runs it as float32
+        peak = None if gpu is None else gpu.flop_per_s.get(used)
+        if peak is None:
+            return used, None
+        total += float(peak) * count
+    return used, total / setup.plan.num_ranks
+
+
+def _forward_flops(workload: Workload) -> dict[int, int]:
+    """Return the FLOPs of compute-bound forward operators, by id; equal operators are computed once."""
+    found: dict[int, int] = {}
+    known: dict[object, int] = {}
+    for op in workload.operators:
+        if op.phase != FORWARD or not is_compute_bound(kind_of(op)):
+            continue
+        tensors = [workload.tensors[i] for i in (*op.inputs, *op.outputs)]
+        attributes = tuple((name, str(value)) for name, value in sorted(op.attributes.items()))
+        key = (op.name, attributes, tuple((t.shape, t.role) for t in tensors))
+        if key not in known:
+            known[key] = work(op, workload).flops
+        found[op.id] = known[key]
+    return found
+
+
+def _dtype(workload: Workload, flops: dict[int, int]) -> str:
+    """Return the precision with the most FLOPs. Float32 convolutions run in TF32; GEMMs do if their times show it."""
+    totals: dict[str, int] = {}
+    source = known_gpu(workload.gpu) if workload.has_gpu_times and workload.format != SYNTHESISED else None
+    tf32_products = source is not None and has_tf32_products(workload, source)
+    for op in workload.operators:
+        if op.id in flops:
+            name = precision_of(op, workload.tensors, tf32_products)
+            totals[name] = totals.get(name, 0) + flops[op.id]
+    return max(totals, key=lambda name: totals[name], default="float32")
+
+
+def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepBand | CommunicationBand | None:
+    """Return the likely range: from published steps if synthesised, from GPUs and collectives if recorded.
+
+    Times scaled to another GPU, even on only some of a machine's GPUs, use the spread of held-out operators. Predicted
+    times that replace recorded ones have unknown errors; the range is then None.
+    """
+    machine = setup.machine
+    shares = {row.kind: row.share for row in evidence if row.what == "operator time"}
+    if setup.times.moved_to:  # the ranks with scaled times decide
+        return _moved(setup, {ASSUMED if ASSUMED in shares else MEASURED: 1.0})
+    if setup.workload.format == SYNTHESISED:
+        nodes = 1 if machine is None else len({int(machine.node_of[machine.gpus[at]]) for at in setup.places.tolist()})
+        profile = setup.software.profile
+        factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
+        errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
+        band = _widest(nearest_band(name, setup.software.name, nodes, bool(errors)) for name in _spec_names(setup))
+        return band if band is None or not errors else band.at_least(max(errors))
+    if not setup.times.is_recorded:
+        return _moved(setup, shares)
+    is_recorded, gpus = set(shares) == {MEASURED}, setup.plan.num_ranks
+    if machine is None or gpus == 1 or machine.library is None:
+        same = {"small": (1.0, 1.0), "large": (1.0, 1.0)}
+        return CommunicationBand(library=None, is_recorded=is_recorded, gpus=gpus, **same)
+    from trine.collectives.nccl.parameters import load_library
+
+    rows = load_library(machine.library).bands
+    (_, *small), (_, *large) = rows["measured-net" if machine.has_fabric and "measured-net" in rows else "measured"]
+    ends: dict[str, tuple[float, float]] = {"small": (small[0], small[1]), "large": (large[0], large[1])}
+    return CommunicationBand(library=machine.library, is_recorded=is_recorded, gpus=gpus, **ends)
+
+
+def _moved(setup: Setup, shares: dict[str, float | None]) -> StepBand | None:
+    """Return the range of recorded times scaled to another GPU, weighted by the share of each scaling method."""
+    if not uses_recorded_times(setup.compute):
+        return None
+    known = {kind: 1.0 if share is None else share for kind, share in shares.items()}
+    part = known.get(ASSUMED, 0.0) / max(sum(known.values()), 1e-9)
+    low, high = (a ** (1 - part) * b**part for a, b in zip(MOVED_BY_TABLES, MOVED_BY_SHEETS, strict=True))
+    how = "the ratio of measured tables" if part < 0.5 else "the ratio of the data sheets"
+    reason = f"80 % of held-out operators fall this close to their time scaled to another GPU, mostly by {how}"
+    return StepBand(low=low, high=high, level="operators moved to another GPU", num_rows=0, reason=reason)
+
+
+def _spec_names(setup: Setup) -> list[str | None]:
+    """Return trine's names of the ranks' GPU models, None for unknown ones."""
+    specs = [known_gpu(name) for name in setup.gpu_names]
+    return [None if spec is None else spec.name for spec in specs]
+
+
+def _widest(bands: Iterable[StepBand | None]) -> StepBand | None:
+    """Return the range that covers the ranges of several GPU models, or None if any range is missing."""
+    found = list(bands)
+    known = [band for band in found if band is not None]
+    if len(known) < len(found) or len(found) == 1:
+        return found[0] if len(found) == 1 else None
+    return replace(
+        known[0], low=min(band.low for band in known), high=max(band.high for band in known),
+        level="; ".join(sorted({band.level for band in known})), num_rows=sum(band.num_rows for band in known),
+    )  # fmt: skip
+
+
+def with_foreign_band(result: Result) -> Result:
+    """Warn if no published step behind the range has the result's kind of model, precision or GPU."""
+    work, band = result.work, result.band
+    if work is None or not isinstance(band, StepBand) or band.reason:
+        return result
+    of = []
+    if work.tokens is None:
+        of.append("a convolutional network")
+    if work.dtype not in ("bfloat16", "float16"):
+        of.append(work.dtype)
+    if band.is_of_all and work.gpu is not None:
+        of.append(f"the {work.gpu} or its generation")
+    if not of:
+        return result
+    text = (
+        "the likely range may be too narrow: it comes from published 16-bit transformer steps on NVIDIA GPUs, not "
+        f"from {' or '.join(of)}"
+    )
+    return result.with_words(warnings=(*result.warnings, text))
+
+
+def with_public_mfu(result: Result) -> Result:
+    """Warn about an MFU above all published ones."""
+    reached = mfu(result)
+    best = None if result.work is None or not result.plan.get("is_training") else best_public_mfu(result.work.gpu)
+    if reached is None or best is None or reached <= best[0]:
+        return result
+    text = (
+        f"an MFU of {reached:.1%} is above every published step on this GPU that trine knows "
+        f"({best[0]:.1%}, {best[1]}): hardly to be had"
+    )
+    return result.with_words(warnings=(*result.warnings, text))
+
+
+def with_shared_fabric(result: Result, setup: Setup) -> Result:
+    """Widen the likely range by the measured spread of a shared fabric, and name the fabric as the reason.
+
+    The upper end assumes fully exposed collectives between nodes at the 5th percentile of the measured bandwidth.
+    """
+    machine = setup.machine
+    if machine is None:
+        return result
+    sharing = _sharing(machine)
+    on = machine.node_of[np.asarray(machine.gpus, np.int64)].astype(np.int64)
+    node = on[setup.places]
+    if sharing is None or len(np.unique(node)) <= sharing.beyond_nodes:
+        return result
+    ports, per_node = _port_bytes_per_s(machine), len(on) / len(np.unique(on))
+    grid, longer_ps = RankGrid(setup.plan.axes), 0.0
+    for use in result.collectives:
+        members = _members_on_a_node(grid, use.axes, node)
+        if members:
+            rate = sharing.of(use.kind)[0] * ports * members / per_node
+            slow_ps = use.count * use.size_bytes * bus_factor(use.kind, use.group_size) / rate * PS_PER_S
+            longer_ps += max(0.0, slow_ps - use.time_ps)
+    step_ps, (low, high) = result.step_time_ps, (part * ports for part in sharing.of("all_reduce"))
+    low_text, high_text, peak = (format_bandwidth(round(rate)) for rate in (low, high, ports))
+    left = f"{low_text} to {high_text} of {peak} a node"
+    reason = f"the fabric decides: traffic of others left all-reduces {left} ({sharing.source})"
+    band = WidenedBand(inner=result.band, low_ps=step_ps, high_ps=step_ps + round(longer_ps), reason=reason)
+    return replace(result, band=band)
+
+
+def _sharing(machine: Cluster) -> Sharing | None:
+    """Return measurements of the link type between nodes under shared use, or None if the fabric is not shared."""
+    kinds = {link.medium for link in machine.link_table.numbers if link.link_class == SCALE_OUT and link.medium}
+    return next((kind.sharing for name in sorted(kinds) if (kind := load_links().get(name)) and kind.sharing), None)
+
+
+def _port_bytes_per_s(machine: Cluster) -> float:
+    """Return the total peak bandwidth of a node's ports."""
+    table = machine.link_table
+    peak = np.array([(x.peak_bytes_per_s or x.bytes_per_s) * (x.link_class == SCALE_OUT) for x in table.numbers], float)
+    node = machine.node_of[np.asarray(table.source)]
+    return float(peak[table.number][node >= 0].sum() / max(1, len(np.unique(node[node >= 0]))))
+
+
+def _members_on_a_node(grid: RankGrid, axes: Sequence[str], node: Int64) -> int:
+    """Return how many ranks of a group along ``axes`` share the node of its first; 0 if one node holds them all."""
+    named = [part for axis in axes for part in axis.split("+")]
+    if any(name not in grid.sizes for name in named):
+        named = list(grid.sizes)
+    ranks = np.arange(grid.num_ranks, dtype=np.int64)
+    group = ranks[ranks == sum(grid.coordinates(ranks, name) * grid.strides[name] for name in dict.fromkeys(named))]
+    here = int((node[group] == node[group[0]]).sum())
+    return 0 if here == len(group) else here

@@ -1,0 +1,97 @@
+"""Options of :func:`trine.simulate`, besides the workload and its plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.common.arguments import named_arguments, option
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.collectives.nccl.steps import StepCosts
+    from trine.compute import Calibration
+    from trine.engine.models import Network
+    from trine.graph.program import Job
+    from trine.graph.taskgraph import Progress
+    from trine.parallel.stragglers import Stragglers
+    from trine.software.profile import Software
+
+
+@named_arguments
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulateOptions:
+    """Options for simulating one job.
+
+    cluster: a Cluster, the name of a preset, or a file. More than one rank needs a cluster.
+    compute: ``auto`` (recorded times at the trace's sizes, linear at other sizes), ``recorded``, ``linear``, or
+        ``roofline`` (from the shapes, for ``gpu``, else the cluster's GPU, else the trace's). Traces of a CPU or of
+        meta tensors support only ``roofline``.
+    gpu: predict for this GPU instead of the trace's GPU. If the cluster has another GPU than the trace, name one of
+        the two: the cluster's (times are predicted) or the trace's (recorded times are kept).
+    trace_gpu: the GPU of the trace, if the trace does not name it and the cluster names its GPUs.
+    network: ``fair`` (max-min), ``equal`` (TrioSim's per-link equal split), ``fifo`` (store and forward, each link
+        serves whole messages in turn), ``circuit`` (the circuits of the cluster), or a custom model, which needs
+        ``engine="reference"``. None: ``circuit`` if the cluster has circuits, else ``fair``.
+    collective_costs: ``library``: an uncontended collective takes the time of NCCL or RCCL (``trine collective``), as
+        flows on the links of its algorithm. With a requested algorithm, or a network other than ``fair`` and
+        ``equal``, the library's software costs are added to the messages of a schedule instead. ``links``: schedules
+        on bare links. ``auto``: the library if the links are of a known kind.
+        ``loadstore``: an uncontended collective takes the time of its GPU program at the load-store level; durations
+        are kept in the user's cache. A :class:`trine.gpu.collective.LoadStoreCosts` is accepted too.
+    cpu: whether operators wait for the launching CPU thread; None: only if the trace has a CPU side.
+    launch_cost_ps: CPU time of every launch, instead of the trace's.
+    software: the profile of the training software (:mod:`trine.software`): an object, a name, a file, or ``none``. It
+        sets the options that the plan omits. For a synthesised workload it also sets the operators and their launch
+        costs on the CPU. None: the workload's profile, else the default for the workload and GPU.
+    calibration: fits over several traces, from :func:`trine.calibrate`.
+    engine: ``compiled`` or ``reference``, its plain-Python twin.
+    fold: ``on`` simulates one of each set of identical ranks, exactly, or gives an estimate if a few slow links make
+        very many different ranks; ``exact`` never estimates, as long as memory suffices; ``off`` simulates every rank;
+        ``verify`` runs both, and compares every task (docs/design/folding.md).
+    placement: the GPU of each rank: ``packed`` (the default: rank i on GPU i), ``round-robin`` over the nodes,
+        ``random:SEED``, a list of positions among the cluster's GPUs, or a file with one position per line.
+    stragglers: slow ranks and jitter of compute durations.
+    gpu_spread: relative standard deviation of speed among GPUs of one model; a step waits for its slowest GPU
+        (:mod:`trine.compute.spread`). None: 1.48 % if operator times come from tables and there is no jitter (jitter
+        already describes how ranks differ), else 0.
+    progress, on_compile: callbacks, see :func:`trine.engine.run`. on_stage: called with a sentence each time the
+        classes of ranks are known. on_job: called with the rank programs before they run, for example to write them
+        (:mod:`trine.formats.chakra`).
+    warnings: sentences to carry into the result.
+    compare: simulate small steps again without each option meant to save time or memory (overlap of tensor
+        parallelism, gathers further ahead, recomputation, offload of activations), and report options without savings
+        (:mod:`trine.training.run`).
+    """
+
+    cluster: Cluster | str | os.PathLike[str] | None = None
+    gpu: str | None = option(None, "Predict for this GPU; the trace's own keeps its times.")
+    trace_gpu: str | None = option(None, "Name the GPU of the trace if the trace does not.")
+    compute: str = option("auto", "Choose the source of operator times.")
+    calibration: Calibration | None = option(None, "Use a file written by trine calibrate.")
+    cpu: bool | None = option(None, "Simulate the CPU thread that launches kernels.")
+    launch_cost_ps: int | None = option(None, 'Set the CPU time of a launch, e.g. "5 us" [the trace\'s].')
+    network: str | Network | None = option(None, "Choose how flows share links [fair; circuit if any].")
+    collective_costs: str | StepCosts = option(
+        "auto", "Choose the cost model of collectives: library, links or loads and stores."
+    )
+    placement: str | os.PathLike[str] | Sequence[int] | None = option(
+        None, "Choose which GPU runs which rank [packed]."
+    )
+    engine: str = "compiled"
+    fold: str = "on"
+    stragglers: Stragglers | None = None
+    gpu_spread: float | None = option(
+        None, "Set the spread of GPU speeds; all wait for the slowest [1.48% with tables]."
+    )
+    progress: Progress | None = None
+    on_compile: Callable[[], None] | None = None
+    on_stage: Callable[[str], None] | None = None
+    on_job: Callable[[Job], None] | None = None
+    software: Software | str | os.PathLike[str] | None = option(
+        None, "Choose the software profile: name or file [by workload]."
+    )
+    warnings: tuple[str, ...] = ()
+    compare: bool = True

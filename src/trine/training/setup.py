@@ -1,0 +1,440 @@
+"""Resolved inputs of a simulation: workload, machine, models, and the placement of ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.cluster import load_gpu
+from trine.cluster.load import as_cluster
+from trine.cluster.scale import more_gpus
+from trine.common.arrays import Int64
+from trine.common.units import format_time
+from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
+from trine.compute.models import meant
+from trine.compute.origin import known_gpu, short_name
+from trine.compute.roofline import TABLES
+from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
+from trine.errors import InputError, PlanError, nearest
+from trine.graph.grid import RankGrid
+from trine.graph.workload import Workload
+from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
+from trine.parallel.plan import Plan
+from trine.parallel.rank_kinds import MixedGpus
+from trine.software.profile import NO_SOFTWARE
+from trine.training.options import SimulateOptions
+from trine.training.recorded import RankGpus, Timing, first_known, gpus_under, models_under, times_on, timing
+from trine.training.software import ChosenSoftware, is_model, launches_of, software_of, written_for
+from trine.workload import load
+from trine.workload.on_gpu import on_gpu
+
+if TYPE_CHECKING:
+    from trine.cluster import Cluster
+    from trine.cluster.presets import GpuSpec
+    from trine.collectives.nccl.steps import StepCosts
+    from trine.compute import Calibration, ComputeModel, LaunchCosts
+    from trine.engine.models import Network
+    from trine.graph.placement import CollectiveAnswer, Placement
+    from trine.parallel.contention import CommunicationKernels
+    from trine.software.profile import Software
+
+
+NO_CONTENTION = "contention of compute and communication kernels for SMs and memory bandwidth"
+NO_VARIATION = "run-to-run variation: every rank takes the same time for the same work"
+NO_OUTSIDE = "memory of library workspaces and the CUDA context (known with a software profile)"
+RETRIES = "PyTorch's cache flush and retry after a failed allocation"
+NO_LAUNCHES = "the CPU's time to launch collectives and copies, and its launch queue limit"
+COPIES_ALONE = "the CPU's time to launch copies of inputs"
+#: Effects that the operator level does not model, listed with every result.
+NOT_MODELLED = (
+    NO_OUTSIDE,
+    "data loading on the host before the copy, checkpoints, logging",
+    NO_VARIATION,
+    NO_LAUNCHES,
+)
+#: trine warns about a simulated schedule that takes this many times as long as the library's.
+SLOWER_SCHEDULE = 1.2
+#: Sources of the cost of a collective's messages.
+COLLECTIVE_COSTS = ("auto", "links", "library", "loadstore")
+#: Networks that simulate a library's collectives as flows with limits.
+FLOW_NETWORKS = ("fair", "equal")
+NO_HOST = "copying the inputs from host memory (no host is described)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Resolved inputs of a simulation.
+
+    gpu: the GPU requested in place of the cluster's; its memory and power apply. plan: the plan with its open fields
+    filled in. compute: the name of the compute model chosen for this workload. layout_notes: layout settings that the
+    software makes by itself. layout_warnings: settings without effect, or that need further settings.
+    """
+
+    workload: Workload
+    plan: Plan
+    machine: Cluster | None
+    options: SimulateOptions
+    compute: str
+    gpus: RankGpus
+    launch: LaunchCosts | None
+    network: str | Network
+    gpu: GpuSpec | None
+    times: Timing
+    places: Int64
+    software: ChosenSoftware
+    slower: float = 0.0
+    layout_notes: tuple[str, ...] = ()
+    layout_warnings: tuple[str, ...] = ()
+
+    @property
+    def network_name(self) -> str:
+        return self.network if isinstance(self.network, str) else self.network.name
+
+    @property
+    def model(self) -> ComputeModel:
+        """The operator times of the first GPU model."""
+        return self.gpus.models[0]
+
+    @cached_property
+    def has_host(self) -> bool:
+        """Whether the cluster describes host memory for the GPUs of all ranks."""
+        if self.machine is None:
+            return False
+        gpus = np.asarray(self.machine.gpus, np.int64)[self.places]
+        return bool((self.machine.hosts_of(gpus) >= 0).all())
+
+    @property
+    def mixed(self) -> MixedGpus | None:
+        """GPU models of the ranks, for their programs; None if all ranks use the same model."""
+        return None if len(self.gpu_names) == 1 else self.gpus.mixed
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """Effects that this run does not model, one text each."""
+        contention = () if self.plan.overlap != "ideal" else (NO_CONTENTION,)
+        outside = NO_OUTSIDE if self.software.profile is None else RETRIES
+        launches = NO_LAUNCHES if self.launch is None or self.launch.queue_limit is None else COPIES_ALONE
+        instead = {NO_OUTSIDE: outside, NO_LAUNCHES: launches}
+        everything = [instead.get(text, text) for text in NOT_MODELLED]
+        said = [text for text in everything if self.options.stragglers is None or text != NO_VARIATION]
+        return (*contention, *said, *(() if self.has_host else (NO_HOST,)))
+
+    @property
+    def host_bytes_per_s(self) -> float | None:
+        """Bandwidth of host memory per rank; None unless the optimizer is offloaded and the hosts are described."""
+        if self.plan.offload != "optimizer" or self.machine is None or not self.has_host:
+            return None
+        from trine.parallel.offload import host_bytes_per_s
+
+        return host_bytes_per_s(self.machine, np.asarray(self.machine.gpus, np.int64)[self.places])
+
+    def kernels(self, costs: StepCosts | None) -> tuple[CommunicationKernels, ...]:
+        """Return the communication kernels that slow compute down, per GPU model; empty unless overlap is modelled."""
+        if self.plan.overlap != "modelled" or self.machine is None:
+            return ()
+        from trine.parallel.contention import kernels_of
+
+        found = zip(self.gpus.names, self.gpus.workloads, strict=True)
+        return tuple(
+            kernels_of(known_gpu(self._name_of(name)), workload, self.machine, self.places, costs)
+            for name, workload in list(found)[: len(self.gpu_names)]
+        )
+
+    def _name_of(self, name: str | None) -> str | None:
+        """Return the requested GPU, or ``name`` if the user requested none."""
+        return name if self.gpu is None else self.gpu.name
+
+    @cached_property
+    def gpu_names(self) -> tuple[str | None, ...]:
+        """Distinct GPU models of the ranks: the requested GPU, the cluster's, or the trace's."""
+        return tuple(dict.fromkeys(self._name_of(name) for name in self.gpus.names))
+
+    def memory_bytes(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return the GPU memory of each of ``ranks``, 0 if unknown."""
+        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_of(ranks))
+
+    def power_w(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return the maximum GPU power of each of ``ranks``; empty if any is unknown."""
+        found = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
+        return found if all(found) else ()
+
+    def models_of(self, ranks: Sequence[int]) -> tuple[str, ...]:
+        """Return the GPU model of each of ``ranks``; empty if all ranks use the same model."""
+        if self.mixed is None:
+            return ()
+        return tuple(self.mixed.names[number] for number in self.mixed.of_rank[list(ranks)].tolist())
+
+    def _gpus_of(self, ranks: Sequence[int]) -> list[GpuSpec | None]:
+        known = [known_gpu(self._name_of(name)) for name in self.gpus.names]
+        return [known[number] for number in self.gpus.of_rank[list(ranks)].tolist()]
+
+
+def setup_of(workload: Workload | str | os.PathLike[str], plan: Plan | None, options: SimulateOptions) -> Setup:
+    """Load the workload and the cluster, resolve the options, and check that they fit together.
+
+    Raises InputError for inputs that cannot be loaded, or that contradict each other.
+    """
+    from trine.engine.circuit_model import network_on
+
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"must be a Plan, such as Plan(dp=8), got {plan!r:.80}", field="plan")
+    plan = plan if plan is not None else Plan()
+    machine = load_machine(options.cluster, plan)
+    network = network_on(machine, options.network)
+    places = places_on(options.placement, machine, plan.num_ranks)
+    gpu, here = options.gpu, gpus_under(machine, places)
+    if not is_model(workload):
+        workload = load_workload(workload, options.trace_gpu, None)
+    target = gpu if gpu is not None else first_known(here)
+    software = software_of(options.software, workload, target)
+    written = load_workload(workload, options.trace_gpu, target, software.profile or NO_SOFTWARE)
+    workload = on_gpu(written_for(written, software), software.profile)
+    layout_facts = LayoutFacts(workload)
+    asked, (plan, layout_notes) = plan, resolve_layout(plan, software.profile, layout_facts)
+    check_layout(asked, plan, software.profile, layout_facts)
+    compute = meant(options.compute, workload, target)
+    times = timing(workload, compute, gpu, here)
+    gpus = _rank_gpus(workload, compute, options, times, machine, places)
+    slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
+    return Setup(
+        workload=workload,
+        plan=plan,
+        machine=machine,
+        options=options,
+        compute=compute,
+        gpus=replace(gpus, models=tuple(_slowed(model, slower) for model in gpus.models)),
+        slower=slower,
+        launch=launches_of(workload, software, options, pipeline_crosses(plan, machine, places))
+        or launch_for(workload, options.cpu, options.launch_cost_ps),
+        software=software,
+        layout_notes=layout_notes,
+        layout_warnings=(*ignored_options(asked, plan), *met_with_settings(plan, software.profile, layout_facts)),
+        network=network,
+        gpu=None if gpu is None or (times.is_recorded and times.named) else gpu_spec(gpu),
+        times=times,
+        places=places,
+    )
+
+
+def _rank_gpus(
+    workload: Workload, compute: str, options: SimulateOptions, times: Timing, machine: Cluster | None, places: Int64
+) -> RankGpus:
+    """Return the ranks' GPU models and their operator times: per model if ``times.is_each``, else from one GPU."""
+
+    def make(of: Workload, to: str | None) -> ComputeModel:
+        return compute_for(of, compute, to, options.calibration)
+
+    model = make(workload, times.predicted_for)
+    names: tuple[str | None, ...] = (workload.gpu,)
+    of_rank = np.zeros(len(places), np.int64)
+    if machine is not None:
+        names, of_rank = models_under(machine, places, workload.gpu)
+    found = [(workload, model)] * len(names)
+    if times.is_each:
+        found = [
+            (workload, model) if name is None or short_name(name) == times.gpu else times_on(workload, name, make)
+            for name in names
+        ]
+    return RankGpus(
+        names=names, of_rank=of_rank, workloads=tuple(of for of, _ in found), models=tuple(one for _, one in found)
+    )
+
+
+def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int) -> float:
+    """Return the expected slowdown of the slowest of ``gpus`` synchronised GPUs, as a fraction of the mean.
+
+    Raises InputError for a spread out of range, or a spread of a single GPU.
+    """
+    varies = options.stragglers is not None and options.stragglers.tells_ranks_apart
+    if options.gpu_spread is None and (varies or model.name != TABLES):
+        return 0.0
+    spread = GPU_SPREAD if options.gpu_spread is None else checked_spread(options.gpu_spread)
+    if gpus == 1 and options.gpu_spread:
+        raise InputError("one GPU waits for no slower one: give it with several GPUs", field="gpu_spread")
+    return slowest_of(gpus, spread) if gpus > 1 else 0.0
+
+
+def _slowed(model: ComputeModel, slower: float) -> ComputeModel:
+    if not slower:
+        return model
+    return OnSlowestGpu(model, slower)
+
+
+def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool:
+    """Return whether any message between pipeline stages leaves a node."""
+    if plan.pp == 1 or machine is None:
+        return False
+    grid, ranks = RankGrid(plan.axes), np.arange(plan.num_ranks, dtype=np.int64)
+    nodes = machine.node_of[np.asarray(machine.gpus, np.int64)[places]]
+    stage = grid.coordinates(ranks, "pp")
+    stride = int(np.flatnonzero(stage == 1)[0])
+    first = ranks[stage == 0]
+    return any(
+        bool((nodes[first + at * stride] != nodes[first + (at + 1) * stride]).any()) for at in range(plan.pp - 1)
+    )
+
+
+def places_on(
+    placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int
+) -> Int64:
+    from trine.parallel.rank_kinds import places
+
+    if machine is None:
+        if placement is not None:
+            raise InputError("a placement needs a cluster", field="placement")
+        return places(None, num_ranks, 1, (-1,))
+    nodes = machine.node_of[np.asarray(machine.gpus, np.int64)]
+    return places(placement, num_ranks, len(machine.gpus), nodes)
+
+
+def _link_costs(machine: Cluster) -> StepCosts:
+    """Return collective costs from link bandwidth and latency alone, for clusters without a known library."""
+    from trine.collectives.nccl.steps import LinkCosts
+
+    return LinkCosts(machine)
+
+
+def gpu_spec(name: str) -> GpuSpec:
+    return load_gpu(name)
+
+
+def load_workload(
+    workload: Workload | str | os.PathLike[str],
+    trace_gpu: str | None,
+    gpu: str | None,
+    software: Software | str | None = None,
+) -> Workload:
+    """Load a trace or model; ``trace_gpu`` names the GPU of a trace that does not name it.
+
+    A model (``model:NAME``) gets the operators that ``software`` runs on ``gpu``. Raises InputError if the trace
+    contradicts ``trace_gpu``.
+    """
+    if isinstance(workload, str) and is_model(workload):
+        from trine.workload.synthesis.model import from_text
+
+        workload = from_text(workload, gpu, software)
+    elif not isinstance(workload, Workload):
+        workload = load(workload)
+    if trace_gpu is None:
+        return workload
+    return recorded_on(workload, trace_gpu)
+
+
+def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -> Cluster | None:
+    if cluster is None:
+        if plan.num_ranks > 1:
+            raise InputError(f"{plan.num_ranks} GPUs need a cluster: a preset such as dgx-h100, a file, or a topology")
+        return None
+    cluster = as_cluster(cluster)
+    if plan.num_ranks > len(cluster.gpus):
+        raise PlanError(
+            f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster {cluster.name!r} has "
+            f"{len(cluster.gpus)}: {more_gpus(cluster, plan.num_ranks)}"
+        )
+    return cluster
+
+
+def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Calibration | None) -> ComputeModel:
+    if gpu is None or not uses_recorded_times(name):
+        target = None if gpu is None else gpu_spec(gpu)
+        return make_compute(name, workload, target=target, source=None, calibration=calibration)
+    if workload.gpu is None:
+        raise InputError(
+            f"the trace {workload.name!r} names no GPU, so its times cannot be moved to {gpu!r}: add --trace-gpu NAME"
+        )
+    source = known_gpu(workload.gpu)
+    if source is None:
+        raise InputError(
+            f"trine has no data sheet of the trace's GPU {workload.gpu!r}, so its times cannot be moved to {gpu!r}: "
+            "--trace-gpu NAME takes a known one in its place"
+        )
+    return make_compute(name, workload, target=gpu_spec(gpu), source=source, calibration=calibration)
+
+
+def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> LaunchCosts | None:
+    """Return the launch cost of each operator, None if launches are free; ``cost_ps`` overrides the trace."""
+    if cpu is False:
+        if cost_ps is not None:
+            raise InputError("a launch cost was given, but CPU launches are turned off")
+        return None
+    if cost_ps is not None:
+        note = f"{format_time(cost_ps)} per operator was given for launches"
+        return LaunchCosts((cost_ps,) * len(workload.operators), "assumed", (note,))
+    has_side = any(op.launch_start_ps is not None for op in workload.operators)
+    return launch_costs(workload) if cpu or has_side else None
+
+
+def costs_on(
+    asked: str | StepCosts,
+    machine: Cluster | None,
+    on_stage: Callable[[str], None] | None = None,
+    *,
+    network: str | Network = "fair",
+    factors: tuple[float, float] = (1.0, 1.0),
+) -> StepCosts | None:
+    """Return the library's costs of collectives, or None to use link bandwidth and latency alone.
+
+    asked: "auto" uses the library's costs if the kinds of the links are known. on_stage: called with a sentence before
+    each load-store run. network: unless in FLOW_NETWORKS, collectives are simulated message by message. factors: see
+    :class:`trine.collectives.nccl.steps.StepCosts`.
+
+    Raises InputError for an unknown ``asked``, library costs on links of unknown kind, or costs of another cluster.
+    """
+    if not isinstance(asked, str):
+        if asked.cluster is not machine:
+            raise InputError("these costs are of another cluster object", field="collective_costs")
+        return asked
+    if asked not in COLLECTIVE_COSTS:
+        raise InputError(
+            f"unknown collective costs {asked!r}{nearest(asked, COLLECTIVE_COSTS)}", field="collective_costs"
+        )
+    if asked == "loadstore":
+        return _loadstore_costs(machine, on_stage)
+    known = machine is not None and machine.circuits is None and machine.link_table.has_media
+    if asked == "library" and not known:
+        raise InputError("the library's costs need links of a known kind: use a preset, or 'link:' in the cluster file")
+    if machine is None or asked == "links" or not known:
+        return None
+    from trine.collectives.nccl.steps import FlowCosts, StepCosts
+
+    return (FlowCosts if network in FLOW_NETWORKS else StepCosts)(machine, factors)
+
+
+def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | None) -> StepCosts:
+    if machine is None:
+        raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
+    from trine.gpu.collective.costs import kept_costs
+    from trine.gpu.collective.runs import Callbacks
+
+    return kept_costs(machine, callbacks=Callbacks(on_stage=on_stage))
+
+
+def placement_of(
+    machine: Cluster | None, num_ranks: int, costs: StepCosts | None = None, places: Int64 | None = None
+) -> Placement:
+    """Place rank i on GPU ``places[i]`` of the cluster (default: the i-th); without a cluster, one rank on device 0."""
+    from trine.graph.placement import Placement
+
+    if machine is None:
+        return Placement(devices=np.zeros(1, np.int64))
+    at = np.arange(num_ranks) if places is None else places
+    positions = at.tolist()
+    asked = _link_costs(machine) if costs is None else costs
+
+    def group_costs(
+        kind: str, size_bytes: int, groups: Int64, algorithm: str | None
+    ) -> tuple[npt.NDArray[np.int32], Sequence[CollectiveAnswer]]:
+        return asked.of_groups(kind, size_bytes, at[groups], algorithm)
+
+    return Placement(
+        devices=np.asarray(machine.gpus, np.int64)[at],
+        cluster=machine,
+        costs=lambda kind, size, ranks, algorithm: asked(kind, size, [positions[rank] for rank in ranks], algorithm),
+        group_costs=group_costs,
+    )

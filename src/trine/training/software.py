@@ -1,0 +1,136 @@
+"""The software profile of a simulation: the requested one, the workload's own, or the default."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trine.errors import InputError
+from trine.graph.workload import SYNTHESISED, Workload
+from trine.software.profile import NO_SOFTWARE, Software, load_software, usual_software
+
+if TYPE_CHECKING:
+    from trine.compute import LaunchCosts
+    from trine.training.options import SimulateOptions
+
+#: Same as :data:`trine.workload.synthesis.model.PREFIX`, whose module imports the model readers.
+_PREFIX = "model:"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSoftware:
+    """A profile (None: no profile) and the reason for it, in words."""
+
+    profile: Software | None
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return NO_SOFTWARE if self.profile is None else self.profile.name
+
+
+def is_model(workload: Workload | str | os.PathLike[str]) -> bool:
+    """Return whether ``workload`` is the name of a model still to be synthesised."""
+    return isinstance(workload, str) and workload.startswith(_PREFIX)
+
+
+def as_software(asked: Software | str | os.PathLike[str]) -> Software | None:
+    """Return a profile by name or file; None for ``none``. Raises SpecError as :func:`trine.software.load_software`."""
+    if isinstance(asked, Software):
+        return asked
+    return None if asked == NO_SOFTWARE else load_software(asked)
+
+
+def usual_for(workload: Workload | str | os.PathLike[str], gpu: str | None) -> ChosenSoftware:
+    """Return the default profile for a workload and GPU, whatever the layout."""
+    rule = usual_software().rule_for("transformer" if _is_transformer(workload) else "other", _vendor(gpu))
+    return ChosenSoftware(load_software(rule.software), rule.reason)
+
+
+def _vendor(gpu: str | None) -> str:
+    """Return the vendor of a GPU from its names; NVIDIA if they do not show one."""
+    from trine.compute.origin import known_gpu
+
+    spec = known_gpu(gpu)
+    names = (gpu or "", *(() if spec is None else spec.aliases))
+    return "amd" if any(name.lower().startswith(("amd", "mi")) for name in names) else "nvidia"
+
+
+def software_of(
+    asked: Software | str | os.PathLike[str] | None, workload: Workload | str | os.PathLike[str], gpu: str | None
+) -> ChosenSoftware:
+    """Return the profile for simulating ``workload`` on ``gpu``.
+
+    A named profile comes first, then the profile of a synthesised workload, then the default. Raises InputError if
+    the workload was synthesised for another profile than the named one.
+    """
+    said = _said(workload)
+    if asked is None:
+        return usual_for(workload, gpu) if said is None else ChosenSoftware(said[0], "the workload's profile")
+    chosen = ChosenSoftware(as_software(asked), "as requested")
+    if said is not None and said[0] != chosen.profile:
+        name = NO_SOFTWARE if said[0] is None else said[0].name
+        raise InputError(f"the workload was written for {name!r}, so not for {chosen.name!r}", field="software")
+    return chosen
+
+
+def _is_transformer(workload: Workload | str | os.PathLike[str]) -> bool:
+    """Return whether ``workload`` is a synthesised model other than a convolutional network."""
+    if isinstance(workload, Workload):
+        return workload.format == SYNTHESISED and "image" not in workload.metadata
+    if not isinstance(workload, str) or not is_model(workload):
+        return False
+    from trine.workload.synthesis.spec import ConvNet, load_model
+
+    spec = load_model(workload.removeprefix(_PREFIX).partition(",")[0])
+    return not isinstance(spec, ConvNet)
+
+
+def _said(workload: Workload | str | os.PathLike[str]) -> tuple[Software | None] | None:
+    """Return the explicit profile of a synthesised workload in a tuple (it may be None), or None without one."""
+    if isinstance(workload, str) and is_model(workload):
+        options = dict(option.partition("=")[::2] for option in workload.split(",")[1:])
+        return (as_software(options["software"]),) if "software" in options else None
+    if not isinstance(workload, Workload) or workload.format != SYNTHESISED:
+        return None
+    if workload.recipe is not None:
+        return (workload.recipe.software,) if workload.recipe.is_said else None
+    name = workload.metadata.get("software", NO_SOFTWARE)
+    try:
+        return (as_software(name),)
+    except InputError:
+        return (None,)
+
+
+def written_for(workload: Workload, chosen: ChosenSoftware) -> Workload:
+    """Return a synthesised workload with the operators of the profile; return any other workload unchanged."""
+    recipe = workload.recipe
+    if workload.format != SYNTHESISED or recipe is None or recipe.software == chosen.profile:
+        return workload
+    return recipe.again(workload, chosen.profile)
+
+
+def launches_of(
+    workload: Workload, chosen: ChosenSoftware, options: SimulateOptions, crosses: bool
+) -> LaunchCosts | None:
+    """Return the profile's launches for a workload without recorded ones; None if the profile has no CPU costs.
+
+    Such a workload is synthesised, or was recorded on a machine without a GPU. Returns None too if options override it.
+
+    crosses: whether messages of the pipeline leave the node.
+    """
+    from trine.compute.launch import software_launches
+
+    profile = chosen.profile
+    has_own = workload.format != SYNTHESISED and workload.has_gpu_times
+    if profile is None or has_own or options.cpu is False or options.launch_cost_ps is not None:
+        return None
+    style = profile.launch
+    if not (style.cpu_us_per_kernel or style.layer_us or style.communication_us or style.message_us):
+        return None
+    stragglers = options.stragglers
+    may_shrink = stragglers is not None and (
+        stragglers.jitter is not None or any(factor < 1 for _, factor in stragglers.slow)
+    )
+    return software_launches(workload, profile, merges=not may_shrink, crosses=crosses)

@@ -1,0 +1,238 @@
+"""Fit a software profile to your own measured steps: ``trine calibrate --step MEASURED.yaml``.
+
+The file lists measured steps. trine fits at most three factors of the profile so that the simulated step times match
+the measured ones (:mod:`trine.training.factor_fit`). docs/guides/calibrate-a-step.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import yaml
+
+from trine.common.arguments import named_arguments
+from trine.common.outputs import write_text
+from trine.common.schema import Field, Spec
+from trine.common.spec import Duration, read_spec
+from trine.common.units import PS_PER_S, format_time
+from trine.errors import InputError, SpecError, nearest
+from trine.parallel.plan import Plan
+from trine.software.profile import FACTORS, NO_SOFTWARE, USUAL_FACTORS, Software, load_software
+from trine.training import simulate
+from trine.training.factor_fit import FELT, MAX_FACTORS, FactorFit, fit_factors, mean_error
+from trine.training.software import software_of
+
+if TYPE_CHECKING:
+    from trine.graph.taskgraph import Progress
+
+#: Maximum number of measured steps in a file; each is simulated about twenty times.
+MAX_STEPS = 64
+
+
+class MeasuredStep(Spec):
+    """A measured step: its workload, its layout (fields of :class:`trine.Plan`), and its time."""
+
+    workload: str
+    step_time: Duration
+    plan: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    cluster: str | None = None
+
+
+class MeasuredSteps(Spec):
+    """The file. software: the profile to start from; factors: factors to fit, else chosen by their effect."""
+
+    steps: Annotated[list[MeasuredStep], Field(min_length=1, max_length=MAX_STEPS)]
+    software: str | None = None
+    cluster: str | None = None
+    gpu: str | None = None
+    factors: Annotated[list[str], Field(min_length=1, max_length=MAX_FACTORS)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFit:
+    """A fitted profile, and its errors. measured_s, before_s, after_s: seconds of each step."""
+
+    software: Software
+    fit: FactorFit
+    names: tuple[str, ...]
+    measured_s: tuple[float, ...]
+    before_s: tuple[float, ...]
+    after_s: tuple[float, ...]
+
+    def text(self) -> str:
+        """Return the fitted factors and the times of each step."""
+        lines = [f"{name}: factor {self.fit.factors[name]:.4g}" for name in FACTORS if name in self.fit.factors]
+        lines.append("")
+        lines.append(f"{'step':<44} {'measured':>12} {'before':>12} {'after':>12}")
+        for name, *times in zip(self.names, self.measured_s, self.before_s, self.after_s, strict=True):
+            cells = "".join(f" {format_time(round(seconds * PS_PER_S)):>12}" for seconds in times)
+            lines.append(f"{name[:44]:<44}{cells}")
+        lines.append("")
+        lines.append(
+            f"mean error {mean_error(self.fit.before):.1%} before, {mean_error(self.fit.after):.1%} after the fit; "
+            + (
+                "no step is left over to test it"
+                if self.fit.left_out_error is None
+                else f"{self.fit.left_out_error:.1%} on held-out steps"
+            )
+        )
+        if self.is_doubtful:
+            lines.append(
+                "warning: factors fitted on the other steps predict a step no better than none do: look at the steps "
+                "(layout, sequence, software), or measure more; bands of this profile are as wide as that error"
+            )
+        return "\n".join(lines)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the fit predicts held-out steps worse than the profile without factors does."""
+        error = self.fit.left_out_error
+        return error is not None and error > mean_error(self.fit.before)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fit as plain data; times in seconds."""
+        return {
+            "software": self.software.name,
+            "factors": dict(self.fit.factors),
+            "mean_error_before": mean_error(self.fit.before),
+            "mean_error_after": mean_error(self.fit.after),
+            "left_out_error": self.fit.left_out_error,
+            "steps": [
+                {"name": name, "measured_s": measured, "before_s": before, "after_s": after}
+                for name, measured, before, after in zip(
+                    self.names, self.measured_s, self.before_s, self.after_s, strict=True
+                )
+            ],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile to a file for ``--software FILE``."""
+        write_text(path, yaml.safe_dump(self.software.model_dump(), sort_keys=False, width=120))
+
+
+@named_arguments
+def calibrate_step(
+    measured: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> StepFit:
+    """Fit at most three factors of a software profile on the steps of a file.
+
+    name: of the fitted profile (None: the file's name). progress: called with the number of finished simulations, and
+    their approximate total.
+
+    Raises InputError, naming file and field, for unusable values and for factors that the steps do not determine.
+    """
+    path = Path(measured)
+    file = read_spec(path, MeasuredSteps)
+    _check_factors(file, path)
+    steps = [_Step.of(one, file, path, number) for number, one in enumerate(file.steps)]
+    base = _base(file, steps)
+    asked = _Asked(base, steps, progress)
+    times = [one.measured_s for one in steps]
+    found = fit_factors(asked.seconds, times, _chosen(file, path, asked, len(steps)))
+    fitted_on = f"{len(steps)} measured step{'s' if len(steps) > 1 else ''} of {path.name}"
+    said = {"name": name or path.stem, "description": f"{base.description}; factors fitted on {fitted_on}"}
+    ones = dict.fromkeys(found.factors, 1.0)
+    return StepFit(
+        software=base.scaled(found.factors, fitted_on, found.left_out_error).model_copy(update=said),
+        fit=found,
+        names=tuple(one.name for one in steps),
+        measured_s=tuple(times),
+        before_s=tuple(asked.seconds(ones, number) for number in range(len(steps))),
+        after_s=tuple(asked.seconds(found.factors, number) for number in range(len(steps))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    name: str
+    workload: str
+    plan: Plan
+    cluster: str | None
+    gpu: str | None
+    measured_s: float
+
+    @staticmethod
+    def of(one: MeasuredStep, file: MeasuredSteps, path: Path, number: int) -> _Step:
+        where = f"steps[{number}]"
+        if one.step_time <= 0:
+            raise SpecError("must be above 0", file=path, field=f"{where}.step_time")
+        known = [each.name for each in fields(Plan)]
+        for key in one.plan:
+            if key not in known:
+                raise SpecError(f"unknown key {key[:40]!r}{nearest(key[:80], known)}", file=path, field=f"{where}.plan")
+        try:
+            plan = Plan(**one.plan)  # type: ignore[arg-type]
+        except InputError as error:
+            raise SpecError(str(error), file=path, field=f"{where}.plan") from None
+        name = f"{one.workload} on {plan.num_ranks} GPU{'s' if plan.num_ranks > 1 else ''}"
+        return _Step(
+            name, _beside(path, one.workload), plan, one.cluster or file.cluster, file.gpu, one.step_time / PS_PER_S
+        )
+
+
+def _beside(path: Path, workload: str) -> str:
+    """Return the path of a trace next to the file that names it, if it exists there."""
+    there = path.parent / workload
+    return str(there) if there.is_file() else workload
+
+
+def _base(file: MeasuredSteps, steps: list[_Step]) -> Software:
+    if file.software is not None:
+        return load_software(file.software)
+    found = [software_of(None, one.workload, None).profile for one in steps]
+    names = sorted({NO_SOFTWARE if profile is None else profile.name for profile in found})
+    if len(names) > 1 or found[0] is None:
+        raise InputError(f"the steps are of {' and '.join(names)} by default: name the one to fit", field="software")
+    return found[0]
+
+
+class _Asked:
+    """Simulated steps under a profile with other factors, each run once."""
+
+    def __init__(self, base: Software, steps: list[_Step], progress: Progress | None) -> None:
+        self._base, self._steps, self._progress = base, steps, progress
+        self._known: dict[tuple[tuple[tuple[str, float], ...], int], float] = {}
+
+    def seconds(self, factors: Mapping[str, float], number: int) -> float:
+        """Return the seconds of a step with its profile's factors multiplied by ``factors``."""
+        key = tuple(sorted(factors.items())), number
+        if key not in self._known:
+            self._known[key] = self._run(factors, self._steps[number])
+        return self._known[key]
+
+    def _run(self, factors: Mapping[str, float], one: _Step) -> float:
+        if self._progress is not None:
+            runs, count = len(self._known), len(self._steps)
+            self._progress(runs, max(runs + count, 8 * count * min(count, MAX_FACTORS + 1)), 0)
+        given: dict[str, Any] = {} if one.gpu is None else {"gpu": one.gpu}
+        software = self._base.scaled(factors, "a fit under way")
+        result = simulate(one.workload, one.plan, cluster=one.cluster, software=software, compare=False, **given)
+        return result.step_time_s
+
+
+def _check_factors(file: MeasuredSteps, path: Path) -> None:
+    for name in file.factors or ():
+        if name not in FACTORS:
+            hint = nearest(name[:80], FACTORS)
+            raise SpecError(f"unknown factor {name[:40]!r}{hint}", file=path, field="factors")
+
+
+def _chosen(file: MeasuredSteps, path: Path, asked: _Asked, num_steps: int) -> list[str]:
+    """Return the file's factors; else the factors with most effect, one fewer than steps, but at least one."""
+    if file.factors is not None:
+        return file.factors
+    felt = {}
+    for name in USUAL_FACTORS:
+        ratios = [asked.seconds({name: 1.05}, step) / asked.seconds({}, step) - 1 for step in range(num_steps)]
+        felt[name] = max(map(abs, ratios)) / 0.05
+    shown = sorted((name for name in USUAL_FACTORS if felt[name] >= 2 * FELT), key=lambda name: -felt[name])
+    if not shown:
+        raise InputError("no measured step depends on any factor of the profile", file=path)
+    return shown[: max(1, min(MAX_FACTORS, num_steps - 1))]

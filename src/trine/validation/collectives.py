@@ -1,0 +1,355 @@
+"""Comparison of predicted collectives with the bundled measurements: replay, errors, bands.
+
+The error of a point is predicted / measured time - 1. Statistics weight each point by 1 / (runs of the same machine,
+collective, GPUs and settings), so that a machine measured with four versions of a library does not count four times.
+
+:func:`left_out` predicts each point with parameters fitted without its family of machines. Fitting takes minutes, so
+``benchmarks/fit_collectives.py --leave`` writes the predictions to presets/measured/left_out.csv. Each row also holds
+the measured time and the model's prediction with all parameters. If the model's predictions or the points change, the
+table must be written again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+
+from trine.cluster import Cluster
+from trine.cluster.parts import LIBRARIES
+from trine.collectives.nccl import Collectives
+from trine.collectives.options import CollectiveTime
+from trine.common._version import __version__
+from trine.errors import InputError, SpecError, nearest
+from trine.results.report import Row, Table
+from trine.validation.harness import Errors, Validation, grouped, quantile, read_table
+from trine.validation.measured import COUNTED, FIT, FOLDER, HELD_OUT, MeasuredPoint, Series, load_measurements
+
+#: Returns the times of a series' points, in order; raises InputError or SpecError if it cannot predict the series.
+Predictor = Callable[[Series], list[CollectiveTime]]
+
+MIB = 1 << 20
+#: Name, first size, first size that is too large.
+SIZE_BANDS = (("below 8 KiB", 0, 8 << 10), ("8 KiB to 1 MiB", 8 << 10, MIB), ("from 1 MiB", MIB, 1 << 62))
+BELOW, FROM = "below 1 MiB", "from 1 MiB"
+#: Targets of issue 3: median and 90th percentile of the absolute error, share inside the band, median high / low.
+TARGETS = {BELOW: (0.25, 0.40, 0.80, 2.5), FROM: (0.12, 0.40, 0.80, 1.6)}
+_TARGET_KEYS = ("median_error_max", "p90_error_max", "share_inside_min", "median_width_max")
+#: Name of the total over points that do not count.
+NOT_COUNTED = "not counted (noisy, degraded)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """Measured point with its prediction; the module's docstring defines ``weight``."""
+
+    series: Series
+    point: MeasuredPoint
+    predicted: CollectiveTime
+    weight: float
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured time - 1; positive if the prediction is too slow."""
+        return self.predicted.time_ps / self.point.time_ps - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measurement lies in the predicted band."""
+        return self.predicted.low_ps <= self.point.time_ps <= self.predicted.high_ps
+
+    @property
+    def width(self) -> float:
+        """High / low of the band."""
+        return self.predicted.high_ps / max(1, self.predicted.low_ps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistics(Errors):
+    """Weighted statistics of some points. bias: median signed error. at: the point with the largest absolute error."""
+
+    num_series: int
+    inside: float
+    width: float
+    at: Compared
+
+    def meets(self, band: str) -> bool:
+        """Return whether the points meet the issue's targets for this size band (BELOW or FROM)."""
+        return not self.missed(band)
+
+    def missed(self, band: str) -> list[str]:
+        """Return the missed targets for this size band, as text."""
+        middle, tail, share, width = TARGETS[band]
+        wrong = {
+            f"median > {middle:.0%}": self.median > middle,
+            f"p90 > {tail:.0%}": self.p90 > tail,
+            f"inside < {share:.0%}": self.inside < share,
+            f"width > {width}": self.width > width,
+        }
+        return [name for name, is_missed in wrong.items() if is_missed]
+
+    def row(self) -> Row:
+        return {
+            "num_points": self.count,
+            "num_series": self.num_series,
+            "median_error": self.median,
+            "p90_error": self.p90,
+            "bias": self.bias,
+            "share_inside": self.inside,
+            "median_width": self.width,
+            "worst_series": self.at.series.name,
+            "worst_size_bytes": self.at.point.size_bytes,
+            "worst_error": self.at.error,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CollectiveValidation(Validation):
+    """All compared points, and the skipped series with reasons: (series, why).
+
+    left_out: the same points, predicted with parameters fitted without their machines. notes: warnings about those.
+    """
+
+    SCHEMA: ClassVar[str] = "validate-collectives"
+
+    compared: tuple[Compared, ...]
+    skipped: tuple[tuple[Series, str], ...]
+    left_out: CollectiveValidation | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Numbers of points and series behind the statistics, as text."""
+        points = self.compared
+        return (
+            f"{len(points)} points of {len({x.series.number for x in points})} series predicted, "
+            f"{len(self.counted)} count; error = predicted / measured time - 1"
+        )
+
+    def details(self) -> str:
+        """Return one line per total: points, median and 90th percentile of the absolute error."""
+        lines = (
+            f"{name} {band}: {s.count} points, median {s.median:.1%}, 90 % within {s.p90:.1%}"
+            for name, band, s in self.totals()
+        )
+        return "\n".join((self.headline, *lines))
+
+    def document(self) -> Row:
+        """Return ``totals``, ``left_out_totals``, ``groups`` (worst first), ``points`` and ``skipped``; times in us,
+        errors as fractions."""
+        return {
+            "trine_version": __version__,
+            "targets": {band: dict(zip(_TARGET_KEYS, values, strict=True)) for band, values in TARGETS.items()},
+            "totals": _totals_json(self),
+            "left_out_totals": [] if self.left_out is None else _totals_json(self.left_out),
+            "notes": list(self.notes),
+            "groups": [
+                {"machine": machine, "op": op, "sizes": band, **stats.row()}
+                for machine, op, band, stats in self.groups()
+            ],
+            "points": [_point_json(each) for each in self.compared],
+            "skipped": [{"series": series.name, "why": why} for series, why in self.skipped],
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``totals``, ``groups`` and ``points`` of :meth:`document`."""
+        found = self.document()
+        return {name: cast(list[Row], found[name]) for name in ("totals", "groups", "points")}
+
+    @property
+    def counted(self) -> tuple[Compared, ...]:
+        """Points with a quality that counts."""
+        return tuple(each for each in self.compared if each.point.quality in COUNTED)
+
+    def totals(self) -> list[tuple[str, str, Statistics]]:
+        """Return (name, size band, statistics) for all, fitted and held-out machines, one and several nodes, and for
+        points that do not count."""
+        chosen: list[tuple[str, Iterable[Compared]]] = [
+            ("all machines", self.counted),
+            ("machines used for fitting", _of_split(self.counted, FIT)),
+            ("held-out machines", _of_split(self.counted, HELD_OUT)),
+            ("one node", [each for each in self.counted if each.series.num_nodes <= 1]),
+            ("several nodes", [each for each in self.counted if each.series.num_nodes > 1]),
+            ("every point, counted or not", self.compared),
+            (NOT_COUNTED, [x for x in self.compared if x.point.quality not in COUNTED]),
+        ]
+        return [
+            (name, band, found)
+            for name, points in chosen
+            for band in (BELOW, FROM)
+            if (found := statistics([p for p in points if (p.point.size_bytes >= MIB) == (band == FROM)])) is not None
+        ]
+
+    def groups(self) -> list[tuple[str, str, str, Statistics]]:
+        """Return (machine, op, size band, statistics) of counted points, worst median first."""
+        found = grouped(self.counted, lambda each: (each.series.machine.name, each.series.op, _size_band(each)))
+        rows = [(*key, stats) for key, points in found.items() if (stats := statistics(points)) is not None]
+        return sorted(rows, key=lambda row: (-row[3].median, row[:3]))
+
+    def worst(self, count: int) -> list[Compared]:
+        """Return the counted points with the largest factor between prediction and measurement, one per series."""
+        ranked = sorted(self.counted, key=lambda each: -abs(np.log1p(each.error)))
+        by_series = grouped(ranked, lambda each: each.series.number)
+        return [points[0] for points in by_series.values()][:count]
+
+
+def _totals_json(validation: CollectiveValidation) -> list[Row]:
+    return [
+        {"machines": name, "sizes": band, **stats.row(), "meets_targets": stats.meets(band)}
+        for name, band, stats in validation.totals()
+    ]
+
+
+def _point_json(each: Compared) -> Row:
+    return {
+        "series": each.series.name,
+        "machine": each.series.machine.name,
+        "op": each.series.op,
+        "num_gpus": each.series.num_gpus,
+        "size_bytes": each.point.size_bytes,
+        "measured_us": each.point.time_ps / 1e6,
+        "time_us": each.predicted.time_ps / 1e6,
+        "low_us": each.predicted.low_ps / 1e6,
+        "high_us": each.predicted.high_ps / 1e6,
+        "algorithm": each.predicted.algorithm,
+        "protocol": each.predicted.protocol,
+        "quality": each.point.quality,
+        "weight": each.weight,
+    }
+
+
+def by_library(series: Series) -> list[CollectiveTime]:
+    """Predict with the library model. Raises InputError if trine has no model of the library or no such cluster."""
+    machine = series.machine
+    if series.fault:
+        raise InputError(series.fault)
+    if machine.library not in LIBRARIES:
+        raise InputError(f"{machine.library} is not modelled")
+    cluster = series.load_cluster()
+    if cluster is None:
+        raise InputError(f"no cluster stands for it: {machine.reason}")
+    library = Collectives(cluster, _group(series, cluster), series.options)
+    return [library.predict(series.op, point.size_bytes) for point in series.points]
+
+
+def validate_collectives(
+    series: Sequence[Series] | None = None, predictor: Predictor = by_library
+) -> CollectiveValidation:
+    """Predict every series and compare; series that cannot be predicted are listed as skipped, with the reason.
+
+    ``predictor``: a model to use instead of the library's.
+    """
+    series = load_measurements() if series is None else series
+    runs = Counter(each.weight_key for each in series)
+    compared: list[Compared] = []
+    skipped = []
+    for each in series:
+        try:
+            times = predictor(each)
+        except (InputError, SpecError) as error:
+            skipped.append((each, str(error)))
+            continue
+        weight = 1 / runs[each.weight_key]
+        compared += [
+            Compared(series=each, point=point, predicted=time, weight=weight)
+            for point, time in zip(each.points, times, strict=True)
+        ]
+    return CollectiveValidation(compared=tuple(compared), skipped=tuple(skipped))
+
+
+def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
+    """Return the series of some machines or families. Raises InputError for an unknown name."""
+    known = {each.machine.name for each in series} | {each.machine.family for each in series}
+    for name in machines:
+        if name not in known:
+            raise InputError(f"no measurements of {name!r}{nearest(name, known)}", field="--machine")
+    return [each for each in series if {each.machine.name, each.machine.family} & set(machines)]
+
+
+def statistics(points: Sequence[Compared]) -> Statistics | None:
+    """Return weighted statistics; None without points."""
+    if not points:
+        return None
+    weights = np.array([each.weight for each in points])
+    errors = np.array([each.error for each in points])
+    return Statistics.of(
+        errors,
+        weights,
+        bias=quantile(errors, weights, 0.5),
+        num_series=len({each.series.number for each in points}),
+        inside=float(np.sum(weights[[each.inside for each in points]]) / np.sum(weights)),
+        width=quantile(np.array([each.width for each in points]), weights, 0.5),
+        at=max(points, key=lambda each: abs(each.error)),
+    )
+
+
+def _group(series: Series, cluster: Cluster) -> tuple[int, ...]:
+    """Return the GPUs of a run: the first ones, as the cluster file beside the data holds the whole machine."""
+    have = len(cluster.gpus)
+    if have < series.num_gpus:
+        raise SpecError(f"cluster {cluster.name!r} has {have} GPUs, the run had {series.num_gpus}")
+    return tuple(range(series.num_gpus))
+
+
+def _size_band(each: Compared) -> str:
+    return next(name for name, low, high in SIZE_BANDS if low <= each.point.size_bytes < high)
+
+
+def _of_split(points: Iterable[Compared], split: str) -> list[Compared]:
+    return [each for each in points if each.series.machine.split == split]
+
+
+PATH = FOLDER / "left_out.csv"
+HOW = "benchmarks/fit_collectives.py --leave"
+_TIMES = ("predicted_us", "usual_us", "measured_us")
+
+
+def left_out(validation: CollectiveValidation, path: Path | None = None) -> tuple[CollectiveValidation | None, str]:
+    """Return the comparison with left-out predictions, for the points that have one, and a warning or "".
+
+    The band keeps its factors around the left-out time. Returns (None, why) if the table does not exist. A table of an
+    older model or different data is still compared, with a warning.
+
+    Raises
+    ------
+    SpecError: The file is not such a table.
+    """
+    path = path or PATH
+    if not path.is_file():
+        return None, f"no left-out predictions: {HOW} writes them"
+    try:
+        table = {
+            (int(row["series"]), int(row["size_bytes"])): [float(row[name]) for name in _TIMES]
+            for row in read_table(path)
+        }
+    except (KeyError, ValueError) as error:
+        raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
+    times = [(each, table.get((each.series.number, each.point.size_bytes))) for each in validation.compared]
+    found = [(each, mine) for each, mine in times if mine is not None]
+    as_written = all(
+        _near(each.predicted.time_ps, usual_us) and _near(each.point.time_ps, measured_us)
+        for each, (_, usual_us, measured_us) in found
+    )
+    is_whole = all(
+        mine is not None or each.point.quality not in COUNTED or each.series.machine.split != FIT
+        for each, mine in times
+    )
+    stale = "" if as_written and is_whole else f"left-out predictions are of an older model: run {HOW}"
+    compared = tuple(_with_time(each, time_us) for each, (time_us, *_) in found)
+    return CollectiveValidation(compared=compared, skipped=()), stale
+
+
+def _near(time_ps: int, time_us: float) -> bool:
+    """Return whether two times agree to the table's precision of six digits."""
+    return abs(time_ps / 1e6 - time_us) <= 2e-5 * time_us
+
+
+def _with_time(each: Compared, time_us: float) -> Compared:
+    usual = each.predicted
+    factor = time_us * 1e6 / usual.time_ps
+    times = {name: round(getattr(usual, name) * factor) for name in ("time_ps", "low_ps", "high_ps")}
+    return replace(each, predicted=replace(usual, **times))

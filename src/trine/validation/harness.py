@@ -1,0 +1,229 @@
+"""The harness for predictions beside measurements: tables of rows, groups, errors, rows without a prediction, pages."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trine.common.inputs import PRESETS, is_file, read_bytes, read_text
+from trine.common.outputs import write_text
+from trine.errors import TrineError
+from trine.results import frames
+from trine.results.report import Report, Row, Table
+from trine.results.text import wrapped_at
+from trine.validation.stored import Origin
+
+Item = TypeVar("Item")
+Read = TypeVar("Read")
+Key = TypeVar("Key", bound=Hashable)
+Pictures = Mapping[str, Callable[[Path], None]]
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+#: What reading a faulty row raises.
+ROW_ERRORS = (TrineError, ValueError, LookupError, TypeError, ArithmeticError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadRow:
+    """A row of a table without a prediction, and why."""
+
+    source: str
+    name: str
+    why: str
+
+
+def why_unread(error: Exception) -> str:
+    """Return why a row cannot be read."""
+    if isinstance(error, TrineError):
+        return str(error)
+    return f"no column {error}" if isinstance(error, KeyError) else f"not a row of this table: {error}"
+
+
+_GZIP = b"\x1f\x8b"
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, or of the same with ``.gz``, by column; lines that begin with # are comments."""
+    data = read_bytes(path if is_file(path) else path.with_name(f"{path.name}.gz"))
+    text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
+    lines = (line for line in io.StringIO(text, newline="") if not line.startswith("#"))
+    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(lines)]
+
+
+def read_each(
+    rows: Iterable[Item], read: Callable[[Item], Read | None], name: Callable[[Item], tuple[str, str]]
+) -> tuple[tuple[Read, ...], tuple[UnreadRow, ...]]:
+    """Return what ``read`` makes of the rows that are not about something else (None), and those that it cannot read.
+
+    name: source and name of a row.
+    """
+    found, unread = [], []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except ROW_ERRORS as error:
+            source, where = name(row)
+            unread.append(UnreadRow(source=source, name=where, why=why_unread(error)))
+    return tuple(each for each in found if each is not None), tuple(unread)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by key; keys and items in their order."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """Statistics of signed errors, as parts of one.
+
+    bias: mean of the signed error. mean, median, p90, worst: of its size. within: part of them of at most 10 %.
+    """
+
+    count: int
+    bias: float
+    mean: float
+    median: float
+    p90: float
+    worst: float = 0.0
+    within: float = 0.0
+
+    @classmethod
+    def of(cls, errors: npt.ArrayLike, weights: npt.ArrayLike | None = None, **more: Any) -> Self:
+        """Return weighted statistics of at least one error; quantiles are values of the list. more: other fields."""
+        signed = np.asarray(errors)
+        size, weight = np.abs(signed), np.ones(len(signed)) if weights is None else np.asarray(weights)
+        weight = weight / weight.sum()
+        found: dict[str, Any] = {
+            "count": len(signed), "bias": float(signed @ weight), "mean": float(size @ weight),
+            "median": quantile(size, weight, 0.5), "p90": quantile(size, weight, 0.9), "worst": float(size.max()),
+            "within": float(weight[size <= 0.1].sum()),
+        }  # fmt: skip
+        return cls(**{**found, **more})
+
+    @classmethod
+    def interpolated(cls, errors: npt.ArrayLike, **more: Any) -> Self:
+        """Return the same of errors that weigh alike, with quantiles between neighbours, as numpy's."""
+        signed = np.asarray(errors)
+        size = np.abs(signed)
+        means: dict[str, Any] = {"bias": float(signed.mean()), "mean": float(size.mean())}
+        middle: dict[str, Any] = {"median": float(np.median(size)), "p90": float(np.quantile(size, 0.9))}
+        return cls.of(errors, **means, **middle, **more)
+
+    def row(self) -> Row:
+        """As plain data."""
+        return {
+            "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
+            "p90_error": self.p90, "share_within_10_percent": self.within,
+        }  # fmt: skip
+
+
+def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The smallest value that, with all below it, has at least ``share`` of the weights."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-9))])
+
+
+def errors_by(items: Iterable[Item], key: Callable[[Item], Key], error: Callable[[Item], float]) -> dict[Key, Errors]:
+    """Return the errors of each group of items, groups in the order of their first item."""
+    return {name: Errors.of([error(item) for item in members]) for name, members in grouped(items, key).items()}
+
+
+#: Heads of the columns that :func:`cells` fills.
+HEAD = ("rows", "bias", "mean", "median", "p90", "<=10%")
+
+
+def cells(errors: Errors) -> tuple[str, ...]:
+    """A table's cells of some errors."""
+    return (
+        f"{errors.count}", f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.median:.1%}", f"{errors.p90:.1%}",
+        f"{errors.within:.0%}",
+    )  # fmt: skip
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Validation(Report):
+    """Predictions beside measurements.
+
+    unread: rows without a prediction. is_sample: of some rows of each source only. finished: False: stopped before the
+    last row. stored: the origin of a stored report; None after a replay.
+    """
+
+    unread: tuple[UnreadRow, ...] = ()
+    is_sample: bool = False
+    finished: bool = True
+    stored: Origin | None = None
+
+    @property
+    def origin(self) -> str:
+        """The line that introduces a stored report, empty after a replay."""
+        return self.stored.line if self.stored is not None else ""
+
+    @property
+    def unpredicted(self) -> tuple[UnreadRow, ...]:
+        """All rows without a prediction: those that cannot be read, and those that cannot be modelled."""
+        return self.unread
+
+    def not_predicted(self) -> list[Row]:
+        """Return the rows without a prediction, as plain data."""
+        return [{"row": row.name, "why": row.why} for row in self.unpredicted]
+
+    def not_predicted_lines(self) -> list[str]:
+        """Return the same in words, with the source of each row."""
+        return [f"not predicted: {row.source}, {row.name}: {row.why}" for row in self.unpredicted]
+
+
+def blocks(*parts: str | Sequence[str]) -> str:
+    """Return paragraphs, each a sentence, which wraps, or its lines; leave out empty ones."""
+    lines = (wrapped_at("", part, 0) if isinstance(part, str) else part for part in parts if part)
+    return "\n\n".join("\n".join(part) for part in lines)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def page_text(name: str, **parts: object) -> str:
+    """Return a page of presets/pages with its parts, tables and numbers, in place."""
+    return read_text(PRESETS / "pages" / name).format(**parts)
+
+
+def write_with_pictures(
+    folder: str | Path, name: str, text: str, pictures: Pictures, tables: Mapping[str, Table]
+) -> list[Path]:
+    """Write a page, its pictures (each by its function) and its CSV tables; needs the extra ``plot``."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture, draw in pictures.items():
+        draw(folder / picture)
+    for table, rows in tables.items():
+        rounded = [_rounded(row) for row in rows] if isinstance(rows, list) else rows
+        frames.to_csv({table: rounded}, folder / table)
+    write_text(folder / name, text)  # last: it names the others
+    return [folder / each for each in (name, *pictures, *tables)]
+
+
+def _rounded(row: Row) -> Row:
+    """Return a row with numbers of 6 significant digits, and lists as sentences."""
+    texts = {name: "; ".join(value) for name, value in row.items() if isinstance(value, list)}
+    return row | texts | {name: float(f"{value:.6g}") for name, value in row.items() if isinstance(value, float)}

@@ -1,0 +1,249 @@
+"""How far predicted training steps are from published ones: errors by source, GPU, software and scale.
+
+The error of a row is predicted / measured step time - 1. Every source weighs the same, however many rows it has. Rows
+whose source leaves decisive facts open, or whose times are doubtful, are shown apart and count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import ClassVar, cast
+
+import numpy as np
+
+from trine.errors import InputError
+from trine.results.report import Row, Table
+from trine.results.text import aligned
+from trine.software.profile import Software
+from trine.validation.harness import HEAD, Errors, blocks, cells, errors_by, grouped
+from trine.validation.replay_rows import Answers, Ask, cost, replay, shuffled
+from trine.validation.step_factors import ComparedStep, StepValidation, calibrated, compared, read_steps, source_weights
+from trine.validation.stored import ReplayProgress, read_stored
+from trine.validation.training_rows import TrainingRow, check_sources, load_layouts, load_rows
+
+#: Rows of each source in a sample, and the most layers times micro-batches of such a row.
+SAMPLE_ROWS, SAMPLE_COST = 5, 200
+#: Targets of blind predictions: mean, 90th percentile and bias over sources.
+BLIND = (0.15, 0.30, 0.08)
+#: Targets with factors fitted on other models or GPU counts of the source; the bias has no target.
+CALIBRATED = (0.08, 0.18, 1.0)
+GROUPS = ("source", "gpu", "software", "scale")
+NUM_WORST = 12
+
+
+class TrainingValidation(StepValidation):
+    """Published steps of all sources, the worst first where rows are shown."""
+
+    SCHEMA: ClassVar[str] = "validate-training"
+
+    def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
+        """Return errors over sources, which weigh the same; None without steps."""
+        chosen = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
+        errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in chosen]
+        return Errors.of(errors, source_weights(chosen)) if chosen else None
+
+    def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
+        """Errors of counted rows by source, GPU, software or scale, the largest mean first."""
+        groups = grouped(self.counted, lambda step: step.group(by)).items()
+        rows = [(name, errors) for name, steps in groups if (errors := self.errors(steps, is_calibrated))]
+        return sorted(rows, key=lambda row: -row[1].mean)
+
+    def apart(self) -> list[tuple[str, str, Errors]]:
+        """Source, why they count nowhere, and errors of the rows that are shown apart."""
+        steps = [step for step in self.compared if step.row.apart]
+        found = errors_by(steps, lambda step: (step.row.source.key, step.row.apart), lambda step: step.error)
+        return [(source, why, errors) for (source, why), errors in found.items()]
+
+    @property
+    def headline(self) -> str:
+        """How far predictions are off, over sources."""
+        errors = self.errors(self.counted)
+        sample = "sample: " if self.is_sample else ""
+        if errors is None:
+            return f"{sample}no row that counts was predicted"
+        sources = len({step.group("source") for step in self.counted})
+        fitted = self.errors(self.counted, True)
+        ending = (
+            "" if fitted is None else f"; with fitted factors {fitted.mean:.1%}, {fitted.p90:.1%}, {fitted.bias:+.1%}"
+        )
+        return (
+            f"{sample}{errors.count} published steps of {sources} sources, each weighing the same: off by "
+            f"{errors.mean:.1%} on average, nine of ten within {errors.p90:.1%}, bias {errors.bias:+.1%} (blind)"
+            f"{ending}"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        apart = [step for step in self.compared if step.row.apart]
+        found = [f"{len(apart)} rows are shown apart and count nowhere"] if apart else []
+        return (*found, *([f"{len(self.failed)} rows were not predicted"] if self.failed else []))
+
+    def details(self) -> str:
+        """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
+        worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
+        failed = [f"  {step.row.source.key}: {step.row.name}: {step.answer.why_not}" for step in self.failed]
+        return blocks(
+            self.origin,
+            self.headline,
+            *(self._group_lines(by) for by in GROUPS),
+            ["worst rows", *worst] if worst else [],
+            self._apart_lines(),
+            ["not predicted", *failed] if failed else [],
+        )
+
+    def _group_lines(self, by: str) -> list[str]:
+        fitted = dict(self.grouped(by, True))
+        head = (f"by {by}", *HEAD, *(("fitted:", "bias", "mean", "p90") if fitted else ()))
+        rows = [(name, *cells(errors)) for name, errors in self.grouped(by)]
+        if fitted:
+            rows = [(*row, "", *fitted_cells(fitted.get(row[0]))) for row in rows]
+        return aligned([head, *rows], 20) if rows else []
+
+    def _apart_lines(self) -> list[str]:
+        apart = self.apart()
+        head, *rows = aligned([("apart, counted nowhere", *HEAD), *((name, *cells(e)) for name, _, e in apart)], 24)
+        lines = [line for row, (_, why, _) in zip(rows, apart, strict=True) for line in (row, f"    {why}")]
+        return [head, *lines] if apart else []
+
+    def document(self) -> Row:
+        """``errors`` over sources; ``groups`` by source, GPU, software, scale; ``rows``; ``apart``; ``not_predicted``.
+
+        Times in seconds, errors as fractions. ``stored``: origin of a stored report.
+        """
+        errors, fitted = self.errors(self.counted), self.errors(self.counted, True)
+        return {
+            "stored": self.stored and asdict(self.stored),
+            "is_sample": self.is_sample,
+            "finished": self.finished,
+            "targets": dict(zip(("mean_error_max", "p90_error_max", "bias_max"), BLIND, strict=True)),
+            "errors": None if errors is None else errors.row(),
+            "calibrated_errors": None if fitted is None else fitted.row(),
+            **self.tables(),
+            "apart": [step_row(step) for step in self.compared if step.row.apart],
+            "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.failed],
+        }
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``groups`` and ``rows`` of :meth:`document`, the worst first."""
+        groups = [{"by": by, "group": name, **errors.row()} for by in GROUPS for name, errors in self.grouped(by)]
+        return {"groups": groups, "rows": [step_row(step) for step in self.worst()]}
+
+    def worst(self) -> list[ComparedStep]:
+        """Counted rows, those that are off by the largest factor first."""
+        return sorted(self.counted, key=lambda step: -abs(np.log1p(step.error)))
+
+
+def step_row(step: ComparedStep) -> Row:
+    """Return a row beside its prediction, as plain data."""
+    row, answer = step.row, step.answer
+    return {
+        "row": row.name,
+        "source": row.source.key,
+        "model": row.model,
+        "gpu": row.gpu,
+        "num_gpus": row.num_gpus,
+        "software": answer.software,
+        "measured_s": step.measured_s,
+        "predicted_s": answer.step_s,
+        "error": step.error,
+        "calibrated_s": step.calibrated_s,
+        "calibrated_error": step.calibrated_error,
+        "tokens_per_s": row.tokens / answer.step_s,
+        "simulated_micro_batches": answer.simulated,
+        "micro_batches": answer.micro_batches,
+        "open": list(row.open),
+        "apart": row.apart or None,
+    }
+
+
+def validate_training(
+    *,
+    sample: bool = False,
+    sources: Sequence[str] | None = None,
+    software: Software | str | None = None,
+    blind: bool = False,
+    most_rows: int | None = None,
+    answers: Answers | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> TrainingValidation:
+    """Predict the bundled steps (of some sources) and compare.
+
+    sample: a few cheap rows of each source. software: another profile for all rows, by name or file; ``none`` for no
+    profile. blind: fit no factors either; a sample fits none. most_rows: of those of each source that count, drawn by
+    the hash of their names. answers: kept answers (None: keep nothing). jobs: as in
+    :func:`trine.validation.replay_rows.replay`. progress: called with the work done and all work, in milliseconds of
+    CPU time.
+
+    Raises InputError for an unknown source or profile, and if ``most_rows`` or ``jobs`` is below 1.
+    """
+    if most_rows is not None and most_rows < 1:
+        raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
+    rows, usual = chosen_rows(sources, sample), Ask.of(software)
+    rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
+    again = [] if sample or blind else [row for row in rows if not row.apart]
+    work = ReplayProgress("training", (row.name for row in (*rows, *again)), progress)
+    ask = partial(replay, answers=answers, jobs=jobs, done=work)
+    steps = compared(rows, ask(rows, usual))
+    if sample or blind:
+        return TrainingValidation(steps=steps, is_sample=sample)
+    return TrainingValidation(steps=calibrated(steps, ask, usual))
+
+
+def load_stored_training() -> TrainingValidation:
+    """Return the stored report of all rows, without a replay."""
+    origin, content = read_stored("training")
+    return TrainingValidation(steps=read_steps(content["rows"], chosen_rows(None, False)), stored=origin)
+
+
+def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow]:
+    """Rows with a measured step: of all sources, with the layouts of Ultra-Scale on one node."""
+    layouts = [row for row in load_layouts() if row.step_s is not None and row.apart == ""]
+    one_node = [row for row in layouts if row.num_nodes == 1]
+    rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None or row.fault]
+    check_sources(sources, list(dict.fromkeys(row.source.key for row in rows)))
+    rows = [row for row in rows if not sources or row.source.key in sources]
+    return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key) if sample else rows
+
+
+def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRow], Hashable]) -> list[TrainingRow]:
+    """``count`` rows of each group that count: the first by hash of those that are cheap.
+
+    Two of the others, the cheapest, where fewer than two are cheap.
+    """
+    found: list[TrainingRow] = []
+    for members in grouped((row for row in rows if not row.apart), group).values():
+        ranked = shuffled(members)
+        cheap = [row for row in ranked if cost(row) <= SAMPLE_COST][:count]
+        others = sorted((row for row in ranked if cost(row) > SAMPLE_COST), key=cost)
+        found += cheap if len(cheap) > 1 else [*cheap, *others[:2]]
+    return found
+
+
+def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
+    """The first ``most`` by hash of each group's rows that count."""
+    groups = grouped(shuffled(row for row in rows if not row.apart), group)
+    return [row for members in groups.values() for row in members[:most]]
+
+
+def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
+    """A table's cells of the errors with fitted factors, empty for None."""
+    return ("",) * 3 if errors is None else (f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
+
+
+def layout_words(row: TrainingRow, between: str = "") -> str:
+    """Return the degrees of a row's layout above one, such as ``dp8 tp2``."""
+    plan = row.plan()
+    degrees = {name: getattr(plan, name) for name in ("dp", "tp", "pp")}
+    return " ".join(f"{name}{between}{degree}" for name, degree in degrees.items() if degree > 1)
+
+
+def _worst_lines(step: ComparedStep) -> list[str]:
+    row = step.row
+    first = (
+        f"  {step.error:+7.1%}  {row.name}: {row.model}, {row.num_gpus} x {row.gpu} {layout_words(row)}, "
+        f"{step.measured_s:.4g} s measured, {step.answer.step_s:.4g} s predicted"
+    )
+    return [first, *([f"           open: {'; '.join(row.open)}"] if row.open else [])]

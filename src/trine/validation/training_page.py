@@ -1,0 +1,208 @@
+"""The page docs/background/training-accuracy.md with its pictures, from replays of steps and layouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trine.common._version import __version__
+from trine.results.picture import COLOURS, save, subplots
+from trine.results.report import Row, Table
+from trine.validation.band_levels import band_document, share_inside, share_left_out
+from trine.validation.harness import HEAD, cells, markdown, page_text, write_with_pictures
+from trine.validation.layouts import FITTED_FACTORS, LayoutValidation
+from trine.validation.step_factors import ComparedStep, words
+from trine.validation.training import (
+    BLIND,
+    CALIBRATED,
+    GROUPS,
+    TrainingValidation,
+    chosen_rows,
+    fitted_cells,
+    layout_words,
+    step_row,
+)
+from trine.validation.training_rows import load_sources
+
+PAGE = "training-accuracy.md"
+STEPS_PICTURE, LAYOUTS_PICTURE = "training-accuracy-steps.png", "training-accuracy-layouts.png"
+NUM_WORST = 8
+_HEAD = (*HEAD[:-1], "<= 10 %")
+
+
+def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str | Path) -> list[Path]:
+    """Write the page, its tables and pictures into ``folder``; needs the extra ``plot``. Return the paths."""
+    pictures = {
+        STEPS_PICTURE: lambda path: plot_steps(steps, path),
+        LAYOUTS_PICTURE: lambda path: plot_layouts(layouts, path),
+    }
+    apart = (step for step in steps.compared if step.row.apart)
+    tables: dict[str, Table] = {
+        "training-accuracy-groups.csv": [
+            {"by": by, "group": name, "is_fitted": is_fitted, **errors.row()}
+            for by in GROUPS
+            for is_fitted in (False, True)
+            for name, errors in steps.grouped(by, is_fitted)
+        ],
+        "training-accuracy-rows.csv": [step_row(step) for step in (*steps.worst(), *apart)],
+        "training-accuracy-sources.csv": _sources(steps),
+        "training-accuracy-layout-groups.csv": layouts.tables()["groups"],
+        "training-accuracy-layouts.csv": layouts.tables()["rows"],
+    }
+    return write_with_pictures(folder, PAGE, page(steps, layouts), pictures, tables)
+
+
+def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
+    """Return the page in Markdown."""
+    return page_text(
+        PAGE,
+        edition=_edition(steps),
+        totals=_totals(steps),
+        groups=_groups(steps),
+        bands=_bands(steps),
+        worst=_worst(steps),
+        num_fitted=layouts.num_fitted,
+        factors=words(layouts.factors, FITTED_FACTORS),
+        ranking=layouts.headline,
+        layout_errors=_layout_errors(layouts),
+        apart=_apart(steps),
+        constant_mfu=_constant_mfu(steps),
+    )
+
+
+def _edition(found: TrainingValidation) -> str:
+    every, sources = sum(not row.apart for row in chosen_rows(None, False)), {s.group("source") for s in found.counted}
+    version = __version__ if found.stored is None else found.stored.version
+    return f"{len(found.counted)} of {every} published steps that count, of {len(sources)} sources (trine {version})."
+
+
+def _totals(found: TrainingValidation) -> str:
+    rows = []
+    for name, is_fitted, (mean, p90, bias) in (("blind", False, BLIND), ("fitted", True, CALIBRATED)):
+        errors = found.errors(found.counted, is_fitted)
+        if errors is not None:
+            met = errors.mean <= mean and errors.p90 <= p90 and abs(errors.bias) <= bias
+            wanted = f"mean {mean:.0%}, p90 {p90:.0%}" + (f", bias {bias:.0%}" if bias < 1 else "")
+            rows.append((name, *cells(errors), wanted, "met" if met else "not met"))
+    return markdown(("over all sources", *_HEAD, "target (at most)", "result"), rows)
+
+
+def _bands(found: TrainingValidation) -> str:
+    document, parts = band_document(found), []
+    for name, is_fitted in (("blind", False), ("fitted", True)):
+        (inside, width), (left_out, _) = share_inside(found, document, is_fitted), share_left_out(found, is_fitted)
+        if inside == inside:
+            parts.append(f"{inside:.0%} of {name} rows ({left_out:.0%} without the model's rows; width {width:.2f})")
+    return f"The likely range holds {', '.join(parts)}. The target is 80 %; width is the median of high / low."
+
+
+def _groups(found: TrainingValidation) -> str:
+    fitted = dict(found.grouped("source", True))
+    rows = [(name, *cells(errors), *fitted_cells(fitted.get(name))) for name, errors in found.grouped("source")]
+    return markdown(("source", *_HEAD, "fitted: bias", "mean", "p90"), rows)
+
+
+def _worst(found: TrainingValidation) -> str:
+    rows = [
+        (
+            step.row.name, step.row.model, f"{step.row.num_gpus} x {step.row.gpu}",
+            layout_words(step.row, " ") or "one GPU", f"{step.measured_s:.4g} s", f"{step.answer.step_s:.4g} s",
+            f"{step.error:+.1%}", "" if step.calibrated_error is None else f"{step.calibrated_error:+.1%}",
+        )
+        for step in found.worst()[:NUM_WORST]
+    ]  # fmt: skip
+    return markdown(("row", "model", "GPUs", "layout", "measured", "predicted", "blind error", "fitted error"), rows)
+
+
+def _apart(found: TrainingValidation) -> str:
+    failed = Counter((s.row.source.key, s.row.apart or s.answer.why_not) for s in found.failed)
+    lines = [f"- {key}: {e.count} rows, mean error {e.mean:.1%}: {why}." for key, why, e in found.apart()]
+    return "\n".join([*lines, *(f"- {key}, not predicted ({n}): {why}." for (key, why), n in failed.items())])
+
+
+def _layout_errors(found: LayoutValidation) -> str:
+    rows = [(name, *cells(errors)) for name, errors in found.by_nodes()]
+    if (alone := found.blind_errors) is not None:
+        rows.insert(0, ("1 node, nothing fitted", *cells(alone)))
+    rows += [(f"apart: {why}", *cells(errors)) for why, errors in found.apart()]
+    return markdown(("nodes", *_HEAD), rows)
+
+
+def _constant_mfu(found: TrainingValidation) -> str:
+    """Return the error of half of the data sheet's peak as every step's rate."""
+    answers = ((step, step.answer) for step in found.counted if step.answer.peak_flops)
+    steps = [replace(step, calibrated_s=answer.model_flops / (0.5 * answer.peak_flops)) for step, answer in answers]
+    errors = found.errors(steps, True)
+    return "unknown" if errors is None else f"{errors.mean:.1%} mean, {errors.p90:.1%} p90"
+
+
+def _sources(found: TrainingValidation) -> list[Row]:
+    count = Counter(step.row.source.key for step in found.steps)
+    return [
+        {"source": key, "title": source.title, "licence": source.licence, "software": source.software,
+         "rows": count[key], "open": list(source.open)}
+        for key, source in load_sources().items()
+        if count[key]
+    ]  # fmt: skip
+
+
+def plot_steps(found: TrainingValidation, path: Path) -> None:
+    """Predicted over measured step time against measured, by source; blind to the left, fitted to the right."""
+    figure, axes = subplots(1, 2, figsize=(11, 4.6), sharey=True)
+    names = sorted({step.group("source") for step in found.counted})
+    colours = (*COLOURS, "black")
+    for axis, title, is_fitted in ((axes[0], "blind", False), (axes[1], "factors fitted on other rows", True)):
+        for number, name in enumerate(names):
+            chosen = [s for s in found.counted if s.group("source") == name and (s.calibrated_s or not is_fitted)]
+            ratios = [((s.calibrated_s or 0) if is_fitted else s.answer.step_s) / s.measured_s for s in chosen]
+            marker = "os^vD*PX"[number % 8]
+            axis.scatter([s.measured_s for s in chosen], ratios, s=16, lw=0, alpha=0.75, marker=marker,
+                         color=colours[number % len(colours)], label=f"{name} ({len(chosen)})")  # fmt: skip
+        _ratio_axis(axis, title)
+    axes[0].set_ylabel("predicted / measured step time")
+    axes[0].legend(frameon=False, fontsize=8, ncols=2)
+    save(figure, path)
+
+
+def _ratio_axis(axis: Any, title: str) -> None:
+    axis.fill_between([1e-3, 1e4], 0.9, 1.1, color="#009E73", alpha=0.12, lw=0)
+    axis.axhline(1, color="black", lw=0.8)
+    axis.set_xscale("log")
+    axis.set_yscale("log", base=2)
+    ticks = [0.25, 0.5, 0.71, 0.9, 1, 1.1, 1.41, 2, 4]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xlim(0.1, 500)
+    axis.set_ylim(0.4, 2.5)
+    axis.set_xlabel("measured step time (s)")
+    axis.set_title(title, fontsize=10)
+
+
+def plot_layouts(found: LayoutValidation, path: Path) -> None:
+    """Predicted against measured tokens/s of a GPU, a panel a model, colours by nodes."""
+    models = sorted({step.row.facts["model"] for step in found.counted})
+    figure, axes = subplots(1, max(1, len(models)), figsize=(11, 4.2), squeeze=False)
+    for axis, model in zip(axes.flat, models, strict=False):
+        chosen = [step for step in found.counted if step.row.facts["model"] == model]
+        for number, nodes in enumerate(sorted({step.row.num_nodes for step in chosen})):
+            _dots(axis, [step for step in chosen if step.row.num_nodes == nodes], nodes, number)
+        ends = np.array(axis.get_xlim())
+        axis.plot(ends, ends, color="black", lw=0.8)
+        axis.set_xlabel("measured tokens/s a GPU")
+        axis.set_title(f"{model}, {len(chosen)} layouts", fontsize=10)
+        axis.legend(frameon=False, fontsize=8)
+    axes.flat[0].set_ylabel("predicted tokens/s a GPU")
+    save(figure, path)
+
+
+def _dots(axis: Any, steps: Sequence[ComparedStep], nodes: int, number: int) -> None:
+    rate = [step.row.tokens / step.row.num_gpus for step in steps]
+    measured = [tokens / step.measured_s for tokens, step in zip(rate, steps, strict=True)]
+    predicted = [tokens / (s.calibrated_s or s.answer.step_s) for tokens, s in zip(rate, steps, strict=True)]
+    axis.scatter(measured, predicted, s=12, lw=0, alpha=0.7, color=COLOURS[number % len(COLOURS)],
+                 label=f"{nodes} node{'s' if nodes > 1 else ''}")  # fmt: skip

@@ -1,0 +1,397 @@
+"""Published training steps (presets/measured/training) as jobs: a row -> model, plan, cluster, software.
+
+Rows hold only values that their source states. Other cells are blank; their values come from ``sources.yaml`` and
+are listed in :attr:`TrainingRow.open`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+from trine.cluster import Cluster, load_cluster
+from trine.common.inputs import PRESETS, read_bytes
+from trine.errors import InputError, nearest
+from trine.parallel.plan import Plan
+from trine.results.headline import scale_of
+from trine.software.profile import Software, load_software
+from trine.workload.synthesis.spec import Transformer
+
+FOLDER = PRESETS / "measured" / "training"
+ULTRASCALE = "ultrascale"
+GPUS_PER_NODE = 8
+#: Columns that decide the step's time; :attr:`TrainingRow.open` lists the blank ones.
+DECISIVE = ("vocab", "sequence", "micro_batch", "recompute", "sequence_parallel", "sharding")
+#: Column names in layouts.csv.gz -> in steps.csv.gz.
+_LAYOUT_NAMES = {
+    "ffn_hidden": "ffn", "seq_len": "sequence", "TP": "tp", "PP": "pp", "DP": "dp", "iteration_s": "step_s",
+    "tied_embeddings": "tied",
+}  # fmt: skip
+CLEAN, SLOW = "clean", "slow"
+#: Stage starts after the last transformer layer; the head and the loss share a stage.
+_BEHIND = ("final_norm", "head")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSource:
+    """A source of rows: an entry of ``sources.yaml``, which documents each field."""
+
+    key: str
+    title: str
+    licence: str
+    counts: bool
+    cluster: str | Mapping[str, str]
+    generation: str | Mapping[str, str]
+    software: str
+    operators: Mapping[str, Any]
+    model: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    fill: Mapping[str, Any]
+    open: tuple[str, ...]
+    why: str
+
+    def cluster_of(self, gpu: str) -> str:
+        """Return the preset, or file of ``clusters/``, for a machine with this GPU. Raises InputError if unknown."""
+        return _of_gpu(self.cluster, gpu)
+
+    def profile(self) -> Software:
+        """Return the profile of the source's software, with the source's operator options."""
+        software = load_software(self.software)
+        return software.model_copy(update={"operators": software.operators.model_copy(update=self.operators)})
+
+    def generation_of(self, gpu: str) -> str:
+        """Return the GPU's architecture."""
+        return _of_gpu(self.generation, gpu)
+
+
+def _of_gpu(known: str | Mapping[str, str], gpu: str) -> str:
+    """Return the value for a GPU as its source names it; a single value holds for all of them."""
+    if isinstance(known, str):
+        return known
+    if gpu not in known:
+        raise InputError(f"unknown GPU {gpu[:40]!r}{nearest(gpu, known)}", field="gpu")
+    return known[gpu]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRow:
+    """One measured step, or a layout without a result (``step_s`` None).
+
+    facts: columns by name, as the source states them. apart: the reason the row does not count, or empty. fault: the
+    reason the row cannot be read, or empty; validation lists it and goes on.
+    """
+
+    name: str
+    source: TrainingSource
+    facts: Mapping[str, str]
+    step_s: float | None
+    apart: str
+    fault: str = ""
+
+    def whole(self, column: str, default: int | None = None) -> int:
+        """Return a column as a whole number: the row's value, the source's fill-in value, or ``default``."""
+        value = self.facts.get(column) or self.source.fill.get(column) or default
+        if value is None:
+            raise InputError(f"{self.name} does not state it, and there is no default", field=column)
+        return whole_number(value, column)
+
+    @property
+    def num_gpus(self) -> int:
+        return self.whole("gpus")
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_gpus // GPUS_PER_NODE)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.whole("global_batch") * self.whole("sequence")
+
+    @property
+    def model(self) -> str:
+        name, size = self.facts["model"], self.facts.get("params_B")
+        return name if not size or f"{size}B".lower() in name.lower() else f"{name} {size}B"
+
+    @property
+    def scale(self) -> str:
+        """Name from :data:`trine.results.headline.SCALES`."""
+        return scale_of(self.num_nodes)
+
+    @property
+    def gpu(self) -> str:
+        """trine's name of the GPU."""
+        return gpu_of(self.source.cluster_of(self.facts["gpu"]))
+
+    @property
+    def generation(self) -> str:
+        return self.source.generation_of(self.facts["gpu"])
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Open points of the source, as text."""
+        blank = tuple(
+            f"{name.replace('_', ' ')}: assumed {self.source.fill[name]}" if name in self.source.fill
+            else f"{name.replace('_', ' ')} not stated"
+            for name in DECISIVE
+            if not self.facts.get(name) and name not in self.source.plan and self._matters(name)
+        )  # fmt: skip
+        return (*self.source.open, *blank)
+
+    def _matters(self, column: str) -> bool:
+        """Return True if a column has an effect on this layout."""
+        degree = {"sequence_parallel": "tp", "sharding": "dp"}.get(column)
+        return degree is None or self.whole(degree, 1) > 1
+
+    @property
+    def dtype(self) -> str:
+        return self.facts["precision"]
+
+    def transformer(self) -> Transformer:
+        """Return the model's shapes."""
+        facts = dict(self.source.model)
+        sequence, hidden, heads = (self.whole(name) for name in ("sequence", "hidden", "heads"))
+        positions = facts.pop("positions", None)
+        tied = self.facts.get("tied")
+        if tied:
+            facts["tied_embeddings"] = tied == "true"
+        return Transformer(
+            name=self.facts["model"].replace(" ", "-").lower(), layers=self.whole("layers"), hidden=hidden, heads=heads,
+            kv_heads=self.whole("kv_heads", heads), head_size=hidden // heads, ffn=self.whole("ffn", 4 * hidden),
+            vocab=self.whole("vocab"), sequence=sequence, max_positions=sequence if positions == "sequence" else None,
+            **facts,
+        )  # fmt: skip
+
+    def plan(self, micro_batches: int | None = None) -> Plan:
+        """Return the layout, with ``micro_batches`` in place of the row's number if set."""
+        sizes = {name: self.whole(name, 1) for name in ("dp", "tp", "pp", "cp", "virtual_stages")}
+        batch = self.whole("global_batch") // sizes["dp"]
+        micro_batch = min(batch, self.whole("micro_batch", batch))
+        given: dict[str, Any] = {**sizes, "batch": batch, "micro_batch": micro_batch}
+        if micro_batches is not None:
+            given["batch"] = micro_batch * micro_batches
+        if sizes["pp"] > 1:
+            given["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
+            given["cuts"] = self._cuts(sizes["pp"] * sizes["virtual_stages"])
+        given["sequence_parallel"] = sizes["tp"] > 1 and self.facts.get("sequence_parallel") in ("1", "true")
+        given["recompute"] = self.facts.get("recompute") or "none"
+        if sizes["dp"] > 1:
+            given |= {name: value for name, value in self.source.plan.items() if name != "sharding"}
+            given["sharding"] = self.facts.get("sharding") or self.source.plan.get("sharding", "none")
+            ways = self.facts.get("shard_ways")
+            if ways and given["sharding"] != "none" and whole_number(ways, "shard_ways") < sizes["dp"]:
+                given["shard_ways"] = int(ways)
+        return Plan(**given, inputs="none")
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step on one replica."""
+        plan = self.plan()
+        assert plan.batch is not None
+        assert plan.micro_batch is not None
+        return -(-plan.batch // plan.micro_batch)
+
+    def _cuts(self, parts: int) -> tuple[str, ...]:
+        """Return the layers that begin later stages: as stated, or evenly split by :func:`even_layers`."""
+        stated = self.facts.get("stage_layers")
+        return layer_cuts(stated) if stated else layer_cuts(even_layers(self.whole("layers"), parts))
+
+    def load_cluster(self) -> Cluster:
+        """Return the machine, with the bandwidth between nodes from its source if published."""
+        name, has_fabric = self.source.cluster_of(self.facts["gpu"]), self.source.key == ULTRASCALE
+        kind = "reduce_scatter" if self.facts.get("sharding") == "zero1" else "all_reduce"
+        return _cluster(name, self.num_gpus, fabric_bandwidth(kind, self.replica_nodes) if has_fabric else 0)
+
+    @property
+    def replica_nodes(self) -> int:
+        """Nodes of one stage: its replicas, and the tensor-parallel ranks of each."""
+        return max(1, self.whole("tp", 1) * self.whole("dp", 1) // GPUS_PER_NODE)
+
+
+def whole_number(value: object, column: str, least: int = 1) -> int:
+    """Return a table cell as a whole number. Raises InputError for other text, or a number below ``least``."""
+    text = str(value).strip()
+    if not text.isdecimal() or int(text) < least:
+        raise InputError(f"must be a whole number of at least {least}, got {text[:40]!r}", field=column)
+    return int(text)
+
+
+def layer_cuts(counts: str | Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the layers that begin later stages; ``counts``: layers per stage, or text ``8|8|8|4``.
+
+    Of the empty stages, the last holds the head and the loss, and earlier ones forward their input. More than three
+    empty stages return no cuts: the software's rule then places the layers.
+    """
+    stated = counts.split("|") if isinstance(counts, str) else counts
+    numbers = [whole_number(count, "stage_layers", least=0) for count in stated]
+    layers, starts = sum(numbers), list(accumulate(numbers[:-1]))
+    empty = sum(start >= layers for start in starts)
+    behind = {0: (), 1: _BEHIND[:1], 2: _BEHIND, 3: (f"layers.{layers - 1}.mlp.add", *_BEHIND)}
+    if empty not in behind:
+        return ()
+    return (*(f"layers.{start}.attention.norm" for start in starts if start < layers), *behind[empty])
+
+
+def even_layers(layers: int, parts: int) -> list[int]:
+    """Return the layers per part: equal, or one fewer in the first and last (embedding, head), or larger first."""
+    if layers % parts and not (layers + 2) % parts and parts > 1:
+        each = (layers + 2) // parts
+        return [each - 1, *[each] * (parts - 2), each - 1]
+    return [layers // parts + (part < layers % parts) for part in range(parts)]
+
+
+def check_sources(asked: Sequence[str] | None, known: Sequence[str]) -> None:
+    """Raise InputError for a source without bundled rows."""
+    for name in asked or ():
+        if name not in known:
+            raise InputError(f"unknown source {name[:40]!r}{nearest(name[:80], known)}", field="sources")
+
+
+def load_sources() -> Mapping[str, TrainingSource]:
+    """Return all sources by key."""
+    return _sources()
+
+
+def load_rows() -> tuple[TrainingRow, ...]:
+    """Return all measured steps except the layouts of Ultra-Scale, in the order of the file."""
+    return tuple(_row(facts["source"], facts) for facts in _table("steps.csv.gz"))
+
+
+def load_layouts() -> tuple[TrainingRow, ...]:
+    """Return all layouts of the Ultra-Scale Playbook, measured or not, in the order of the file."""
+    return tuple(_row(ULTRASCALE, facts) for facts in _table("layouts.csv.gz"))
+
+
+def _row(key: str, facts: Mapping[str, str]) -> TrainingRow:
+    """Return a row; if it cannot be read, its ``fault`` gives the reason."""
+    try:
+        source = _sources().get(key) or _unknown_source(key)
+        if source.key == ULTRASCALE:
+            facts = _layout(facts)
+        apart = facts.get("apart", "") or ("" if source.counts else source.why)
+        step = _seconds(facts.get("step_s", ""))
+        row = TrainingRow(name=facts["row"], source=source, facts=facts, step_s=step, apart=apart)
+        _check(row)
+    except InputError as error:
+        source = _sources().get(key) or replace(_sources()[ULTRASCALE], key=key, title="unknown source")
+        return TrainingRow(name=facts["row"], source=source, facts=facts, step_s=None, apart="", fault=str(error))
+    return row
+
+
+def _unknown_source(key: str) -> TrainingSource:
+    raise InputError(f"unknown source {key[:40]!r}{nearest(key, _sources())}", field="source")
+
+
+def _seconds(text: str) -> float | None:
+    """Return a measured step in seconds, or None if blank. Raises InputError for an impossible time."""
+    try:
+        step = float(text) if text else None
+    except ValueError:
+        step = -1.0
+    if step is not None and not 0 < step < float("inf"):
+        raise InputError(f"must be a positive number of seconds, got {text[:40]!r}", field="step_s")
+    return step
+
+
+def _check(row: TrainingRow) -> None:
+    """Raise InputError for a measured row without a number of GPUs, or on a GPU unknown to its source."""
+    if row.step_s is not None:
+        row.source.cluster_of(row.facts["gpu"])
+        row.source.generation_of(row.facts["gpu"])
+        whole_number(row.facts.get("gpus", ""), "gpus")
+
+
+def _layout(facts: Mapping[str, str]) -> dict[str, str]:
+    found = {_LAYOUT_NAMES.get(name, name): value for name, value in facts.items()}
+    found |= {"source": ULTRASCALE, "gpu": "h100", "precision": "bf16", "recompute": "none"}
+    found |= {"sequence_parallel": "1", "sharding": "zero1" if facts["zero_stage"] == "1" else "none"}
+    found["apart"] = _layout_apart(facts)
+    return found
+
+
+def _layout_apart(facts: Mapping[str, str]) -> str:
+    """Return the reason a layout does not count, or an empty string if it counts."""
+    if facts["status"] != "measured":
+        return "without a result"
+    if facts["population"] != CLEAN:
+        return "slow: nanotron polls pipeline sends" if facts["population"] == SLOW else "of neither population"
+    if whole_number(facts["nodes"], "nodes") >= 64:
+        return "64 nodes: the network decides"
+    wide = whole_number(facts["TP"], "TP") > GPUS_PER_NODE
+    return "tensor parallelism over more than 8 GPUs" if wide else ""
+
+
+@cache
+def _sources() -> Mapping[str, TrainingSource]:
+    from trine.common.spec import load_mapping
+
+    entries = load_mapping(FOLDER / "sources.yaml")
+    assert isinstance(entries, dict)
+    usual: dict[str, Any] = {"operators": {}, "plan": {}, "fill": {}, "open": (), "why": ""}
+    return {
+        key: TrainingSource(key=key, **{**usual, **entry, "open": tuple(entry.get("open", ()))})
+        for key, entry in entries.items()
+    }
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    text = gzip.decompress(read_bytes(FOLDER / name)).decode()
+    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(io.StringIO(text))]
+
+
+@cache
+def gpu_of(cluster: str) -> str:
+    """Return the GPU of a preset or of a file in ``clusters/``."""
+    machine = _machine(cluster)
+    return str(machine.devices[machine.gpus[0]].gpu)
+
+
+@cache
+def _machine(name: str) -> Cluster:
+    own = FOLDER / "clusters" / f"{name}.yaml"
+    return load_cluster(str(own) if own.exists() else name)
+
+
+@cache
+def _cluster(name: str, gpus: int, fabric_bytes_per_s: float) -> Cluster:
+    """Return whole nodes of a machine; 0 bytes/s keeps its fabric's bandwidth."""
+    own = FOLDER / "clusters" / f"{name}.yaml"
+    path = str(own) if own.exists() else name
+    if gpus <= GPUS_PER_NODE or gpus % GPUS_PER_NODE:
+        return load_cluster(path, gpus=gpus)
+    cluster = load_cluster(path, nodes=gpus // GPUS_PER_NODE)
+    return _with_fabric(cluster, fabric_bytes_per_s) if fabric_bytes_per_s else cluster
+
+
+def _with_fabric(cluster: Cluster, bytes_per_s: float) -> Cluster:
+    """Return the cluster with the EFA ports of a node capped at ``bytes_per_s`` together."""
+    reached = round(bytes_per_s / GPUS_PER_NODE)
+    links = cluster.link_table
+    numbers = tuple(
+        replace(each, bytes_per_s=min(each.bytes_per_s, reached)) if (each.medium or "").startswith("efa") else each
+        for each in links.numbers
+    )
+    return replace(cluster, links=replace(links, numbers=numbers))
+
+
+@cache
+def fabric_bandwidth(kind: str, nodes: int) -> float:
+    """Return the bytes/s of a node's ports in 1 GiB collectives over ``nodes`` nodes: the 95th percentile measured.
+
+    The mean includes hours with other traffic on the fabric and is a third of this percentile on 32 nodes.
+    kind: ``all_reduce`` for replicas that reduce gradients, ``reduce_scatter`` for ZeRO 1, which also gathers.
+    nodes: the nodes of a stage; between measured numbers, the next smaller one applies. Transfers between stages
+    connect two nodes and are faster still. A ring over nodes sends (ranks - 1) / ranks of the payload through each
+    node's ports, or twice that amount; bus bandwidth counts these bytes.
+    Source: ``presets/measured/training/fabric.csv``.
+    """
+    text = read_bytes(FOLDER / "fabric.csv").decode()
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["collective"] == kind]
+    known = {int(row["nodes"]): float(row["busbw_GBps_p95"]) * 1e9 for row in rows}
+    return known[max(count for count in known if count <= max(nodes, 2))]
