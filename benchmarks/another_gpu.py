@@ -1,10 +1,10 @@
-"""Whole models moved to another GPU: NeuSight's operators recorded on an A100, predicted for V100, P100 and T4.
+"""Predict whole models on another GPU: NeuSight's operators recorded on an A100, moved to V100, P100 and T4.
 
 Run: python benchmarks/another_gpu.py FOLDER
-FOLDER: NeuSight's data (Lee et al., ASPLOS 2025; github.com/sitar-lab/NeuSight, MIT) with ``op_labels`` (one row an
-operator of some layers and the head) and ``e2e_labels.csv`` (one row a whole model and GPU). Each operator's time is
-moved as ``--gpu`` moves a trace's; by what factor their sum grows is compared with by what factor the whole does, and
-with what the data sheets alone say. Operators were not timed in the run of the whole: factors are only near.
+FOLDER: NeuSight's data (Lee et al., ASPLOS 2025; github.com/sitar-lab/NeuSight, MIT) with ``op_labels`` (one row per
+operator of some layers and the head) and ``e2e_labels.csv`` (one row per model and GPU). Operator times are converted
+as ``--gpu`` converts a trace. The growth of their sum is compared with the measured growth of the whole model, and
+with the data sheets' prediction. Operators and whole models were timed in separate runs, so factors are approximate.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TARGETS = {"Tesla_V100-PCIE-32GB": "v100-pcie", "Tesla_P100-PCIE-16GB": "p100-pc
 
 
 def moved_ms(workload: Workload, gpu: str) -> float:
-    """Sum of the operators on ``gpu``."""
+    """Return the sum of the operator times on ``gpu``, in ms."""
     model = make_compute("auto", workload, source=load_gpu("a100-pcie-40gb"), target=load_gpu(gpu))
     return sum(model.duration(op, Split(workload.batch)).ps for op in workload.operators) / 1e9
 
 
 def by_sheets_ms(workload: Workload, gpu: str) -> float:
-    """The same by the ratio of rooflines."""
+    """Return the same sum, with each operator scaled by the ratio of the GPUs' rooflines."""
     source, target = load_gpu("a100-pcie-40gb"), load_gpu(gpu)
     total = 0.0
     for op in workload.operators:

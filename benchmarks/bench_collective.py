@@ -99,7 +99,7 @@ def measure_expansion() -> None:
 
 
 def measure_answers() -> None:
-    """The library model: one answer when warm, a group's first answer, and the whole command."""
+    """Print the library model's times: a group's first answer, a warm answer, and the whole command."""
     out = subprocess.run([sys.executable, "-c", ANSWERS], check=True, capture_output=True, text=True).stdout
     for line in out.splitlines():
         name, first, warm = line.rsplit(maxsplit=2)

@@ -1,11 +1,11 @@
 """How long does the whole study of Eidola take? M = 1024..24576, 3..255 replayed peers, both ways to wait.
 
 Run: python benchmarks/bench_eidolon.py [--quick] [--sweep] [--profile]
-GEMV + all-reduce, M x 1024 x 4 B, flags 10 us after the target's last workgroup waits. CPU seconds of this process,
-which other work on the machine stretches less than wall time: "build" the program and its peers' writes; "until" the
-target waits; "rest": what comes then, from a copy of that state. An event is one hop of one request, or something that
-a wavefront, CU or dispatcher does. ``--sweep``: the same as ``trine eidolon sweep`` runs it, on all cores, in all.
-``--profile``: which functions of the largest run take most.
+GEMV + all-reduce, M x 1024 x 4 B, flags 10 us after the target's last workgroup waits. Prints CPU seconds of this
+process, which depend less on other load than wall time: "build" for the program and its peers' writes, "until" for the
+run up to the target's wait, "rest" for the run after it, from a copy of that state. An event is one hop of one request,
+or an action of a wavefront, CU or dispatcher. ``--sweep``: total time of the grid as ``trine eidolon sweep`` runs it,
+on all cores. ``--profile``: the most expensive functions of the largest run.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ROWS = (1024, 2048, 4096, 8192, 16384, 24576)
 PEERS = (3, 7, 15, 31, 63, 127, 255)
 WAYS = ("spin", "mwait")
 WAKEUP = "10 us"
-#: Targets: wall seconds of the whole grid; wall time of 255 peers against 3, of any M.
+#: Targets: wall seconds of the whole grid; ratio of the wall times of 255 and 3 peers, at any M.
 MOST_S, MOST_GROWTH = 300.0, 10.0
 
 
 class Measured(NamedTuple):
-    """CPU seconds of each step and wall seconds of all; events; flag reads and others."""
+    """CPU seconds per step, wall seconds in total, events, flag reads and other reads."""
 
     build_s: float
     until_s: float
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
 
 
 def measure(rows: int, peers: int, sync: str) -> Measured:
-    """One run, step by step, as run_eidolon does it."""
+    """Measure one run, step by step as in run_eidolon."""
     options = EidolonOptions(rows=rows, cols=1024, peers=peers, sync=sync, wakeup=WAKEUP)
     began = time.perf_counter()
     prepared, build_s = timed(lambda: Prepared(options))
@@ -78,7 +78,7 @@ def show(rows: int, peers: int, sync: str, one: Measured) -> None:
 
 
 def profile(rows: int, peers: int) -> None:
-    """Print what takes most of one run, by function."""
+    """Print the most expensive functions of one run."""
     import cProfile
     import pstats
 
@@ -88,7 +88,7 @@ def profile(rows: int, peers: int) -> None:
 
 
 def whole(grid: SweepGrid) -> None:
-    """Print how long a sweep takes on all cores."""
+    """Print the time of a sweep on all cores."""
     began_s = time.process_time()
     found = sweep(EidolonOptions(cols=1024, wakeup=WAKEUP), grid)
     cpu_s = time.process_time() - began_s

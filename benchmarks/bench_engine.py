@@ -40,7 +40,7 @@ print(time.perf_counter() - start)
 
 
 def data_parallel(ranks: int, *, bucket_bytes: int = 25 << 20, bytes_per_s: int) -> TaskGraph:
-    """A ring of ``ranks`` with 2 (ranks - 1) steps a bucket; task numbers: rank by rank, computes before transfers."""
+    """Build a ring of ``ranks`` with 2 (ranks - 1) steps per bucket; tasks go rank by rank, computes first."""
     steps = 2 * (ranks - 1)
     chunk = -(-bucket_bytes // ranks)
     per_rank = COMPUTES + BUCKETS * steps

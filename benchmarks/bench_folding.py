@@ -1,9 +1,9 @@
-"""How long, and how much memory, do a hundred thousand GPUs take? Against the targets; what was simulated beside it.
+"""How much time and memory does a job on 100,000 GPUs take, against the targets, and how much of it is simulated?
 
 Run: python benchmarks/bench_folding.py [--only WORD]
-Every row is a fresh process with cached kernels. "inside" is ``trine.simulate`` alone, as ``result.simulator.wall_s``
-counts it; "process" has Python's start, imports, the synthesis of the model and the cluster in it; "CPU" is that of the
-process, which other work on the machine stretches less. Jobs are those of examples/18 and 19.
+Each row is a fresh process with cached kernels. "inside" is ``trine.simulate`` alone (``result.simulator.wall_s``).
+"process" adds Python's start, imports, and building the model and the cluster. "CPU" is the process's CPU time, which
+depends less on other load on the machine. The jobs come from examples/18 and 19.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parent.parent / "examples"
 GPUS = (8, 64, 512, 4096, 32_768)
 SLOW_NIC = ("node5.pcie0->node5.nic0", 0.5)
-#: What is wrong with the machine of :func:`degraded_llama`.
+#: Faults of the cluster of :func:`degraded_llama`.
 DEGRADED: dict[str, dict[str, object]] = {
     "a slow NIC": {"slow_links": [SLOW_NIC]},
     "three slow NICs": {
@@ -34,12 +34,12 @@ DEGRADED: dict[str, dict[str, object]] = {
     },
     "a dead NIC": {"links_down": [SLOW_NIC[0]]},
 }
-#: The last of GPUS takes at most so many times as long as the first.
+#: Target: the largest of GPUS takes at most MOST_GROWTH times as long as the smallest.
 MOST_GROWTH = 3.0
 
 
 class Case(NamedTuple):
-    """A row: what runs, and the most seconds (of the process) and GiB that it should take; None: no target."""
+    """Row of the table: the job, and its targets in seconds (process) and GiB; None means no target."""
 
     run: Callable[[], trine.Result]
     most_s: float | None = None
@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Of one process: seconds of wall time, of it inside, of CPU; peak GiB; classes, tasks and events of each stage."""
+    """Measurements of one process: wall, inside and CPU seconds, peak GiB; classes, tasks and events by stage."""
 
     wall_s: float
     inside_s: float
@@ -58,13 +58,13 @@ class Measured(NamedTuple):
 
 
 def llama(dp: int, **options: object) -> trine.Result:
-    """Llama 3 405B on 128 * ``dp`` GPUs, as in example 18."""
+    """Simulate Llama 3 405B on 128 * ``dp`` GPUs, as in example 18."""
     result: trine.Result = example().run(dp, **options)
     return result
 
 
 def example() -> ModuleType:
-    """Example 18."""
+    """Import example 18."""
     spec = importlib.util.spec_from_file_location("llama", EXAMPLES / "18_llama_405b_at_scale.py")
     assert spec is not None
     assert spec.loader is not None
@@ -74,7 +74,7 @@ def example() -> ModuleType:
 
 
 def degraded_llama(**links: object) -> trine.Result:
-    """Llama 3 405B on 16 384 GPUs with reductions beside the backward pass, on a machine with slow or dead links."""
+    """Simulate Llama 3 405B on 16,384 GPUs with slow or dead links; reductions overlap with the backward pass."""
     import trine
 
     cluster = trine.load_cluster("dgx-h100", nodes=2048, fabric="switch", **links)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def degraded_llama(**links: object) -> trine.Result:
 
 
 def fully_sharded() -> trine.Result:
-    """Llama 3 8B, all of it sharded over 16 384 GPUs on rails, one slow NIC."""
+    """Simulate Llama 3 8B, fully sharded over 16,384 GPUs on rails, with one slow NIC."""
     import trine
 
     cluster = trine.load_cluster("dgx-h100", nodes=2048, slow_links=[SLOW_NIC])
@@ -92,7 +92,7 @@ def fully_sharded() -> trine.Result:
 
 
 def resnet(gpus: int, fabric: str | None, **options: object) -> trine.Result:
-    """ResNet-50 with DDP, as in example 19."""
+    """Simulate ResNet-50 with DDP, as in example 19."""
     import trine
 
     cluster = trine.load_cluster("dgx-h100", nodes=gpus // 8, fabric=fabric if gpus > 8 else None)
@@ -101,7 +101,7 @@ def resnet(gpus: int, fabric: str | None, **options: object) -> trine.Result:
 
 
 def pipelines(**options: object) -> trine.Result:
-    """Llama 3 8B on tp 8 x pp 4 x dp 32, one slow NIC."""
+    """Simulate Llama 3 8B on tp 8 x pp 4 x dp 32, with one slow NIC."""
     import trine
 
     slow = [("node5.pcie0->node5.nic0", "0.5")]
@@ -133,7 +133,7 @@ CASES: dict[str, Case] = {
 
 
 def run_here(name: str) -> None:
-    """Run one case and print what the parent cannot see."""
+    """Run one case and print as JSON the numbers that the parent process cannot measure."""
     result = CASES[name].run()
     scope = result.scope
     stages = [] if scope is None else [
@@ -144,7 +144,7 @@ def run_here(name: str) -> None:
 
 
 def measure(name: str) -> Measured:
-    """Run one case in a process of its own."""
+    """Run one case in a separate process."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, __file__, "--run", name], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -159,7 +159,7 @@ def measure(name: str) -> Measured:
 
 
 def show(name: str, found: Measured) -> None:
-    """One row of the table."""
+    """Print one row of the table."""
     case = CASES[name]
     target_s = "" if case.most_s is None else f"< {case.most_s:g} s"
     target_gib = "" if case.most_gib is None else f"< {case.most_gib:g}"

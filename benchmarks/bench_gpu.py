@@ -1,11 +1,11 @@
-"""How fast is the load-store level? Events a second, memory, folded against unfolded, start-up cold and warm.
+"""How fast is the load-store level? Events per second, memory, folded against unfolded, start-up cold and warm.
 
 Run: python benchmarks/bench_gpu.py [--only WORD] [--first-compile]
-Every row is a fresh process with cached kernels, on the paper's GPU (astra3-generic). "run" is the compiled loop and
-its tables alone, in CPU time of its thread, which other work on the machine stretches least; events a second are of
-that, and so is "ns/line", for each line that a GPU puts to another. "process" has Python's start and imports in it. An
-event is one hop of one request, or something that a wavefront, CU or dispatcher does. Rows "case 5" are the paper's
-largest cost case as published, every line of 128 GPUs x 448 endpoints, and fewer GPUs with the same bytes a pair.
+Each row is a fresh process with cached kernels, on the paper's GPU (astra3-generic). "run" is the CPU time of the
+thread in the compiled loop and its tables, which depends least on other load. Events per second and "ns/line" (per
+line put to another GPU) refer to it. "process" includes Python's start and imports. An event is one hop of one
+request, or an action of a wavefront, CU or dispatcher. Rows "case 5" are the paper's largest cost case as published,
+every line of 128 GPUs x 448 endpoints, and smaller groups with the same bytes per pair.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LINE_BYTES = 128
 
 
 class Case(NamedTuple):
-    """An all-gather: its GPUs, output, wavefronts a workgroup, and the most seconds that the process should take.
+    """An all-gather: GPUs, output size, wavefronts per workgroup, and the target for the process's time.
 
-    most_s: None: no target.
+    most_s: None means no target.
     """
 
     gpus: int
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """Lines that all GPUs put to all others."""
+        """Number of lines that all GPUs put to all others."""
         return (self.gpus - 1) * self.size_bytes // LINE_BYTES
 
 
@@ -66,7 +66,7 @@ CASES = {
 
 
 class Measured(NamedTuple):
-    """Of one process: wall and CPU seconds, of the run alone, peak GiB, events, GPUs simulated, simulated time."""
+    """Measurements of one process: wall, CPU and run seconds, peak GiB, events, GPUs simulated, simulated time."""
 
     wall_s: float
     cpu_s: float
@@ -78,7 +78,7 @@ class Measured(NamedTuple):
 
 
 def run_here(name: str) -> None:
-    """Run one case and print what the parent cannot see; a tiny run before it loads the cached kernels."""
+    """Run one case and print its numbers as JSON; a tiny run first loads the cached kernels."""
     from trine.cluster import load_cluster
     from trine.gpu.kernels.build import build_kernel
     from trine.gpu.model.files import gpu_model_of
@@ -100,7 +100,7 @@ def run_here(name: str) -> None:
 
 
 def timed(command: list[str], environment: Mapping[str, str] | None = None) -> tuple[float, float, float, str]:
-    """Wall and CPU seconds, peak GiB and output of a process; ``environment``: on top of ours."""
+    """Run a process; return wall and CPU seconds, peak GiB and output. ``environment`` extends the current one."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | dict(environment or {}))
     assert process.stdout is not None
@@ -113,13 +113,13 @@ def timed(command: list[str], environment: Mapping[str, str] | None = None) -> t
 
 
 def measure(name: str) -> Measured:
-    """Run one case in a process of its own."""
+    """Run one case in a separate process."""
     wall_s, cpu_s, peak_gib, text = timed([sys.executable, __file__, "--run", name])
     return Measured(wall_s=wall_s, cpu_s=cpu_s, peak_gib=peak_gib, **json.loads(text.splitlines()[-1]))
 
 
 def show(name: str, found: Measured) -> None:
-    """One row of the table."""
+    """Print one row of the table."""
     case = CASES[name]
     target = "" if case.most_s is None else f"< {case.most_s:g} s"
     per_line = f"{found.run_s * 1e9 / case.lines:.0f}" if case.fold == "off" else ""
@@ -132,7 +132,7 @@ def show(name: str, found: Measured) -> None:
 
 
 def compare(measured: dict[str, Measured]) -> None:
-    """What the rows say together."""
+    """Print the event rate, the speed-up from folding, and the cost of case 5, for the rows that ran."""
     whole, folded = measured.get("16 GPUs, 16 MiB, unfolded"), measured.get("16 GPUs, 16 MiB, folded")
     if whole is not None:
         rate = whole.events / whole.run_s
@@ -150,7 +150,7 @@ def compare(measured: dict[str, Measured]) -> None:
 
 
 def command(cold: bool) -> None:
-    """The whole process of a small collective, as it is from the second time on; ``cold``: also the very first."""
+    """Time the process of a small collective with warm caches; ``cold``: also with an empty kernel cache."""
     words = [TRINE, *COMMAND.split()]
     with tempfile.TemporaryDirectory() as bytecode:
         written = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}

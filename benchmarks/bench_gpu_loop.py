@@ -2,9 +2,9 @@
 
 Run: python benchmarks/bench_gpu_loop.py [--gpus 16] [--mib 16] [--pairs 5] [--only put|get] [--compiler g++]
      [--flags "-O3 -march=native"]
-An all-gather by put and one by get on the paper's GPU (astra3-generic), all GPUs simulated. Both loops begin with the
-same tables, with room for all requests, and must end with the same: each record of each task, operation, CU, link and
-channel. Shown: ns of CPU time an event of the loops alone, medians of pairs of runs in turns, and the median ratio.
+An all-gather by put and one by get on the paper's GPU (astra3-generic), all GPUs simulated. Both loops start from the
+same tables, with room for all requests, and must end with equal records of each task, operation, CU, link and channel.
+Prints CPU time per event of the loops alone (ns, medians of alternating pairs of runs), and the median ratio.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trine.gpu.system import GpuSystem, kernel_tasks, unfolded
 SOURCE = Path(__file__).with_name("gpu_loop.cpp")
 HEADER = "gpu_loop_tables.h"
 C_TYPES = {"i1": "int8_t", "i2": "int16_t", "i4": "int32_t", "i8": "int64_t", "f8": "double"}
-#: Records of the loop, by their names in C++.
+#: Record types of the loop, by C++ name.
 _NAMED = vars(S) | {name: getattr(engine_state, name) for name in ("TASK", "STREAM", "ENTRY")}
 RECORDS = {
     "".join(word.title() for word in name.split("_")): dtype
@@ -48,7 +48,7 @@ RECORDS = {
     if isinstance(dtype, np.dtype)
 }
 MIB = 1 << 20
-#: More events than a run has.
+#: Larger than the number of events of any run.
 NO_LIMIT = 1 << 62
 
 
@@ -56,14 +56,14 @@ NO_LIMIT = 1 << 62
 
 
 def system_of(gpus: int, size_bytes: int, algorithm: str) -> GpuSystem:
-    """An all-gather on the paper's GPUs, all of them simulated."""
+    """Build an all-gather on the paper's GPUs, all of them simulated."""
     cluster = load_cluster("astra3-generic", gpus=gpus)
     program = build_kernel("all_gather", gpus, size_bytes, algorithm=algorithm)
     return unfolded(program, cluster, cluster.gpus, gpu_model_of(cluster, cluster.gpus), kernel_tasks(program))
 
 
 def arrays_of(bundle: Any, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a bundle of bundles and their names, in order."""
+    """Yield the names and arrays of a bundle and its nested bundles, in order."""
     for name, part in zip(bundle._fields, bundle, strict=True):
         if isinstance(part, tuple):
             yield from arrays_of(part, f"{name}_")
@@ -72,19 +72,19 @@ def arrays_of(bundle: Any, prefix: str = "") -> Iterator[tuple[str, np.ndarray]]
 
 
 def all_arrays(state: GpuState) -> dict[str, np.ndarray]:
-    """What a run begins or ends with."""
+    """Return all arrays of a run's state by name: clocks, models and tables."""
     return {"clock": state.clocks, "model": state.models, **dict(arrays_of(state.tables))}
 
 
 def c_type(dtype: np.dtype[Any]) -> str:
-    """What an entry of an array is in C++."""
+    """Return the C++ type of an array's entries."""
     if dtype.names is None:
         return C_TYPES[dtype.str[1:]]
     return next(name for name, record in RECORDS.items() if record == dtype)
 
 
 def c_record(name: str, dtype: np.dtype[Any]) -> str:
-    """A record in C++; of fields that share their bytes the first."""
+    """Return a record type as a C++ struct; among fields that share bytes, it keeps the first."""
     assert dtype.fields is not None
     lines, checks, end = [f"struct alignas(8) {name} {{"], [], 0
     for field, (kind, offset, *_) in dtype.fields.items():
@@ -103,7 +103,7 @@ def c_record(name: str, dtype: np.dtype[Any]) -> str:
 
 
 def header_of(state: GpuState) -> str:
-    """Records, constants and names of arrays, as the Python side has them."""
+    """Return a C++ header with the Python side's records, constants and array names."""
     numbers = {name: value for name, value in vars(S).items() if name.isupper() and type(value) is int}
     numbers |= {f"OP_{name.upper()}": kind for kind, name in enumerate(operations.OP_NAMES)}
     numbers |= {f"STATE_{name.upper()}": kind for kind, name in enumerate(STATE_NAMES)}
@@ -130,7 +130,7 @@ def write_tables(state: GpuState, path: Path) -> None:
 
 
 def differences(state: GpuState, path: Path) -> list[str]:
-    """The arrays that are not as in the file."""
+    """Return the names of the arrays that differ from the file."""
     found, at, raw = [], 0, path.read_bytes()
     for name, array in all_arrays(state).items():
         other = raw[at + 16 : at + 16 + array.nbytes]
@@ -144,13 +144,13 @@ def differences(state: GpuState, path: Path) -> list[str]:
 
 
 def copy_of(state: GpuState) -> GpuState:
-    """The same state in memory of its own."""
+    """Return a copy of the state with new arrays; the fabric is shared."""
     tables = with_parts(state.tables, lambda part: with_parts(part, copied) if isinstance(part, tuple) else part)
     return GpuState(tables=tables, clocks=copied(state.clocks), models=copied(state.models), fabric=state.fabric)
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy; records begin at a cache line."""
+    """Return a copy of the array; records start at a cache line."""
     if array.dtype.names is None:
         return array.copy()
     made = new_records(len(array), array.dtype)
@@ -159,7 +159,7 @@ def copied(array: np.ndarray) -> np.ndarray:
 
 
 def run_here(state: GpuState) -> tuple[int, int]:
-    """Run ``state`` to its end in the compiled loop; returns why it came back, and ns of CPU time."""
+    """Run ``state`` to its end in the compiled loop; return the status, and the CPU time in ns."""
     tables = for_kernel(state.tables)
     clock, model = one_for_kernel(state.clocks)[0], one_for_kernel(state.models)[0]
     began = time.thread_time_ns()
@@ -168,7 +168,7 @@ def run_here(state: GpuState) -> tuple[int, int]:
 
 
 def with_room(system: GpuSystem) -> GpuState:
-    """The beginning, with as much room as the run turns out to need."""
+    """Return the initial state with arrays as large as the whole run needs."""
     grow = {S.REQUESTS_FULL: more_requests, S.LINES_FULL: more_lines}
     state, begin = new_state(system), new_state(system)
     while True:
@@ -195,7 +195,7 @@ def compile_here(compiler: str, flags: str, state: GpuState, folder: Path) -> Pa
 
 
 def run_there(program: Path, tables: Path, result: Path) -> tuple[int, int, int]:
-    """Run the C++ loop; returns events, end in ps and ns of CPU time."""
+    """Run the C++ loop; return events, end time in ps and CPU time in ns."""
     made = subprocess.run([program, tables, result], capture_output=True, text=True, check=False)
     if made.returncode:
         raise SystemExit(made.stderr.strip() or f"the C++ loop ended with {made.returncode}")

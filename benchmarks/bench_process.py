@@ -87,7 +87,7 @@ def measure(row: Row, src: Path) -> float:
 
 
 def without_news(row: Row) -> Row:
-    """The row as an older checkout is asked it."""
+    """Return the row without the options that older checkouts do not know."""
     words = row.words
     for word in UNKNOWN_BEFORE:
         words = words.replace(word, "")

@@ -33,7 +33,7 @@ def run(arguments: list[str], cache: str | None = None) -> tuple[float, float]:
 
 
 def best(arguments: list[str], repeat: int) -> tuple[float, float]:
-    """The fastest of ``repeat`` runs, and its peak memory."""
+    """Return CPU seconds and peak MiB of the fastest of ``repeat`` runs."""
     return min(run(arguments) for _ in range(repeat))
 
 

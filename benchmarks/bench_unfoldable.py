@@ -1,7 +1,7 @@
-"""What does looking for folds cost where there are none? ``trine.simulate`` beside ``fold="off"``, CPU time in turns.
+"""What does folding cost on jobs that cannot fold? CPU time of ``trine.simulate`` with ``fold="on"`` and ``"off"``.
 
 Run: python benchmarks/bench_unfoldable.py [--repeat 5] [--only WORD]
-Jobs of up to 64 ranks of which no two are alike, in one process; the ratio is the median of the pairs. Target: 1.15.
+Jobs have up to 64 ranks, all different. Runs alternate in one process; the ratio is the median of pairs, target 1.15.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def dgx(nodes: int, *slow: tuple[str, float]) -> Cluster:
 
 
 def speeds(gpus: int) -> dict[str, Any]:
-    """Every rank a little slower than the one before."""
+    """Return stragglers that make each rank a little slower than the one before."""
     return {"stragglers": trine.Stragglers(slow=tuple((rank, 1 + rank / 1000) for rank in range(gpus)))}
 
 
-#: Machine, plan, and other arguments.
+#: Cluster, plan, and other arguments of ``trine.simulate``.
 CASES: dict[str, tuple[Callable[[], Cluster], dict[str, Any], dict[str, Any]]] = {
     "chain, 8": (lambda: ring(8), {"dp": 8, "buffers": "broadcast"}, {}),
     "chain, 64": (lambda: ring(64), {"dp": 64, "buffers": "broadcast"}, {}),
@@ -64,7 +64,7 @@ def main() -> None:
             began = time.process_time()
             trine.simulate(workload, trine.Plan(**plan), cluster=cluster, fold=fold, compare=False, **other)
             found.setdefault(fold, []).append(time.process_time() - began)
-        off, on = (found[fold][1:] for fold in ("off", "on"))  # the first warms up
+        off, on = (found[fold][1:] for fold in ("off", "on"))  # the first is a warm-up
         ratio = statistics.median(b / a for a, b in zip(off, on, strict=True))
         print(f"{name:28} {statistics.median(off):7.3f} {statistics.median(on):7.3f} {ratio:6.2f}", flush=True)
 

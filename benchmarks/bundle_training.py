@@ -1,9 +1,9 @@
-"""Writes src/trine/presets/measured/training/*.csv.gz from the collected tables in ../shared/data/measured.
+"""Write src/trine/presets/measured/training/*.csv.gz from the collected tables in ../shared/data/measured.
 
-Only facts are kept: what a row does not state stays blank (sources.yaml says what is taken instead). Left out: FP8,
-FP4, mixture-of-experts, LoRA and ResNet rows, MLPerf, and tables without the model's shapes. Where a table prints a
-throughput in place of a time, the time follows from it (column ``derived``); Narayanan's TFLOP/s count recomputation
-and are turned into a time by equation 3 of the paper.
+Only stated facts are kept: missing fields stay blank (sources.yaml lists the values used instead). Left out: FP8,
+FP4, mixture-of-experts, LoRA and ResNet rows, MLPerf, and tables without the model's shapes. Tables that print a
+throughput have their time computed from it (column ``derived``). Narayanan's TFLOP/s include recomputation; equation 3
+of the paper converts them to a time.
 
     python benchmarks/bundle_training.py [../shared/data/measured [FOLDER TO WRITE TO]]
 """
@@ -31,7 +31,7 @@ RENAMED = {
     "ffn_hidden": "ffn", "seq_len": "sequence", "TP": "tp", "PP": "pp", "DP": "dp", "CP": "cp",
     "iteration_s": "step_s",
 }  # fmt: skip
-#: Key of a source, and what its name in the table contains.
+#: Key of each source, and a substring of its name in the table.
 SOURCES = (
     ("korthikanti", "Korthikanti"), ("vtrain-multi", "ground_truth_multi"), ("vtrain-single", "ground_truth_single"),
     ("mpt", "llm-foundry"), ("internevo", "InternEvo"), ("simumax", "SimuMax"), ("torchtitan", "torchtitan"),
@@ -42,13 +42,13 @@ LAYOUTS = [
     "seq_len", "nodes", "gpus", "TP", "PP", "DP", "zero_stage", "stage_layers", "micro_batch", "grad_accumulation",
     "global_batch", "status", "iteration_s", "tokens_per_s_per_gpu", "memory_rank0_GiB", "flags", "population",
 ]  # fmt: skip
-#: Of vTrain's single-node table every so many rows is replayed; all 8 GPUs and all linear in micro-batches.
+#: Use every THIN-th row of vTrain's single-node table: all rows have 8 GPUs and times linear in micro-batches.
 THIN = 8
 DENSE = ("bf16", "fp16", "amp_bf16")
 
 
 def main(folder: Path, target: Path) -> None:
-    """Read, normalise, write."""
+    """Read, normalise and write all tables."""
     target.mkdir(parents=True, exist_ok=True)
     steps = list(_steps(folder))
     _write(target / "steps.csv.gz", STEPS, steps)
@@ -143,7 +143,7 @@ RULES: dict[str, Callable[[Facts, Facts], None]] = {
 
 
 def _stage_layers(row: Facts) -> str:
-    """Layers of each stage, such as ``8|8|8|4``, by nanotron's rule with norms counted (trine.parallel.cuts)."""
+    """Return the layers per stage, e.g. ``8|8|8|4``, by nanotron's rule including norms (trine.parallel.cuts)."""
     hidden, stages = int(row["hidden"]), int(row["PP"])
     layer = 4 * hidden**2 + 3 * int(row["ffn_hidden"]) * hidden + 2 * hidden
     whole = int(row["layers"]) * layer + int(row["vocab"]) * hidden
@@ -157,7 +157,7 @@ def _stage_layers(row: Facts) -> str:
 
 
 def _write_fabric(folder: Path, target: Path) -> None:
-    """Bus bandwidth of the Ultra-Scale cluster by the number of nodes."""
+    """Write the bus bandwidth of the Ultra-Scale cluster by number of nodes."""
     columns = ["collective", "nodes", "size_bytes", "busbw_GBps_line", "busbw_GBps_p5", "busbw_GBps_p95"]
     rows = list(_read(folder / "ultrascale_collectives.csv"))
     with (target / "fabric.csv").open("w", newline="") as file:
@@ -172,7 +172,7 @@ def _read(path: Path) -> Iterator[Facts]:
 
 
 def _write(path: Path, columns: list[str], rows: list[Facts]) -> None:
-    """A compressed table, the same bytes for the same rows."""
+    """Write a compressed table; the same rows always give the same bytes."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

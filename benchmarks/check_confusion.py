@@ -1,20 +1,19 @@
-"""How often `trine check` is right: 300 faults put on measured curves, and the same curves as they are.
+"""Measure how often `trine check` is right, on 300 faults put on measured curves and on the unchanged curves.
 
-Curves: the counted series of presets/measured of five sizes or more, one for each machine, collective, number of GPUs
-and setting. A fault is put on one by multiplying its measured times with predicted(fault) / predicted(usual), so that
-what the prediction misses on this machine stays in it. Two rounds:
+Curves: the counted series of presets/measured with five sizes or more, one per machine, collective, number of GPUs
+and setting. A fault multiplies the measured times by predicted(fault) / predicted(usual), which keeps the prediction
+error on that machine. Two rounds:
 
-- `shipped`: as a user meets it. Most of these machines had a part in the library's parameters, so the prediction misses
-  them by less than a machine that nobody has measured.
-- `left out`: the measured times also carry what parameters fitted without the machine's family missed
-  (left_out.csv), and the noise model is fitted without that family: a machine never seen. Held-out machines had no part
-  in any fit; they are the same in both.
+- `shipped`: the library's parameters. They were fitted to most of these machines, so the prediction error is smaller
+  than on a machine that nobody has measured.
+- `left out`: a machine never seen before. The measured times also carry the error of parameters fitted without the
+  machine's family (left_out.csv), and the noise model is fitted without that family. Held-out machines took part in
+  no fit; both rounds are the same for them.
 
-Faults: each kind that `check` can name, in turns, without repeating one, as long as a kind has any that slows two sizes
-or more by a quarter (a fault that costs less is within the band). Delays are 10 to 300 us, shares of
-the speed 20 to 60 %. Each curve is judged with all its sizes and with every second one. `right`: called suspicious, and
-the first cause is the fault, or one that the answer says it cannot tell from it. Fitted causes count by kind and a
-number within a quarter.
+Faults: the kinds that `check` can name take turns, and no fault repeats. A fault must slow two sizes or more by 25 %
+(smaller ones are within the band). Delays are 10 to 300 us, speeds 20 to 60 %. Each curve is checked with all its
+sizes and with every second one. `right`: the curve is called suspicious, and the first cause is the fault or one that
+the answer lists as indistinguishable from it. A fitted cause counts if its kind is right and its number is within 25 %.
 
     python benchmarks/check_confusion.py [--faults 300] [--seed 12]
 
@@ -43,14 +42,14 @@ MIN_SIZES = 5
 MIN_SLOWDOWN, MIN_SLOWED = 1.25, 2
 DELAYS_PS = tuple(us * 1_000_000 for us in (10, 20, 40, 100, 300))
 SPEEDS = (0.2, 0.3, 0.4, 0.5, 0.6)
-#: How far a fitted number may be off and still count.
+#: Largest error (log) of a fitted number that still counts as right.
 FITTED_WITHIN = math.log(1.25)
 HEALTHY, UNKNOWN = "healthy", "unknown"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A curve. times_ps: measured; unseen_ps: with what a prediction without its family missed."""
+    """A curve. times_ps: measured; unseen_ps: with the error of a prediction fitted without its family."""
 
     series: Series
     sizes: tuple[int, ...]
@@ -73,7 +72,7 @@ class Case:
 
 @dataclass
 class Tally:
-    """What was said of faults (kind -> what -> number) and how often that was right."""
+    """Verdicts on faults (fault kind -> verdict -> count), and the number of right ones per kind."""
 
     said: dict[str, Counter[str]]
     right: Counter[str]
@@ -84,7 +83,7 @@ class Tally:
 
 
 def curves(min_sizes: int = MIN_SIZES, machines: Sequence[str] | None = None) -> list[Measured]:
-    """One measured curve for each machine (all, or those named), collective, number of GPUs and setting."""
+    """Return one measured curve per machine (all, or the named ones), collective, number of GPUs and setting."""
     found = validate_collectives(None if machines is None else select(load_measurements(), machines))
     without, stale = left_out(found)
     assert without is not None
@@ -116,14 +115,14 @@ def curves(min_sizes: int = MIN_SIZES, machines: Sequence[str] | None = None) ->
 
 
 def expected_of(curve: Measured) -> Expected:
-    """What `check` expects of the curve's machine."""
+    """Return the times that `check` expects on the curve's machine."""
     cluster = curve.series.load_cluster()
     assert cluster is not None
     return expect(curve.series.op, curve.sizes, cluster, curve.series.options)
 
 
 def draw(expected: Sequence[Expected], count: int, seed: int) -> list[Case]:
-    """Faults, the kinds in turns, none twice."""
+    """Draw ``count`` distinct faults; the kinds take turns."""
     chance = random.Random(seed)
     pools: dict[str, list[Case]] = {kind: [] for kind in KINDS}
     for number, each in enumerate(expected):
@@ -144,7 +143,7 @@ def draw(expected: Sequence[Expected], count: int, seed: int) -> list[Case]:
 
 
 def put_on(times_ps: Sequence[int], fault: Hypothesis, expected: Expected) -> list[int]:
-    """Measured times as they would be with the fault."""
+    """Return the measured times with the fault applied."""
     return [
         round(time * with_it / usual.time_ps)
         for time, with_it, usual in zip(times_ps, fault.times_ps, expected.usual, strict=True)
@@ -152,7 +151,7 @@ def put_on(times_ps: Sequence[int], fault: Hypothesis, expected: Expected) -> li
 
 
 def same(said: Hypothesis, fault: Hypothesis) -> bool:
-    """Whether a named cause is the fault."""
+    """Return True if a named cause is the fault."""
     if not fault.fitted:
         return said.name == fault.name
     if said.kind != fault.kind:
@@ -165,7 +164,7 @@ def judge_faults(
     found: Sequence[Measured], expected: Sequence[Expected], cases: Sequence[Case], unseen: bool, step: int,
     noises: dict[str, Noise],
 ) -> Tally:  # fmt: skip
-    """What `check` says of every case."""
+    """Return the tally of `check`'s verdicts on all cases."""
     tally = Tally(defaultdict(Counter), Counter())
     for case in cases:
         curve, usual = found[case.curve], expected[case.curve]
@@ -189,7 +188,7 @@ def judge_faults(
 def judge_healthy(
     found: Sequence[Measured], expected: Sequence[Expected], unseen: bool, step: int, noises: dict[str, Noise]
 ) -> list[str]:
-    """Names of the curves that are called suspicious as they are."""
+    """Return the names of unchanged curves that `check` calls suspicious."""
     wrong = []
     for curve, usual in zip(found, expected, strict=True):
         times = curve.unseen_ps if unseen else curve.times_ps
@@ -201,7 +200,7 @@ def judge_healthy(
 
 
 def lines(tally: Tally) -> Iterator[str]:
-    """The confusion as a Markdown table."""
+    """Yield the confusion matrix as lines of a Markdown table."""
     kinds = [kind for kind in KINDS if kind in tally.said]
     columns = [*KINDS, UNKNOWN, HEALTHY]
     yield "| fault | put | right | " + " | ".join(columns) + " |"

@@ -1,6 +1,6 @@
-"""How long machines of 4 thousand to 131 thousand GPUs take to load, to route and to cost; with peak memory.
+"""Time and peak memory to load, route and cost clusters of 4,096 to 131,072 GPUs.
 
-Every row is a process of its own: ``python benchmarks/cluster_scale.py [GPUS ...]``.
+Each row runs in a separate process. Run: ``python benchmarks/cluster_scale.py [GPUS ...]``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 SIZES = (4096, 16384, 131072)
-#: name, what it is asked for with, slow links, links that are down
+#: Row name -> preset and arguments of load_cluster (fabric, slow links, dead links).
 MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
     "dgx-h100": ("dgx-h100", {}),
     "dgx-h100 switch": ("dgx-h100", {"fabric": "switch"}),
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def row(machine: str, num_gpus: int) -> str:
-    """Measure one machine in this process."""
+    """Measure one cluster in this process and return its table row."""
     import numpy as np
 
     from trine.cluster import load_cluster
@@ -73,7 +73,7 @@ def row(machine: str, num_gpus: int) -> str:
 
 
 def pairs(num_gpus: int):  # type: ignore[no-untyped-def]
-    """Neighbours, strides of a node and of 1024, and pairs at random: int64[NUM_ROUTES] each."""
+    """Return sources and targets (int64[NUM_ROUTES] each): strides of 1, 8 and 1024, and random pairs."""
     import numpy as np
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Draw docs/design/folding.png: the ranks of one ring, their classes, and what is simulated instead.
+"""Draw docs/design/folding.png: the ranks of one ring, their classes, and the simulated ranks.
 
 python benchmarks/draw_folding.py [FILE]
 """
@@ -18,7 +18,7 @@ NODES, PER_NODE = 3, 8
 
 
 def classes_of_ring() -> list[int]:
-    """The class of each rank of a ring all-reduce over three nodes of eight GPUs."""
+    """Return the class of each rank of a ring all-reduce over three nodes of eight GPUs."""
     plan = Plan(dp=NODES * PER_NODE, algorithm=(("all_reduce", "ring"),))
     result = trine.simulate("vgg13-h100-b128", plan, cluster=load_cluster("dgx-h100", nodes=NODES, fabric="switch"))
     assert result.scope is not None

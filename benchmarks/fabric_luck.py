@@ -1,17 +1,16 @@
-"""How well layouts on a shared fabric can be ranked at all: by a model that knows all but the fabric's hour.
+"""How well can layouts on a shared fabric be ranked by a model that knows all but the momentary bandwidth?
 
     python benchmarks/fabric_luck.py [--models 3B 8B] [--nodes 16 32] [--jobs N]
     python benchmarks/fabric_luck.py --choice 0.024
 
-The Ultra-Scale Playbook measured collectives of 1 GiB between nodes again and again: on 32 nodes the 95th percentile is
-six to eight times the 5th (``presets/measured/training/fabric.csv``). Each layout was timed once. Here every clean
-layout of a group is predicted at three bandwidths of the fabric, so that its step is known for any; then "measured"
-steps are drawn from our own predictions, each at a bandwidth of its own from the page's spread (lognormal through both
-percentiles), and ranked by the predictions at the 95th percentile. What Spearman and regret come out is what a model
-without any error of its own would get. Beside them what the measured rows gave, and at which bandwidths predictions and
-measurements agree. Takes ten minutes on two cores.
+The Ultra-Scale Playbook measured 1 GiB collectives between nodes many times: on 32 nodes the 95th percentile is six to
+eight times the 5th (``presets/measured/training/fabric.csv``). Each layout was timed once. This benchmark predicts
+every clean layout of a group at three fabric bandwidths and interpolates its step for any other. It draws "measured"
+steps from these predictions, each at a random bandwidth (lognormal through both percentiles), and ranks them by the
+predictions at the 95th percentile. A model without errors would get this Spearman and regret. Printed next to them:
+the results on the measured rows, and the bandwidths at which predictions agree. Takes ten minutes on two cores.
 
-The second line, at once: what the first choice of a model loses on 1 and 2 nodes whose errors have a median of 2.4 %.
+The second command is instant: the loss by the first choice on 1 and 2 nodes of a model with a median error of 2.4 %.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from trine.validation.training_rows import FOLDER, TrainingRow, load_layouts
 DRAWS = 400
 #: Standard deviations between the 5th and the 95th percentile of a normal distribution.
 BETWEEN = 3.29
-#: Parts of the 95th percentile that steps are predicted at.
+#: Fractions of the 95th-percentile bandwidth at which steps are predicted.
 PARTS = (1.0, 0.5, 0.125)
 
 
 def main() -> None:
-    """Ask, draw, print a line a group."""
+    """Predict, draw, and print one line per group."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["1B", "3B", "8B"])
     parser.add_argument("--nodes", type=int, nargs="+", default=[16, 32])
@@ -65,9 +64,9 @@ def main() -> None:
 
 
 def _show_choice(error: float) -> None:
-    """How often a model whose errors are independent, of that median, loses at most 2 % (median of groups) by its first
-    choice on 1 and 2 nodes.
-    """
+    """Print how often a model's first choice on 1 and 2 nodes loses at most 2 % (median of groups).
+
+    Its errors are independent, with median ``error``."""
     groups: dict[tuple[str, int], list[float]] = {}
     for row in load_layouts():
         if row.step_s is not None and not row.apart and row.num_nodes <= 2 and row.facts["model"] != "1B":
@@ -85,7 +84,7 @@ def _show_choice(error: float) -> None:
 
 
 def _steps(name: str) -> list[float]:
-    """The step of a layout in seconds at each of :data:`PARTS`."""
+    """Return the step time of a layout in seconds at each of :data:`PARTS`."""
     row = next(row for row in load_layouts() if row.name == name)
     usual = training_rows.fabric_bandwidth
     found = []
@@ -96,7 +95,7 @@ def _steps(name: str) -> list[float]:
 
 
 def _show(name: str, rows: Sequence[TrainingRow], steps: Float64) -> None:
-    """steps: float64[parts, rows] in seconds."""
+    """Print one group; steps: float64[parts, rows] in seconds."""
     random = np.random.default_rng(1)
     sigma = np.array([_sigma(row) for row in rows])
     drawn = []
@@ -114,7 +113,7 @@ def _show(name: str, rows: Sequence[TrainingRow], steps: Float64) -> None:
 
 
 def _sigma(row: TrainingRow) -> float:
-    """Of the log of the bandwidth that the row's collective may meet."""
+    """Return the standard deviation of the log bandwidth of the row's collective."""
     kind = "reduce_scatter" if row.facts["sharding"] == "zero1" else "all_reduce"
     lines = csv.DictReader(io.StringIO((FOLDER / "fabric.csv").read_text()))
     known = {int(line["nodes"]): line for line in lines if line["collective"] == kind}
@@ -123,7 +122,7 @@ def _sigma(row: TrainingRow) -> float:
 
 
 def _at(steps: Float64, part: Float64) -> Float64:
-    """Steps at parts of the bandwidth, linear in its inverse between those that were asked and beyond them."""
+    """Return steps at fractions of the bandwidth, inter- and extrapolated linearly in its inverse."""
     inverse, asked = 1 / part, 1 / np.array(PARTS)
     left = np.where(inverse < asked[1], 0, 1)
     columns = np.arange(steps.shape[1])
@@ -133,7 +132,7 @@ def _at(steps: Float64, part: Float64) -> Float64:
 
 
 def _fitting(steps: Float64, measured: Float64) -> Float64:
-    """Parts of the bandwidth at which predictions are as measured, of rows that it moves by a tenth or more."""
+    """Return the bandwidth fractions at which predictions match; only rows that half the bandwidth slows by > 10 %."""
     moved = steps[1] - steps[0]
     chosen = moved > 0.1 * steps[0]
     inverse = 1 + (measured - steps[0])[chosen] / moved[chosen]
@@ -142,7 +141,7 @@ def _fitting(steps: Float64, measured: Float64) -> Float64:
 
 
 def _ranked(predicted: Float64, measured: Float64) -> tuple[float, float, float]:
-    """Spearman, throughput lost by the first layout and by the best of the first three."""
+    """Return Spearman, and the throughput lost by the first layout and by the best of the first three."""
     order, best = np.argsort(predicted, kind="stable"), measured.min()
     lost = 1 - best / measured[order]
     return spearman(-predicted, -measured), float(lost[0]), float(lost[:3].min())

@@ -1,12 +1,12 @@
-"""Fits how predictions miss measured curves (`trine.check.likelihood.NOISE`), by maximum likelihood.
+"""Fit the noise model of prediction errors (`trine.check.likelihood.NOISE`) by maximum likelihood.
 
-To what is left of each counted series of presets/measured (one of each machine, collective, number of GPUs and setting;
-any length) by a prediction that its family of machines had no part in: left_out.csv for the split `fit`, the shipped
-parameters for held-out machines. A family of n series weighs as sqrt(n) of them.
+It is fitted to the residuals of each counted series of presets/measured (one per machine, collective, number of GPUs
+and setting; any length). Predictions come from fits without the series' machine family: left_out.csv for the split
+`fit`, the shipped parameters for held-out machines. A family of n series weighs as much as sqrt(n) series.
 
     python benchmarks/fit_check_noise.py
 
-prints the parameters, about half a minute. `repeat` is given: nccl-tests repeats to 2 or 3 %.
+Prints the parameters in about 30 seconds. `repeat` is fixed: nccl-tests repeats to 2 or 3 %.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from check_confusion import Measured, curves
 
 from trine.check.likelihood import NOISE, Noise, band_sigma, log_likelihood
 
-#: Parts of 1 are fitted as log-odds, the rest as logarithms.
+#: Parameters between 0 and 1, fitted as log-odds; the others are fitted as logarithms.
 PARTS = ("stray", "wide")
 FITTED = ("drift", "octaves", "stray", "stray_by", "wide", "wide_by")
-#: A step is tried both ways, grows with success, and is halved without; the fit ends when none is larger.
+#: Steps are tried both ways, grow on success and are halved otherwise. The fit ends once all are at most LAST_STEP.
 FIRST_STEP, LAST_STEP = 0.3, 0.02
 
 
 class Problem:
-    """The log-likelihood of curves over the parameters; curves of the same sizes are computed at once."""
+    """Log-likelihood of curves over the parameters; curves with equal sizes are computed together."""
 
     def __init__(self, found: Sequence[Measured]) -> None:
         of_family = Counter(curve.family for curve in found)
@@ -46,11 +46,11 @@ class Problem:
         ]
 
     def value(self, noise: Noise) -> float:
-        """The weighted log-likelihood."""
+        """Return the weighted log-likelihood."""
         return sum(float(log_likelihood(left, sizes, noise) @ weight) for sizes, left, weight in self.groups)
 
     def fit(self, start: Noise) -> Noise:
-        """Uphill, one parameter at a time."""
+        """Climb to the maximum, one parameter at a time."""
         noise, best, steps = start, self.value(start), dict.fromkeys(FITTED, FIRST_STEP)
         while max(steps.values()) > LAST_STEP:
             for name in FITTED:
@@ -66,14 +66,14 @@ class Problem:
 
 
 def missed(curve: Measured) -> np.ndarray:
-    """log(measured / predicted without the family), in standard deviations of the band."""
+    """Return log(measured / predicted without the family), in standard deviations of the band."""
     usual = curve.predicted
     sigma = band_sigma([each.low_ps for each in usual], [each.high_ps for each in usual])
     return np.log(np.array(curve.unseen_ps, float) / np.array([each.time_ps for each in usual], float)) / sigma
 
 
 def moved(noise: Noise, name: str, step: float) -> Noise:
-    """One parameter a step further."""
+    """Return ``noise`` with one parameter moved by ``step``."""
     value = getattr(noise, name)
     if name in PARTS:
         value = 1 / (1 + math.exp(-(math.log(value / (1 - value)) + step)))
@@ -83,7 +83,7 @@ def moved(noise: Noise, name: str, step: float) -> Noise:
 
 
 def without_each_family() -> dict[str, Noise]:
-    """The parameters by the family that had no part in them."""
+    """Fit the noise parameters without each family; return them by that family."""
     found = curves(min_sizes=1)
     families = sorted({curve.family for curve in found})
     return {family: Problem([c for c in found if c.family != family]).fit(NOISE) for family in families}

@@ -1,11 +1,11 @@
-"""Fit the costs of NCCL and RCCL (presets/collectives/*.yaml) to the bundled measurements, and leave machines out.
+"""Fit the costs of NCCL and RCCL (presets/collectives/*.yaml) to the bundled measurements; cross-validate by machine.
 
     python benchmarks/fit_collectives.py            fit on the split "fit", write the presets
     python benchmarks/fit_collectives.py --leave    also fit without each family of machines, write *-left-out.yaml
 
-Every parameter is positive, so its logarithm is fitted, by Gauss-Newton steps on log(time) with a soft loss. A medium's
-parameters are drawn to those of its kind (all NVLinks, ...), and those to where they started: a medium that nobody has
-measured gets its kind's. Only points that count (quality clean or excerpt) and machines of the split "fit" are used.
+Every parameter is positive, so its logarithm is fitted, by Gauss-Newton steps on log(time) with a soft loss. Priors
+pull a medium's parameters towards its kind's (all NVLinks, ...), and the kind's towards their start values. A medium
+without measurements gets its kind's. Only points with quality clean or excerpt, on machines of split "fit", are used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PLAIN = (
     "nvls_efficiency",
     "nvls_single",
 )
-#: How far (in log) a parameter may easily move from its prior: from its kind, and the kind's from its start.
+#: Prior standard deviation (log) of a parameter around its kind's, and of the kind's around its start value.
 PRIOR = {
     "efficiency": 0.06,
     "nvls_efficiency": 0.06,
@@ -51,7 +51,7 @@ PRIOR = {
     "launch_factor": 0.3,
 }
 PRIOR_ELSE, LOSS = 0.4, 0.12
-#: Data that says nothing else weighs like this many points for each parameter.
+#: Weight of the prior, in points per parameter.
 PRIOR_WEIGHT = 0.5
 
 Path_ = tuple[str, ...]
@@ -59,7 +59,7 @@ Path_ = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One point: which prepared group, what was asked, how long it took, and how much it counts."""
+    """One measured point: its prepared group, collective and size, log of its time in us, and weight."""
 
     asked: Collectives
     op: str
@@ -72,7 +72,7 @@ class Sample:
 
 
 def samples(library: str, families_out: frozenset[str] = frozenset(), split: str | None = FIT) -> list[Sample]:
-    """The points that count, of machines that the library runs on."""
+    """Return the counted points of the library's machines."""
     out = []
     for series in load_measurements():
         machine = series.machine
@@ -109,7 +109,7 @@ def samples(library: str, families_out: frozenset[str] = frozenset(), split: str
 
 
 class Problem:
-    """Parameters as a vector of logarithms: kinds first, then each medium's distance from its kind."""
+    """Parameters as a vector of logarithms: kinds first, then each medium's offset from its kind."""
 
     def __init__(self, data: dict[str, Any], points: list[Sample]) -> None:
         self.data, self.points = data, points
@@ -160,7 +160,7 @@ class Problem:
         self.sigma.append(sigma)
 
     def build(self, x: np.ndarray) -> dict[str, Any]:
-        """The library's file with these parameters; a medium's are its kind's times its own factor."""
+        """Return the library's file with these parameters; a medium's are its kind's times a factor."""
         data = copy.deepcopy(self.data)
         factors = np.exp(np.clip(x, -3, 3))
         for path, value, factor in zip(self.paths, self.start, factors, strict=True):
@@ -193,7 +193,7 @@ class Problem:
         return out
 
     def touched(self, path: Path_) -> np.ndarray:
-        """The points that a parameter can matter to."""
+        """Return the indices of the points that a parameter can affect."""
         if path[0] == "launch_factor":
             launch = path[1]
             there = [i for i, s in enumerate(self.points) if launch == launch_class(s.asked.topology)]
@@ -204,7 +204,7 @@ class Problem:
         return np.arange(len(self.points))
 
     def fit(self, steps: int, x: np.ndarray | None = None) -> np.ndarray:
-        """Gauss-Newton with a soft loss and a prior; halves a step that does not help."""
+        """Run Gauss-Newton with a soft loss and a prior; halve steps that do not reduce the loss."""
         x = self.x0.copy() if x is None else x.copy()
         everything = np.arange(len(self.points))
         weight = np.array([s.weight for s in self.points])
@@ -245,7 +245,7 @@ class Problem:
 
 
 def report(points: list[Sample], library: Library, verbose: bool) -> None:
-    """Median and 90th percentile of the absolute error below and above 1 MiB, and by machine."""
+    """Print the median and 90th percentile of the absolute error below and above 1 MiB, and by machine."""
     errors: dict[tuple[str, str], list[float]] = {}
     every: dict[str, list[float]] = {"<1M": [], ">=1M": []}
     for sample in points:
@@ -274,7 +274,7 @@ def report(points: list[Sample], library: Library, verbose: bool) -> None:
 
 
 def leave_out(name: str, data: dict[str, Any], steps: int) -> list[tuple[Sample, float]]:
-    """Each point of the split "fit" with the time (us) of parameters that its family had no part in."""
+    """Return each point of split "fit" with its time (us) predicted by a fit without its family."""
     every = samples(name)
     families = sorted({sample.series.machine.family for sample in every})
     out = []
@@ -291,7 +291,7 @@ def leave_out(name: str, data: dict[str, Any], steps: int) -> list[tuple[Sample,
 
 
 def summarise(rows: list[tuple[Sample, float]]) -> None:
-    """Errors and the factors that hold 80 % of the points, by whether the group leaves its domain."""
+    """Print errors and the factors that hold 80 % of the points, within and between scale-up domains."""
     for net in (False, True):
         for small in (True, False):
             part = [
@@ -310,9 +310,9 @@ def summarise(rows: list[tuple[Sample, float]]) -> None:
 
 
 def write_left_out(rows: list[tuple[Sample, float]]) -> None:
-    """What `trine validate collectives` compares, and what ties it to the model and the data that it came from."""
+    """Write the left-out predictions for `trine validate collectives`, with the model and data they belong to."""
     path = FOLDER.parent / "measured" / "left_out.csv"
-    load_library.cache_clear()  # the presets have just been written anew
+    load_library.cache_clear()  # the presets have just been rewritten
     usual = {(c.series.number, c.point.size_bytes): c for c in validate_collectives().compared}
     lines = [
         "# written by benchmarks/fit_collectives.py --leave",

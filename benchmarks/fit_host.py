@@ -25,12 +25,12 @@ from trine.validation.scaling import (
 
 
 def host_rows() -> list[Pair]:
-    """The rows that the host's time is fitted on."""
+    """Return the rows that the host time is fitted on."""
     return [pair for pair in load_pairs() if pair.is_fitted_on]
 
 
 def fit_host(pairs: Sequence[Pair], numbers: ScalingFile | None = None) -> HostFile:
-    """The three numbers of the host time with the least mean absolute error on ``pairs``, by a search that narrows."""
+    """Fit the host time's three numbers to ``pairs``: least mean absolute error, by a shrinking grid search."""
     numbers = numbers or scaling_numbers()
     best: tuple[float, ...] = (math.log(10.0), math.log(0.5), math.log(2.0))
     step = 0.8

@@ -1,4 +1,4 @@
-"""Encodes measured times for presets/operators; :mod:`trine.compute.tables.fp32_rows` decodes them."""
+"""Encoder of measured times for presets/operators; :mod:`trine.compute.tables.fp32_rows` decodes them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trine.compute.tables.fp32_rows import STEPS
 
 
 def coded(times_us: Float64) -> np.ndarray:
-    """Times as they are kept; 0 stays 0."""
+    """Return times in us as logarithmic uint16 codes; 0 stays 0."""
     code = 1 + np.round(STEPS * np.log(np.maximum(times_us, 1.0)))
     return np.where(times_us > 0, code, 0).astype(np.uint16)
 
 
 def planes(numbers: np.ndarray) -> np.ndarray:
-    """The bytes of whole numbers, those of one weight side by side: (bytes of a number, rows, columns)."""
+    """Split integers into byte planes, least significant byte first: (bytes per integer, rows, columns)."""
     width = numbers.dtype.itemsize
     little = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder("<")))
     return np.ascontiguousarray(np.moveaxis(little.view(np.uint8).reshape(*numbers.shape, width), -1, 0))

@@ -1,8 +1,8 @@
-"""Every published time of a communication kernel that comes with trine, against the load-store level.
+"""Compare the published communication-kernel times bundled with trine to the load-store level.
 
 Run: python benchmarks/gpu_fine_grained.py [--largest 16M] [--series NAME]
-Of the judged all-reduces also the best of one and two steps, of MSCCL++'s kernels and of trine's own, whatever was
-measured; of MI300X what a time without its size is compared with.
+The judged all-reduces are also compared to the best of one and two steps, with MSCCL++'s kernels and with trine's
+own. For MI300X, prints predictions to set against a published time that lacks its size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trine.validation.gpu.measured import (
 
 
 def table(compared: Sequence[FineCompared]) -> str:
-    """A line a point, by series; then medians, and the worst of all."""
+    """Return a line per point, by series; then medians, and the worst point."""
     return KernelValidation(compared=tuple(compared)).summary()
 
 

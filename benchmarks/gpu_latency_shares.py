@@ -56,7 +56,7 @@ class LatencyShare:
 def latency_shares(
     program: GpuProgram, cluster: Cluster, group: Sequence[int], model: GpuModel
 ) -> tuple[int, tuple[LatencyShare, ...]]:
-    """The time of a round behind another (L2 warm), ps, and the share of each latency of ``model`` in it.
+    """Return the time (ps) of a round that follows another (warm L2), and each latency's share of it.
 
     Waits are answered by the memory: how much too early a poll comes would jump with every latency. What is left over
     of the time is instructions and bytes on their way.
@@ -104,7 +104,7 @@ def measure(algorithms: tuple[str, ...] = ("oneshot", "twoshot")) -> Measured:
 
 
 def show(found: Measured) -> None:
-    """A line a cluster and algorithm: the time, and of each latency how often it counts and its share."""
+    """Print a line per cluster and algorithm: the time, and the count and share of each latency."""
     print(f"{'':24}{'us':>7}  " + "  ".join(f"{NAMES.get(name, name):>16}" for name in LATENCIES) + "   the rest")
     for (cluster, algorithm), (whole_ps, shares) in found.items():
         cells = "  ".join(f"{share.times:5.1f} x {share.share:6.1%}".rjust(16) for share in shares)

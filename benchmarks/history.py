@@ -65,7 +65,7 @@ def measure(arguments: Sequence[str], environment: dict[str, str]) -> dict[str, 
 
 
 def figure(name: str, repeat: int, src: Path) -> dict[str, float]:
-    """The fastest of ``repeat`` processes after one that warms up; of ``first``, one with an empty cache."""
+    """Measure the fastest of ``repeat`` processes after a warm-up; for ``first``, one with an empty cache."""
     text = FIGURES[name][1]
     command = [sys.executable, *(["-c", "import trine"] if text is None else ["-m", "trine", *text.split()])]
     environment = {**os.environ, "PYTHONPATH": str(src)}
@@ -77,7 +77,7 @@ def figure(name: str, repeat: int, src: Path) -> dict[str, float]:
 
 
 def machine() -> dict[str, str | int]:
-    """What figures depend on besides the code."""
+    """Return the hardware and versions that the figures depend on."""
     names = [line.split(":")[1].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     return {
         "cpu": names[0] if names else platform.processor() or platform.machine(),
@@ -106,7 +106,7 @@ def read_history(path: Path = HISTORY) -> list[dict]:
 
 
 def write_page(history: Sequence[dict]) -> None:
-    """The page with its picture: each figure's CPU seconds over commits, one line a machine."""
+    """Write the page and its picture: each figure's CPU seconds over commits, one line per machine."""
     _plot(history)
     last = history[-1]
     on = last["machine"]

@@ -17,7 +17,7 @@ Alone = Callable[[Float64], Float64]
 
 
 def in_step_ratios(spec: GpuSpec, products_us: Alone, attentions_us: Alone) -> Mapping[str, Float64]:
-    """The arrays that :func:`load_in_step` reads, from the shares of the peak measured on ``spec`` and times alone."""
+    """Return the arrays that :func:`load_in_step` reads, from peak shares measured on ``spec`` and times alone."""
     return {
         f"{spec.name}/gemm_logs": _product_logs(spec, products_us),
         f"{spec.name}/groups": _group_ratios(spec, products_us),

@@ -1,11 +1,11 @@
 """ResNet-50, VGG-13, DenseNet-121 and a GPT-2-size transformer in plain torch.nn, as published.
 
-No torchvision and no download: random weights, random data. ``tiny`` shrinks each to a second of CPU time with the same
-kinds of layers. Each step is forward, loss, backward and Adam, as TrioSim's tracer runs them.
+Weights and data are random, so neither torchvision nor a download is needed. ``tiny`` shrinks each model to a second
+of CPU time with the same kinds of layers. A step is forward, loss, backward and Adam, as in TrioSim's tracer.
 
 Sources: VGG configuration B (arXiv:1409.1556), ResNet with bottlenecks (arXiv:1512.03385; stride in the 3x3
 convolution, as torchvision), DenseNet-BC growth 32 (arXiv:1608.06993), GPT-2 small (12 layers, 12 heads, 768 wide, 1024
-tokens; the output layer has weights of its own).
+tokens; the output layer's weights are not tied).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "resnet50": resnet50, "vgg13": vgg13, "densenet121": densenet121, "gpt2": gpt2,
 }  # fmt: skip
 
-#: The two batch sizes of each model: those of TrioSim's Figure 6 for the CNNs, which take some 40 GB.
+#: Two batch sizes per model. The CNNs use the sizes of TrioSim's Figure 6, which take about 40 GB.
 BATCHES = {"resnet50": (128, 256), "vgg13": (128, 256), "densenet121": (128, 256), "gpt2": (4, 8)}
 TINY_BATCHES = (4, 6)
 

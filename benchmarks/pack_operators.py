@@ -1,12 +1,12 @@
-"""Write src/trine/presets/operators/ from the public tables of operator times (SOURCE.md there says which).
+"""Write src/trine/presets/operators/ from public tables of operator times (listed in SOURCE.md there).
 
     python benchmarks/pack_operators.py DATA
     python benchmarks/pack_operators.py in-step
 
-DATA holds the folders ``aiconfigurator``, ``vidur``, ``neusight`` and ``simumax`` as published. Needs pandas and
-pyarrow, which trine itself does not. The second command needs trine, and adds to in_step.npz what steps take against
-the tables that the first one has written. Times are kept as integers, 1000 x the natural logarithm of microseconds,
-so to 0.05 %; NONE where a shape of the grid was not measured. Files are plain arrays: nothing in them is pickled.
+DATA holds the folders ``aiconfigurator``, ``vidur``, ``neusight`` and ``simumax`` as published. The first command
+needs pandas and pyarrow, which trine does not. The second needs trine; it adds the ratios of times in steps to those
+tables to in_step.npz. Times are stored as integers, 1000 x ln(microseconds), to 0.05 %; NONE marks shapes of the grid
+without a measurement. Files hold plain arrays without pickles.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 
 try:
     import pandas as pd
-except ImportError:  # the ratios need none
+except ImportError:  # the second command does not need it
     pd = None
 
 NONE = -32768
-#: Features of a row from which on norms and softmax count: those of transformers; kernels are slower on shorter ones.
+#: Fewest features per row for norms and softmax, as in transformers; kernels are slower on shorter rows.
 LEAST_ROW = 2048
-#: folder of aiconfigurator -> name of the GPU here, version of the framework that ran it.
+#: aiconfigurator's folder -> trine's GPU name, version of the framework that ran it.
 GPUS = {
     "a100_sxm": ("a100-80gb", "1.0.0"), "h100_sxm": ("h100-sxm", "1.3.0rc20"), "h200_sxm": ("h200", "1.3.0rc20"),
     "b300_sxm": ("b300", "1.3.0rc20"), "gb300": ("gb300", "1.3.0rc20"), "l40s": ("l40s", "1.3.0rc20"),
@@ -34,7 +34,7 @@ GPUS = {
 }  # fmt: skip
 DTYPES = {"bfloat16": "bfloat16", "fp8": "float8", "nvfp4": "float4"}
 ATTENTION = ["head_dim", "window_size", "num_heads", "num_key_value_heads", "batch_size", "isl"]
-#: peak memory bandwidth of the data sheets, GB/s: vidur's and NeuSight's GPUs.
+#: vidur's and NeuSight's GPU names -> trine's, peak memory bandwidth in GB/s (data sheets).
 BANDWIDTH = {
     "a100": ("a100-80gb", 2039), "h100": ("h100-sxm", 3352), "a40": ("a40", 696),
     "NVIDIA A100-PCIE-40GB": ("a100-pcie-40gb", 1555), "Tesla V100-PCIE-32GB": ("v100-pcie", 900),
@@ -43,12 +43,12 @@ BANDWIDTH = {
 
 
 def logarithm(milliseconds: np.ndarray) -> np.ndarray:
-    """Milliseconds as 1000 x ln(microseconds)."""
+    """Convert milliseconds to 1000 x ln(microseconds)."""
     return np.rint(1000 * np.log(np.asarray(milliseconds, float) * 1e3)).astype(np.int16)
 
 
 def gemm(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """One array over (m, n, k) for each dtype, the median of repeated shapes."""
+    """Return one array over (m, n, k) per dtype, with medians of repeated shapes."""
     found = {}
     for name, dtype in DTYPES.items():
         rows = table[table.gemm_dtype == name]
@@ -66,14 +66,14 @@ def gemm(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def attention(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Rows (head_size, window, heads, kv_heads, batch, length) and their times; products and keys in bfloat16."""
+    """Return rows (head_size, window, heads, kv_heads, batch, length) and times; GEMMs and keys in bfloat16."""
     rows = table[(table.attn_dtype == "bfloat16") & (table.kv_cache_dtype == "bfloat16")]
     rows = rows.groupby(ATTENTION).latency.median().reset_index().sort_values(ATTENTION)
     return {"attention": rows[ATTENTION].to_numpy().astype(np.int16), "attention_time": logarithm(rows.latency)}
 
 
 def memory(data: Path) -> dict[str, np.ndarray]:
-    """Curves GPU/KIND: rows of (log2 of MB moved, share of the memory bandwidth), medians of one octave each."""
+    """Return curves GPU/KIND: rows of (log2 of MB moved, share of the memory bandwidth), medians per octave."""
     rows = pd.concat([_scaled(data / "aiconfigurator"), *_vidur(data / "vidur"), *_neusight(data / "neusight")])
     rows["octave"] = np.floor(np.log2(rows.bytes / 1e6))
     found = {}
@@ -85,7 +85,7 @@ def memory(data: Path) -> dict[str, np.ndarray]:
 
 
 def _scaled(folder: Path):
-    """H100: bfloat16 read, scaled, written as fp8. In place of vidur's sums of it, which the cache helps more."""
+    """Return the H100's rows: bfloat16 read, scaled, written as fp8. vidur's additions on it profit more from cache."""
     table = pd.read_parquet(folder / "h100_sxm" / "trtllm_1.3.0rc20_scale_matrix_perf.parquet")
     gpu, bandwidth = BANDWIDTH["h100"]
     num_bytes = 3.0 * table.m * table.k
@@ -123,14 +123,14 @@ def _neusight(folder: Path):
                 yield pd.DataFrame({"gpu": gpu, "kind": kind, "bytes": num_bytes, "share": share})
 
 
-#: SimuMax: layout of a product -> which of the three products of a linear layer.
+#: SimuMax: GEMM layout -> index among a linear layer's three GEMMs.
 LAYOUTS = {"TN": 0, "NN": 1, "NT": 2}
 STAGES = {"fwd": 0, "bwd_grad_act": 1, "bwd_grad_w": 2}
 
 
 def in_step(folder: Path) -> dict[str, np.ndarray]:
-    """GPU/gemm: (product, m, n, k), GPU/grouped: (product, groups, m, n, k), GPU/attention: (batch, length, heads,
-    kv_heads, head size of q, of v, backward), and 10 000 x the share of the peak beside each."""
+    """Return GPU/gemm: (product, m, n, k), GPU/grouped: (product, groups, m, n, k), GPU/attention: (batch, length,
+    heads, kv_heads, head size of q, of v, backward), each row followed by 10,000 x the share of the peak."""
     found = {}
     for name, gpu in (("b200_bf16_ceperm", "b200"), ("a100_pcie", "a100-pcie-80gb")):
         table = json.loads((folder / f"{name}.json").read_text())["accelerator"]["op"]
@@ -164,7 +164,7 @@ OUT = Path(__file__).parent.parent / "src" / "trine" / "presets" / "operators"
 
 
 def add_ratios() -> None:
-    """Add the ratios of times in steps to times alone."""
+    """Add the ratios of operator times within a step to times of the operator alone."""
     from in_step_ratios import in_step_ratios
 
     from trine.cluster import load_gpu

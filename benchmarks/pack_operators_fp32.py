@@ -89,7 +89,7 @@ def neusight(folder: Path) -> Found:
 
 
 def key_of(row: dict[str, str], name: str) -> tuple[str, Shape]:
-    """The table and the shape of a row."""
+    """Return the table and the shape of a row."""
     if name in ELEMENTWISE:
         return "elementwise", (ELEMENTWISE.index(name), int(row["B"]), int(row["H"]))
     return NAMES.get(name, name), tuple(int(float(row[column])) for column in COLUMNS[name])
@@ -162,7 +162,7 @@ def is_number(text: str) -> bool:
 
 
 def sheet(book: zipfile.ZipFile, number: int) -> Iterator[dict[str, str]]:
-    """The rows of a sheet: column -> text."""
+    """Yield the rows of a sheet: column -> text."""
     space = {"": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
     shared = [
         "".join(t.text or "" for t in item.iterfind(".//t", space))

@@ -49,7 +49,7 @@ class Case:
 
 
 def one_operator(name: str, inputs: list[tuple[int, ...]], output: tuple[int, ...], **attributes: object) -> Workload:
-    """A workload of one bfloat16 operator."""
+    """Build a workload of one bfloat16 operator."""
     shapes = [*inputs, output]
     tensors = {
         i: Tensor(id=i, shape=shape, dtype="bfloat16", size_bytes=2 * _elements(shape), storage=i, role="activation")
@@ -144,7 +144,7 @@ def models(folder: Path) -> Iterator[Case]:
 
 
 def training(folder: Path) -> Iterator[Case]:
-    """Steps of one node without tensor or pipeline parallelism: compute alone against the measured step."""
+    """Yield steps of one node without tensor or pipeline parallelism: compute alone against the measured step."""
     with (folder / "training.csv").open() as file:
         for row in csv.DictReader(file):
             gpu, group = (

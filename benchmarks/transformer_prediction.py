@@ -91,7 +91,7 @@ class Reader:
 
 
 def _name(row: dict[str, str]) -> str:
-    """The operator's name as PyTorch has it: of a module by its class, of a function or method by its own name."""
+    """Return the operator's PyTorch name: the class name of a module, or the name of a function or method."""
     if row["op"] == "call_module":
         module = re.findall(r"<class '[\w.]*?(\w+)'>", row["meta"])[-1]
         return MODULES.get(module, module.lower())

@@ -1,8 +1,8 @@
-"""Are 1024 ranks equal, folded and unfolded, and what does that check take?
+"""Do folded and unfolded simulations agree on 1024 ranks, and how long does the check take?
 
 Run: python benchmarks/verify_folding.py
-A small job (8 layers, 1F1B with 4 micro-batches, tp 8 x pp 4 x dp 32) on 128 DGX H100, as it is and with one slow part.
-Every row is a fresh process; the comparison is --verify-fold: both runs, and every task of every rank.
+A small job (8 layers, 1F1B with 4 micro-batches, tp 8 x pp 4 x dp 32) on 128 DGX H100, healthy or with one slow part.
+Each row is a fresh process. The check is --verify-fold: it runs both and compares every task of every rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-#: What is wrong with the machine, and with the ranks.
+#: Slow links and slow ranks of each row.
 CASES = {
     "alike": ((), ()),
     "one NIC at half speed": ((("node5.nic3->leaf3.rail3", 0.5),), ()),
@@ -25,7 +25,7 @@ CASES = {
 
 
 def measure(name: str) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     from folded_cases import chain
 
     import trine

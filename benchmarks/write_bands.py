@@ -1,9 +1,8 @@
-"""Writes src/trine/presets/measured/training/bands.yaml from replays of the published steps (takes up to an hour).
+"""Write src/trine/presets/measured/training/bands.yaml from replays of the published steps (takes up to an hour).
 
     python benchmarks/write_bands.py [--rows N]
 
---rows: at most so many rows of each source, drawn by the hash of their names. Answers are kept: a second run takes what
-it finds.
+--rows: at most N rows per source, chosen by the hash of their names. Answers are cached, so a second run reuses them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ HEAD = """\
 
 
 def main() -> None:
-    """Replay, count, write."""
+    """Replay the steps, compute the bands and write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=None)

@@ -1,8 +1,8 @@
-"""Communication against computation under tensor parallelism and DDP on two GPUs: all models of TrioSim, Figure 13.
+"""Communication against compute under tensor parallelism and DDP on two GPUs: all models of TrioSim, Figure 13.
 
-The paper's P1: two A40s over PCIe. The paper recorded a trace of each model on an A40; here times of the networks for
-images come from the bundled H100 traces, by shape and by data sheet, and those of transformers from public measurements
-of operators. The paper finds that communication's share is larger under tensor parallelism. Writes
+The paper's P1: two A40s over PCIe. The paper recorded a trace of each model on an A40. Here, times of image networks
+come from the bundled H100 traces, scaled by shape and data sheet; times of transformers come from public operator
+measurements. The paper finds a larger share of communication under tensor parallelism. Writes
 03_communication_share.png.
 """
 

@@ -1,7 +1,7 @@
-"""How long trine itself takes against the number of GPUs (in kind: TrioSim, Figure 14). Writes 04_simulator_time.png.
+"""Simulation time against the number of GPUs (similar to TrioSim, Figure 14). Writes 04_simulator_time.png.
 
-Times are those of this machine, without starting Python (under a second); the published code of TrioSim took 0.8 s for
-8 GPUs, 38 s for 32 and 582 s for 84 on 2 cores (docs/background/speed.md).
+Times are measured on this machine and exclude Python's start (under a second). TrioSim's published code took 0.8 s
+for 8 GPUs, 38 s for 32 and 582 s for 84 on 2 cores (docs/background/speed.md).
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""How long does an all-reduce take on one DGX H100, what would NCCL choose, and where does each microsecond go?
+"""How long does an all-reduce take on one DGX H100, what does NCCL choose, and where does each microsecond go?
 
-First the answer of `trine collective all_reduce --size 1K:1G:x4 --cluster dgx-h100 --explain --plot 07_collective.png`,
-then what a compiler would do: ask many times in a loop. Writes 07_collective.png.
+First `trine collective all_reduce --size 1K:1G:x4 --cluster dgx-h100 --explain --plot 07_collective.png`,
+then predictions in a loop, as a compiler would request them. Writes 07_collective.png.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Which all-reduce suits which network? Five algorithms and a plan of one's own, message by message on bare links.
+"""Which all-reduce suits which network? Five algorithms and a custom plan, message by message on bare links.
 
 The plan is recursive doubling (each rank exchanges the whole buffer with a partner, log2 N times), written here as an
-MSCCL XML file; plans of MSCCL++ (JSON) load the same way. Eight GPUs, every link 50 GB/s and 1 us, no library costs.
+MSCCL XML file; MSCCL++ plans (JSON) load the same way. Eight GPUs, every link 50 GB/s and 1 us, no library costs.
 Writes 10_collective_algorithms.png.
 """
 
@@ -23,7 +23,7 @@ COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 
 
 def recursive_doubling(num_ranks: int) -> str:
-    """A thread block a partner: send what I have, add what the partner sends, release the next block."""
+    """Return the plan as XML. One thread block per partner: send the buffer, add the partner's, release the next."""
     rounds = num_ranks.bit_length() - 1
     head = 'proto="Simple" nchannels="1" nchunksperloop="1" coll="allreduce" inplace="1"'
     where = 'srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1"'

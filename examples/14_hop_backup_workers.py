@@ -1,13 +1,13 @@
-"""Does a backup worker help where links are unequal? The case study of TrioSim (ISCA'25, section 7.2, figure 16).
+"""Does a backup worker help with unequal links? The case study of TrioSim (ISCA'25, section 7.2, figure 16).
 
-Eight A100s train VGG-11 (batch 128) without a central server, by Hop: ring-based and double-ring graph, each link
-slowed by a random factor of 1 to 10, in eight scenarios; with one backup worker against without. Writes
-14_hop_backup_workers.png.
+Eight A100s train VGG-11 (batch 128) without a central server, using Hop on a ring-based and a double-ring graph. In
+each of eight scenarios, every link is slowed by a random factor of 1 to 10; runs with one backup worker are compared
+to runs without. Writes 14_hop_backup_workers.png.
 
 VGG-11 is VGG-13 without the second convolution of the first two blocks, so the recorded VGG-13 step without these four
-operators (and their backward) is a step of VGG-11; its times are moved from the H100 to the A100 by data sheets
-(assumed). The paper does not give the links: here each edge of the graph has one link of 25 GB/s a direction (assumed;
-one lane of NVLink 3), and the tables say what other readings give.
+operators (and their backward) is a VGG-11 step. Data sheets convert its times from the H100 to the A100 (assumed). The
+paper does not specify the links: here each edge has one link of 25 GB/s per direction (assumed; one lane of NVLink 3),
+and the tables show the results of other readings.
 """
 
 from dataclasses import replace
@@ -17,8 +17,8 @@ import matplotlib
 
 import trine
 from trine.graph.workload import Workload
-from trine.hop.protocol import HopProtocol, worker_graph
-from trine.hop.study import HopResult, edge_cluster, hop, slowed_links
+from trine.decentralised.protocol import HopProtocol, worker_graph
+from trine.decentralised.study import HopResult, edge_cluster, hop, slowed_links
 
 WORKERS, SCENARIOS, ITERATIONS = 8, 8, 50
 GRAPHS = ("ring-based", "double-ring")
@@ -31,7 +31,7 @@ VARIANTS = {
     "both": replace(BACKUP, staleness=5),
     "backup, skipping": replace(BACKUP, max_skip=7, drop_late=True),
 }
-#: vgg13's second convolutions of blocks 1 and 2, with their ReLUs.
+#: The second convolutions of VGG-13's blocks 1 and 2, with their ReLUs.
 NOT_IN_VGG11 = ("conv2d.2", "relu.2", "conv2d.4", "relu.4")
 COLOURS = ("#0072B2", "#E69F00")
 

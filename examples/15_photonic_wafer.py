@@ -1,10 +1,10 @@
 """A wafer of 84 A100s: an electrical mesh against photonic circuits (TrioSim, ISCA'25, section 7.1 and Figure 15).
 
-DDP with 128 images a GPU (Llama 3.2 1B: one sequence), ring all-reduce. There are no traces of these models on an A100:
-they are written from their layers, with times from the bundled H100 traces of vgg13 and resnet50 (assumed). The paper
-leaves two things open, and the answer hangs on both, so both are varied: whether its 484 GB/s are those of a GPU's 8
-links together or of each, and which links the mesh and the ring have. docs/background/photonic.md discusses it, and
-what else may count as communication. Writes 15_photonic_wafer.png.
+DDP with 128 images per GPU (Llama 3.2 1B: one sequence), ring all-reduce. Without A100 traces, the models are
+synthesised from their layers, with times from the bundled H100 traces of vgg13 and resnet50 (assumed). The paper leaves
+two things open that change the result, so both are varied: whether 484 GB/s is a GPU's total over 8 links or the rate
+of each, and the number of links in the mesh and the ring. docs/background/photonic.md discusses this, and other
+definitions of communication. Writes 15_photonic_wafer.png.
 """
 
 from dataclasses import replace
@@ -21,19 +21,19 @@ MODELS = (
 )  # fmt: skip
 LLAMA = "llama-3.2-1b"
 GPUS, LINK = 84, 60_500_000_000  # bytes/s: 484 GB/s over 8 links
-PAPER = 0.9221  # of VGG-19's time is communication on the paper's mesh
+PAPER = 0.9221  # communication's share of VGG-19's time on the paper's mesh
 COLOURS = ("#0072B2", "#E69F00", "#009E73")
 
 
 def mesh(links: float) -> Cluster:
-    """The electrical wafer with so many links of 60.5 GB/s between neighbours."""
+    """Return the electrical wafer with ``links`` links of 60.5 GB/s between neighbours."""
     wafer = trine.load_cluster("wafer-a100-mesh")
     rate = round(links * LINK)
     return replace(wafer, links=tuple(replace(link, bytes_per_s=rate, peak_bytes_per_s=rate) for link in wafer.links))
 
 
 def photonic(links: int, ports: int) -> Cluster:
-    """The photonic wafer with so many circuits a GPU, of so many links of 60.5 GB/s each."""
+    """Return the photonic wafer with ``ports`` circuits per GPU, each of ``links`` links of 60.5 GB/s."""
     wafer = trine.load_cluster("wafer-a100-photonic")
     return replace(wafer, circuits=replace(wafer.circuits, ports=ports, bytes_per_s=links * LINK))
 
@@ -43,7 +43,7 @@ def step(workload: trine.Workload, wafer: Cluster, steps: int = 1) -> trine.Resu
 
 
 def share(result: trine.Result) -> float:
-    """The part of the step during which a GPU sends or receives, hidden behind computing or not."""
+    """Return the fraction of the step in which a GPU sends or receives, hidden behind compute or not."""
     return result.communication_s / result.step_time_s
 
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def every_model(models: dict[str, trine.Workload], wafers: dict[str, Cluster]) -> dict[str, list[float]]:
-    """Communication in the steady state; the share of each model on each wafer."""
+    """Print communication in the steady state; return the share of each model on each wafer."""
     print("484 GB/s read as the sum of a GPU's 8 links; circuits stand (steady state)")
     print(f"{'':12} {'compute':>8}   {'communication, ms and share of the step, on':^81}".rstrip())
     print(f"{'':12} {'ms':>8}   {''.join(f'{name:^27}' for name in wafers)}".rstrip())
@@ -79,7 +79,7 @@ def every_model(models: dict[str, trine.Workload], wafers: dict[str, Cluster]) -
 
 
 def set_up(vgg19: trine.Workload, resnet50: trine.Workload) -> None:
-    """What 20 ms do to the first step, and to all if a GPU has not the two ports that a ring needs."""
+    """Print the cost of a 20 ms set-up: in the first step, or in all steps if a GPU lacks a ring's two ports."""
     print("\nset-up of 20 ms (circuits of 1 link)")
     for workload, ports in ((vgg19, 8), (resnet50, 8), (vgg19, 1)):
         wafer = photonic(1, ports)
@@ -89,7 +89,7 @@ def set_up(vgg19: trine.Workload, resnet50: trine.Workload) -> None:
 
 
 def readings(workload: trine.Workload) -> None:
-    """What VGG-19 does on each reading of the paper."""
+    """Print VGG-19's communication for each reading of the paper."""
     print("\nVGG-19 by reading: communication on the mesh, and on circuits")
     print(f"(paper: {100 * PAPER:.2f} % of the step, and nearly half of that time)")
     for said, electrical, optical in (
@@ -104,7 +104,7 @@ def readings(workload: trine.Workload) -> None:
 
 
 def what_the_paper_needs(workload: trine.Workload) -> None:
-    """How slow the mesh must be for the paper's share, by halving."""
+    """Find by bisection how slow the mesh must be for the paper's share, and print it."""
     low, high = 1e-3, 1.0
     for _ in range(12):
         middle = (low * high) ** 0.5

@@ -1,11 +1,11 @@
-"""Llama 3 405B on 16 384 and 131 072 H100s: one step, exactly, on a laptop; and one network card at half speed.
+"""Llama 3 405B on 16,384 and 131,072 H100s: simulate one step exactly on a laptop, also with one NIC at half speed.
 
-    python 18_llama_405b_at_scale.py                         both sizes, and what else could be done with 16 384
+    python 18_llama_405b_at_scale.py                         both sizes, and alternative layouts on 16,384
     python 18_llama_405b_at_scale.py --dp 1024               one size: ranks, classes, tasks and events of each stage
     python 18_llama_405b_at_scale.py --dp 128 --slow-nic     the same with one NIC among all at half speed
 
-The layout is that of Meta's report (The Llama 3 Herd of Models, 2024, table 4): tp 8 x pp 16 x dp 128, sequences of
-8192 tokens, 16 of them a replica. Nodes are joined by a switch that blocks nothing, as no real fabric of this size is.
+The layout comes from Meta's report (The Llama 3 Herd of Models, 2024, table 4): tp 8 x pp 16 x dp 128, sequences of
+8192 tokens, 16 per replica. A non-blocking switch connects the nodes; no real fabric of this size is non-blocking.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ BASE = {
     "sharding": "zero1",
     "inputs": "none",
 }
-#: With one NIC at half speed ranks differ from where its data have been: best if little is left to do then.
+#: With one NIC at half speed, ranks differ once its data has reached them. Late reductions leave little work after that.
 LATE = {"sharding": "none", "dp_overlap": False, "first_bucket_bytes": 2**30, "bucket_bytes": 2**30}
 
 
 @cache
 def llama() -> trine.Workload:
-    """One sequence on one GPU that could hold the model."""
+    """Return the workload of one sequence on one GPU, as if it could hold the model."""
     return trine.synthesize("llama-3-405b", gpu="h100-sxm", sequence=SEQUENCE, batch=1)
 
 
 def run(dp: int, slow_nic: bool = False, **changes: object) -> trine.Result:
-    """One step on 128 * ``dp`` GPUs."""
+    """Simulate one step on 128 * ``dp`` GPUs."""
     nodes = dp * 16
     cluster = trine.load_cluster("dgx-h100", nodes=nodes, fabric="switch", slow_links=[SLOW_NIC] if slow_nic else [])
     plan = trine.Plan(**{**BASE, **(LATE if slow_nic else {}), "dp": dp, **changes})
@@ -56,7 +56,7 @@ def run(dp: int, slow_nic: bool = False, **changes: object) -> trine.Result:
 
 
 def describe(result: trine.Result) -> None:
-    """Step, utilisation and what was simulated."""
+    """Print the step time, the utilisation, and the simulated ranks, tasks and events."""
     step, row = result.step_time_ps, result.slowest_row
     times = result.rank_times
     print(f"{result.num_ranks} GPUs, {result.plan['global_batch']} sequences: step {format_time(step)}")
@@ -72,18 +72,18 @@ def describe(result: trine.Result) -> None:
 
 
 def tokens(result: trine.Result) -> int:
-    """Tokens of a step."""
+    """Return the tokens per step."""
     return int(result.plan["global_batch"]) * SEQUENCE
 
 
 def mfu(result: trine.Result) -> float:
-    """FLOPs that the model needs (6 a parameter and token, and causal attention) over what the GPUs could do."""
+    """Return the model's FLOPs (6 per parameter and token, plus causal attention) over the GPUs' peak."""
     flops = 6 * PARAMETERS + 6 * LAYERS * HIDDEN * SEQUENCE
     return flops * tokens(result) / result.step_time_s / (PEAK * result.num_ranks)
 
 
 def what_if() -> None:
-    """The same 16 384 GPUs, used otherwise."""
+    """Print alternative layouts on the same 16,384 GPUs."""
     print(f"\n{'16 384 GPUs':44} {'step':>8} {'MFU':>7} {'memory':>10}")
     for name, changes in (
         ("as above: interleaved, 2 parts a rank", {}),

@@ -1,6 +1,6 @@
-"""One collective at two levels, where the difference comes from, and a training step that uses the finer one.
+"""One collective at two levels, the sources of the difference, and a training step with load-store costs.
 
-The same as `trine collective all_reduce --cluster dgx-h100 --gpus 4 --size 4K,256K --compare-fidelity`,
+Same as `trine collective all_reduce --cluster dgx-h100 --gpus 4 --size 4K,256K --compare-fidelity`,
 `trine collective all_reduce --cluster dgx-h100 --gpus 4 --size 1K,16K,256K --fidelity loadstore`, and
 `trine train ... --collective-costs loadstore`.
 """

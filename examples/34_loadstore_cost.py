@@ -1,6 +1,6 @@
-"""What a load-store simulation costs, 1 to 256 MiB on 2 to 128 GPUs. Case study 5 of ASTRA-sim 3.0.
+"""Cost of a load-store simulation, 1 to 256 MiB on 2 to 128 GPUs. Case study 5 of ASTRA-sim 3.0.
 
-`trine study cost` does the same. Writes 34_loadstore_cost.png.
+Same as `trine study cost`. Writes 34_loadstore_cost.png.
 """
 
 from pathlib import Path

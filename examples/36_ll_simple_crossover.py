@@ -1,6 +1,6 @@
-"""From which size on does Simple beat LL, by link latency and bandwidth? A figure of ASTRA-sim 3.0.
+"""At what size does Simple overtake LL, by link latency and bandwidth? Reproduces a figure of ASTRA-sim 3.0.
 
-`trine study ll-simple` does the same. Writes 36_ll_simple_crossover.png.
+Same as `trine study ll-simple`. Writes 36_ll_simple_crossover.png.
 """
 
 from pathlib import Path

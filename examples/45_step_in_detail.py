@@ -1,8 +1,8 @@
-"""One kernel of one GPU of a training step, load by load: who is waited for, and what waiting costs, awake or asleep.
+"""One kernel of a training step, load by load: which GPU it waits for, and the cost of waiting, awake or asleep.
 
-Llama 3 8B, tensor parallel over eight H100s, one of which computes 1.1 times as long. The step is simulated at the
-operator level; then the first all-reduce of the gradients of layer 3 again, at the load-store level, each GPU coming to
-it when it does in the step. Guide: docs/guides/eidolons.md.
+Llama 3 8B, tensor parallel over eight H100s; one of them is slower by a factor of 1.1. The step is simulated at the
+operator level. The first all-reduce of layer 3's gradients is then simulated again at the load-store level, with each
+GPU arriving at its time in the step. Guide: docs/guides/eidolons.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Capture one training step of your own loop, and say what is in the trace. Needs trine[capture]; runs on a CPU.
+"""Capture one training step of a PyTorch loop and summarise the trace. Needs trine[capture]; runs on a CPU.
 
-Usage: python examples/capture_training_step.py [DIRECTORY]     (a temporary directory by default)
+Usage: python examples/capture_training_step.py [DIRECTORY]     (default: a temporary directory)
 """
 
 import sys
@@ -30,7 +30,7 @@ def train_step() -> None:
 
 
 def main(directory: Path) -> None:
-    with trine.capture(directory / "small-cnn-b16") as c:  # the only lines that a training script needs
+    with trine.capture(directory / "small-cnn-b16") as c:  # all that a training script has to add
         for _ in c:
             train_step()
 

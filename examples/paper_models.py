@@ -1,6 +1,6 @@
-"""The models of TrioSim's evaluation, for examples 02 and 03: torchvision's networks for images, and transformers.
+"""Models of TrioSim's evaluation, for examples 02 and 03: torchvision's image networks, and transformers.
 
-The paper does not say how many tokens a sample has: 128 here, in float32, which is the default of PyTorch. Batches are
+The paper does not state the tokens per sample: these examples use 128, in float32, PyTorch's default. Batch sizes are
 the paper's: 128, and 16 for Llama.
 """
 
@@ -24,19 +24,19 @@ SEQUENCE = 128
 
 
 def batch_of(label: str) -> int:
-    """Samples of a step of one GPU."""
+    """Return the samples per step of one GPU."""
     return 16 if label.startswith("Llama") else 128
 
 
 def workload(label: str, gpu: str) -> trine.Workload:
-    """A step of one of MODELS on one GPU."""
+    """Return a step of one of MODELS on one GPU."""
     if label in IMAGES:
         return trine.synthesize(IMAGES[label], gpu=gpu)
     return trine.synthesize(TEXT[label], gpu=gpu, sequence=SEQUENCE, batch=batch_of(label), dtype="fp32")
 
 
 def axes(labels: Collection[str], what: str) -> tuple[Any, Any]:
-    """A figure and its axes: a place for each of ``labels``, ``what`` upwards."""
+    """Return a figure and its axes, with one x position per label and ``what`` as the y label."""
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

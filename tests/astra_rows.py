@@ -1,4 +1,4 @@
-"""The 416 results of ASTRA-sim in tests/data/astra, and the settings that their notes describe."""
+"""Loader of the 416 ASTRA-sim results in tests/data/astra, with the settings from their notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astra_system import Setting, System, collective
 
 FILE = Path(__file__).parent / "data" / "astra" / "astra_sim_cycles.csv"
 
-#: Rows by line of the file that are not reproduced, and why.
+#: Line numbers of rows that are not reproduced, with the reason.
 GAPS = {
     344: "model-shared-bus: a LogGP bus inside the NPU in place of the endpoint delay",
     367: "model-shared-bus, congestion-unaware",
@@ -22,7 +22,7 @@ GAPS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the file; ``first_ns`` is when the first NPU was through, where the note says so."""
+    """One line of the file; ``first_ns`` is the end time of the first NPU, if the note gives one."""
 
     line: int
     setting: Setting
@@ -32,7 +32,7 @@ class Row:
 
 
 def rows(aware: bool) -> list[Row]:
-    """The rows of one back end, in the order of the file."""
+    """Return the rows of one back end, in file order."""
     with FILE.open() as file:
         lines = list(enumerate(csv.DictReader(file), start=2))
     return [_row(line, row) for line, row in lines if (row["backend"] == "aware") == aware]
@@ -64,7 +64,7 @@ def _row(line: int, row: dict[str, str]) -> Row:
 
 
 def _noted(setting: Setting, note: str) -> Setting:
-    """What the note says besides."""
+    """Return the setting with the parameters that the note gives."""
 
     def number(pattern: str, default: float) -> float:
         found = re.search(pattern + r" ([\d.]+)", note)
@@ -79,16 +79,16 @@ def _noted(setting: Setting, note: str) -> Setting:
     )
     if "local-mem-bw absent" in note:
         return replace(setting, memory_gb_per_s=None)
-    if "no local memory cost" in note:  # the same machine as the rows "H100 plot fit", which name endpoint 1
+    if "no local memory cost" in note:  # same machine as rows "H100 plot fit", which state endpoint 1
         return replace(setting, memory_gb_per_s=None, endpoint_ns=1)
-    if "hgx_h100_4gpu" in note:  # that file has 1 chunk and a memory of 50 GB/s, whatever the columns and the note say
+    if "hgx_h100_4gpu" in note:  # that file overrides the columns and the note: 1 chunk, memory of 50 GB/s
         return replace(setting, memory_gb_per_s=50, chunks=1)
     if "tutorial micro2024" in note:
         return replace(setting, memory_gb_per_s=50)
     return setting
 
 
-# -- what ran: system, row -> the tasks with which each NPU is through -------------------------------------------------
+# -- workloads: system -> last task of each NPU ------------------------------------------------------------------------
 
 
 def _collective(system: System) -> list[int]:
@@ -96,19 +96,19 @@ def _collective(system: System) -> list[int]:
 
 
 def _custom_ring(system: System) -> list[int]:
-    """Ring all-reduce as a graph of its own: no endpoint delay, 7 us of compute for each reduction."""
+    """Add a ring all-reduce given as a custom graph: no endpoint delay, 7 us of compute per reduction."""
     system.setting = replace(system.setting, collective="all_reduce", algorithm="ring", endpoint_ns=0, reduce_ns=7000)
     return collective(system)
 
 
 def _message(system: System) -> list[int]:
-    """NPUs with nothing to do are through after 1 ns."""
+    """Add one message; NPUs without work end after 1 ns."""
     target = int(system.setting.collective[-1])
     return [system.send(0, target, system.setting.size_bytes, []), system.delay(1, [])]
 
 
 def _messages_in_turn(system: System) -> list[int]:
-    """One message at a time is under way from an NPU."""
+    """Add four messages; an NPU sends one at a time."""
     last: list[int] = []
     for _ in range(4):
         last = [system.send(0, 1, system.setting.size_bytes // 4, last)]
@@ -116,12 +116,12 @@ def _messages_in_turn(system: System) -> list[int]:
 
 
 def _nothing(system: System) -> list[int]:
-    """A broadcast takes its recorded duration, of which 0 becomes 1 ns."""
+    """Add a broadcast, which takes its recorded duration; a duration of 0 becomes 1 ns."""
     return [system.delay(1, [])]
 
 
 def _kernel(operations: float, size_bytes: float, peak: float, memory: float) -> Callable[[System], list[int]]:
-    """Roofline: the longer of both times."""
+    """Return a workload of one kernel with its roofline time, the longer of compute and memory."""
     return lambda system: [system.delay(int(max(operations / peak, size_bytes / memory) * 1e9), [])]
 
 
@@ -130,14 +130,14 @@ def _recorded_kernel(system: System) -> list[int]:
 
 
 def _overlap(system: System) -> list[int]:
-    """Kernels of 100 and 30 us one after the other beside an all-reduce; when all is done, one of 10 us."""
+    """Add kernels of 100 and 30 us in sequence, concurrent with an all-reduce; then a kernel of 10 us."""
     system.setting = replace(system.setting, collective="all_reduce")
     kernels = system.delay(30_000, [system.delay(100_000, [])])
     return [system.delay(10_000, [end, kernels]) for end in collective(system)]
 
 
 def _two_in_turn(system: System) -> list[int]:
-    """An NPU runs one collective at a time, however independent they are."""
+    """Add two independent collectives; an NPU runs only one at a time."""
     system.setting = replace(system.setting, collective="all_reduce", size_bytes=system.setting.size_bytes // 2)
     return collective(system, start=collective(system))
 
@@ -147,7 +147,7 @@ def _two_groups(system: System) -> list[int]:
 
 
 def _diverging(system: System) -> list[int]:
-    """NPUs 4 to 7 reduce among themselves before all eight gather."""
+    """Add an all-reduce of NPUs 4 to 7, then an all-gather of all eight."""
     gathering, reducing = (replace(system.setting, collective=kind) for kind in ("all_gather", "all_reduce"))
     system.setting = reducing
     late = collective(system, range(4, 8))
@@ -161,7 +161,7 @@ def _stragglers(system: System) -> list[int]:
 
 
 def _remote_loads(system: System, pooled: bool) -> list[int]:
-    """100 ns + bytes at 50 B/ns; of a pool, one NPU after the other."""
+    """Add loads of 100 ns + bytes at 50 B/ns; NPUs load from a pool one after the other."""
     ends: list[int] = []
     for _ in range(system.setting.ranks):
         ends.append(system.delay(100 + system.setting.size_bytes // 50, ends[-1:] if pooled else []))
@@ -192,7 +192,7 @@ SPECIAL: dict[str, Callable[[System], list[int]]] = {
 
 
 def simulated(row: Row, *, whole_ns: bool = True) -> tuple[Fraction, Fraction]:
-    """When the first and the last NPU are through, in ns."""
+    """Return the end times of the first and the last NPU, in ns."""
     texts = (row.setting.collective, row.setting.algorithm, row.note, row.note.partition(" {")[0])
     what = next((SPECIAL[text] for text in texts if text in SPECIAL), _collective)
     system = System(row.setting, whole_ns=whole_ns)

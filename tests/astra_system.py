@@ -1,7 +1,7 @@
-"""ASTRA-sim's system layer, written as task graphs: what its collectives do besides sending messages.
+"""ASTRA-sim's system layer as task graphs: its collectives, with endpoint delays, reductions and chunk queues.
 
-Rules and arithmetic: docs/background/astra-sim.md. The network is ours: ``fifo`` for its congestion-aware back end. Its
-congestion-unaware back end has no queues at all, so that a message is a mere delay there.
+Rules and arithmetic: docs/background/astra-sim.md. The network is trine's: ``fifo`` stands for the congestion-aware
+back end. The congestion-unaware back end has no queues, so a message there is just a delay.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One run. ``gib_per_s``, ``latency_ns``: of every link. ``memory_gb_per_s``: None makes a reduction free.
+    """One run. ``gib_per_s``, ``latency_ns``: per link. ``memory_gb_per_s``: None makes reductions free.
 
-    ``queues``: so many share ``active``. Chunks go to them in turn: to all ``both_ways`` (``baseline``), of which the
-    second half runs backwards; else (``localBWAware``) to the first half only. ``reduce_ns``: what a reduction takes,
-    in place of the memory's time. ``aware``: of congestion. ``rendezvous``: 8 KiB go back before each message.
+    ``queues``: number of queues that share ``active`` chunks; chunks go round robin. ``both_ways`` (``baseline``) uses
+    all queues, the second half backwards; otherwise (``localBWAware``) only the first half is used. ``reduce_ns``:
+    overrides the memory's reduction time. ``aware``: of congestion. ``rendezvous``: 8 KiB go back before each message.
     """
 
     topology: str
@@ -48,10 +48,10 @@ class Setting:
 
 
 class System:
-    """Collects the tasks of one run.
+    """Builder of the tasks of one run.
 
-    ``whole_ns``: every time is cut to whole ns as ASTRA-sim does, by links of 1 byte/ps that carry ns instead of bytes.
-    Otherwise links have the bandwidth and latency of the setting, and times are ours.
+    ``whole_ns``: truncate every time to whole ns as ASTRA-sim does; links of 1 byte/ps then carry ns instead of bytes.
+    Otherwise links have the bandwidth and latency of the setting, and times are trine's.
     """
 
     def __init__(self, setting: Setting, *, whole_ns: bool = True) -> None:
@@ -65,11 +65,11 @@ class System:
         self.builder = TaskGraphBuilder([bandwidth] * links, [0] * links)
 
     def delay(self, ns: float, after: Sequence[int]) -> int:
-        """``ns`` of nothing but waiting, beside everything else."""
+        """Add a wait of ``ns`` that occupies no resource."""
         return self.builder.compute(0, f"delay {self.builder.num_tasks}", round(ns * NS), after)
 
     def reduction_ns(self, size_bytes: int) -> int:
-        """Write, read and read again in local memory."""
+        """Return the time of a reduction: one write and two reads of local memory."""
         if self.setting.reduce_ns is not None:
             return self.setting.reduce_ns
         if self.setting.memory_gb_per_s is None:
@@ -77,7 +77,7 @@ class System:
         return 3 * floor(Fraction(size_bytes) / Fraction(self.setting.memory_gb_per_s))
 
     def send(self, source: int, target: int, size_bytes: int, after: Sequence[int]) -> int:
-        """One message, cut to whole ns on each link."""
+        """Add one message, truncated to whole ns on each link."""
         if self.setting.rendezvous:
             after = [self._message(target, source, 8192, after)]
         return self._message(source, target, size_bytes, after)
@@ -94,7 +94,7 @@ class System:
         return self.builder.transfer(source, target, route, busy_ns * NS, after)
 
     def route(self, source: int, target: int) -> list[int]:
-        """Ring: the shorter way, else clockwise (links i: i to i + 1, N + i: i to i - 1). Switch: up i, down N + i."""
+        """Return links: on rings i (to i + 1) or N + i (to i - 1), the shorter way, ties clockwise; switch: i, N + j."""
         n = self.setting.ranks
         if self.setting.topology == "Switch":
             return [source, n + target]
@@ -106,11 +106,11 @@ class System:
         return [n + (source - hop) % n for hop in range(n - forward)]
 
     def ends_ns(self) -> list[Fraction]:
-        """When each task ends; the network is ``fifo``."""
+        """Return the end time of each task, in ns, on network ``fifo``."""
         graph = self.builder.build()
         hop_ns: Fraction | int = self.latency_ns
         if self.whole_ns:
-            (hop_ns,) = self.hop_ns or {0}  # cut with the bytes' time; one value for all, or no link could have it
+            (hop_ns,) = self.hop_ns or {0}  # truncated along with the byte time; links allow only one value
         hop_ps = int(hop_ns * NS)
         graph = replace(
             graph,
@@ -120,14 +120,14 @@ class System:
         return [Fraction(end, NS) for end in run(graph, network="fifo").end_ps.tolist()]
 
 
-#: what each rank waits for -> the task with which each rank is through
+#: Tasks by rank: the task to wait for (input), or the rank's last task (output).
 Ends = list[int]
 
 
 def ring(
     system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, steps: int, reducing: int, way: int = 1
 ) -> Ends:
-    """``steps`` rounds of messages of ``size_bytes`` to the next rank, the first ``reducing`` of which add up."""
+    """Add ``steps`` rounds of messages of ``size_bytes`` to the next rank; the first ``reducing`` rounds reduce."""
     n, e = len(ranks), system.setting.endpoint_ns
     for step in range(steps):
         sent = [system.send(ranks[i], ranks[(i + way) % n], size_bytes, [ready[i]]) for i in range(n)]
@@ -137,7 +137,7 @@ def ring(
 
 
 def direct(system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, reduces: bool) -> Ends:
-    """Everybody sends to all others at once, the next rank first."""
+    """Add a message from every rank to every other rank at once, the next rank first."""
     n, e = len(ranks), system.setting.endpoint_ns
     sent = {}
     for i in range(n):
@@ -149,7 +149,7 @@ def direct(system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, r
 
 
 def exchange(system: System, ranks: Sequence[int], sizes: Sequence[tuple[int, int, int]], ready: Ends) -> Ends:
-    """Rounds of (distance, bytes sent, bytes reduced): exchanges with the rank whose number differs in one bit."""
+    """Add rounds of (distance, bytes sent, bytes reduced): exchanges with the rank that differs in one bit."""
     n, e = len(ranks), system.setting.endpoint_ns
     for distance, size_bytes, reduced_bytes in sizes:
         sent = [system.send(ranks[i], ranks[i ^ distance], size_bytes, [ready[i]]) for i in range(n)]
@@ -159,9 +159,9 @@ def exchange(system: System, ranks: Sequence[int], sizes: Sequence[tuple[int, in
 
 
 def tree(system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, root_is_last: bool) -> Ends:
-    """Up to the root and down again. The root has one child, the root of a full tree of the others, numbered in order.
+    """Add messages up a tree and down again. The root's only child heads a full tree of the others, in rank order.
 
-    Every receipt of a rank that has children costs a reduction, also on the way down.
+    Each message received by a rank with children costs a reduction, on the way down as well.
     """
     n, e = len(ranks), system.setting.endpoint_ns
     cost = e + system.reduction_ns(size_bytes)
@@ -196,14 +196,14 @@ def tree(system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, roo
 
 
 def chunk(system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, number: int, way: int) -> Ends:
-    """One chunk of the setting's collective."""
+    """Add one chunk of the setting's collective."""
     setting, n = system.setting, len(ranks)
     ready = [system.delay(setting.endpoint_ns, [task] if task >= 0 else []) for task in ready]
     kind, part = setting.collective, size_bytes // n
     halves = [size_bytes >> bit for bit in range(1, n.bit_length())]  # C / 2, ..., C / N
     halving = [(1 << k, half, halves[k + 1] if k + 1 < len(halves) else 0) for k, half in enumerate(halves)]
     doubling = [(distance, half, 0) for distance, half, _ in reversed(halving)]
-    if setting.algorithm == "doubleBinaryTree":  # does an all-reduce whatever it was asked for
+    if setting.algorithm == "doubleBinaryTree":  # performs an all-reduce for every collective
         return tree(system, ranks, size_bytes, ready, root_is_last=number % 2 == 0)
     if setting.algorithm == "ring":
         steps, reducing, message = {
@@ -227,7 +227,7 @@ def chunk(system: System, ranks: Sequence[int], size_bytes: int, ready: Ends, nu
 
 
 def collective(system: System, ranks: Sequence[int] | None = None, start: Ends | None = None) -> Ends:
-    """All chunks; each queue of a rank begins its next chunk when one of those under way there is through."""
+    """Add all chunks; each queue of a rank starts its next chunk when one of its active chunks ends."""
     setting = system.setting
     ranks = range(setting.ranks) if ranks is None else ranks
     n = len(ranks)

@@ -1,7 +1,7 @@
-"""Puts this folder on the path, so that every suite can import the builders of small cases (synthetic.py).
+"""Put this folder on the path, so that every suite can import the builders of small cases (synthetic.py).
 
-And says what ``make test`` leaves to ``make test-slow``: most cases of the tests in ``slow.yaml``, and seven
-eighths of the examples of every property test. ``TRINE_TESTS=full`` asks for all of both.
+Also select the work that ``make test`` leaves to ``make test-slow``: most cases of the tests in ``slow.yaml``, and
+seven eighths of the examples of every property test. ``TRINE_TESTS=full`` runs all of both.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import yaml
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
-#: File -> test -> one in how many of its cases ``make test`` asks; 0: none. A file's number is that of all its tests.
+#: File -> test -> N: ``make test`` runs one in N of its cases; 0: no case. A file's number applies to all its tests.
 THINNED = yaml.safe_load((TESTS / "slow.yaml").read_text(encoding="utf-8"))
-#: Of a property test's examples ``make test`` tries one in so many, and at least so many.
+#: ``make test`` tries one in ONE_IN of a property test's examples, and at least AT_LEAST.
 ONE_IN, AT_LEAST = 8, 5
 IS_FULL = os.environ.get("TRINE_TESTS") == "full"
 
-# A job in the background ignores Ctrl-C, and so would the commands that tests start and interrupt.
+# Background jobs ignore Ctrl-C, and so would the commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests ask the compiled loop: what answers small runs in its place is compared with it by oracle/test_small_runs.py.
+# Tests use the compiled loop; oracle/test_small_runs.py compares it with the reference engine, used for small runs.
 import_module("trine.engine.run").MOST_TASKS = 0
 
-# Property tests try the same examples until they are edited, so that what fails is due to what was changed;
+# Property tests try the same examples until they are edited, so that a failure is due to the change;
 # --hypothesis-profile=default tries new ones.
 settings.register_profile("trine", deadline=None, derandomize=True, database=None)
 settings.load_profile("trine")
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def check_names(cases):
-    """A test that is renamed is thinned no more: say so."""
+    """Raise UsageError if slow.yaml names missing tests or files: a renamed test is no longer thinned."""
     files = {file for file, _ in cases}
     named = [(file, test) for file, tests in THINNED.items() if not isinstance(tests, int) for test in tests]
     if gone := [name for name in named if name not in cases and name[0] in files]:
@@ -65,7 +65,7 @@ def check_names(cases):
 
 
 def fewer_examples(items):
-    """One in ``ONE_IN`` of what each property test asks for by itself."""
+    """Reduce the examples of each property test to one in ``ONE_IN``."""
     done = set()
     for item in items:
         function = getattr(item, "obj", None)

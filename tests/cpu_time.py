@@ -1,4 +1,4 @@
-"""How long a test's work takes, where others may be at work on the same machine."""
+"""CPU-time limits for tests that share the machine with other work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def computes_for_less_than(seconds: float) -> Iterator[None]:
-    """Of processor time: what the process waits for, and what others compute meanwhile, does not count."""
+    """Assert that the block uses less CPU time than this; waiting and other processes do not count."""
     began = time.process_time()
     yield
     assert time.process_time() - began < seconds

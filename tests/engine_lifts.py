@@ -1,4 +1,4 @@
-"""Folded graphs and what they stand for: random balanced lifts, most of them without any symmetry of their own."""
+"""Folded graphs and the graphs they represent: random balanced lifts, most of them without any symmetry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES_OF_CLASSES = (1, 2, 3, 4, 6, 12, 24, 48)
 
 @dataclass(frozen=True)
 class Lift:
-    """``unfolded`` task i is a member of class ``task_class[i]``, which is task ``task_class[i]`` of ``folded``."""
+    """Folded graph and its lift: task i of ``unfolded`` belongs to class (task of ``folded``) ``task_class[i]``."""
 
     folded: TaskGraph
     unfolded: TaskGraph
@@ -24,7 +24,7 @@ class Lift:
 
 
 class Side:
-    """A graph as rows, for what a builder refuses: predecessors that count twice, counts, pressure."""
+    """Graph as rows, for features that a builder refuses: predecessors that count twice, counts, pressure."""
 
     def __init__(self, bytes_per_s, latency_ps, stream_names):
         self.bytes_per_s, self.latency_ps, self.stream_names = bytes_per_s, latency_ps, stream_names
@@ -84,11 +84,11 @@ class Side:
 def random_lift(
     rng: np.random.Generator, num_classes: int, num_links: int, *, pressed: bool = False, capped: bool = False
 ) -> Lift:
-    """A random folded graph and one of the graphs that it stands for, under random numbers.
+    """Return a random folded graph and one of the graphs that it represents, numbered at random.
 
-    Each member of a class of flows crosses as many links of a class of links, each link of which is crossed equally
-    often; each member waits for as many members of a class, no matter which; each stream of a class has one task of a
-    class. Who with whom is random.
+    All members of a flow class cross equally many links of a link class, and all its links are crossed equally often.
+    Each member waits for equally many members of another class, no matter which. Each stream of a class has one task of
+    a class. The pairing of members is random.
     """
     link_sizes = rng.choice(SIZES_OF_CLASSES[:6], num_links)
     stream_sizes = rng.choice(SIZES_OF_CLASSES[:6], 3)
@@ -160,7 +160,7 @@ def random_lift(
 
 
 def _random_route(rng, link_sizes, link_members, size):
-    """Classes that a flow crosses, how many flows cross each link of them, and the links that each flow crosses."""
+    """Return the link classes of a flow, flows per link of each class, the links of each flow, and the flow count."""
     hops = min(int(rng.choice([0, 1, 1, 2, 2, 3, 4])), len(link_sizes))
     classes = rng.permutation(len(link_sizes))[:hops]
     each = rng.choice([1, 1, 1, 2, 3], hops)
@@ -175,7 +175,7 @@ def _random_route(rng, link_sizes, link_members, size):
 
 
 def _random_after(rng, members, size):
-    """Classes that a class waits for, as often as for members of them, and the members that each member waits for."""
+    """Return the classes that a class waits for, one entry per member, and the members that each member waits for."""
     after, chosen = [], [[] for _ in range(size)]
     for _ in range(min(int(rng.integers(0, 4)), len(members))):
         before = int(rng.integers(max(0, len(members) - 8), len(members)))
@@ -187,7 +187,7 @@ def _random_after(rng, members, size):
 
 
 def _random_pressure(rng, stream_sizes, stream_members, size):
-    """A class of streams on which a class of tasks presses, if one fits, and the stream of each of its members."""
+    """Return the stream class that a task class presses on, if one fits, and the stream of each member."""
     fitting = [s for s in range(len(stream_sizes)) if size % stream_sizes[s] == 0]
     if not fitting or rng.random() < 0.4:
         return None, None
@@ -196,7 +196,7 @@ def _random_pressure(rng, stream_sizes, stream_members, size):
 
 
 def without_ended(graph: TaskGraph, snapshot: Snapshot) -> tuple[TaskGraph, np.ndarray]:
-    """The tasks of ``graph`` that have not ended, without what waited for others, and their old numbers."""
+    """Return the tasks of ``graph`` that have not ended, without dependencies on the others, and their old numbers."""
     kept = np.flatnonzero(snapshot.end_ps < 0)
     new = np.full(graph.num_tasks, -1)
     new[kept] = np.arange(len(kept))

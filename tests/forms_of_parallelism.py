@@ -1,4 +1,4 @@
-"""Small transformers and what the programs of a plan send, for the tests of the forms of parallelism."""
+"""Small transformers and the bytes sent by a plan's programs, for tests of the forms of parallelism."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def collectives(program: RankProgram, *kinds: str, axis: str | None = None) -> l
 
 
 def payloads(program: RankProgram) -> Counter[tuple[str, str]]:
-    """Bytes by kind and axis."""
+    """Return the bytes of collectives by kind and axis."""
     found: Counter[tuple[str, str]] = Counter()
     for step in collectives(program):
         found[step.kind, step.axis] += step.size_bytes
@@ -54,7 +54,7 @@ def payloads(program: RankProgram) -> Counter[tuple[str, str]]:
 
 
 def sent_bytes(job: Job, program: RankProgram, axis: str | None = None) -> float:
-    """What one rank sends in the collectives of an axis (all where None) and in messages."""
+    """Return the bytes that one rank sends in collectives and messages along ``axis`` (None: all axes)."""
     grid, total = RankGrid(job.axes), 0.0
     for step in program.steps:
         if isinstance(step, Collective) and axis in (None, step.axis):

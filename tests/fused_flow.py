@@ -1,9 +1,9 @@
-"""Follows what lines are made of through a program, workgroup by workgroup: who contributes to what.
+"""Track the contributions to each line through a program, workgroup by workgroup.
 
-Independent of how fused kernels are built: only of what operations mean. A workgroup's registers hold the lines that it
-has loaded since it began its tile; a store writes line i of what was computed from them. So a line is a list of parts,
-each (rank that computed it or had it as input, line of its tile or None, lines of inputs that it was computed from, as
-(buffer, line)).
+This depends only on the meaning of operations, not on how fused kernels are built. A workgroup's registers hold the
+lines that it has loaded since it began its tile; a store writes line i of the result computed from them. So a line is
+a list of parts, each (rank that computed it or had it as input, line of its tile or None, input lines that it was
+computed from, as (buffer, line)).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASES = {
 
 
 class Flow:
-    """Runs a program. ``resident``: workgroups of each GPU that run at once, taken in their order."""
+    """Interpreter of a program. ``resident``: workgroups of each GPU that run at once, in order."""
 
     def __init__(self, built, resident=None):
         self.program, self.after, self.resident = built.program, built.after, resident
@@ -62,7 +62,7 @@ class Flow:
         return self
 
     def parts(self, rank, address):
-        """What a line is made of; of an input: itself."""
+        """Return the parts of a line; an input line is its only part."""
         if (rank, address) in self.lines:
             return self.lines[rank, address]
         buffer = next(b for b in self.program.buffers if b.base <= address < b.base + b.size_bytes)
@@ -104,7 +104,7 @@ class Flow:
 
 
 class Sizes:
-    """Where things must be, from the sizes alone."""
+    """Expected positions, derived from the sizes alone."""
 
     def __init__(self, options):
         self.o, line = options, options.line_bytes // options.dtype_bytes
@@ -117,7 +117,7 @@ class Sizes:
         self.width = 1 if self.gemv else self.pitch["cols"]
 
     def tile(self, down, across):
-        """(rows of a chunk, columns in lines) of the tile that has a line of a chunk, and which of its lines it is."""
+        """Return the tile of a chunk's line, as rows of the chunk and columns in lines, and the line's index in it."""
         tall = self.o.tile[0] // (self.elements if self.gemv else 1)
         wide = 1 if self.gemv else self.o.tile[1] // self.elements
         top, left = down // tall * tall, across // wide * wide
@@ -126,7 +126,7 @@ class Sizes:
         return rows, columns, (down - top) * len(columns) + across - left
 
     def inputs(self, chunk, down, across):
-        """The lines of inputs that a line's tile is computed from, and which line of its tile it is."""
+        """Return the input lines that a line's tile is computed from, and the line's index in its tile."""
         rows, columns, number = self.tile(down, across)
         if self.gemv:
             first = chunk * self.chunk_rows + rows.start * self.elements
@@ -146,7 +146,7 @@ def buffer(program, name):
 
 
 def results(built):
-    """(rank, chunk of the rows or source, line down, line across, address) of all lines that must be there at last."""
+    """Yield (rank, chunk of rows or source, line down, line across, address) of each line expected at the end."""
     sizes, o = Sizes(built.options), built.options
     output = buffer(built.program, "output")
     scatter = o.name.endswith("reducescatter")

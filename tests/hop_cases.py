@@ -9,8 +9,8 @@ import numpy as np
 
 from trine.engine.models import FairSharing, drain_ps
 from trine.errors import PlanError
-from trine.hop.protocol import HopProtocol, WorkerGraph, worker_graph
-from trine.hop.tasks import HopNetwork, HopWork
+from trine.decentralised.protocol import HopProtocol, WorkerGraph, worker_graph
+from trine.decentralised.tasks import HopNetwork, HopWork
 
 
 def random_case(rng):

@@ -1,4 +1,4 @@
-"""Counts what GPU programs move, without running them."""
+"""Count the cache lines that GPU programs move, without running them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from trine.gpu.program import DATA_OPS, GpuProgram, is_read
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LineCounts:
-    """Cache lines: read[i, j] that rank i reads from rank j's memory, written[i, j] that it writes there. int64."""
+    """Cache lines as int64: rank i reads read[i, j] from rank j's memory and writes written[i, j] there."""
 
     read: Int64
     written: Int64
 
     def remote_read(self) -> Int64:
-        """Lines that each rank reads from others."""
+        """Return the lines that each rank reads from others."""
         return np.asarray(self.read.sum(1) - self.read.diagonal())
 
     def remote_written(self) -> Int64:
-        """Lines that each rank writes to others."""
+        """Return the lines that each rank writes to others."""
         return np.asarray(self.written.sum(1) - self.written.diagonal())
 
 
 def count_lines(program: GpuProgram) -> LineCounts:
-    """Lines that the data operations of a program (not those of copy engines) read and write."""
+    """Count the lines that a program's data operations, except those of copy engines, read and write."""
     ranks = program.num_ranks
     op = program.operand_op
     data = np.isin(program.op_kind[op], DATA_OPS)

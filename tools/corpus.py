@@ -2,8 +2,8 @@
 
     make corpus CORPUS=DIR        (python tools/corpus.py DIR [--json FILE])
 
-The content of a file decides whether it is a trace, a log of nccl-tests, a topology dump, a cluster file or a plan, and
-so which command runs. ``DIR/expected.yaml`` may hold the expected answers, by file name::
+The content of a file shows its kind (a trace, a log of nccl-tests, a topology dump, a cluster file or a plan), and the
+kind decides the command. ``DIR/expected.yaml`` may hold the expected answers, by file name::
 
     topo.txt: {command: cluster import {file} --gpu h100-sxm, code: 0, says: 8 gpu}
 
@@ -11,7 +11,7 @@ so which command runs. ``DIR/expected.yaml`` may hold the expected answers, by f
 
 ==========  ========================================================================================
 right       as expected.yaml says
-read        exit code 0, nothing stated
+read        exit code 0, without an expected answer
 refused     exit code 2 with one line that begins with ``error:``
 failed      a traceback, another exit code, several lines of error, a time-out, or not as expected
 ==========  ========================================================================================
@@ -98,7 +98,7 @@ def kind_of(path: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def outcome_of(path: Path, name: str, expected: dict[str, Any]) -> Outcome:
-    """Run the commands that may read a file until one does; the first answer counts if none does."""
+    """Run the commands that may read a file until one succeeds; if all refuse it, the first answer counts."""
     kind, commands = kind_of(path)
     places = {
         "file": str(path), "folder": str(path.parent), "prefix": re.sub(r"\.\d+\.et(\.gz)?$", "", str(path)),
@@ -115,7 +115,7 @@ def outcome_of(path: Path, name: str, expected: dict[str, Any]) -> Outcome:
 
 
 def run(words: list[str], expected: dict[str, Any]) -> tuple[str, str]:
-    """Return the result of one command and the line that tells why."""
+    """Return the result of one command and the line that shows why."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "trine", *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
@@ -139,14 +139,14 @@ def run(words: list[str], expected: dict[str, Any]) -> tuple[str, str]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the files to try: of Chakra traces rank 0 alone, of others all."""
+    """Return the files to try: all, but only rank 0 of Chakra traces."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     later_rank = re.compile(r"\.[1-9]\d*\.et(\.gz)?$")
     return [path for path in paths if path.name != EXPECTED and not later_rank.search(path.name)]
 
 
 def load_expected(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what ``expected.yaml`` states, by file; empty where there is none."""
+    """Return the expected answers of ``expected.yaml`` by file, or an empty mapping without that file."""
     path = folder / EXPECTED
     if not path.exists():
         return {}

@@ -2,10 +2,9 @@
 
     python tools/house.py [src] [--cycles] [--names] [--long] [--check]
 
-Imports count wherever they stand: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails where there are
-more cycles, or more public class names with several meanings, than ``[tool.house]`` of pyproject.toml allows: those
-numbers may only go down. It also fails where a module defines a name twice. The other figures are a report.
-``make check`` runs it.
+All imports count: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails if the tree has more cycles, or
+more public class names with several meanings, than ``[tool.house]`` of pyproject.toml allows: those numbers may only
+go down. It also fails if a module defines a name twice. The other figures are a report. ``make check`` runs it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: More parameters are many (a dataclass holds them better), and files of fewer lines are small.
+#: Functions with more parameters should take a dataclass; files with at most this many lines count as small.
 MAX_PARAMETERS = 8
 SMALL_FILE = 100
 
 
 @dataclass
 class House:
-    """What was measured. imports: module -> modules; classes: public name -> modules; functions: (lines, where)."""
+    """Measurements. imports: module -> modules; classes: public name -> modules; functions: (lines, where)."""
 
     lines: dict[str, int] = field(default_factory=dict)
     imports: dict[str, set[str]] = field(default_factory=dict)
@@ -38,11 +37,11 @@ class House:
     rebound: list[str] = field(default_factory=list)
 
     def shared_names(self) -> dict[str, list[str]]:
-        """Public class names that more than one class has; ``_Private`` ones may repeat."""
+        """Return public class names that several classes share; ``_Private`` ones may repeat."""
         return {name: where for name, where in sorted(self.classes.items()) if len(where) > 1}
 
     def lone_modules(self) -> list[str]:
-        """Modules that one module alone imports, which lies in the same folder."""
+        """Return modules with a single importer, if it lies in the same folder."""
         importers = defaultdict(set)
         for module, targets in self.imports.items():
             for target in targets:
@@ -76,7 +75,7 @@ def measure(root: Path) -> House:
 
 
 def _defined_twice(tree: ast.Module) -> list[str]:
-    """Names that a module defines twice at its top: the second definition also counts in functions above it."""
+    """Return names that a module defines twice at its top: functions above the second definition use it, too."""
     found: Counter[str] = Counter()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -92,7 +91,7 @@ def _folder(module: str) -> str:
 
 
 def _imports(tree: ast.AST, module: str, is_package: bool, known: Mapping[str, Path]) -> Iterator[str]:
-    """The modules of the tree that ``module`` imports, anywhere in it."""
+    """Yield the modules of the tree that ``module`` imports, anywhere in it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in known and each.name != module)
@@ -108,7 +107,7 @@ def _imports(tree: ast.AST, module: str, is_package: bool, known: Mapping[str, P
 
 
 def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
-    """Sets of modules of which each imports, by way of others, each: the largest first (Tarjan's algorithm)."""
+    """Return sets of modules that import each other, directly or indirectly, largest first (Tarjan's algorithm)."""
     sys.setrecursionlimit(20_000)
     index: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -137,7 +136,7 @@ def cycles(imports: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def report(house: House, found: list[list[str]]) -> str:
-    """The figures, one kind a line."""
+    """Return the figures, one kind per line."""
     sizes, lengths = sorted(house.lines.values()), sorted(lines for lines, _ in house.functions)
     small, lone = sum(size <= SMALL_FILE for size in sizes), len(house.lone_modules())
     wide = sum(".cli." not in where for where in house.wide)
@@ -155,7 +154,7 @@ def report(house: House, found: list[list[str]]) -> str:
 
 
 def too_many(house: House, found: list[list[str]], allowed: Mapping[str, int]) -> list[str]:
-    """What is more than allowed, in words."""
+    """Return a message for each figure that exceeds its limit."""
     counts = {"files_in_cycles": sum(map(len, found)), "shared_class_names": len(house.shared_names())}
     return [
         f"{name.replace('_', ' ')}: {count}, and pyproject.toml allows {allowed[name]}"
@@ -165,7 +164,7 @@ def too_many(house: House, found: list[list[str]], allowed: Mapping[str, int]) -
 
 
 def main() -> int:
-    """Print the figures; 1 where ``--check`` finds more than is allowed."""
+    """Print the figures; return 1 if ``--check`` finds more than is allowed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", nargs="?", type=Path, default=ROOT / "src")
     parser.add_argument("--cycles", action="store_true", help="name the modules of each cycle")

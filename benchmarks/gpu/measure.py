@@ -1,12 +1,12 @@
-"""Measures one GPU for trine: captures, training steps, operators, launches. Needs torch with CUDA; transformers too.
+"""Measure one GPU for trine: captures, training steps, operators, launches. Needs torch with CUDA, and transformers.
 
 Usage: PYTHONPATH=src python benchmarks/gpu/measure.py OUT [--seconds N] [--sections NAME ...]
 
-Writes OUT/measured.json after each case, and captures of steps below OUT/captures. A case that fails is recorded with
-its error. Steps are those of Hugging Face's LlamaForCausalLM and GPT2LMHeadModel, without dropout, on random tokens.
+Writes OUT/measured.json after each case, and captures of steps below OUT/captures. A failed case is recorded with its
+error. Steps run Hugging Face's LlamaForCausalLM and GPT2LMHeadModel, without dropout, on random tokens.
 """
 
-# ruff: noqa: B023 (each closure runs before the loop goes on)
+# ruff: noqa: B023 (each closure runs before the next iteration)
 from __future__ import annotations
 
 import argparse
@@ -34,7 +34,7 @@ MODELS = {
     "llama-3.2-3b": ("llama", 28, 3072, 24, 8, 8192, 128256, True),
     "llama-2-7b": ("llama", 32, 4096, 32, 32, 11008, 32000, False),
 }
-#: model, batch, sequence, precision (bf16: weights and all; amp: float32 weights, bf16 autocast), optimizer, mode
+#: model, batch, sequence, precision (bf16: everything in bf16; amp: float32 weights, bf16 autocast), optimizer, mode
 STEPS = (
     ("llama-3.2-1b", 1, 2048, "bf16", "foreach", "capture"),
     ("llama-3.2-1b", 4, 2048, "bf16", "foreach", "capture"),
@@ -51,7 +51,7 @@ STEPS = (
     ("llama-3.2-1b", 4, 2048, "bf16", "fused", "compile"),
     ("llama-2-7b", 1, 2048, "bf16", "fused", "compile"),
 )
-#: A second lease: recomputation, FlashAttention-2, and GPT-2 with a fused GELU, of nn modules (benchmarks/models.py).
+#: Run in a second lease: recomputation, FlashAttention-2, and GPT-2 with a fused GELU (benchmarks/models.py).
 MORE_STEPS = (
     ("llama-3.2-1b", 4, 2048, "bf16", "fused", "eager"),
     ("llama-3.2-1b", 4, 2048, "bf16", "fused", "flash"),
@@ -71,7 +71,7 @@ MORE_STEPS = (
 
 
 class Record:
-    """Results so far, written after each case."""
+    """Results, written to disk after each case."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.seconds, self.found = folder, seconds, {"cases": []}
@@ -166,7 +166,7 @@ def training_step(name: str, batch: int, sequence: int, precision: str, optimize
 
 
 def profile_kernels(step) -> dict:
-    """Return kernel time of one step by the kernel's name (us), and the number of kernels."""
+    """Return the kernel times of one step by kernel name (us), and the number of kernels."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as done:
         step()
         torch.cuda.synchronize()
@@ -228,7 +228,7 @@ def capture_cnn(record: Record, name: str, batch: int) -> dict:
 
 
 def timed_us(work, seconds: float = 0.03, flush: torch.Tensor | None = None) -> float:
-    """Return the median GPU time of ``work`` in microseconds, each between events, the GPU kept ahead of the host."""
+    """Return the median GPU time of ``work`` in us between CUDA events, with the host's launches queued ahead."""
     work()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -248,7 +248,7 @@ def timed_us(work, seconds: float = 0.03, flush: torch.Tensor | None = None) -> 
 
 
 def products(dtype: str) -> dict:
-    """Matrix products m x k by k x n of transformers' shapes, some split: forward and both gradients."""
+    """Time GEMMs (m x k by k x n) of transformer shapes, some split: forward and both gradients."""
     sides = ((2048, 2048), (3072, 8192), (4096, 4096), (4096, 14336), (4096, 6144), (14336, 4096), (8192, 8192),
              (8192, 28672), (2048, 128256), (4096, 32000), (1024, 4096), (512, 4096), (1600, 6400))  # fmt: skip
     flush = torch.empty(64 << 20, dtype=torch.int8, device="cuda")
@@ -284,7 +284,7 @@ def products(dtype: str) -> dict:
 
 
 def unaligned(dtype: torch.dtype) -> dict:
-    """Products whose sides are no multiple of 16 bytes: an output, an input, or the tokens, by each power of two."""
+    """Time GEMMs with an output, input or token side off a multiple of 16 bytes by each power of two."""
     flush = torch.empty(64 << 20, dtype=torch.int8, device="cuda")
     rows = []
     sides = [(tokens, inputs, 50256 + more) for tokens, inputs in ((2048, 4096), (8192, 768), (16384, 1600))
@@ -305,7 +305,7 @@ def unaligned(dtype: torch.dtype) -> dict:
 
 
 def attention() -> dict:
-    """Causal attention by SDPA's FlashAttention and cuDNN kernels: forward, backward."""
+    """Time causal attention with SDPA's FlashAttention and cuDNN kernels, forward and backward."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     rows = []
@@ -335,7 +335,7 @@ def attention() -> dict:
 
 
 def pointwise() -> dict:
-    """Operators that move memory: time against the elements of their first operand."""
+    """Time memory-bound operators against the elements of their first operand."""
     rows = []
     for elements in (2**14, 2**17, 2**20, 2**22, 2**24, 2**26, 2**28):
         x, y = (torch.randn(elements, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -378,7 +378,7 @@ def pointwise() -> dict:
 
 
 def grouped() -> dict:
-    """Expert products of a mixture of experts: torch._grouped_mm in bf16, tokens spread evenly over the experts."""
+    """Time a mixture of experts' GEMMs: torch._grouped_mm in bf16, tokens spread evenly over the experts."""
     rows = []
     for experts, (inputs, outputs), tokens in itertools.product(
         (8, 32, 128), ((4096, 14336), (2048, 768), (7168, 2048)), (1024, 8192, 32768)
@@ -394,7 +394,7 @@ def grouped() -> dict:
 
 
 def launches() -> dict:
-    """Host time of small operators: what an eager step costs where the GPU is never behind."""
+    """Measure the host time of small operators: the cost of an eager step if the GPU never falls behind."""
     x = torch.randn(64, 64, device="cuda")
     layer, norm = torch.nn.Linear(64, 64, device="cuda"), torch.nn.LayerNorm(64, device="cuda")
     w = torch.randn(64, 64, device="cuda", requires_grad=True)

@@ -5,9 +5,11 @@ The public names below are resolved when first used: importing trine is fast and
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from trine.common._lazy import lazy
+from trine.common._moved import MovedModules
 from trine.common._version import __version__ as __version__
 
 #: module -> the public names that it defines
@@ -23,7 +25,7 @@ _HOMES = {
     "trine.graph.builder": "TaskGraphBuilder",
     "trine.graph.taskgraph": "Records TaskGraph",
     "trine.graph.workload": "Operator Tensor Workload",
-    "trine.hop.protocol": "HopProtocol",
+    "trine.decentralised.protocol": "HopProtocol",
     "trine.parallel.plan": "Plan",
     "trine.parallel.stragglers": "Stragglers",
     "trine.gpu.replay.options": "EidolonOptions",
@@ -35,7 +37,7 @@ _HOMES = {
     "trine.training.collective": "collective",
     "trine.gpu.detail.detail": "kernel_detail",
     "trine.gpu.detail.choice": "DetailOptions",
-    "trine.hop.study": "hop",
+    "trine.decentralised.study": "hop",
     "trine.training.overlap": "overlap_range",
     "trine.training.step_fit": "calibrate_step",
     "trine.workload": "capture load save synthesize",
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
     from trine.compute import Calibration, calibrate
+    from trine.decentralised.protocol import HopProtocol
+    from trine.decentralised.study import hop
     from trine.engine.run import run
     from trine.errors import (
         DeadlockError,
@@ -73,8 +77,6 @@ if TYPE_CHECKING:
     from trine.graph.builder import TaskGraphBuilder
     from trine.graph.taskgraph import Records, TaskGraph
     from trine.graph.workload import Operator, Tensor, Workload
-    from trine.hop.protocol import HopProtocol
-    from trine.hop.study import hop
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
@@ -98,6 +100,8 @@ __all__ = [
     "overlap_range", "run", "run_eidolon", "save", "simulate", "synthesize",
 ]  # fmt: skip
 
+
+sys.meta_path.insert(0, MovedModules())  # before the finder of files, which would load a moved module twice
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of trine's
     __getattr__ = lazy(__name__, _PUBLIC)

@@ -1,4 +1,4 @@
-"""Does a node that has the GPU to itself take what its trace, or its kernel alone, says?"""
+"""Does a node alone on the GPU take the time in its trace, or the time of its kernel run alone?"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_collective_alone_is_its_kernel_alone(tmp_path, kind):
 
 
 def test_collectives_one_after_the_other_take_about_the_sum(tmp_path):
-    """About: the second begins on other compute units than the first, and ranks do not end at the same time."""
+    """Only about: the second starts on other compute units than the first, and ranks end at different times."""
     nodes = [collective(i, ALL_REDUCE, 4096) for i in (1, 2, 3)]
     once = run(tmp_path, [nodes[:1]] * 4).end_time_ps
     assert run(tmp_path, [nodes] * 4).end_time_ps == pytest.approx(3 * once, rel=0.03)
@@ -79,7 +79,7 @@ def test_a_message_moves_its_lines_and_its_receiver_waits_for_them(tmp_path):
     assert (sender.loads, sender.stores, sender.releases) == (40, 40, 2)
     assert receiver.acquires == 1
     ends = [result.records.end_ps[result.graph.rank == rank].max() for rank in (0, 1)]
-    # the last release is one of the messages out; what comes back then ends the sender
+    # The last release is an outgoing message; the sender ends when its answer comes back.
     assert 0 < ends[0] - ends[1] < 2 * 200_000 + 200_000
 
 

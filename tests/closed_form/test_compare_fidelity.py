@@ -1,4 +1,4 @@
-"""Do the parts of both levels sum to their times, and does each part hold what it is named after?"""
+"""Do the parts of both levels sum to the level's time, and does each part respond to its own cause only?"""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_launch_is_the_models_and_nothing_else_moves_with_it() -> None:
 
 
 def test_where_only_links_take_time_bytes_take_what_links_take() -> None:
-    """Of each line that a GPU puts 144 B leave it, and 16 B for each line that it gets; (N - 1) / N of the size."""
+    """A GPU sends 144 B per line that it puts and 16 B per line that it receives, for (N - 1) / N of the size."""
     asked = LoadStoreRuns("all_gather", machine(), None, LoadStoreOptions(algorithm="put", bookkeeping="none"))
     model = without_limits(without_work(without_bandwidth(asked.model)))
     first, second = (asked.run(asked.programs.program("put", size), model).end_ps for size in (2 << 20, 4 << 20))

@@ -1,4 +1,4 @@
-"""Does a fit return the law that made the times, and is it the least squares solution?"""
+"""Does a fit recover the law that generated the times, and is it the least-squares solution?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_outlier_hardly_moves_the_law() -> None:
 
 
 def test_what_the_data_cannot_tell_comes_from_memory() -> None:
-    """FLOPs and bytes proportional, as of linear layers at one batch size: the bytes' cost is that of memory."""
+    """If FLOPs and bytes are proportional (linear layers at one batch size), the memory law sets the cost per byte."""
     samples = made(Law(0.02, 0.5, 0.0), [Work(64 * n * 10**7, 4 * n * 10**7) for n in (1, 2, 4, 7)])
     law = fit_law(samples, MEMORY)
     assert law.ps_per_byte == pytest.approx(0.5, rel=0.01)
@@ -80,13 +80,13 @@ def test_few_operators_borrow_bandwidth_and_take_the_best_rate() -> None:
 
 
 def test_coarse_clocks_weigh_less() -> None:
-    """Times of a few steps of the clock carry its rounding: they must not bend the law of long operators."""
+    """Times of a few clock ticks carry rounding error, which must not bend the law of long operators."""
     samples = made(Law(0.0, 0.5, 0.0), [Work(0, n * GIGA) for n in (4, 6, 9)]) + [Sample(Work(0, 10**6), 10**6)] * 3
     assert fit_law(samples, resolution_ps=10**6).ps_per_byte == pytest.approx(0.5, rel=2e-3)
 
 
 def test_what_is_far_above_its_law_scales() -> None:
-    """Of 9 ms above a law of 1 ms, a quarter of a millisecond may be the algorithm's, the rest is the operator's."""
+    """9 ms lie above a law of 1 ms: 0.25 ms may come from the algorithm, the rest scales with the operator."""
     before, after = Work(0, 10**9), Work(0, 4 * 10**9)
     expected = 4 * (10 * 10**9 - 25 * 10**7) + 2 * 25 * 10**7
     assert anchored(Law(0.0, 1.0, 0.0), before, 10 * 10**9, after) == expected
@@ -96,10 +96,10 @@ def test_what_is_far_above_its_law_scales() -> None:
     ("law", "recorded", "expected"),
     [
         (Law(0.0, 1.0, 0.0), 1000, 4000),  # on its law: proportional
-        (Law(0.0, 1.0, 0.0), 500, 2000),  # faster than its law: stays as efficient
-        (Law(0.0, 1.0, 0.0), 1400, 4000 + 400 * 2),  # slower by less than 30 us: that grows with the root
+        (Law(0.0, 1.0, 0.0), 500, 2000),  # faster than its law: keeps its efficiency
+        (Law(0.0, 1.0, 0.0), 1400, 4000 + 400 * 2),  # slower by less than 30 us: the excess grows with the square root
         (Law(0.0, 0.5, 500.0), 1000, 2500),  # the fixed part stays
-        (Law(0.0, 0.0, 0.0), 1000, 1000),  # no law: as recorded
+        (Law(0.0, 0.0, 0.0), 1000, 1000),  # no law: the recorded time
     ],
 )
 def test_anchor_at_four_times_the_work(law: Law, recorded: int, expected: int) -> None:
@@ -108,7 +108,7 @@ def test_anchor_at_four_times_the_work(law: Law, recorded: int, expected: int) -
 
 
 def test_operators_that_do_nothing_with_large_tensors_do_not_hide_the_law() -> None:
-    """A dropout at inference passes on gigabytes in microseconds; many small operators are all fixed time."""
+    """Dropout at inference passes gigabytes through in microseconds; many small operators are only fixed time."""
     samples = made(Law(0.0, 0.8, 6e6), [Work(0, n * 10**8) for n in (3, 4, 10, 80)])
     samples += [Sample(Work(0, 8 * GIGA), 8 * 10**6)] * 3 + [Sample(Work(0, 100), 6 * 10**6)] * 16
     law = fit_law(samples)
@@ -122,7 +122,7 @@ def test_fixed_part_is_at_most_the_shortest_time() -> None:
 
 
 def settled(law: Law, samples: list[Sample], memory: Law | None, resolution_ps: int) -> list[float]:
-    """One more round of least squares with the Cauchy weights of ``law``: a settled fit stays where it is."""
+    """Return ``law`` after one more least-squares round with its Cauchy weights; a converged fit does not change."""
     rows = [
         (s.work.flops, s.work.bytes, 1.0, s.time_ps, max(s.time_ps, resolution_ps / RELATIVE_ERROR)) for s in samples
     ]
@@ -163,14 +163,14 @@ def test_a_fit_is_the_least_squares_solution_with_its_own_cauchy_weights(
     samples = scattered(memory, scatter)
     law = fit_law(samples, memory, resolution_ps=resolution_ps)
     if law.fixed_ps >= min(s.time_ps for s in samples) + resolution_ps:
-        return  # on its bound: below
+        return  # the bound is tested below
     again = settled(law, samples, memory, resolution_ps)
     assert [law.ps_per_flop, law.ps_per_byte, law.fixed_ps] == pytest.approx(again, rel=max(scatter / 10, 5e-4))
 
 
 @pytest.mark.parametrize(("scatter", "resolution_ps"), [(0.02, 1), (0.05, 1), (0.05, 10**6)])
 def test_where_the_fixed_part_meets_its_bound_the_bytes_take_the_rest(scatter: float, resolution_ps: int) -> None:
-    """The fixed part is the shortest time (and a tick of the clock); the cost of a byte is fitted to what is left."""
+    """The fixed part is the shortest time plus a clock tick; the cost per byte is fitted to the remainder."""
     samples = scattered(None, scatter)
     law = fit_law(samples, resolution_ps=resolution_ps)
     assert law.fixed_ps == min(s.time_ps for s in samples) + resolution_ps

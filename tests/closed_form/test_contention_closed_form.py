@@ -1,4 +1,4 @@
-"""Do steps under contention, without overlap and with shared host links take what paper and pencil say?"""
+"""Do steps under contention, without overlap and with shared host links match times worked out by hand?"""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ ENGINES = ("compiled", "reference")
 
 
 class Wires:
-    """Devices of which each has one link, which all that it sends goes over; with a host both ways take link 0."""
+    """Devices with one outgoing link each; with a host, both directions use link 0."""
 
     def __init__(self, bytes_per_s, latency_ps, device_names, host=-1):
         self.link_bytes_per_s, self.link_latency_ps = np.array(bytes_per_s), np.array(latency_ps)
@@ -49,12 +49,12 @@ class Wires:
 
 
 def two_gpus(rate=GBS, latency_ps=0):
-    """Two devices with a link each way."""
+    """Return a placement on two devices with one link in each direction."""
     return Placement(devices=np.arange(2), cluster=Wires([rate, rate], [latency_ps] * 2, ["a", "b"]))
 
 
 def job(*steps, others=None):
-    """Two ranks on one axis; all run ``steps``, or the second ``others``."""
+    """Return a job of two ranks on one axis; both run ``steps``, or the second runs ``others``."""
     programs = [
         RankProgram(name=f"p{i}", steps=tuple(own), memory=(), resident_bytes=(0,) * 6)
         for i, own in enumerate([steps] if others is None else [steps, others])
@@ -66,7 +66,7 @@ def job(*steps, others=None):
 
 
 def bucket(pressure_ppm=0, size=2 * 10**6):
-    """4 ms of compute; its gradients are reduced while 6 ms of compute go on; then 1 ms after both."""
+    """Return 4 ms of compute, then 6 ms of compute overlapped with the gradients' all-reduce, then 1 ms after both."""
     return (
         Compute("compute", 4 * MS, (), NONE),
         Collective("all_reduce", "dp", ("k",), size, -1, "ring", (0,), NONE, pressure_ppm=pressure_ppm),
@@ -89,7 +89,7 @@ def test_one_bucket_under_pressure(engine, ppm):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_kernel_presses_while_it_waits_for_a_late_rank(engine):
-    """The second rank enters 3 ms after the first, which is slowed down from its own entry on: for 5 ms."""
+    """The second rank enters 3 ms after the first; the first is slowed down from its entry on, for 5 ms."""
     late = list(bucket(200_000))
     late[0] = Compute("compute", 7 * MS, (), NONE)
     graph, _ = instantiate(job(*bucket(200_000), others=late), two_gpus())
@@ -99,7 +99,7 @@ def test_a_kernel_presses_while_it_waits_for_a_late_rank(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_message_presses_on_its_sender(engine):
-    """1 MB at 1 GB/s is on its way for 1 ms and 2 us of latency; the receiver is not slowed down."""
+    """1 MB at 1 GB/s takes 1 ms plus 2 us of latency and slows the sender; the receiver is not slowed down."""
     sender = (
         Compute("compute", MS, (), NONE),
         Send(Peer("dp", 1), 10**6, ("m",), (0,), NONE, pressure_ppm=500_000),
@@ -120,7 +120,7 @@ def test_without_overlap_everything_takes_turns():
 
 
 def test_copies_of_one_pause_share_it():
-    """Two copies between operators run together, on one link at half of its rate each."""
+    """Two copies between operators run concurrently, each at half the link's rate."""
     steps = (
         Compute("compute", MS, (), NONE),
         HostCopy(10**6, (), NONE),
@@ -134,7 +134,7 @@ def test_copies_of_one_pause_share_it():
     assert run(graph).end_ps.tolist() == [MS, 3 * MS, 3 * MS, 4 * MS]
 
 
-# -- how much ----------------------------------------------------------------------------------------------------------
+# -- amount of pressure ------------------------------------------------------------------------------------------------
 
 
 def test_the_share_of_the_sms_and_of_the_bandwidth():
@@ -149,7 +149,7 @@ def test_the_share_of_the_sms_and_of_the_bandwidth():
 
 @pytest.mark.parametrize("kernel_ms", [1, 3, 4, 5, 7, 8, 20])
 def test_blocks_without_an_sm_come_in_a_second_wave(kernel_ms):
-    """Of a product of 4 ms, blocks without an SM start when the kernel beside it or the other blocks have ended."""
+    """Blocks of a 4 ms GEMM that get no SM start once the concurrent kernel or the other blocks end."""
     h100, product_ms = trine.load_gpu("h100-sxm"), 4
     use = ChannelUse(24, 0.0, kernel_ms * MS)
     lost = pressure_ppm(h100, use, Bound(waves=1.0), product_ms * MS)
@@ -164,7 +164,7 @@ def test_blocks_without_an_sm_come_in_a_second_wave(kernel_ms):
 
 
 def test_products_of_hopper_and_blackwell_come_in_waves():
-    """Those of the A100 run in tiles of one block each; convolutions, attention and norms of none of them count."""
+    """A100 GEMMs run one tile per block and do not count; neither do convolutions, attention or norms on any GPU."""
     workload = trine.synthesize("llama-3-8b", gpu="h100-sxm")
     products = sum(op.gpu_time_ps for op in workload.operators if "linear" in op.name)
     whole = sum(op.gpu_time_ps for op in workload.operators if op.phase != "optimizer")
@@ -175,7 +175,7 @@ def test_products_of_hopper_and_blackwell_come_in_waves():
 
 
 def test_memory_products_and_the_rest_are_parts_of_the_time():
-    """A layer of Llama: each operator counts with its time, those of the optimizer do not."""
+    """A layer of Llama: each operator counts with its time, except for the optimizer's operators."""
     workload, h100 = trine.synthesize("llama-3-8b", gpu="h100-sxm", layers=1), trine.load_gpu("h100-sxm")
     passes = [replace(op, gpu_time_ps=op.id * MS) for op in workload.operators if op.phase != "optimizer"]
     steps = [replace(op, gpu_time_ps=MS) for op in workload.operators if op.phase == "optimizer"]
@@ -188,8 +188,8 @@ def test_memory_products_and_the_rest_are_parts_of_the_time():
 
 
 def test_the_product_that_starts_beside_a_collective_counts():
-    """Reduce-scatters of tensor parallelism beside gradients of weights: a short one stops the product, a long one
-    takes half of its speed; beside attention each takes what it takes of all operators."""
+    """A GEMM at least as long as the collective loses 99 % of its speed, one longer than half of it loses its share
+    of the collective's time. Shorter GEMMs and attention lose the average over all operators."""
     cluster = trine.load_cluster("dgx-h100")
     workload, h100 = trine.synthesize("llama-3-8b", gpu="h100-sxm"), trine.load_gpu("h100-sxm")
     kernels = kernels_of(h100, workload, cluster, np.arange(2), None)
@@ -211,7 +211,7 @@ def test_the_product_that_starts_beside_a_collective_counts():
 
 
 def test_the_part_that_memory_bounds():
-    """Of the bundled VGG-13, convolutions are bound by arithmetic and relu, pooling, dropout by memory."""
+    """In the bundled VGG-13, arithmetic bounds the convolutions and memory bounds relu, pooling and dropout."""
     workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
     relu = sum(op.gpu_time_ps for op in workload.operators if "relu" in op.name.lower() and op.phase != "optimizer")
     whole = sum(op.gpu_time_ps for op in workload.operators if op.phase != "optimizer")
@@ -220,7 +220,7 @@ def test_the_part_that_memory_bounds():
 
 @pytest.mark.parametrize(("name", "switches_add_up"), [("dgx-a100", False), ("dgx-h100", True)])
 def test_the_librarys_channels_and_times_make_the_pressure(name, switches_add_up):
-    """A ring touches memory three times a byte sent, NVLS reads the payload and writes the result."""
+    """A ring accesses memory three times per byte sent; NVLS reads the payload and writes the result."""
     cluster = trine.load_cluster(name)
     workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
     kernels = kernels_of(h100, workload, cluster, np.arange(8), costs_on("library", cluster))
@@ -267,7 +267,7 @@ def test_the_range_of_a_job_in_order_and_in_json():
 
 
 def test_nothing_overlaps_without_overlap():
-    """Compute and exposed communication of a DDP step add up to the step, and no communication is hidden."""
+    """Compute, exposed communication and idle time add up to a DDP step, and no communication is hidden."""
     result = trine.simulate("vgg13-h100-b128", trine.Plan(dp=4, overlap="none", inputs="none"), cluster="dgx-h100")
     times = result.rank_times
     assert (times.communication == times.exposed).all()
@@ -298,7 +298,7 @@ def test_what_cannot_matter_is_refused():
 
 
 def on_machine(machine, places, *programs):
-    """Records of one program a rank, on the GPUs ``places`` of a cluster."""
+    """Return the end times of a job with one program per rank, on the GPUs ``places`` of a cluster."""
     ranks = [RankProgram(name=f"r{i}", steps=s, memory=(), resident_bytes=(0,) * 6) for i, s in enumerate(programs)]
     whole = Job(
         axes=(("dp", len(places)),), programs=tuple(ranks), program_of=tuple(range(len(ranks))),
@@ -309,7 +309,7 @@ def on_machine(machine, places, *programs):
 
 
 def test_two_gpus_behind_one_switch_halve_each_others_copies():
-    """GPUs 0 and 1 of a DGX H100 share the way from the socket to their PCIe switch, GPU 2 has another."""
+    """GPUs 0 and 1 of a DGX H100 share the link from the socket to their PCIe switch; GPU 2 uses another."""
     machine = trine.load_cluster("dgx-h100")
     size, rate = 10**9, 53 * GBS
     copy = (HostCopy(size, (), NONE),)
@@ -320,9 +320,9 @@ def test_two_gpus_behind_one_switch_halve_each_others_copies():
 
 
 def test_what_a_nic_brings_slows_input_copies_down():
-    """A message from another node and a copy from the host meet on the last link to the GPU: half of 53 GB/s each.
+    """A message from another node and a host copy share the last link to the GPU, at half of 53 GB/s each.
 
-    The NIC's 400 Gbit/s would let the message have more. When it has ended, the copy goes on alone.
+    The NIC's 400 Gbit/s would allow the message more. The copy continues alone once the message ends.
     """
     machine = trine.load_cluster("dgx-h100", nodes=2)
     size = 10**9
@@ -340,7 +340,7 @@ def test_what_a_nic_brings_slows_input_copies_down():
 
 
 def test_a_message_to_another_node_presses_otherwise_than_one_inside():
-    """One rank that sends to a near and to a far stage: each message has the channels and the rate of its own route."""
+    """A rank sends to a near and a far stage; each message uses the channels and the rate of its route."""
     workload, h100 = trine.load("vgg13-h100-b128"), trine.load_gpu("h100-sxm")
     cluster = trine.load_cluster("dgx-h100", nodes=2)
     kernels = kernels_of(h100, workload, cluster, np.arange(16), None)

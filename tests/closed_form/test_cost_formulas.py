@@ -1,4 +1,4 @@
-"""Are FLOPs and bytes those of the formulas?"""
+"""Do FLOPs and bytes match the formulas?"""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_attention_of_one_batch_dimension_whose_forward_operator_is_unknown() ->
 
 @pytest.mark.parametrize(
     ("name", "lists", "flops", "num_bytes"),
-    [  # lists of three weights, gradients and states of 60 bytes in all each
+    [  # each list holds three weights, gradients or states, 60 bytes in total
         ("aten::_foreach_mul_", "p", 15, 120),
         ("aten::_foreach_lerp_", "mg", 45, 180),
         ("aten::_foreach_addcmul_", "vgg", 45, 180),
@@ -128,7 +128,7 @@ def test_optimizer_lists(name: str, lists: str, flops: int, num_bytes: int) -> N
 
 
 def test_one_list_whose_halves_are_only_partly_alike_is_one_list() -> None:
-    """Four tensors of 3, 5, 3 and 7 elements cannot be two lists that are paired."""
+    """Four tensors of 3, 5, 3 and 7 elements cannot be two paired lists."""
     made = Made()
     for name, size, role in (("a", 3, "weight"), ("b", 5, "weight"), ("c", 3, "gradient"), ("d", 7, "gradient")):
         made.tensor(name, (size,), role)

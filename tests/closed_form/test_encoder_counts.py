@@ -1,4 +1,4 @@
-"""Do encoders, encoder-decoders and grouped convolutions have the published parameters, and the FLOPs of formulas?"""
+"""Do encoders, encoder-decoders and grouped convolutions match published parameter counts and FLOP formulas?"""
 
 from math import prod
 
@@ -12,7 +12,7 @@ from trine.parallel.stages import cut_into_stages, owned_weights
 from trine.software.profile import OperatorStyle, Software
 from trine.workload.synthesis.spec import load_model
 
-#: As published: safetensors of the checkpoints on Hugging Face; torchvision's documentation; osmr/imgclsmob's table.
+#: Parameter counts from safetensors of the Hugging Face checkpoints, torchvision's docs, and osmr/imgclsmob's table.
 PUBLISHED = {
     "bert-base": 110_106_428,
     "bert-large": 336_226_108,
@@ -32,7 +32,7 @@ PUBLISHED = {
     "resnext101-64x4d": 83_455_272,
     "se-resnext101-32x4d": 48_955_416,
 }
-#: Multiply-adds of one image, forward, as the same table has them (MFLOPs there); batch norm and others included.
+#: Forward multiply-adds per image from osmr/imgclsmob's table (MFLOPs there), including batch norm and others.
 MULTIPLY_ADDS = {"resnext101-32x4d": 8_003.45e6, "se-resnext101-32x4d": 8_012.73e6, "resnext101-64x4d": 15_500.27e6}
 
 
@@ -144,7 +144,7 @@ def test_mixed_precision_copies_each_weight_of_a_product_once_and_its_gradient_b
 
 def test_the_peak_of_a_convolution_is_that_of_its_precision():
     gpu, times = trine.load_gpu("a100-80gb"), {}
-    shares = Shares(conv=0.01, fixed_us=0)  # far below what memory bounds
+    shares = Shares(conv=0.01, fixed_us=0)  # far below the memory bound
     for dtype in ("fp32", "tf32", "amp"):
         workload = trine.synthesize(
             "resnext50-32x4d", batch=32, dtype=dtype, gpu=gpu.name, shares={"conv": 0.01, "fixed_us": 0}
@@ -189,7 +189,7 @@ def test_tensor_parallel_ranks_hold_all_weights_together(name, ways):
         whole, shape = workload.tensors[weight].size_bytes, workload.tensors[weight].shape
         if weight in divided:
             assert whole <= size * ways < whole * 1.04  # the vocabulary is padded
-        elif len(shape) > 1:  # positions, segments, relative positions, and what Megatron-LM keeps whole
+        elif len(shape) > 1:  # positions, segments, relative positions, and weights Megatron-LM keeps whole
             assert size == whole
             assert shape[0] in (2, 32, 512) or shape == (load_model(name).hidden,) * 2
     every = [op for op in workload.operators if op.phase == "forward" and kind_of(op) == "linear"]
@@ -245,7 +245,7 @@ def test_what_a_decoder_stage_needs_of_the_encoder_is_sent_there_once():
     stream, answer = (2, 128, hidden), (2, 32, hidden)
     assert sent == {
         (0, 1, stream), (0, 1, (1, 16, 128, 128)),  # the encoder's stream, and its bias
-        (0, 2, answer), (1, 2, stream), (1, 3, stream),  # the decoder's tokens; what the encoder made, to both
+        (0, 2, answer), (1, 2, stream), (1, 3, stream),  # the decoder's tokens; the encoder's output, to both
         (2, 3, answer), (2, 3, (1, 16, 32, 32)),
     }  # fmt: skip
     assert all(c.has_gradient and not c.guessed for c in stages.crossings)
@@ -264,7 +264,7 @@ def test_what_a_decoder_stage_needs_of_the_encoder_is_sent_there_once():
 @pytest.mark.parametrize("name", ["t5-large", "bert-large"])
 def test_folded_is_unfolded(name, plan):
     workload = small(name, layers=4, gpu="a100-80gb")
-    trine.simulate(workload, plan, cluster="dgx-a100", fold="verify")  # raises where they differ
+    trine.simulate(workload, plan, cluster="dgx-a100", fold="verify")  # raises if they differ
 
 
 # -- software ----------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ UNFUSED = Software(
 def test_unfused_attention_does_the_same_products_and_keeps_its_scores(name):
     fused, unfused = small(name, batch=2), small(name, batch=2, software=UNFUSED)
     assert flops(unfused, "matmul") == flops(fused, "attention")
-    assert flops(unfused, "matmul backward") == 2 * flops(fused, "attention")  # nothing is computed again
+    assert flops(unfused, "matmul backward") == 2 * flops(fused, "attention")  # no recomputation
     assert flops(unfused, "linear") == flops(fused, "linear")
     assert parameters(unfused) == parameters(fused)
     softmax = [op for op in unfused.operators if op.name == "scaled_masked_softmax"]

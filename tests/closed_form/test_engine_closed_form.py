@@ -1,4 +1,4 @@
-"""Is the engine equal to the formula, to the picosecond?"""
+"""Does the engine match the formula to the picosecond?"""
 
 import math
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_equal_flows_from_the_same_instant(count, size, network, engine):
 @both_engines
 @both_networks
 def test_two_flows_share_until_the_first_is_through(network, engine):
-    """1 GB/s; 3000 bytes from 0, 1000 bytes from 1 us: 1000 left alone, then 1/2 each for 2 us, then alone."""
+    """1 GB/s; 3000 B start at 0, 1000 B at 1 us: the first flow is alone for 1 us, shares for 2 us, then is alone."""
     builder = TaskGraphBuilder([10**9], [0])
     wait = builder.compute(0, "s", 10**6)
     builder.transfer(0, 1, [0], 3000)
@@ -61,7 +61,7 @@ def test_two_flows_share_until_the_first_is_through(network, engine):
 
 @both_engines
 def test_parking_lot(engine):
-    """Links of 10, 4 and 6 GB/s in a row, one flow over all three and one over each: max-min is 2, 8, 2 and 4 GB/s."""
+    """Links of 10, 4 and 6 GB/s in series; one flow over all three, one over each: max-min gives 2, 8, 2, 4 GB/s."""
     builder = TaskGraphBuilder([10 * 10**9, 4 * 10**9, 6 * 10**9], [0, 0, 0])
     size = 8000
     builder.transfer(0, 3, [0, 1, 2], size)
@@ -69,14 +69,14 @@ def test_parking_lot(engine):
         builder.transfer(link, link + 1, [link], size)
     long, first, second, third = ends(builder, network="fair", engine=engine)
     assert first == 8000 * 1000 // 8
-    # The third flow ends at 2 us; the long one keeps its 2 GB/s until the second, equally large, has ended with it.
+    # The third flow ends at 2 us; the long flow keeps 2 GB/s until it ends, together with the equally large second.
     assert third == 8000 * 1000 // 4
     assert long == second == 8000 * 1000 // 2
 
 
 @both_engines
 def test_equal_split_wastes_what_fair_gives_away(engine):
-    """Two flows share link 0; one of them is held to 1 GB/s by link 1. Fair gives the other 9 of 10 GB/s, equal 5."""
+    """Two flows share link 0; link 1 limits one to 1 GB/s. Fair gives the other 9 of 10 GB/s, equal gives 5."""
     builder = TaskGraphBuilder([10 * 10**9, 10**9], [0, 0])
     builder.transfer(0, 1, [0], 9000)
     builder.transfer(0, 2, [0, 1], 9000)
@@ -109,7 +109,7 @@ def test_streams_joins_and_latency_only(engine):
     b = builder.compute(0, "s", 50)  # in order behind a
     c = builder.compute(0, "t", 30)  # another stream
     empty = builder.transfer(0, 1, [0], 0, [a])  # no bytes: latency only
-    local = builder.transfer(0, 0, [], 10**6, [a])  # no links: nothing to wait for
+    local = builder.transfer(0, 0, [], 10**6, [a])  # no links: no time
     first = builder.join([a, b, c], need=2)
     none = builder.join([a], need=0)
     late = builder.compute(0, "t", 5, [first])
@@ -149,7 +149,7 @@ def test_a_link_crossed_twice_counts_twice():
 
 
 def test_shares_of_a_third_are_not_rounded_into_the_next_picosecond():
-    """Three flows at 10**10 / 3 bytes/s, which float64 cannot hold: 3 x 10**7 bytes take 3 ms exactly."""
+    """Three flows at 10**10 / 3 bytes/s, which float64 cannot represent: 3 x 10**7 bytes take exactly 3 ms."""
     builder = TaskGraphBuilder([10**10], [0])
     for _ in range(3):
         builder.transfer(0, 1, [0], 10**7)
@@ -158,7 +158,7 @@ def test_shares_of_a_third_are_not_rounded_into_the_next_picosecond():
 
 
 def water_level(capacity, caps):
-    """The level at which all that is poured over limits fits: sum of min(cap, level) = capacity (exact)."""
+    """Return the exact level at which sum of min(cap, level) = capacity, or None if the caps sum to less."""
     left, waiting = Fraction(capacity), sorted(caps)
     for place, cap in enumerate(waiting):
         share = left / (len(waiting) - place)
@@ -175,7 +175,7 @@ def water_level(capacity, caps):
 )
 @settings(max_examples=80, deadline=None)
 def test_flows_with_limits_get_the_smaller_of_limit_and_share(capacity, caps, engine):
-    """One link: rates are min(cap, level). Each flow has as many bytes as it gets in a ms, so that all end then."""
+    """One link: rates are min(cap, level). Each flow's size is the bytes of one ms, so all end together."""
     level = water_level(capacity, caps)
     rates = [Fraction(cap) if level is None else min(Fraction(cap), level) for cap in caps]
     sizes = [math.ceil(rate / 1000) + 1 for rate in rates]
@@ -196,7 +196,7 @@ def test_flows_with_limits_get_the_smaller_of_limit_and_share(capacity, caps, en
 
 @pytest.mark.parametrize("network", ["fair", "equal"])
 def test_what_a_limited_flow_leaves_is_given_to_others_by_fair_only(network):
-    """A link of 1 GB/s, one flow of at most 0.2 GB/s beside an unlimited one, 100 MB each."""
+    """A link of 1 GB/s, a flow limited to 0.2 GB/s and an unlimited one, 100 MB each."""
     builder = TaskGraphBuilder([10**9], [0])
     builder.transfer(0, 1, [0], 10**8)
     builder.transfer(0, 1, [0], 10**8)

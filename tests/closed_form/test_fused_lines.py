@@ -1,4 +1,4 @@
-"""Do fused kernels load and store as many lines of each buffer as their matrices and tiles need, and no others?"""
+"""Do fused kernels load and store exactly the lines of each buffer that their matrices and tiles need?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUILT = [
 
 
 def touched(program, rank):
-    """{buffer: lines} that a rank reads, writes, and writes into other memories, counted operand by operand."""
+    """Return {buffer: lines} that a rank reads, writes, and writes remotely, counted operand by operand."""
     op = program.operand_op
     own = np.isin(program.op_kind[op], DATA_OPS) & (program.op_rank[op] == rank)
     found = [{}, {}, {}]
@@ -62,7 +62,7 @@ def test_fused_and_unfused_send_the_same():
 
 
 def test_the_matrix_of_eidolas_first_figure_is_65536_lines():
-    # About 66 K non-flag reads in the paper: the matrix, the vector for each tile, and what four GPUs have to add up.
+    # About 66 K non-flag reads in the paper: the matrix, the vector per tile, and the partial sums of four GPUs.
     reads = expected_reads(build_fused("gemv-allreduce", 4, rows=1024, cols=1024).options)
     assert reads == {"matrix": 65536, "vector": 16 * 64, "partials": 4 * 64}
     assert sum(reads.values()) == 66816
@@ -78,7 +78,7 @@ def test_by_hand():
 
 
 def flags_of(program, rank):
-    """(flags that a rank's releases go to, its acquires)."""
+    """Return (number of flags that a rank releases, number of its acquires)."""
     own = program.op_rank == rank
     return (
         int(np.diff(program.operand_ptr)[own & (program.op_kind == RELEASE)].sum()),
@@ -98,7 +98,7 @@ def test_flags(waits, workgroups):
             assert base.size_bytes == program.semaphores.shape[1] * 8
             with_flag = program.operand_semaphore >= 0
             assert (program.operand_address[with_flag] == base.base + 8 * program.operand_semaphore[with_flag]).all()
-            # Each flag is waited for once, and has one releaser a peer or one for all.
+            # Each flag is waited for once, and has one releaser per peer or one for all.
             waited = program.operand_semaphore[program.operand_ptr[:-1][program.op_kind == ACQUIRE]]
             assert sorted(waited.tolist()) == sorted(list(range(program.semaphores.shape[1])) * ranks)
 
@@ -117,7 +117,7 @@ def test_cycles_follow_from_multiply_adds(name, macs):
     program = build_fused(name, 4, tile=tile, wavefronts=4, macs_per_cycle=16, **sizes).program
     own = (program.op_rank == 2) & (program.op_kind == COMPUTE)
     assert program.op_amount[own].sum() * 4 * 16 == macs
-    # What does not divide is rounded up, for each wavefront and each piece; edges count as what they are.
+    # Cycles are rounded up per wavefront and piece; edge tiles count only their own elements.
     odd = build_fused(name, 4, tile=tile, wavefronts=4, macs_per_cycle=16, **(sizes | {"rows": 4, "cols": 7})).program
     cycles = odd.op_amount[odd.op_kind == COMPUTE]
     pieces = [4 * 7] if name.startswith("gemv") else [7 * 32, 7 * 32]

@@ -1,4 +1,4 @@
-"""What do loads of and stores to the memory of a host take, and what is refused?"""
+"""Do loads from and stores to host memory take the times of their hops, and are unsupported uses refused?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine(request):
 
 
 def hosted(programmer, model=None, num_gpus=2):
-    """``programmer``'s program, whose last rank is the host."""
+    """Return a case of ``programmer``'s program whose last rank is the host."""
     program = replace(programmer.build(), num_hosts=1)
     return Case(program, model or small_model(), hosted_cluster(num_gpus), [*range(num_gpus), num_gpus + 1])
 
@@ -50,7 +50,7 @@ def links_ps(num_bytes):
 
 @pytest.mark.parametrize("poll_ps", [None, 0])
 def test_a_load_crosses_gpu_pcie_and_memory_and_comes_back(engine, poll_ps):
-    """Nothing is inside a host: its memory's rate and latency are those of the link to it."""
+    """A host has no internal hops: the link to its memory carries the memory's rate and latency."""
     programmer = Programmer(3, 1)
     programmer.kernel(0, 1, 1)
     programmer.load(1, read(2)).wait()
@@ -87,7 +87,7 @@ def test_stores_that_are_not_posted_wait_for_their_answer(engine):
 
 
 def test_a_flag_in_the_host_hands_a_line_from_one_gpu_to_the_other(engine):
-    """LL by SHM: the reader asks again and again over PCIe; each time it has asked once more than was of use."""
+    """LL over SHM: the reader polls over PCIe, so flagged loads are all its polls plus the two that succeed."""
     programmer = Programmer(3, 2)
     programmer.kernel(0, 1, 1)
     programmer.delay(10_000).store(1, write_flagged(2, 0)).release(2, 1)
@@ -110,7 +110,7 @@ def test_what_waits_for_a_host_for_ever_is_named(engine):
 
 
 def test_two_gpus_share_the_link_of_their_hosts_memory():
-    """Each link to the CPU takes 20 GB/s, that of the memory 24: together they wait for it."""
+    """Each link to the CPU carries 20 GB/s, the memory's link 24 GB/s: two GPUs together wait for the memory."""
     ends, model = [], small_model(max_outstanding=512)
     for ranks in ((0,), (0, 1)):
         programmer = Programmer(3, 1)

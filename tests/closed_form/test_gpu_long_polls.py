@@ -1,4 +1,4 @@
-"""Is a wait for ever found where wavefronts ask again so late that their events lie in the heap, not in the wheel?"""
+"""Is a deadlock detected when polls are far enough apart to be queued in the heap instead of the timing wheel?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trine.gpu.run import GpuRunControl, simulate_system
 
 
 def waiting(poll_ps):
-    """One rank, two workgroups, each acquires what nobody releases."""
+    """Return a case with one rank and two workgroups that each acquire a semaphore nobody releases."""
     programmer = Programmer(1, num_semaphores=2)
     programmer.kernel(0, wavefronts=1)
     for semaphore in range(2):

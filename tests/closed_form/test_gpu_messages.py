@@ -1,4 +1,4 @@
-"""Does one cache line alone take the sum of its hops' services and latencies, to the picosecond?"""
+"""Does a single cache line take the sum of its hops' service times and latencies, to the picosecond?"""
 
 from dataclasses import replace
 
@@ -25,12 +25,12 @@ def lane(num_bytes):
 
 
 def ends(program, engine, model=MODEL, **how):
-    """When each task ends, from its launch on."""
+    """Return the end time of each task, counted from its launch."""
     return (case(program, model, **how).simulate(engine).records.end_ps - model.launch_ps).tolist()
 
 
 def one(num_ranks=2, num_semaphores=1):
-    """A program with a kernel of one wavefront on rank 0."""
+    """Return a programmer with a kernel of one wavefront on rank 0."""
     programmer = Programmer(num_ranks, num_semaphores)
     programmer.kernel(0, 1, 1)
     return programmer
@@ -114,7 +114,7 @@ def test_a_wavefront_that_asks_again_sees_it_at_the_next_answer(engine):
     model = small_model(poll_ps=100 * NS)
     arrives = mesh(1, HEADER) + lane(HEADER) + SEMAPHORE
     turn = 2 * mesh(1, HEADER) + SEMAPHORE
-    reads = mesh(1, HEADER) + SEMAPHORE  # of the first time; then every turn + poll
+    reads = mesh(1, HEADER) + SEMAPHORE  # of the first poll; later ones every turn + poll
     asked = 0
     while reads + asked * (turn + model.poll_ps) < arrives:
         asked += 1
@@ -134,7 +134,7 @@ def test_a_copy_is_a_load_and_then_a_store(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_reduce_takes_its_cycles_between_the_reads_and_the_write(engine):
-    """Two reads through one link into the CU: the second comes when it is free again. 128 bytes: 2 cycles of 500 ps."""
+    """Two reads share the link into the CU, so the second waits for the first. 128 bytes take 2 cycles of 500 ps."""
     program = one(1).reduce(1, read(0), read(0, 256), write(0)).build()
     second = 500 + 2 * (250 + 3000) + CHANNEL + 2 * (2250 + 3000)
     expected = second + 2 * 500 + mesh(1, LINE) + CHANNEL + mesh(1, HEADER)
@@ -144,7 +144,7 @@ def test_a_reduce_takes_its_cycles_between_the_reads_and_the_write(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("is_load", [True, False])
 def test_a_crossbar(engine, is_load):
-    """Latency at the link out of where a message comes from, none at the link into where it goes."""
+    """A message pays the latency at the link out of its source, and none at the link into its target."""
     model = small_model(noc=Noc(kind=CROSSBAR, bytes_per_s=32 * GB, hop_ps=5 * NS))
 
     def crossbar(num_bytes):
@@ -158,7 +158,7 @@ def test_a_crossbar(engine, is_load):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_switch_costs_a_second_link(engine):
-    """Two links on the way, each cut into the lanes of the first; the ports at both ends only."""
+    """The route has two links, both split into the first one's lanes, and ports only at its ends."""
     program = one().load(1, read(1)).build()
     lanes = (HEADER + LINE) * 1000 * 2 // 50 + 2 * LANE + 2 * 700 * NS
     assert ends(program, engine, topology="switch") == [mesh(1, HEADER) + mesh(1, LINE) + CHANNEL + lanes]
@@ -166,7 +166,7 @@ def test_a_switch_costs_a_second_link(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_l2_hits_and_misses(engine):
-    """A miss takes the slice and then the channel, a hit the slice; stores and semaphores never the channel."""
+    """A miss uses the slice, then the channel; a hit, the slice. Stores and semaphores never use the channel."""
     model = small_model(l2=L2(capacity_bytes=2 * 128 * 4, ways=2, bytes_per_s=100 * GB, latency_ps=90 * NS))
     slice_ps = 1280 + 90 * NS
     load = mesh(1, HEADER) + slice_ps + mesh(1, LINE)
@@ -183,7 +183,7 @@ def test_l2_hits_and_misses(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_dirty_line_that_leaves_the_l2_keeps_its_channel_busy(engine):
-    """One set of one line: the second store drives the first line out, and the load of a third the second."""
+    """One set of one line: the second store evicts the first line, and the load of a third evicts the second."""
     memory = replace(MODEL.memory, num_channels=1)
     model = small_model(memory=memory, l2=L2(capacity_bytes=128, ways=1, bytes_per_s=100 * GB, latency_ps=0))
     program = one(1).store(1, write(0)).wait().store(1, write(0, 128)).wait().load(1, read(0, 256)).build()
@@ -192,7 +192,7 @@ def test_a_dirty_line_that_leaves_the_l2_keeps_its_channel_busy(engine):
     assert outcome.gpu.resource_busy_ps[0, channel] == 3 * 3200
     assert outcome.gpu.resource_data[0, channel] == 1
     store = mesh(1, LINE) + 1280 + mesh(1, HEADER)
-    # the slice takes 1280 ps; the line that left occupies the channel for 3200 ps from the same instant
+    # the slice takes 1280 ps; the evicted line occupies the channel for 3200 ps from the same instant
     load = mesh(1, HEADER) + 3200 + CHANNEL + mesh(1, LINE)
     assert outcome.records.end_ps[0] - LAUNCH == 2 * store + load
 
@@ -200,7 +200,7 @@ def test_a_dirty_line_that_leaves_the_l2_keeps_its_channel_busy(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("posted", [True, False])
 def test_a_store_gives_its_place_back_when_it_has_left(engine, posted):
-    """With one place the second store is issued then: after the last byte is on the lane, or has been acknowledged."""
+    """With one slot, the second store is issued once the first's last byte is on the lane, or is acknowledged."""
     model = small_model(unroll=1, posted_stores=posted)
     outcome = case(one().store(2, write(1)).build(), model).simulate(engine)
     left = mesh(1, LINE) + LINE * 1000 // 50
@@ -210,7 +210,7 @@ def test_a_store_gives_its_place_back_when_it_has_left(engine, posted):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_dma_sends_packets_over_the_lanes_in_turns(engine):
-    """10 000 bytes: 4096 and 1808 over the first lane, 4096 over the second, 64 more each; then a semaphore."""
+    """10,000 bytes: 4096 and 1808 on the first lane, 4096 on the second, 64 more per packet; then a semaphore."""
     programmer = one().dma(10_000, 1, semaphore=0).wait()
     programmer.kernel(1, 1, 1)
     programmer.acquire(1, 0)
@@ -223,18 +223,18 @@ def test_a_dma_sends_packets_over_the_lanes_in_turns(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dmas_to_one_gpu_are_delivered_in_order(engine):
-    """The second has no bytes and waits for nothing on its way but the first's packets."""
+    """The second DMA has no bytes; it waits only for the first one's packets."""
     programmer = one(num_semaphores=2).dma(8000, 1, semaphore=0).dma(0, 1, semaphore=1)
     programmer.kernel(1, 1, 1)
     programmer.acquire(1, 1)
-    # both lanes are left after 4160 and 3968 bytes; the signal then follows on the first
+    # the lanes are free after 4160 and 3968 bytes; the signal then follows on the first
     left = MODEL.dma_ps + 4160 * 1000 // 50
     assert ends(programmer.build(), engine)[1] == left + 64 * 1000 // 50 + LANE + mesh(1, HEADER)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_barriers_and_computing(engine):
-    """Four wavefronts share the ALU, one after the other; then the barrier."""
+    """Four wavefronts take turns on the ALU; then comes the barrier."""
     programmer = Programmer(1)
     programmer.kernel(0, 4, 1)
     program = programmer.compute(10).barrier().compute(3).build()
@@ -257,7 +257,7 @@ def test_a_fence_takes_its_time_behind_the_answers(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_delays_take_their_cycles_beside_each_other(engine):
-    """Unlike computing, which the wavefronts of a CU do one after the other."""
+    """Delays run in parallel; compute of a CU's wavefronts is serialised."""
     programmer = Programmer(1, 1)
     programmer.kernel(0, 3, 1)
     assert ends(programmer.delay(40).build(), engine, num_gpus=2) == [40 * MODEL.cycle_ps]
@@ -269,7 +269,7 @@ def test_delays_take_their_cycles_beside_each_other(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("address", "is_far"), [(0, 0), (128, 1), (256, 1), (384, 0), (896, 1)])
 def test_a_line_at_home_in_the_far_half_takes_longer_where_others_write_it(engine, address, is_far):
-    """From CU 0 lines are far whose numbers have an odd number of bits set. What is only read has a near copy."""
+    """From CU 0, lines with an odd number of bits set in their line number are far. Read-only lines have a near copy."""
     l2 = L2(capacity_bytes=1 << 16, ways=4, bytes_per_s=100 * GB, latency_ps=90 * NS)
     near, far = replace(MODEL, l2=l2), replace(MODEL, l2=replace(l2, far_ps=40 * NS))
 

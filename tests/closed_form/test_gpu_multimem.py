@@ -1,4 +1,4 @@
-"""Does a line that a switch adds up or multicasts take the sum of its hops, and cross each port as often as it must?"""
+"""Does a line that a switch reduces or multicasts take the sum of its hops, and is the traffic of each port right?"""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ def mesh(hops, num_bytes):
 
 
 def spoke(num_bytes):
-    """One of two lanes of 50 GB/s, latency of the link and of the port at its end."""
+    """Return the time of a link: one of two lanes of 50 GB/s, and the latency of the link and its end port."""
     return num_bytes * 1000 // 50 + 700 * NS + 50 * NS
 
 
 def there_and_back(out_bytes, memory, back_bytes):
-    """CU 0 to port 0 (1 hop), up; down, port 0 to channel 0 (none), memory, and up; down, port 0 to CU 0 (1 hop)."""
+    """Return a round trip: CU 0, 1 hop, port 0, up; down, port 0, 0 hops, memory, up; down, port 0, 1 hop, CU 0."""
     return (
         mesh(1, out_bytes) + 2 * spoke(out_bytes) + memory + 2 * spoke(back_bytes) + mesh(1, back_bytes)
     )  # fmt: skip
@@ -91,7 +91,7 @@ def test_each_line_to_all_carries_a_flag_that_each_member_takes_once(engine, lin
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_line_added_up_and_multicast(engine):
-    """The write is issued when the sum is there: at once, as a cycle has long passed."""
+    """The write is issued as soon as the sum arrives; the issue cycle has long passed by then."""
     program = one(COPY, *multimem(READ_SUM, EVERYONE), *multimem(WRITE_ALL, EVERYONE, 1024))
     load, store = there_and_back(HEADER, CHANNEL, LINE), there_and_back(LINE, CHANNEL, HEADER)
     assert end(program, engine) == load + store
@@ -100,7 +100,7 @@ def test_a_line_added_up_and_multicast(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("role", "fetches"), [(WRITE_ALL, 0), (ADD_ALL, 1)])
 def test_what_is_added_to_is_fetched_behind_the_l2(engine, role, fetches):
-    """A store allocates its line; an add needs what was there."""
+    """A store allocates its line without a fetch; an add needs the old value."""
     model = replace(MODEL, l2=L2(capacity_bytes=128 * 16, ways=2, bytes_per_s=100 * GB, latency_ps=90 * NS))
     memory = 128 * 1000 // 100 + 90 * NS + fetches * CHANNEL
     assert end(one(STORE, *multimem(role, EVERYONE)), engine, model) == there_and_back(LINE, memory, HEADER)
@@ -108,7 +108,7 @@ def test_what_is_added_to_is_fetched_behind_the_l2(engine, role, fetches):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_sum_waits_for_the_last_member(engine):
-    """Another GPU's slow memory is busy with lines of its own when the request comes."""
+    """Another GPU's slow memory is busy with local lines when the request arrives."""
     model = replace(MODEL, memory=replace(MODEL.memory, bytes_per_s=4 * GB))
     programmer = Programmer(3, 1)
     programmer.kernel(0, 1, 1)
@@ -125,19 +125,19 @@ RANKS, LINES = 4, 24
 @pytest.mark.parametrize(
     ("op", "data", "control"),
     [
-        # of each GPU, up to the switch and down from it: lines, and messages without data
+        # per GPU, (up to the switch, down from it): messages with a line, and messages without data
         ("all_reduce", (1 + RANKS, 1 + RANKS), (1 + RANKS, 1 + RANKS)),
         ("reduce_scatter", (RANKS, 1), (1, RANKS)),
         ("all_gather", (1, RANKS), (RANKS, 1)),
     ],
 )
 def test_bytes_of_each_port(op, data, control):
-    """A shard of each of n GPUs is read of all at once, and goes to all: n + 1 shards cross each port each way."""
+    """Each of n GPUs reads its shard from all at once and writes it to all: n + 1 shards per port and direction."""
     cluster = star(RANKS)
     program = build_kernel(op, RANKS, RANKS * LINES * 128, algorithm="nvls", workgroups=2, wavefronts=2)
     run = run_gpus(program, cluster, list(cluster.gpus), MODEL, options=GpuRunOptions(fold="off"))
     source = cluster.link_table.source[run.gpu.lane_link]
-    signals = int(run.gpu.releases[0])  # one way, and the acknowledgement back
+    signals = int(run.gpu.releases[0])  # the signal, and its acknowledgement
     for gpu in range(RANKS):
         for way, mine in enumerate((source == gpu, cluster.link_table.target[run.gpu.lane_link] == gpu)):
             assert int(run.gpu.lane_data[mine].sum()) == data[way] * LINES
@@ -147,7 +147,7 @@ def test_bytes_of_each_port(op, data, control):
 
 
 def test_all_reduce_is_not_faster_than_its_bytes():
-    """Every line of the buffer crosses each port once each way, a shard more, and as many headers."""
+    """The buffer and one more shard cross each port in each direction, with an equal number of bare headers."""
     cluster, size = load_cluster("dgx-h100"), 1 << 20
     model = load_gpu_model("h100-sxm")
     program = build_kernel("all_reduce", 8, size, algorithm="nvls")

@@ -1,4 +1,4 @@
-"""Do links, channels, ALUs and limits give the rates that they should, and is every line that a program moves moved?"""
+"""Do links, channels, ALUs and limits reach their rates, and is every line of a program moved exactly once?"""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from trine.gpu.model import CROSSBAR, MemorySystem, Noc
 from trine.gpu.program import DMA
 
 ENGINES = ("reference", "compiled")
-#: Wide inside, so that the one thing in question is what is narrow.
+#: A model with ample internal bandwidth: only the resource under test limits the rate.
 WIDE = small_model(
     noc=Noc(kind=CROSSBAR, bytes_per_s=2000 * GB, hop_ps=NS),
     memory=MemorySystem(num_channels=8, bytes_per_s=1000 * GB, latency_ps=100 * NS, interleave_bytes=128),
@@ -22,7 +22,7 @@ WIDE = small_model(
 
 
 def many(lines, operation, num_ranks=2, wavefronts=8, workgroups=1):
-    """``operation(programmer)`` in each workgroup of rank 0."""
+    """Return a program that runs ``operation(programmer, lines)`` in each workgroup of rank 0."""
     programmer = Programmer(num_ranks)
     programmer.kernel(0, wavefronts)
     for _ in range(workgroups):
@@ -37,7 +37,7 @@ def time_of(outcome, model):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_saturated_link_carries_its_bandwidth(engine):
-    """The last message needs the latency of the way once more; the lanes share the link's 100 GB/s."""
+    """The last message adds the path's latency once; the lanes share the link's 100 GB/s."""
     lines = 20_000 if engine == "compiled" else 4000
     program = many(lines, lambda p, n: p.store(n, write(1)))
     alone = time_of(case(many(1, lambda p, n: p.store(n, write(1))), WIDE).simulate(engine), WIDE)
@@ -50,7 +50,7 @@ def test_a_saturated_link_carries_its_bandwidth(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_saturated_channel_serves_its_bandwidth(engine):
-    """All lines are at one channel."""
+    """All lines map to one channel."""
     model = replace(WIDE, memory=replace(WIDE.memory, bytes_per_s=40 * GB))
     lines = 4000
     outcome = case(many(lines, lambda p, n: p.load(n, read(0, step=8 * 128))), model).simulate(engine)
@@ -62,7 +62,7 @@ def test_a_saturated_channel_serves_its_bandwidth(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("unroll", "limit", "places"), [(4, 64, 32), (1, 64, 8), (4, 6, 6), (16, 20, 20)])
 def test_littles_law(engine, unroll, limit, places):
-    """Requests in flight = rate x latency; the smaller of what 8 wavefronts and their CU may have."""
+    """Requests in flight = rate x latency, up to the smaller limit of 8 wavefronts and their CU."""
     model = replace(WIDE, unroll=unroll, max_outstanding=limit)
     outcome = case(many(4000, lambda p, n: p.load(n, read(1))), model).simulate(engine)
     taken, latency = time_of(outcome, model), int(outcome.gpu.load_latency_ps[0]) / 4000
@@ -87,7 +87,7 @@ def test_a_cu_issues_once_in_so_many_cycles(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("sources", "cycles"), [(2, 4), (3, 8), (4, 11)])
 def test_reduces_take_the_alu(engine, sources, cycles):
-    """(sources - 1) x 128 bytes at 35 bytes a cycle, whole cycles for each line."""
+    """(sources - 1) x 128 bytes at 35 bytes per cycle, rounded up to whole cycles per line."""
     model = replace(WIDE, reduce_bytes_per_cycle=35)
     lines = 1000
 
@@ -101,7 +101,7 @@ def test_reduces_take_the_alu(engine, sources, cycles):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_workgroups_go_round_the_cus_with_room(engine):
-    """One is started every 7 ns; 2 CUs have room for 2 each, and the fifth goes where the first has ended."""
+    """One workgroup starts every 7 ns; 2 CUs hold 2 each, and the fifth takes the place of the first."""
     programmer = Programmer(1)
     programmer.kernel(0, 1)
     for cycles in (1000, 1000, 100, 1000, 10):
@@ -109,14 +109,14 @@ def test_workgroups_go_round_the_cus_with_room(engine):
         programmer.compute(cycles)
     outcome = case(programmer.build(), num_gpus=2).simulate(engine)
     start = (outcome.gpu.workgroup_start_ps - small_model().launch_ps).tolist()
-    # the third computes on CU 0 after the first, so that the second and the first end first: at 507 and 500 ns
+    # the third computes on CU 0 after the first, so the first and the second end first: at 500 and 507 ns
     assert outcome.gpu.workgroup_cu.tolist() == [0, 1, 0, 1, 0]
     assert start == [0, 7 * NS, 14 * NS, 21 * NS, 500 * NS]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_wide_workgroup_waits_for_enough_wavefront_slots(engine):
-    """CUs hold 8 wavefronts: of three workgroups of 5 the third waits, and a kernel behind it waits with it."""
+    """CUs hold 8 wavefronts: the third workgroup of 5 wavefronts waits, and the kernel behind it waits too."""
     programmer = Programmer(1)
     programmer.kernel(0, 5)
     for cycles in (100, 200, 1):
@@ -131,7 +131,7 @@ def test_a_wide_workgroup_waits_for_enough_wavefront_slots(engine):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_lines_are_conserved(seed):
-    """Each line that a program names is asked for once, and each that crosses the fabric crosses each link once."""
+    """Each line of a program is requested once, and lines that cross the fabric cross each link once."""
     random = random_case(seed, without=(DMA, "transfers"))
     outcome = random.simulate("compiled")
     loads, stores = line_totals(random.program)
@@ -140,7 +140,7 @@ def test_lines_are_conserved(seed):
     np.testing.assert_array_equal(
         outcome.gpu.loads + outcome.gpu.acquires - asked_again, loads + acquires_of(random.program)
     )
-    # every message that has a line carries it over one channel or slice at its memory
+    # every message with a line moves it over one memory channel or L2 slice
     memory = np.array([kind == ("memory" if random.model.l2 is None else "l2") for kind in outcome.gpu.resources.kinds])
     assert outcome.gpu.resource_data[:, memory].sum() == outcome.gpu.loads.sum() + stores.sum()
 
@@ -153,7 +153,7 @@ def acquires_of(program):
 @pytest.mark.parametrize("topology", ["full", "switch"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_bytes_over_the_links(engine, topology):
-    """300 lines each way and 200 flags: so many bytes, and so much time of each lane, on one link or two."""
+    """2 x 300 lines each way and 2 x 2 flags: bytes and lane busy time, over one link or two."""
 
     def operations(programmer, lines):
         programmer.load(lines, read(1)).store(lines, write(1)).release(1, 0, 1).release(1, 0, 1)

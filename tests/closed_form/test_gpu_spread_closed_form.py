@@ -1,4 +1,4 @@
-"""Does a step of tables wait for the slowest of its GPUs, by as much as order statistics say, and nothing else?"""
+"""Does a step predicted from tables wait for its slowest GPU, by the time that order statistics give?"""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_jitter_says_itself_how_ranks_differ():
 
 
 def test_an_ensemble_without_jitter_keeps_the_slowest_gpu():
-    """Its millionths are alike on all ranks, so that they do not say how GPUs differ: 2 % would be lost."""
+    """Its variations of 1e-6 are equal on all ranks, so they must not replace the 2 % spread between GPUs."""
     plan = Plan(tp=2, inputs="none")
     found = step_ensemble(TEXT, plan, repeats=2, cluster="dgx-h100", software="none", compare=False)
     alone = found.result.step_time_ps

@@ -1,4 +1,4 @@
-"""What views say of runs of the engine, where it can be counted by hand: messages, bytes, time of wavefronts."""
+"""Do views of engine runs match counts by hand: messages, bytes, and time of wavefronts?"""
 
 import json
 from dataclasses import replace
@@ -49,7 +49,7 @@ def test_data_on_links_is_each_line_once(op, algorithm):
     assert traffic["data_messages"] == lines
     assert traffic["data_bytes"] == lines * (128 + found.model.header_bytes)
     releases = sum(gpu.releases for gpu in found.gpus)
-    # each line has a message without data the other way, each release a request and an acknowledgement
+    # each line has one message without data in the other direction, each release a request and an acknowledgement
     assert traffic["control_messages"] == lines + 2 * releases
 
 
@@ -108,7 +108,7 @@ def test_all_views_work(until_ps, tmp_path):
 
 
 def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
-    # 32 lines a rank: as many as channels, and a multiple of the lanes, so that each rank's lie alike
+    # 32 lines per rank: the number of channels and a multiple of the lanes, so all ranks' lines are laid out alike
     whole = ran("reduce_scatter", "get", gpu="astra3-generic", lines=32)
     run = run_gpus(whole.program, whole.cluster, whole.group, whole.model, options=GpuRunOptions(engine="reference"))
     assert run.fold.why_unfolded is None
@@ -127,7 +127,7 @@ def test_a_folded_run_shows_every_rank_what_it_shows_unfolded():
 
 @pytest.mark.parametrize("alike", [range(8), range(0, 8, 2)])
 def test_ports_of_a_folded_run_are_those_of_the_whole_one_where_gpus_are_joined_directly(alike):
-    """One link stands for all that are alike, and it is not always at the GPU that was simulated."""
+    """One link stands for all identical ones, and it is not always attached to the simulated GPU."""
     cluster, model = load_cluster("mi300x-node"), load_gpu_model("mi300x")
     group = [cluster.gpus[rank] for rank in alike]
     program = build_kernel("all_reduce", len(group), 1 << 12, algorithm="oneshot", workgroups=2)

@@ -1,4 +1,4 @@
-"""Blocks of gradients by sharding: when they are whole, when a part is left, and when both are given back."""
+"""Gradient memory blocks by sharding: when the whole block exists, when only a shard, and when both are freed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def program(**fields: object) -> RankProgram:
 
 
 def taken(found: RankProgram) -> dict[str, list[int]]:
-    """Sizes of the blocks of gradients and of buckets that the step takes, in ascending order."""
+    """Return the sizes of the gradient and bucket blocks that the step allocates, in ascending order."""
     names = ("gradients", "buckets")
     rows = [(MEMORY_CATEGORIES[c.category], c.delta_bytes) for c in found.memory if c.delta_bytes > 0]
     return {name: sorted(size for category, size in rows if category == name) for name in names}
@@ -36,7 +36,7 @@ def part(size: int) -> int:
 
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])
 def test_a_gradient_whose_part_has_a_buffer_leaves_no_second_part(sharding: str) -> None:
-    """DeepSpeed's flat partition: buckets are whole until they are reduced, and are added to what stays."""
+    """DeepSpeed's flat partition: buckets are whole until reduced, then added to the resident shard."""
     found = program(sharding=sharding)
     assert stays(found) == sum(part(size) for size in WEIGHTS)
     assert taken(found) == {"gradients": [], "buckets": WEIGHTS}
@@ -57,9 +57,9 @@ def test_gradients_of_one_buffer_for_all_take_nothing_in_the_step() -> None:
 @pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3", "fsdp"])
 @pytest.mark.parametrize("fields", [{}, {"micro_batch": 2}, {"offload": "activations"}, {"offload": "optimizer"}])
 def test_no_block_is_given_back_before_it_is_taken(sharding: str, fields: dict[str, object]) -> None:
-    """Without an optimizer the last part is there behind the last operator, at whose end the step gives all back."""
+    """Without an optimizer the last shard outlives the last operator; the step frees everything at its end."""
     found = program(sharding=sharding, batch=8, **fields)
-    rows = [c for c in found.memory if c.block >= 0]  # others are bytes of no block of their own
+    rows = [c for c in found.memory if c.block >= 0]  # other changes belong to no block
     begins, ends = ({c.block: c for c in rows if (c.delta_bytes > 0) == is_begin} for is_begin in (True, False))
     assert begins.keys() == ends.keys()
     assert len(rows) == 2 * len(begins)

@@ -1,7 +1,7 @@
-"""More tensor-parallel ranks than heads of keys and values: what is gathered, computed and kept, by formula.
+"""More tensor-parallel ranks than KV heads: gathered, computed and kept bytes, by formula.
 
 Megatron-core, ``Attention.get_query_key_value_tensors``: each rank all-gathers the projection's output of its group,
-all (heads + 2 KV heads) x size features, and keeps heads / tp heads of queries and one of keys and of values. The
+all (heads + 2 KV heads) x size features. It keeps heads / tp query heads, one key head and one value head. The
 gradient is reduce-scattered. Weights stay sharded by the features of the projection.
 """
 
@@ -23,7 +23,7 @@ BATCH, SEQUENCE, HIDDEN, LAYERS = 2, 512, 4096, 2
 HEADS, KV_HEADS, SIZE, VOCAB = 32, 8, 128, 128256
 TOKENS = BATCH * SEQUENCE
 SBH = TOKENS * HIDDEN * 2
-#: All queries, keys and values of a layer in bfloat16, and those of a rank.
+#: Bytes of all queries, keys and values of a layer in bfloat16.
 QKV = TOKENS * (HEADS + 2 * KV_HEADS) * SIZE * 2
 
 
@@ -68,7 +68,7 @@ def test_a_gradient_is_scattered_once_however_the_backward_pass_is_split(schedul
 
 @pytest.mark.parametrize("tp", [16, 32])
 def test_a_rank_computes_its_queries_on_one_head_of_keys(tp: int) -> None:
-    """FLOPs of attention are a part in tp; its bytes are those of the heads that it reads and writes."""
+    """A rank does 1 / tp of attention's FLOPs; its bytes are the heads that it reads and writes."""
     workload, groups = model(), Groups(HEADS, KV_HEADS, SIZE)
     split = Split(batch=BATCH, ways=tp, mode="column", groups=groups)
     attention = [op for op in workload.operators if op.layer == "layers.0.attention.core"]
@@ -82,7 +82,7 @@ def test_a_rank_computes_its_queries_on_one_head_of_keys(tp: int) -> None:
 
 @pytest.mark.parametrize("tp", [8, 16, 32])
 def test_weights_stay_sharded(tp: int) -> None:
-    """A rank's weights: a part in tp of each product and of the padded tables; norms are whole."""
+    """A rank holds 1 / tp of each weight matrix and of the padded embedding tables; norms are whole."""
     job, _ = build(model(), Plan(tp=tp))
     padded = -(-VOCAB // (128 * tp)) * 128 * tp
     layer = HIDDEN * (HEADS + 2 * KV_HEADS) * SIZE + HIDDEN * HIDDEN + 3 * HIDDEN * 14336
@@ -103,7 +103,7 @@ def test_a_cut_inside_attention_sends_the_heads_of_a_rank(tp: int) -> None:
 def test_context_parallel_ranks_exchange_one_head_of_keys_and_values(tp: int, style: str) -> None:
     cp, one_head = 2, TOKENS * SIZE * 2 * 2
     found = payloads(build(model(), Plan(tp=tp, cp=cp, cp_style=style))[0].programs[0])
-    if style == "ring":  # forward c - 1 shifts of keys and values, backward as many and those of their gradients
+    if style == "ring":  # cp - 1 shifts of K and V forward; the same backward, plus their gradients
         assert found["shift", "cp"] == LAYERS * 3 * (cp - 1) * one_head // cp
     else:
         assert found["all_gather", "cp"] == 2 * found["reduce_scatter", "cp"] == 2 * LAYERS * one_head
@@ -112,20 +112,20 @@ def test_context_parallel_ranks_exchange_one_head_of_keys_and_values(tp: int, st
 
 @pytest.mark.parametrize("tp", [16, 32])
 def test_the_gathered_tensor_lives_until_the_heads_are_copied_out(tp: int) -> None:
-    """Its bytes are allocated at the all-gather and given back with the rotary operator; then the heads stay."""
+    """It is allocated at the all-gather and freed by the rotary operator; then only the rank's heads stay."""
     program = build(model(), Plan(tp=tp))[0].programs[0]
     gathers = [i for i, step in enumerate(program.steps) if getattr(step, "kind", "") == "all_gather"]
     allocated = [(c.step, c.delta_bytes) for c in program.memory if abs(c.delta_bytes) == QKV]
     scatters = [i for i, step in enumerate(program.steps) if getattr(step, "kind", "") == "reduce_scatter"]
     assert [step for step, delta in allocated if delta > 0] == sorted((*gathers, *scatters))
     assert sum(delta for _, delta in allocated) == 0
-    rotary = [i + 1 for i in gathers]  # the step that follows
+    rotary = [i + 1 for i in gathers]  # the next step
     assert [step for step, delta in allocated if delta < 0][: len(gathers)] == rotary
 
 
 @pytest.mark.parametrize("tp", [16, 32])
 def test_what_a_rank_keeps_of_queries_keys_and_values(tp: int) -> None:
-    """Rank bytes of the projection's output, of what attention reads and of its result."""
+    """Bytes per rank of the projection's output, and of attention's inputs and result."""
     workload = model()
     context = _context(workload, Plan(tp=tp))
     by_layer = {op.layer: op for op in workload.operators if op.phase == "forward"}
@@ -145,7 +145,7 @@ def _context(workload, plan: Plan) -> JobContext:  # type: ignore[no-untyped-def
 
 
 class Separate(transformers.Transformer):
-    """A layer with three projections, of 4 heads of queries and 2 of keys and values, and attention in one operator."""
+    """A transformer with three separate projections (4 query heads, 2 KV heads) and attention in one operator."""
 
     def layer(self, name: str, x: int) -> int:
         s, b, h, a = transformers.S, transformers.B, transformers.H, transformers.A
@@ -161,7 +161,7 @@ class Separate(transformers.Transformer):
 
 
 def test_separate_projections_gather_as_much_together_as_a_fused_one() -> None:
-    """As if Megatron-core had fused them: the outputs of all three are gathered, and their gradients scattered."""
+    """As if Megatron-core had fused them: all three outputs are gathered and their gradients reduce-scattered."""
     workload = Separate(LAYERS).workload()
     job, _ = build(workload, Plan(tp=4))
     tokens, size = transformers.B * transformers.S, transformers.H // transformers.A

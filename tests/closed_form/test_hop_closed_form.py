@@ -1,4 +1,4 @@
-"""Is Hop, where it can be worked out by hand, what the formula says, to the picosecond?"""
+"""Do Hop's times match the formulas to the picosecond, in cases that can be worked out by hand?"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from trine.engine import run
-from trine.hop.choices import run_hop
-from trine.hop.numbers import HopNumbers
-from trine.hop.protocol import GRAPHS, HopProtocol, worker_graph
-from trine.hop.tasks import HopNetwork, HopWork
+from trine.decentralised.choices import run_hop
+from trine.decentralised.numbers import HopNumbers
+from trine.decentralised.protocol import GRAPHS, HopProtocol, worker_graph
+from trine.decentralised.tasks import HopNetwork, HopWork
 
 GRADIENT, APPLY, BYTES, RATE, LATENCY = 10**9, 10**8, 10**6, 10**9, 10**6
 MESSAGE = BYTES * 10**12 // RATE + LATENCY
@@ -18,7 +18,7 @@ K = 20
 
 
 def network_of(graph, slow=()):
-    """A link an edge; ``slow`` edges have a tenth of the bandwidth."""
+    """Return a network with one link per edge; ``slow`` edges have a tenth of the bandwidth."""
     number = {edge: i for i, edge in enumerate(graph.edges)}
     return HopNetwork(
         route=lambda a, b: (number[a, b],),
@@ -44,7 +44,7 @@ def numbers_of(graph, protocol, work, network):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("gradient", [MESSAGE // 3, 3 * MESSAGE])
 def test_equal_workers(name, gradient):
-    """An iteration is the longer of gradients and message, then the optimizer; in serial order their sum."""
+    """An iteration takes the longer of gradient and message, plus the optimizer; in serial order, their sum."""
     graph = worker_graph(name, 8)
     work = work_of(graph, gradient)
     parallel = numbers_of(graph, HopProtocol(), work, network_of(graph))
@@ -64,18 +64,18 @@ def test_one_slow_link_stops_everybody_and_a_backup_worker_nobody():
     network, work = network_of(graph, slow={(0, 1)}), work_of(graph)
     slow_message = BYTES * 10 * 10**12 // RATE + LATENCY
     standard = numbers_of(graph, HopProtocol(), work, network)
-    # Worker 0 may be an iteration ahead, so the slow link is never idle; the others are tied to worker 1 by the ring.
+    # Worker 0 may be one iteration ahead, so the slow link is never idle; the ring ties the others to worker 1.
     assert standard.end_ps[1] == K * slow_message + APPLY
     assert standard.end_ps.min() > (K - 5) * slow_message
     backup = numbers_of(graph, HopProtocol(backup=1, max_gap=4), work, network)
     assert set(backup.end_ps.tolist()) == {K * (max(GRADIENT, MESSAGE) + APPLY)}
     assert backup.num_missed + sum(backup.staleness.values()) == K * len(graph.edges)
-    assert backup.num_missed == K  # none of the slow link's updates comes in its own iteration
+    assert backup.num_missed == K  # every update on the slow link misses its iteration
     assert backup.num_unused == K
 
 
 def test_staleness_lets_a_slow_link_lag():
-    """A link that carries one update in the time of ten iterations, and updates that may be 3 old."""
+    """A link carries one update in the time of ten iterations, and updates may be 3 iterations old."""
     graph = worker_graph("ring-based", 8)
     work, network = work_of(graph, 2 * MESSAGE), network_of(graph, slow={(0, 1)})
     stale = numbers_of(graph, HopProtocol(staleness=3), work, network)
@@ -104,7 +104,7 @@ def test_tokens_bound_the_lead_over_a_slow_worker(max_gap):
 
 
 def test_skipping_lets_a_slow_worker_keep_up():
-    """A worker 5 times slower: without skipping it needs K slow iterations, with it the others hardly notice it."""
+    """A 5x slower worker needs K slow iterations without skipping; with skipping it hardly delays the others."""
     graph = worker_graph("ring-based", 8)
     work, network = work_of(graph, slow=[2], factor=5), network_of(graph)
     protocol = HopProtocol(backup=1, max_gap=6)

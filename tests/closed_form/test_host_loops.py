@@ -1,4 +1,4 @@
-"""A host that starts kernels in a loop: bounded by itself, by the GPU, and by what the phase before has left."""
+"""A host that launches kernels in a loop: bounded by itself, by the GPU, and by the previous phase's backlog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_a_slow_host_sees_itself():
 
 
 def test_a_slow_gpu_is_seen_but_for_what_the_queue_holds():
-    # Of 1000 calls 100 wait for the GPU when the host is through; the first 100 took it no time worth mentioning.
+    # Of 1000 calls, 100 still wait for the GPU when the host is done; the first 100 took almost no host time.
     call = HostCall(host_ps=1, launches=1, gpu_ps=1_000)
     (time,) = host_times_ps([call], 1_000, depth=100)
     assert abs(time - 900) <= 2
@@ -28,5 +28,5 @@ def test_the_next_phase_pays_for_the_one_before():
     slow, quick = HostCall(host_ps=1, launches=1, gpu_ps=1_000), HostCall(host_ps=1, launches=1, gpu_ps=10)
     first, second = host_times_ps([slow, quick], 1_000, depth=100)
     assert abs(first - 900) <= 2
-    # 100 calls of 1000 ps that are left, then 900 of 10 ps: the last 100 wait.
+    # 100 calls of 1000 ps remain, then 900 of 10 ps follow: the last 100 wait.
     assert abs(second - (100 * 1_000 + 900 * 10) // 1_000) <= 2

@@ -1,4 +1,4 @@
-"""Do built GPU programs move as many cache lines as their algorithms need? Is each rank's that of rank 0, turned?"""
+"""Do built GPU programs move the cache lines of their algorithms? Is each rank's program rank 0's, turned?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trine.gpu.kernels.build import DETAILED, ROOTED, UNFLAGGED, build_kernel, k
 from trine.gpu.program import DATA_OPS
 
 PAYLOAD = {"simple": 128, "ll": 64, "ll128": 120}
-#: (op, algorithm) -> lines that a rank reads from, and writes to, others: in chunks, or in whole buffers
+#: (op, algorithm) -> lines that a rank reads from and writes to each peer, in chunks or in whole buffers
 CHUNKS = {
     ("all_gather", "put"): (0, 1),
     ("all_gather", "get"): (1, 0),

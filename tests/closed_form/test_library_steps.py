@@ -1,4 +1,4 @@
-"""Does a schedule with the library's costs take, alone on the links, what the library takes?"""
+"""Does a schedule with the library's costs match the library's time if it has the links to itself?"""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_alone_it_takes_what_the_library_takes(name: str, machine: dict[str, int
         print(f"{name} {machine} {kind} {size}: {alone_ps / wanted_ps:.3f}, bare links {slower:.2f}")
         if slower <= 1.0:
             assert abs(alone_ps / wanted_ps - 1) <= 0.1
-        else:  # the schedule is slower than the library even on bare links: nothing is added, and the result says so
+        else:  # slower than the library even on bare links: no time is added, and the result reports the ratio
             assert step_ps == 0
             assert alone_ps / wanted_ps == pytest.approx(slower)
 

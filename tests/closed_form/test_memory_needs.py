@@ -1,4 +1,4 @@
-"""What a GPU needs beyond tensors, how long blocks are held, and how short a program may be: by paper and pencil."""
+"""A GPU's memory beyond tensors, the hold times of blocks, and the shortest programs, computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB, MIB = 2**30, 2**20
 
 
 def test_parts_of_what_a_gpu_needs() -> None:
-    """Reserved grows by the fragmentation, and by the error; allocated is the least that could do."""
+    """Reserved memory grows by the fragmentation and by the error; allocated memory is the lower bound."""
     found = use_of(40 * GIB, 50 * GIB, MemoryFacts(fragmentation=0.1, error=0.2, outside_bytes=3 * GIB), 80 * GIB)
     assert (found.reserved_bytes, found.needed_bytes) == (55 * GIB, 58 * GIB)
     assert (found.low_bytes, found.high_bytes) == (35 * GIB, 69 * GIB)
@@ -59,7 +59,7 @@ def test_each_way_of_parallelism_has_a_communicator(fields: dict[str, int], grou
 @pytest.mark.parametrize(("dtype", "part"), [("bfloat16", 2 / 3), ("float16", 2 / 3), ("float32", 1.0)])
 @pytest.mark.parametrize(("pp", "blocks"), [(1, 14), (2, 7), (4, 3), (16, 1)])
 def test_moments_that_come_late_are_two_blocks_a_weight(dtype: str, part: float, pp: int, blocks: int) -> None:
-    """Of 12 bytes of state 8 are moments, the others float32 weights; without these all are."""
+    """Of 12 bytes of state, 8 are moments and 4 are float32 weights; without float32 weights, all are moments."""
     workload = Chain([MS] * 7, [MS] * 7).workload()
     first = workload.parameters[0].weight
     workload.tensors[first] = replace(workload.tensors[first], dtype=dtype)
@@ -95,10 +95,10 @@ def test_a_program_has_as_many_micro_batches_as_are_alive_together_and_two_more(
 
 
 def test_blocks_are_held_by_the_queue_of_launches_where_no_times_are_known() -> None:
-    """The thread waits at a launch for the step that it is behind; step n has the time n + 1.
+    """At a launch the thread waits for the end of the step that limits its queue; step n has the time n + 1.
 
-    Three blocks of 20 MiB follow each other. The second is taken when the thread knows the end of step 1, the user of
-    the first block, so it is the same bytes; at the third it knows no more, and the second is held for step 3.
+    Three blocks of 20 MiB follow each other. When the thread takes the second, it knows the end of step 1, the user of
+    the first block, and reuses the bytes. At the third it knows no more, and the second is held for step 3.
     """
     none = Label()
     steps = (
@@ -122,7 +122,7 @@ def test_blocks_are_held_by_the_queue_of_launches_where_no_times_are_known() -> 
     assert reserved() == 20
     assert reserved(*clocks, at_launch) == 40
     assert reserved(*clocks, LaunchClock(2, 0, 3)) == 20
-    assert reserved(*clocks, LaunchClock(4, 0, -1)) == 40  # what operators wait for the thread does not know
+    assert reserved(*clocks, LaunchClock(4, 0, -1)) == 40  # the thread does not know the operators' dependencies
     assert reserved(*clocks, LaunchClock(2, 0, 2), user=0) == 40
     assert reserved(*clocks, at_launch, user=2) == 60
     early = [*clocks[:3], LaunchClock(-1, 0, 0)]
@@ -134,7 +134,7 @@ def test_blocks_are_held_by_the_queue_of_launches_where_no_times_are_known() -> 
     ("more_ps", "behind", "reserved"), [(0, -1, 40), (9, -1, 40), (10, -1, 20), (-5, 1, 40), (0, 2, 20), (10, 0, 20)]
 )
 def test_a_block_is_free_when_the_thread_comes_behind_the_end_of_its_user(more_ps, behind, reserved) -> None:
-    """Tasks end at 10, 15 and 20 ps. The first block is held for task 2; the second is taken by the thread at the
+    """Tasks end at 10, 15 and 20 ps. The first block is held for task 2. The thread takes the second block at the
     later of 10 + more and the end of the task that its queue waits for."""
     none = (-1, -1, -1, -1)
     events = MemoryEvents(

@@ -1,4 +1,4 @@
-"""Are compute tasks that others press on slowed down by what paper and pencil say?"""
+"""Are compute tasks under pressure slowed down as computed by hand?"""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -19,7 +19,7 @@ ENGINES = ("compiled", "reference")
 
 
 def pressing(builder, *rows):
-    """The graph, where each of ``rows`` (task, stream, ppm) takes speed from a stream when it ends."""
+    """Return the graph with pressure: for each row (task, stream, ppm), the task slows the stream when it ends."""
     graph = builder.build()
     stream = np.full(graph.num_tasks, -1, np.int32)
     ppm = np.zeros(graph.num_tasks, np.int32)
@@ -29,13 +29,13 @@ def pressing(builder, *rows):
 
 
 def timed(builder, *instants_ps):
-    """Tasks that end at these instants, each on a stream of its own."""
+    """Add tasks that end at these instants, each on a separate stream."""
     return [builder.compute(0, f"clock {builder.num_tasks}", at) for at in instants_ps]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_thirty_per_cent_for_four_milliseconds(engine):
-    """10 ms of work, 30 % slower from 1 to 5 ms: 1.2 ms of work are not done meanwhile."""
+    """10 ms of work, 30 % slower from 1 to 5 ms: 1.2 ms of work is left over."""
     builder = TaskGraphBuilder([], [])
     work = builder.compute(0, "main", 10 * MS)
     on, off = timed(builder, 1 * MS, 5 * MS)
@@ -46,7 +46,7 @@ def test_thirty_per_cent_for_four_milliseconds(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_slow_to_the_end_rounds_up(engine):
-    """1 ps is done at full speed; 9 ps at 700 000 millionths take 12.86 ps."""
+    """1 ps of work runs at full speed; the other 9 ps at 700 000 millionths take 12.86 ps."""
     builder = TaskGraphBuilder([], [])
     work = builder.compute(0, "main", 10)
     (on,) = timed(builder, 1)
@@ -69,13 +69,13 @@ def test_never_slower_than_a_hundredth_and_pressures_add_up(engine):
     work = builder.compute(0, "main", MS)
     a, b, c = timed(builder, 0, 0, 10 * MS)
     graph = pressing(builder, (a, 0, 1_000_000), (b, 0, 600_000), (c, 0, -1_000_000))
-    # Of 10 ms a hundredth is 0.1 ms; the other 0.9 ms go on at 40 %.
+    # 10 ms at 1 % do 0.1 ms of work; the other 0.9 ms run at 40 %.
     assert run(graph, engine=engine).end_ps[work] == 10 * MS + 2 * MS + MS // 4
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_changes_of_one_instant_count_together(engine):
-    """What is given and taken at once does not leave a trace, not even by rounding."""
+    """Speed given and taken at the same instant leaves no trace, not even by rounding."""
     builder = TaskGraphBuilder([], [])
     work = builder.compute(0, "main", 1_000_003)
     on, first, second, third = timed(builder, 0, 1_001, 1_001, 1_001)
@@ -100,7 +100,7 @@ changes = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300_000)), min
 @given(work=st.integers(1, 4000), changes=changes)
 @settings(max_examples=60, deadline=None)
 def test_any_sequence_of_changes(work, changes):
-    """Integrate the speed over time, instant by instant, in fractions."""
+    """Integrating the speed over time in fractions, instant by instant, gives the same end."""
     builder = TaskGraphBuilder([], [])
     builder.compute(0, "main", work)
     clocks = timed(builder, *(at for at, _ in changes))

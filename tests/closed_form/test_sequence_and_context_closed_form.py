@@ -1,4 +1,4 @@
-"""Do sequence and context parallelism send what their papers say, and compute as much as before?"""
+"""Do sequence and context parallelism send the bytes of their papers and keep the total FLOPs?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trine.software import load_software
 from trine.training import simulate
 
 BATCH, SEQUENCE, HIDDEN, VOCAB, LAYERS = 2, 512, 4096, 128256, 2
-#: Bytes of one tensor of tokens x hidden in bfloat16.
+#: Bytes of one bfloat16 tensor of tokens x hidden.
 SBH = BATCH * SEQUENCE * HIDDEN * 2
 KEYS = BATCH * SEQUENCE * 8 * 128 * 2 * 2  # keys and values of 8 heads of 128
 QUERIES = BATCH * SEQUENCE * 32 * 128 * 2
@@ -34,7 +34,7 @@ def megatron(tp: int, **fields: object) -> Plan:
 def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_the_input_once_more(tp: int) -> None:
     """Korthikanti et al. 2022, section 4.2.2: an all-reduce is a reduce-scatter and an all-gather.
 
-    What is not kept is gathered again for the gradient of the weight: once for each column split.
+    Inputs that are not kept are gathered again for the weight gradient, once per column split.
     """
     workload = model()
     job, _ = build(workload, megatron(tp))
@@ -51,7 +51,7 @@ def test_sequence_parallelism_sends_as_much_as_tensor_parallelism_and_the_input_
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_an_input_that_the_software_keeps_is_not_gathered_again(recompute: str) -> None:
-    """nanotron without ``tp_recompute_allgather`` sends what tensor parallelism does; layers that run again gather."""
+    """nanotron without ``tp_recompute_allgather`` sends as tensor parallelism does; recomputed layers gather again."""
     plan = megatron(4, sequence_parallel=True, recompute=recompute)
     again, kept = (build(model(), plan, load_software(name))[0] for name in ("megatron-core", "nanotron-2024"))
     once_more = 2 * LAYERS * SBH if recompute == "full" else 0
@@ -75,7 +75,7 @@ def test_overlap_of_tensor_parallelism_moves_the_same_bytes_in_less_time(pieces:
 
 
 def kept_for_backward(plan: Plan, workload) -> int:  # type: ignore[no-untyped-def]
-    """Bytes of activations when the forward pass has ended."""
+    """Return the bytes of activations at the end of the forward pass."""
     program = build(workload, plan)[0].programs[0]
     end = max(i for i, step in enumerate(program.steps) if isinstance(step, Compute) and step.label.phase == 0)
     number = MEMORY_CATEGORIES.index("activations")
@@ -83,9 +83,9 @@ def kept_for_backward(plan: Plan, workload) -> int:  # type: ignore[no-untyped-d
 
 
 def test_activations_that_are_kept_are_divided_by_the_tensor_parallel_ranks() -> None:
-    """Korthikanti et al. 2022, table 2: what tensor parallelism leaves whole is divided, too, so all is 1/t of it.
+    """Korthikanti et al. 2022, table 2: tensors that tensor parallelism keeps whole are split, too, so all is 1/t.
 
-    The loss of each token is the exception, what is gathered for an operator is not kept, and the vocabulary is padded.
+    The loss of each token is the exception. Tensors gathered for an operator are not kept; the vocabulary is padded.
     """
     workload = model(layers=8)
     losses = BATCH * SEQUENCE * 4
@@ -99,7 +99,7 @@ def test_activations_that_are_kept_are_divided_by_the_tensor_parallel_ranks() ->
 
 
 def test_a_weight_gradient_does_not_wait_for_the_reduction_beside_it() -> None:
-    """Of two backward operators of a column split, the one of the weight follows that of the input at once."""
+    """In the backward pass of a column split, the weight gradient directly follows the input gradient."""
     for sequence in (False, True):
         job, _ = build(model(), megatron(4, sequence_parallel=sequence))
         steps = job.programs[0].steps
@@ -120,7 +120,7 @@ def test_a_weight_gradient_does_not_wait_for_the_reduction_beside_it() -> None:
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_what_runs_again_is_sent_again_and_counts_as_recomputation(sequence_parallel: bool) -> None:
-    """Full recomputation repeats the forward collectives of its layers, none of the embedding, the head or the loss."""
+    """Full recomputation repeats the layers' forward collectives, but not the embedding's, the head's or the loss's."""
     plan = megatron(4, sequence_parallel=sequence_parallel, recompute="full")
     again = [s for s in collectives(build(model(), plan)[0].programs[0]) if s.label.phase == Phase.RECOMPUTE]
     kinds = Counter(step.kind for step in again)
@@ -134,7 +134,7 @@ def test_what_runs_again_is_sent_again_and_counts_as_recomputation(sequence_para
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 def test_ring_attention_passes_keys_and_values_on_and_their_gradients(cp: int) -> None:
-    """Liu et al. 2023: cp - 1 blocks of keys and values forward; backward the same, and as many gradients."""
+    """Liu et al. 2023: cp - 1 blocks of keys and values forward; backward the same plus their gradients."""
     job, _ = build(model(), Plan(cp=cp))
     block = KEYS // cp
     shifts = collectives(job.programs[0], "shift", axis="cp")
@@ -146,7 +146,7 @@ def test_ring_attention_passes_keys_and_values_on_and_their_gradients(cp: int) -
 
 @pytest.mark.parametrize("cp", [2, 4])
 def test_all_gather_and_ulysses_send_what_their_papers_say(cp: int) -> None:
-    """Llama 3: keys and values gathered twice, their gradients scattered. Ulysses: q, k, v and the output, twice."""
+    """Llama 3 gathers keys and values twice and scatters their gradients. Ulysses sends q, k, v and output twice."""
     job, _ = build(model(), Plan(cp=cp, cp_style="all-gather"))
     found = payloads(job.programs[0])
     assert (found["all_gather", "cp"], found["reduce_scatter", "cp"]) == (2 * LAYERS * KEYS, LAYERS * KEYS)
@@ -167,11 +167,11 @@ def test_gradients_are_reduced_over_data_and_context_ranks(style: str, cp: int) 
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 def test_each_rank_does_its_part_of_the_products_exactly(cp: int) -> None:
-    """FLOPs of all ranks add up to those of one, attention's with its quadratic part included."""
+    """The FLOPs of all ranks add up to the unsplit FLOPs, including the quadratic part of attention."""
     workload = model()
     ring = Fraction(1, cp)
     for op in workload.operators:
-        if op.phase not in (FORWARD, BACKWARD) or "embedding" in op.name:  # its gradient is that of the whole table
+        if op.phase not in (FORWARD, BACKWARD) or "embedding" in op.name:  # its gradient covers the whole table
             continue
         whole = work(op, workload).flops
         if is_attention(op):

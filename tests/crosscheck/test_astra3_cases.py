@@ -1,6 +1,6 @@
-"""Do the case studies of ASTRA-sim 3.0 (arXiv 2606.10440) come out: directions and shapes, at sizes that take seconds?
+"""Does trine reproduce ASTRA-sim 3.0's case studies (arXiv 2606.10440) in direction and shape, at small sizes?
 
-The examples 30 to 36 and docs/guides/case-studies-loadstore.md have the whole tables.
+These sizes take seconds; examples 30 to 36 and docs/guides/case-studies-loadstore.md have the full tables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def assert_agrees(study):
-    """In direction: each of these rests on what the paper does not state, and says so."""
+    """Assert agreement in direction; each finding lists its assumptions, which the paper does not state."""
     assert study.verdict == "agrees in direction", study.text()
     assert not study.agrees
     assert all(finding.assumed for finding in study.findings if finding.verdict)
@@ -37,7 +37,7 @@ def test_case_2_put_beats_get_in_an_all_gather_and_fair_arbitration_narrows_the_
     assert study.column("gap fair %")[-1] < study.column("gap fifo %")[-1] / 2
     arbitration = study.findings[1]
     assert "32 wavefronts" in arbitration.assumed
-    assert "arbitration changes little" in arbitration.here  # with 8 wavefronts, the default, there is no such effect
+    assert "arbitration changes little" in arbitration.here  # no such effect with 8 wavefronts, the default
 
 
 def test_case_3_unrolling_helps_large_sizes_up_to_the_limit_of_the_compute_unit():
@@ -114,7 +114,7 @@ def test_simulated_ll_wins_longer_where_latency_is_higher():
 def test_every_case_has_a_question():
     questions = [question for _, question in CASES.values()]
     assert [text.partition(":")[0] for text in questions[:6]] == [f"case {number}" for number in range(1, 7)]
-    assert set(CASES) - set(list(CASES)[:6]) == {"ll-simple", "packets"}  # of no number in the paper
+    assert set(CASES) - set(list(CASES)[:6]) == {"ll-simple", "packets"}  # not numbered in the paper
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Captures of real PyTorch steps on the CPU: does the workload say what the model is?"""
+"""Do workloads captured from real PyTorch steps on the CPU match the model?"""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def cnn():
 
 
 class Transformer(nn.Module):
-    """One pre-norm encoder layer between an embedding and a classifier of every token."""
+    """One pre-norm encoder layer between an embedding and a classifier for every token."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ def training_step(kind, batch):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Operators this small take longer on several threads, most of all beside other processes."""
+    """Run PyTorch on one thread: small operators are slower on several, most of all beside other processes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,7 +64,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory, one_thread):
-    """(kind, batch) -> (model, workload, directory), each captured once."""
+    """Return (kind, batch) -> (model, workload, directory), each captured once."""
     folder = tmp_path_factory.mktemp("captures")
     found = {}
     for kind in ("cnn", "transformer"):
@@ -117,7 +117,7 @@ def test_the_step_without_profiler_is_timed(captured, kind):
     steps = json.loads((path / "meta.json").read_text())["unprofiled_steps_ps"]
     assert len(steps) == 3
     assert workload.unprofiled_step_ps == sorted(steps)[1]
-    # The profiler makes a step slower; its operators cannot take longer than the step that held them.
+    # The profiler slows the step down; its operators cannot take longer than the whole step.
     assert sum(op.gpu_time_ps for op in workload.operators) <= int(workload.metadata["traced_step_ps"])
 
 
@@ -164,11 +164,11 @@ def test_the_loop_counts_its_steps(tmp_path):
 
 
 class Stop(Exception):
-    """Raised by a user's step."""
+    """Exception raised by a user's step."""
 
 
 def run_until(path, last, action):
-    """A loop of four steps in which ``action`` ends step ``last``; it returns True to break."""
+    """Capture a loop of four steps in which ``action`` ends step ``last``; it returns True to break."""
     step = training_step("cnn", 4)[1]
     with capture(path, warmup=1, timed=1) as c:
         for number in c:
@@ -264,11 +264,11 @@ def test_cuda_without_a_gpu_is_refused(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_cuda_capture_synchronises_and_wants_kernels(tmp_path, monkeypatch):
-    """The GPU path without a GPU: PyTorch is made to say that it has one, and records the CPU alone."""
+    """The GPU path runs without a GPU: PyTorch reports one, but records only the CPU."""
     waits, asked, profile = [], [], torch.profiler.profile
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
-    # Builds of PyTorch with CUDA ask the driver here whether a graph is being captured, and there is none.
+    # PyTorch built with CUDA asks the driver here whether a graph is being captured, but no driver exists.
     health_check = "_accelerator_graph_capture_health_check"
     monkeypatch.setattr(torch.optim.Optimizer, health_check, lambda self: None, raising=False)
 

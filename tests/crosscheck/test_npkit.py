@@ -1,7 +1,7 @@
-"""How far are NCCL's primitives through host memory, simulated, from what NPKit measured (issue 15: median <= 25 %)?
+"""Do simulated NCCL primitives through host memory match NPKit's measurements (issue 15: median error <= 25 %)?
 
-Nothing is fitted: conditions are those of the benchmark's scripts, programs NCCL's sources, cycles its machine code,
-GPU and links presets. What misses is asserted as a miss: docs/background/gpu-models.md, "NPKit's primitives".
+Nothing is fitted: conditions come from the benchmark's scripts, programs from NCCL's sources, cycles from its machine
+code, GPU and links from presets. Misses are asserted: docs/background/gpu-models.md, "NPKit's primitives".
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_large_slices_meet_it():
 
 
 def test_what_is_missed(compared):
-    """Instructions of LL that add are a third too fast, four rounds of reads too slow; sends meet no back-pressure."""
+    """LL's adding instructions are a third too fast, four rounds of reads too slow; sends meet no back-pressure."""
     assert all(-0.5 < each.error < -0.25 for each in of(compared, "LL", RECV_REDUCE_SEND))
     assert all(-0.5 < each.error < -0.25 for each in of(compared, "LL", RECV_REDUCE_COPY_SEND))
     hunks = [each for each in of(compared, "Simple", RECV_REDUCE_COPY_SEND) if each.point.size_bytes >= 4 << 10]

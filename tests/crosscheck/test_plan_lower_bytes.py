@@ -1,4 +1,4 @@
-"""Do lowered plans move over each wire what the plan's transfers say? Packets and flags included."""
+"""Do lowered plans move the bytes of the plan's transfers over each wire, packets and flags included?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plan_lower_cases import LOWERED, bundled
 
 from trine.gpu.plans import plan_schedule
 
-#: whole lines a chunk, of 128 and of 120 bytes
+#: whole lines per chunk, for lines of 128 and of 120 bytes
 SIZE = 32 * 15 * 128
 
 

@@ -1,4 +1,4 @@
-"""Is the batch found in every tensor? The same model recorded at two batch sizes must differ in nothing else."""
+"""Is the batch dimension found in every tensor? Two recordings of a model may differ only in it."""
 
 from __future__ import annotations
 

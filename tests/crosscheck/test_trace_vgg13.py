@@ -1,4 +1,4 @@
-"""Do two recordings of one model, in two formats and at two batch sizes, say the same?"""
+"""Do two recordings of one model, in two formats and at two batch sizes, agree?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def large() -> Workload:
 def test_recorded_sums(small: Workload, large: Workload) -> None:
     assert sum(op.gpu_time_ps for op in small.operators) == 94_038_000_000
     assert sum(op.gpu_time_ps for op in load("resnet50-h100-b128").operators) == 70_723_000_000
-    # 346.370 ms of kernels, of which 4 us overlap in the profiler's whole microseconds
+    # 346.370 ms of kernels; 4 us of them overlap, as the profiler records whole microseconds
     assert sum(sum(op.kernel_times_ps) for op in large.operators) == 346_370_000_000
     assert sum(op.gpu_time_ps for op in large.operators) == 346_366_000_000
 
@@ -58,7 +58,7 @@ def test_parameters_of_the_bundled_traces(name: str, total: int, count: int) -> 
         weight, gradient = workload.tensors[parameter.weight], workload.tensors[parameter.gradient]
         assert operator.phase == "backward"
         assert (weight.shape, weight.role, gradient.role) == (gradient.shape, "weight", "gradient")
-        # the operator differentiates the one that reads the weight
+        # the operator differentiates the weight's reader
         assert operator.forward_id is not None
         forward = operators[operator.forward_id]
         assert weight.storage in {workload.tensors[i].storage for i in forward.inputs}
@@ -92,7 +92,7 @@ def test_a_view_shares_the_storage_of_what_it_shows(small: Workload) -> None:
 
 
 def test_memory_that_is_used_again_is_another_storage(small: Workload) -> None:
-    # 487 is written by a backward operator into what the file calls storage 183, the one of activation 182
+    # a backward operator writes 487 into storage 183 (the file's name for it), which held activation 182
     assert small.tensors[487].storage != small.tensors[182].storage
 
 

@@ -1,4 +1,4 @@
-"""Do the commands and the Python of docs/guides/eidolons.md run, and print what it says?"""
+"""Do the commands and the Python code of docs/guides/eidolons.md run and print the quoted output?"""
 
 import re
 import shlex

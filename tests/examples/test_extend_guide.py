@@ -1,4 +1,4 @@
-"""Does each block of "how to add" run as it stands, and does each kind name at most three files?"""
+"""Does each block of the "how to add" guide run unchanged, and does each kind name at most three files?"""
 
 from __future__ import annotations
 

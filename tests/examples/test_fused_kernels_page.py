@@ -1,4 +1,4 @@
-"""Does the page about fused kernels run as it stands, print what it says, and name every kernel?"""
+"""Does the code on the fused-kernels page run and print the quoted output? Does the page name every kernel?"""
 
 from __future__ import annotations
 

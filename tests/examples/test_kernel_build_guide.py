@@ -1,4 +1,4 @@
-"""Does the page about built GPU programs run as it stands, and does it name every algorithm?"""
+"""Does the code on the page about built GPU programs run? Does the page name every algorithm?"""
 
 from __future__ import annotations
 

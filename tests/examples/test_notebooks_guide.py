@@ -1,4 +1,4 @@
-"""The Python of docs/guides/notebooks.md runs and writes its files, and its table names what there is."""
+"""The code of docs/guides/notebooks.md runs and writes its files; its table names all tables and pictures."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Do the examples of the plug-in guide run as they stand, and does it name what there is?"""
+"""Do the plug-in guide's examples run unchanged, and does the guide name every kind of plug-in?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", GUID
 
 
 def test_blocks_run():
-    """In one process: they register other names."""
+    """All blocks run in one process, since each registers different names."""
     program = "\n".join(f"exec(compile({code!r}, {title!r}, 'exec'), {{}})" for title, code in BLOCKS)
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

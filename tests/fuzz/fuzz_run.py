@@ -1,4 +1,4 @@
-"""Asks workers, watches over their time and memory, and judges what they did."""
+"""Send cases to workers, watch their time and memory, and judge the outcomes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 HANG_S, PEAK_BYTES, LINE = 10.0, 2**30, 400
-#: Computing time after which a worker that does not answer is ended: kernels compiled for the first time take 40 s.
+#: CPU time after which an unresponsive worker is killed; compiling kernels for the first time takes 40 s.
 PATIENCE_S = 90.0
-#: What a worker may have grown to before another takes its place.
+#: Resident memory above which another worker replaces this one.
 STALE_BYTES = 780 * 2**20
-#: Begins a line that is no error: what it says holds once on a machine.
+#: Start of a line that is not an error; trine prints it once per machine.
 COMPILES = "compiling kernels ("
 WORKER = Path(__file__).with_name("fuzz_worker.py")
 _FRAME = re.compile(r'File "[^"]*?(trine/[\w/]+\.py|[\w/.-]+\.py)", line (\d+), in (\w+)')
@@ -30,32 +30,32 @@ _FRAME = re.compile(r'File "[^"]*?(trine/[\w/]+\.py|[\w/.-]+\.py)", line (\d+), 
 
 @dataclass(frozen=True)
 class Case:
-    """A command line with its files (bytes; None: a FIFO). at_fault: the file that an error has to name."""
+    """Command line with its files (bytes; None: a FIFO). at_fault: the file that an error must name."""
 
     argv: tuple[str, ...]
     files: Mapping[str, bytes | None] = field(default_factory=dict)
     at_fault: str | None = None
 
     def question(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the case as JSON."""
         files = {n: {"fifo": True} if c is None else base64.b64encode(c).decode() for n, c in self.files.items()}
         return {"argv": list(self.argv), "files": files, "at_fault": self.at_fault}
 
     @classmethod
     def of(cls, question: Mapping[str, Any]) -> Case:
-        """The reverse of :meth:`question`."""
+        """Return the case from a result of :meth:`question`."""
         files = {n: base64.b64decode(c) if isinstance(c, str) else None for n, c in question["files"].items()}
         return cls(tuple(question["argv"]), files, question.get("at_fault"))
 
 
 class Worker:
-    """A process that answers one case after the other."""
+    """Process that answers one case after another."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, case: Case) -> dict[str, Any]:
-        """What the case did; ``{"hang": seconds}`` or ``{"memory": bytes}`` of one that had to be ended."""
+        """Return a case's outcome; ``{"hang": seconds}`` or ``{"memory": bytes}`` if the worker was killed."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -64,7 +64,7 @@ class Worker:
         began, spent, asleep_s = time.monotonic(), cpu_seconds(process.pid), 0.0
         while not select.select([process.stdout], [], [], 0.25)[0]:
             taken, now = cpu_seconds(process.pid) - spent, resident_bytes(process.pid)
-            asleep_s = asleep_s + 0.25 if is_asleep(process.pid) else 0.0  # not only kept from a processor by others
+            asleep_s = asleep_s + 0.25 if is_asleep(process.pid) else 0.0  # not merely waiting for a CPU
             if taken > PATIENCE_S or asleep_s > HANG_S or now > 2 * PEAK_BYTES:
                 self.end()
                 return {"memory": now} if now > 2 * PEAK_BYTES else {"hang": time.monotonic() - began}
@@ -87,7 +87,7 @@ class Worker:
         return self._process
 
     def end(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -95,14 +95,14 @@ class Worker:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process now; 0 where the system does not tell."""
+    """Return the memory of a process now, or 0 if the system does not report it."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has computed so far; where the system does not tell, how long this one has run."""
+    """Return the CPU time of a process up to now, or the wall clock if the system does not report it."""
     with contextlib.suppress(OSError, ValueError):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -110,7 +110,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def is_asleep(pid: int) -> bool:
-    """Whether a process waits for something; False where the system does not tell."""
+    """Return whether a process is asleep; False if the system does not report it."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return text.rpartition(")")[2].split()[0] == "S"
@@ -118,9 +118,9 @@ def is_asleep(pid: int) -> bool:
 
 
 def judge(case: Case, worker: Worker) -> str | None:
-    """What is wrong with what the case did, None: nothing.
+    """Return the fault in a case's outcome, or None.
 
-    A slow run may have compiled kernels, a large one have had a worker that others had left large: it is repeated.
+    Slow and large runs are repeated: the worker may have compiled kernels, or earlier cases may have left it large.
     """
     answer = worker.ask(case)
     is_large = answer.get("memory", answer.get("peak", 0)) > PEAK_BYTES
@@ -136,7 +136,7 @@ def _is_slow(answer: Mapping[str, Any]) -> bool:
 
 
 def fault(case: Case, answer: Mapping[str, Any]) -> str | None:
-    """What is wrong with an answer of a worker, in one line that begins with its kind; None: nothing."""
+    """Return the fault in a worker's answer, as one line that begins with its kind, or None."""
     if "died" in answer:
         return f"died: the process ended with {answer['died']}"
     if "memory" in answer or answer.get("peak", 0) > PEAK_BYTES:
@@ -153,7 +153,7 @@ def fault(case: Case, answer: Mapping[str, Any]) -> str | None:
 
 
 def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
-    """Errors are one line, of bounded length, on stderr alone, and name the file."""
+    """Return the fault in an answer's messages: errors are one short line, only on stderr, and name the file."""
     code, lines = answer["code"], [line for line in answer["stderr"].splitlines() if not line.startswith(COMPILES)]
     if code not in (0, 1, 2):
         return f"code: {code}"
@@ -165,7 +165,7 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
         return None
     if answer["stdout"] and "cannot write" not in answer["stderr"]:
         return f"message: stdout before an error: {answer['stdout'][:80]!r}; {''.join(lines[-1:])[:80]}"
-    if "cannot write" in answer["stderr"]:  # what could be written beside it is said, too
+    if "cannot write" in answer["stderr"]:  # files that could be written are reported, too
         lines = [line for line in lines if " written to " not in line]
     if len(lines) != 1:
         return f"message: {len(lines)} lines: {lines[:1]}"
@@ -180,7 +180,7 @@ def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
 
 
 def signature(found: str) -> str:
-    """Faults that are one: numbers and quoted values do not tell them apart."""
+    """Return the identity of a fault: its text without numbers and quoted values."""
     kind, _, rest = found.partition(": ")
     return (
         f"{kind}: "
@@ -191,7 +191,7 @@ def signature(found: str) -> str:
 
 
 def save(case: Case, found: str, folder: Path) -> Path:
-    """Keep a case that failed; :func:`load` gives it back."""
+    """Save a failed case for :func:`load`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{hashlib.sha256(signature(found).encode()).hexdigest()[:12]}.json"
     path.write_text(json.dumps({"found": found, **case.question()}, indent=1) + "\n", encoding="utf-8")
@@ -199,5 +199,5 @@ def save(case: Case, found: str, folder: Path) -> Path:
 
 
 def load(path: Path) -> Case:
-    """A case that :func:`save` kept."""
+    """Load a case saved by :func:`save`."""
     return Case.of(json.loads(path.read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
-"""Searches for inputs that break trine: ``make fuzz SECONDS=3600``.
+"""Search for inputs that break trine: ``make fuzz SECONDS=3600``.
 
-Each case is a command line with its files, made from a valid one by a few mutations; workers run it
-(:mod:`fuzz_worker`), and :func:`fuzz_run.fault` says what is wrong with what it did. Hypothesis draws the mutations.
+Each case is a command line with its files, made from a valid one by a few mutations. Workers run it
+(:mod:`fuzz_worker`), and :func:`fuzz_run.fault` judges the outcome. Hypothesis draws the mutations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBER = st.integers(0, 2**32)
 _CHANGES = st.lists(st.tuples(_NUMBER, _NUMBER, _NUMBER), min_size=1, max_size=4)
 CASES = st.tuples(st.sampled_from(("file", "command")), st.integers(0, 2**16), _CHANGES)
 FOUND = Path("fuzz-found")
-#: Cases of one seed.
+#: Cases per seed.
 ROUND = 200
 
 
@@ -34,14 +34,14 @@ Drawn = tuple[str, int, list[tuple[int, int, int]]]
 
 
 def cases_of(part: str) -> st.SearchStrategy[Drawn]:
-    """:data:`CASES` of the samples and command lines whose names hold ``part``."""
+    """Return a strategy like :data:`CASES` for the samples and command lines with ``part`` in their names."""
     named = [("file", number) for number, sample in enumerate(samples()) if part in sample.name]
     named += [("command", number) for number, base in enumerate(BASES) if part in base]
     return CASES if not part else st.tuples(st.sampled_from(named), _CHANGES).map(lambda drawn: (*drawn[0], drawn[1]))
 
 
 def case_of(drawn: Drawn) -> Case:
-    """The case that a draw of :data:`CASES` stands for."""
+    """Return the case for a draw of :data:`CASES`."""
     what, number, changes = drawn
     if what == "command":
         return edited(number, changes)
@@ -53,9 +53,9 @@ def case_of(drawn: Drawn) -> Case:
 
 @dataclass
 class Search:
-    """What a search has met: ``found`` is a fault for each kind, ``tried`` how many cases of each sort ran.
+    """Search and its results: ``found`` holds one fault per kind, ``tried`` counts the cases of each sort.
 
-    says: it prints how far it is. only: part of the names of what it searches.
+    says: print progress. only: search only samples and command lines with this text in their names.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ class Search:
     worker: Worker = field(default_factory=Worker)
 
     def run(self, first_seed: int, *, cases: float = math.inf, seconds: float = math.inf) -> None:
-        """Search one seed after the other: so many cases, the same on every machine, or for so long."""
+        """Search one seed after another, for a number of cases (the same on every machine) or of seconds."""
         ends, number = time.monotonic() + seconds, first_seed
         try:
             while (left := cases - self.tried.total()) > 0 and time.monotonic() < ends:
@@ -96,7 +96,7 @@ class Search:
         attempt()
 
     def _keep(self, drawn: Drawn, wrong: str) -> None:
-        """Keep a fault of a kind that was not met before, with as few of its changes as show it."""
+        """Save a fault of a new kind, without the changes that it does not need."""
         what, number, changes = drawn
         for change in changes if len(changes) > 1 else ():
             fewer = [each for each in changes if each is not change]
@@ -124,7 +124,7 @@ def _again(case: Case) -> str | None:
 
 
 def main() -> None:
-    """Search by hand."""
+    """Run a search from the command line."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--seed", type=int, default=int(time.time()))

@@ -1,8 +1,8 @@
-"""Runs command lines that a parent sends, one JSON line each, in one process; answers with what each did.
+"""Run command lines from a parent, one JSON line each, in one process, and answer with their outcomes.
 
-A question is ``{"argv": [...], "files": {name: base64 | {"fifo": true}}}``; the answer has code, stdout, stderr, the
-traceback of an exception that nothing caught, seconds, and the peak of resident memory in bytes; ``unread``: what trine
-prints of a file that it has written and cannot read.
+A question is ``{"argv": [...], "files": {name: base64 | {"fifo": true}}}``. The answer has code, stdout, stderr, the
+traceback of an uncaught exception, seconds, and peak resident memory in bytes. ``unread`` is trine's error for a file
+that it has written and cannot read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHOWN = 20_000
 
 
 def lay_out(files: dict[str, object], folder: Path) -> None:
-    """Make the files of a question."""
+    """Create the files of a question."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def _command() -> Any:
 
 
 def run(argv: list[str]) -> tuple[int, str]:
-    """The exit code of a command line, and the traceback of what it did not catch."""
+    """Return the exit code of a command line, and the traceback of an uncaught exception."""
     try:
         _command()(argv, prog_name="trine")
     except SystemExit as stop:
@@ -54,7 +54,7 @@ def run(argv: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
-#: Command -> the option that names the file it writes, and the command that reads such a file.
+#: Command -> the option that names its output file, and the command that reads such a file.
 READERS = {
     ("cluster", "import"): ("--yaml", ("cluster", "show")),
     ("cluster", "show"): ("--yaml", ("cluster", "show")),
@@ -66,7 +66,7 @@ READERS = {
 
 
 def reader_of(argv: list[str]) -> list[str] | None:
-    """The command that reads the file which a command line writes; None where it writes none that trine reads."""
+    """Return the command that reads the output file of ``argv``, or None without a file that trine reads."""
     option, words = READERS.get(tuple(argv[:2]), ("", ()))
     if argv[1:2] == ["convert"]:
         target = argv[3] if len(argv) == 4 else None
@@ -77,7 +77,7 @@ def reader_of(argv: list[str]) -> list[str] | None:
 
 
 def unread(argv: list[str]) -> str:
-    """What is wrong with the file that a command has written, as trine reads it; "": nothing."""
+    """Return trine's error on reading a command's output file; "" if it reads the file."""
     reader = reader_of(argv)
     if reader is None:
         return ""
@@ -94,7 +94,7 @@ def unread(argv: list[str]) -> str:
 
 
 def peak_bytes() -> int:
-    """Since :func:`forget_peak`; where the system cannot forget, since the start."""
+    """Return peak resident memory since :func:`forget_peak`, or since the start if the system cannot reset it."""
     try:
         text = Path("/proc/self/status").read_text(encoding="ascii")
         return int(next(line for line in text.splitlines() if line.startswith("VmHWM")).split()[1]) << 10
@@ -103,13 +103,13 @@ def peak_bytes() -> int:
 
 
 def forget_peak() -> None:
-    """Count the peak from here on (Linux)."""
+    """Reset the peak of resident memory (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def ask(question: dict[str, object]) -> dict[str, object]:
-    """One question in a folder of its own."""
+    """Answer one question in a new folder."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     texts = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
     home, kept = os.getcwd(), [os.dup(1), os.dup(2)]
@@ -142,12 +142,12 @@ def ask(question: dict[str, object]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Answer until the questions end."""
+    """Answer questions until the input ends."""
     questions, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
-    import numpy as np  # noqa: F401  # what every question needs is not in the time of the first
+    import numpy as np  # noqa: F401  # so that the first question is not charged for it
 
     import trine.cli.main  # noqa: F401
 

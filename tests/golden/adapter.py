@@ -1,6 +1,6 @@
-"""The only place of the golden questions that uses trine: its command line in process, and what no command writes.
+"""The golden questions' only access to trine: its command line in process, and results that no command writes.
 
-Adapt this file when names change; what is recorded in ``questions/`` does not change with it.
+Adapt this file when names change; the records in ``questions/`` do not change with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import trine
 
 
 class Said(NamedTuple):
-    """What a command line answered."""
+    """Answer of a command line."""
 
     code: int
     stdout: str
@@ -21,7 +21,7 @@ class Said(NamedTuple):
 
 
 def command(words: list[str]) -> Said:
-    """Run ``trine`` with these words in this process."""
+    """Run ``trine`` with these arguments in this process."""
     from click.testing import CliRunner
 
     from trine.cli.main import app
@@ -37,12 +37,12 @@ def version() -> str:
 
 
 def asked(words: list[str]) -> dict[str, Any]:
-    """A question that no command answers, ``api gpu ...``, ``api replay ...``, ``api snapshots ...``: rows by name."""
+    """Return rows by name for ``api gpu ...``, ``api replay ...`` and ``api snapshots ...``, which are no commands."""
     return {"gpu": _gpu, "replay": _replay, "snapshots": _snapshots}[words[0]](*words[1:])
 
 
 def _gpu(kernel: str, protocol: str, cluster: str, gpus: str, size: str) -> dict[str, Any]:
-    """Records of a built-in GPU program, every GPU by itself."""
+    """Return the records of a built-in GPU program, with every GPU simulated."""
     op, _, algorithm = kernel.partition("/")
     options = trine.LoadStoreOptions(algorithm=algorithm, protocol=protocol, workgroups=3, wavefronts=2, fold="off")
     machine = trine.load_cluster(cluster, gpus=int(gpus))
@@ -50,13 +50,13 @@ def _gpu(kernel: str, protocol: str, cluster: str, gpus: str, size: str) -> dict
 
 
 def _replay(kernel: str, sync: str) -> dict[str, Any]:
-    """Records of the target of a fused kernel."""
+    """Return the records of a fused kernel's target."""
     shape = {"rows": 128, "cols": 64} if kernel.startswith("embedding") else {"rows": 64, "cols": 128}
     return _columns(trine.run_eidolon(trine.EidolonOptions(kernel=kernel, sync=sync, **shape)).inside)
 
 
 def _columns(result: Any) -> dict[str, Any]:
-    """What happened in GPUs: rows by themselves, in any order (columns are named once and for all here)."""
+    """Return the records inside GPUs as rows, in any order; this fixes the names of their columns."""
     records, program = result.records, result.program
     links = [link.name for link in result.cluster.links]
     per_gpu = (
@@ -89,7 +89,7 @@ def _busy(records: Any) -> tuple[Any, ...]:
 
 
 def _snapshots(network: str) -> dict[str, Any]:
-    """A run that stops before some tasks and goes on: each instant where it stopped, and all times at its end."""
+    """Run, stopping before some tasks and resuming; return the instant of each stop and all times at the end."""
     from trine.engine import advance
 
     machine = trine.build_topology("torus:2x3", "20 GB/s", "1 us", 6)

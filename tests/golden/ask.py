@@ -1,4 +1,4 @@
-"""The golden questions: ask them, compare the answers with those recorded, or record them (README.md).
+"""Ask the golden questions, and compare the answers with the recorded ones or record them (README.md).
 
 python tests/golden/ask.py --list
 python tests/golden/ask.py --only kernel
@@ -37,7 +37,7 @@ Json = Any
 
 
 class Question(NamedTuple):
-    """A command line, or a question of ``adapter.py``, under a name that is never used again for another one."""
+    """Command line, or question of ``adapter.py``, under a name that is never reused."""
 
     group: str
     name: str
@@ -61,7 +61,7 @@ def questions(only: str = "") -> list[Question]:
 
 
 def made_before(folder: Path) -> Path:
-    """Inputs that are made by trine, as they are too large to be kept: the first questions compare them, too."""
+    """Return the folder of inputs that trine makes, as they are too large to keep; the first questions check them."""
     made = folder / "made"
     if not made.exists():
         made.mkdir(parents=True)
@@ -83,7 +83,7 @@ def words(line: str, out: Path, made: Path) -> list[str]:
 
 
 def answer(question: Question, folder: Path) -> Json:
-    """What trine answers now; ``folder`` keeps the inputs that trine makes for several questions."""
+    """Return trine's answer now; ``folder`` keeps the inputs that trine makes for several questions."""
     made = made_before(folder)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name)
@@ -102,7 +102,7 @@ def answer(question: Question, folder: Path) -> Json:
 
 
 def _step(line: str, asked: list[str], places: Sequence[tuple[str, str]], is_brief: bool) -> dict[str, Json]:
-    """The answer of one command line."""
+    """Return the answer of one command line."""
     if asked[0] == "api":
         return {name: answers.of_rows(rows) for name, rows in adapter.asked(asked[1:]).items()}
     done = adapter.command(asked)
@@ -122,7 +122,7 @@ def recorded(group: str) -> dict[str, Json]:
 
 
 def differences(before: Json, now: Json, path: str = "") -> Iterator[str]:
-    """Each place where two answers differ, with what it held and what it holds."""
+    """Yield each place where two answers differ, with its old and new value."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted({*before, *now}):
             yield from differences(before.get(key, "(none)"), now.get(key, "(none)"), f"{path}.{key}" if path else key)
@@ -134,13 +134,13 @@ def differences(before: Json, now: Json, path: str = "") -> Iterator[str]:
 
 
 def changes(question: Question, now: Json) -> list[str]:
-    """Where an answer differs from the recorded one; empty where it is the same, bit for bit."""
+    """Return the differences between an answer and the recorded one; empty if they agree bit for bit."""
     kept = recorded(question.group).get(question.name)
     return ["not recorded: ask.py --record"] if kept is None else list(differences(kept, json.loads(json.dumps(now))))
 
 
 def record(asked: Sequence[Question], found: Sequence[Json], is_forced: bool) -> None:
-    """Write the answers; those that are there stay, unless forced."""
+    """Write the answers; exit if a recorded answer would change, unless forced."""
     for group in dict.fromkeys(question.group for question in asked):
         kept = recorded(group)
         new = {q.name: now for q, now in zip(asked, found, strict=True) if q.group == group}

@@ -1,4 +1,4 @@
-"""Are the answers of the golden questions (README.md) what they were, bit for bit? And would a changed one be seen?"""
+"""Are the golden answers (README.md) unchanged, bit for bit? Would the tests notice a change?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_group_is_asked_a_little_in_make_test():
 
 
 def numbers(value, path=()):
-    """Where the numbers and hashes of an answer are."""
+    """Yield the paths of the numbers and hashes in an answer."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from numbers(inner, (*path, key))
@@ -47,7 +47,7 @@ def numbers(value, path=()):
 
 @pytest.mark.parametrize("question", QUESTIONS[:: len(QUESTIONS) // 8], ids=lambda each: each.id)
 def test_each_changed_value_is_reported(question):
-    """A number one unit off, a hash or a word with another letter: each is named by its keys."""
+    """A number off by one unit, a hash or word with one more character: each is reported by its keys."""
     kept = ask.recorded(question.group)[question.name]
     for path in numbers(kept):
         changed = copy.deepcopy(kept)
@@ -70,7 +70,7 @@ def test_a_missing_and_an_added_key_are_reported():
 
 
 def test_a_wrong_answer_of_the_simulator_is_reported(folder, monkeypatch):
-    """The whole way: what the command says is made one unit wrong."""
+    """End to end: the step time that the command prints is off by one unit in the last place."""
     question = next(each for each in QUESTIONS if each.id == "train: one gpu")
     right = ask.adapter.command
 

@@ -1,4 +1,4 @@
-"""Is what a run records unchanged? Golden files hold records, never text; running this file rewrites them."""
+"""Are a run's records unchanged? Golden files hold records, never text; running this file rewrites them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Is the replayed allocator what a slow one says that keeps a plain list of the pieces of each segment?"""
+"""Does the replayed allocator match a slow one that keeps a plain list of each segment's pieces?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trine.graph.memory import BLOCKS_PER_STREAM
 from trine.results.allocator import RESIDENT, CachingAllocator, LateBlocks, peak_of
 
 KIB, MIB = 2**10, 2**20
-#: Around each limit of the allocator.
+#: Sizes around each limit of the allocator.
 SIZES = [
     *(1, 511, 512, 513, 100 * KIB, MIB - 1, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB - 513, 10 * MIB - 512),
     *(10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 18 * MIB, 19 * MIB, 19 * MIB + 512, 20 * MIB, 20 * MIB + 1, 41 * MIB),
@@ -18,7 +18,7 @@ SIZES = [
 
 
 class Twin:
-    """Segments in the order in which they were reserved: (pool, [[size, block or None], ...])."""
+    """Slow allocator; ``segments`` in order of reservation: (pool, [[size, block or None], ...])."""
 
     def __init__(self, rounding: int) -> None:
         self.rounding, self.segments = rounding, list[tuple[tuple[int, bool], list[list[int | None]]]]()
@@ -115,7 +115,7 @@ def test_every_block_is_where_the_slow_one_puts_it(seed: int, rounding: int) -> 
 
 
 def replayed(rows, resident, late, times):
-    """What :func:`peak_of` says, from the twin, with all of it looked at after each change."""
+    """Return the result of :func:`peak_of` from the twin, which is inspected in full after each change."""
     twin = Twin(512)
     for number, size in enumerate(resident):
         first = size - (late.size_bytes if late is not None and late.category == number else 0)

@@ -1,4 +1,4 @@
-"""Is the likelihood of a curve that of a Gaussian process written out, and do causes keep their numbers and names?"""
+"""Does a curve's likelihood equal an explicit Gaussian process? Do causes keep their numbers and names?"""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import link_named
 from trine.collectives.options import CollectiveOptions
 
-#: Unevenly measured; 4 MiB twice as densely.
+#: Unevenly spaced sizes, twice as dense at 4 MiB.
 SIZES = tuple(1024 * n for n in (1, 2, 8, 64, 512, 4096, 5793, 8192, 65536))
 NEVER, TINY = 1e-12, 1e-6
 
 
 def covariance_of(factor):
-    """Correlation falls by e over ``octaves``, and each size has its own part."""
+    """Return a covariance whose correlation falls by e over ``octaves``, plus independent noise per size."""
     at = np.log2(SIZES)
     slow = (factor * NOISE.drift) ** 2 * np.exp(-np.abs(at[:, None] - at[None, :]) / NOISE.octaves)
     return slow + NOISE.repeat**2 * np.eye(len(at))
@@ -68,7 +68,7 @@ def test_one_size_is_ordinary_or_a_stray(missed):
 
 
 def test_a_size_behind_a_certain_stray_is_weighed_by_what_is_left():
-    """Far from the others a size starts anew; the product of both is the whole."""
+    """A size far from the others is independent of them: the likelihood is the product of both."""
     far, noise = (1, 2**60), replace(NOISE, octaves=0.5, wide=NEVER)
     missed = np.array([[0.4, -0.9]])
     alone = [log_likelihood(missed[:, i : i + 1], far[i : i + 1], noise)[0] for i in (0, 1)]
@@ -159,7 +159,7 @@ def test_only_what_slows_some_size_is_a_cause(expected):
 
 
 def test_causes_of_one_kind_share_its_part(expected):
-    """Twice the same cause: each as likely as half of it alone, with the odds as they were."""
+    """If a cause is listed twice, each copy has half its probability alone, and the odds do not change."""
     usual = [each.time_ps for each in expected.usual]
     one = Hypothesis(kind="links", name="one", advice="", times_ps=tuple(2 * time for time in usual))
     two = replace(one, name="two")
@@ -172,7 +172,7 @@ def test_causes_of_one_kind_share_its_part(expected):
     assert both.unknown == pytest.approx(alone.unknown, abs=1e-8)
 
 
-# -- what is asked of a cluster ----------------------------------------------------------------------------------------
+# -- causes on a cluster -----------------------------------------------------------------------------------------------
 
 
 @cache
@@ -216,7 +216,7 @@ def test_one_node_has_no_network_and_one_of_pcie_no_links():
 
 
 def test_tcp_is_never_faster_than_the_network_it_stands_in_for():
-    """Of the catalogue's Ethernet, or of the network's own rate where that is less; Ethernet has no other."""
+    """TCP runs at part of the catalogue's Ethernet rate, at most the network's; Ethernet itself has no such cause."""
     cluster = load_cluster("a40-pcie", nodes=2)
     outside = [link for link in cluster.links if link.link_class == SCALE_OUT]
     ethernet = link_named("ethernet-100")

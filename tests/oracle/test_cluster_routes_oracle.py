@@ -1,4 +1,4 @@
-"""Are routes those of an exhaustive search over all simple paths?"""
+"""Do routes match an exhaustive search over all simple paths?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Links = list[tuple[int, int, int]]
 def best_path(
     forwards: list[bool], links: Links, source: int, targets: list[int]
 ) -> tuple[int, int, tuple[int, ...], int] | None:
-    """Least (latency, links, link indices, target) over every simple path through forwarding devices."""
+    """Return the least (latency, links, link indices, target) over all simple paths through forwarding devices."""
     found = []
 
     def walk(device: int, seen: tuple[int, ...], path: tuple[int, ...], latency: int) -> None:
@@ -50,7 +50,7 @@ def test_routes_are_the_shortest(platform: tuple[list[bool], Links], data: st.Da
     routes = made(forwards, links)
     devices = range(len(forwards))
     asked = data.draw(st.lists(st.tuples(st.sampled_from(devices), st.sampled_from(devices)), min_size=1, max_size=8))
-    for source, target in asked:  # in any order: a search that stopped early goes on
+    for source, target in asked:  # in any order: a search that stopped early resumes
         if source != target:
             best = best_path(forwards, links, source, [target])
             assert routes.route(source, target) == (None if best is None else best[2])
@@ -62,7 +62,7 @@ def test_routes_are_the_shortest(platform: tuple[list[bool], Links], data: st.Da
 
 
 def shortest_paths(forwards: list[bool], links: Links, source: int, target: int) -> list[tuple[int, ...]]:
-    """All simple paths of the least (latency, links); of parallel links only the fastest."""
+    """Return all simple paths of the least (latency, links), using only the fastest of parallel links."""
     found: list[tuple[int, int, tuple[int, ...]]] = []
 
     def walk(device: int, seen: tuple[int, ...], path: tuple[int, ...], latency: int) -> None:
@@ -93,7 +93,7 @@ def test_ties_are_all_found_and_divided_evenly(platform: tuple[list[bool], Links
         expected = shortest_paths(forwards, links, source, target)
         parts = dict(routes.split(source, target, 1000))
         assert sorted(parts) == expected
-        for path, part in parts.items():  # at each device as many ways as shortest paths go on from there
+        for path, part in parts.items():  # at each device, the next links of shortest paths share evenly
             even = 1.0
             for step in range(len(path)):
                 even /= len({other[step] for other in expected if other[:step] == path[:step]})

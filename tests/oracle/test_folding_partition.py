@@ -1,4 +1,4 @@
-"""Does colour refinement with hashes find the partition that refinement without hashes finds?"""
+"""Does colour refinement with hashes find the same partition as refinement without hashes?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ seeds = st.integers(0, 2**32)
 
 
 def random_neighbourhood(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Neighbourhood]:
-    """Colours to begin with, and what ranks see: often copies of a pattern, so that there is something to find."""
+    """Return initial colours of ranks and links, and a neighbourhood: often copies of a pattern, to have classes."""
     pattern, copies = int(rng.integers(1, 5)), int(rng.integers(1, 5))
     num_ranks, num_links = pattern * copies, int(rng.integers(1, 4)) * copies
     shape = [int(rng.integers(0, 5)) for _ in range(pattern)]
@@ -50,7 +50,7 @@ def random_neighbourhood(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
 
 
 def naive(ranks: np.ndarray, links: np.ndarray, neighbourhood: Neighbourhood) -> tuple[list[int], list[int]]:
-    """The coarsest stable partition by comparing what is seen itself, round by round."""
+    """Return the coarsest stable partition by comparing the views themselves, round by round."""
     of_ranks, of_links = ranks.tolist(), links.tolist()
     ptr, items, slots = neighbourhood.ptr.tolist(), neighbourhood.items.tolist(), neighbourhood.slots.tolist()
     while True:
@@ -124,7 +124,7 @@ def test_other_numbers_for_ranks_and_links_change_nothing(seed: int) -> None:
 @given(seed=seeds)
 @settings(max_examples=100, deadline=None)
 def test_a_coarser_partition_is_seen_to_be_wrong(seed: int) -> None:
-    """Whichever two classes are taken for one: refinement finds the coarsest, so that none of those is stable."""
+    """Refinement finds the coarsest stable partition, so merging any two classes makes it unstable."""
     rng = np.random.default_rng(seed)
     ranks, links, neighbourhood = random_neighbourhood(rng)
     partition = found(ranks, links, neighbourhood)
@@ -157,7 +157,7 @@ def test_sums_in_which_changed_colors_were_replaced_are_sums_made_anew(seed: int
 
 
 def broken(kind: str) -> Any:
-    """A split by hashes that collide, or that do not look."""
+    """Return a split by colliding hashes (one bit each), or a blind one (no bits)."""
     right = colors.ColorRounds._split
 
     def split(self: Any, touched: np.ndarray, sums: np.ndarray) -> None:
@@ -168,7 +168,7 @@ def broken(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["blind", "colliding"])
 def test_hashes_that_collide_cannot_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four ranks of one color, each of which sees a rank of another color."""
+    """Four ranks have one colour, and each sees a rank of a different colour."""
     ranks = np.array([0, 0, 0, 0, 1, 2, 3, 4])
     none = np.zeros(0, np.int64)
     pairs = Neighbourhood(

@@ -1,4 +1,4 @@
-"""Does the C++ loop of benchmarks/ still do what the compiled loop does, and say so where it cannot?"""
+"""Does the C++ loop in benchmarks/ still match the compiled loop, and refuse unsupported cases?"""
 
 import importlib.util
 import shutil

@@ -1,4 +1,4 @@
-"""Is the task graph of Hop, with its choices, what workers with real queues and tokens do, to the picosecond?"""
+"""Does Hop's task graph, with its choices, match workers with real queues and tokens to the picosecond?"""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ from hop_cases import LiteralHop, random_case
 
 from trine.engine import run
 from trine.errors import DeadlockError
-from trine.hop import choices as hop_choices
-from trine.hop.choices import run_hop
-from trine.hop.tasks import build_hop
+from trine.decentralised import choices as hop_choices
+from trine.decentralised.choices import run_hop
+from trine.decentralised.tasks import build_hop
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -41,7 +41,7 @@ def test_task_graph_equals_queues_and_tokens(seed):
 
 
 def test_the_cases_skip_and_drop():
-    """The test above would pass on cases in which nothing happens."""
+    """The test above would also pass on cases without skips and drops, so count them."""
     skipped = dropped = runs = 0
     for seed in range(120):
         graph, protocol, work, network = random_case(np.random.default_rng(seed))
@@ -56,7 +56,7 @@ def test_the_cases_skip_and_drop():
 
 @pytest.mark.parametrize("seed", range(0, 120, 4))
 def test_guesses_that_deadlock_only_cost_time(seed, monkeypatch):
-    """Every other guess is taken away: what is certain is found one instant after the other, and is the same."""
+    """Every other guess deadlocks: the run then settles choices one instant at a time and reaches the same result."""
     case = random_case(np.random.default_rng(seed))
     fast = run_hop(*case, run)
     seen = {"guesses": 0, "choices": None, "safe": None}

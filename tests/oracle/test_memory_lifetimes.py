@@ -1,7 +1,7 @@
-"""Is memory, step by step, what a slow list of lifetimes says: made here, kept for backward, last touched there?
+"""Does memory at each step match a slow list of tensor lifetimes (created, kept for backward, last used)?
 
-Random small workloads with views, masks that only backward names, empty tensors, buffers and temporaries of the
-optimizer; and pipelines by hand, whose gradients arrive.
+Random small workloads have views, masks that only backward operators list, empty tensors, buffers and optimizer
+temporaries. Hand-written pipelines cover gradients that arrive from the next stage.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
 
 BATCH = 8
-#: Forward operators that keep what they read until their backward operator has run, and one that does not.
+#: A forward operator that keeps its inputs until its backward operator has run, and one that does not.
 KEEPS, PASSES = "aten::linear", "aten::relu"
 
 
 class Random:
-    """A chain of operators; each may also view, mask, read a buffer, or write an empty tensor."""
+    """Random chain of operators; each may also view, mask, read a buffer, or write an empty tensor."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -56,7 +56,7 @@ class Random:
                 )
             )
             upstream = down
-        self.tensor("buffer", size=4096)  # nobody reads it
+        self.tensor("buffer", size=4096)  # no operator reads it
         self.state = [self.tensor("optimizer_state", size=100 * i) for i in (1, 2)]
         self.temporary = self.tensor("activation", size=640)
         weights = [parameter.weight for parameter in self.parameters]
@@ -76,7 +76,7 @@ class Random:
     def layer(self, current: int, forward: list[tuple[Operator, int, list[int]]]) -> int:
         weight, out = self.tensor("weight", size=4 * self.draw.randrange(1, 500)), self.tensor("activation", BATCH)
         outputs, inputs = [out], [current, weight]
-        if self.draw.random() < 0.5:  # a view of what is read, or of what is made
+        if self.draw.random() < 0.5:  # a view of the input or of the output
             outputs.append(self.tensor("activation", BATCH, like=self.draw.choice([current, out])))
         if self.draw.random() < 0.5:
             outputs.insert(0, self.tensor("activation", size=0))
@@ -107,7 +107,7 @@ class Random:
 
 
 def held(program: RankProgram) -> list[Counter[str]]:
-    """Bytes of each category while each operator runs, besides those that stay from step to step."""
+    """Return the bytes of each category while each operator runs, without those resident between steps."""
     found = []
     for i, step in enumerate(program.steps):
         if isinstance(step, Compute):
@@ -120,12 +120,12 @@ def held(program: RankProgram) -> list[Counter[str]]:
 
 
 def lifetimes(made: Random, rows: list[int]) -> list[Counter[str]]:
-    """The same from the definition: a storage lives from what makes it to the last that reads, writes or needs it."""
+    """Return the same from the definition: a storage lives from its creation to its last read, write or need."""
     tensors, found = made.tensors, []
     passes = [op for op in made.operators if op.phase != "optimizer"]
     by_id = {op.id: op for op in passes}
     needs = {op.id: list(op.inputs) + list(op.outputs) for op in passes}
-    begins: dict[int, tuple[int, int, str]] = {}  # storage -> operator, tensor that says its size, category
+    begins: dict[int, tuple[int, int, str]] = {}  # storage -> operator, tensor that gives the size, category
     for op in passes:
         later = [b for b in passes if b.forward_id == op.id]
         named = {t for other in passes if other.phase == "forward" for t in (*other.inputs, *other.outputs)}
@@ -182,7 +182,7 @@ def pipeline(chain: Chain) -> RankProgram:
 
 
 def test_a_gradient_that_arrives_is_let_go_when_it_was_read() -> None:
-    """Stage 0: the output of layer 1 is kept, and that of layer 2 sent; backward 2 reads the gradient that arrived."""
+    """Stage 0 keeps layer 1's output and sends layer 2's; backward 2 reads the gradient from stage 1."""
     one = 4 * 8 * 64
     activations = [now["activations"] // one for now in held(pipeline(Chain([MS] * 4, [MS] * 4)))]
     assert activations == [1, 2, 3, 2]
@@ -195,7 +195,7 @@ def test_a_gradient_that_the_trace_does_not_list_stays_until_the_pass_ends() -> 
         for op in chain.operators
     ]
     one = 4 * 8 * 64
-    # arrived, kept output of layer 1, gradient that backward 2 makes and nobody reads; arrived, and backward 1's
+    # Third: arrived gradient, kept output of layer 1, unread gradient of backward 2. Last: arrived and backward 1's.
     assert [now["activations"] // one for now in held(pipeline(chain))] == [1, 2, 3, 2]
 
 
@@ -211,7 +211,7 @@ def test_tensor_parallel_ranks_keep_whole_inputs_and_their_share_of_outputs() ->
 
 
 def test_one_rank_of_each_class_is_looked_at_in_whichever_stage_it_ends() -> None:
-    """Classes are numbered anew in each stage: class 0 of the first is not class 0 of the second."""
+    """Each stage numbers its classes separately: class 0 of the first stage is not class 0 of the second."""
 
     def stage(*class_of: int) -> SimpleNamespace:
         partition = SimpleNamespace(class_of=np.array(class_of), num_classes=max(class_of) + 1)
@@ -220,7 +220,7 @@ def test_one_rank_of_each_class_is_looked_at_in_whichever_stage_it_ends() -> Non
     first = stage(0, 0, 1, 1, 2, 2, 0, 1, 2, 0)
     second = stage(-1, 0, 1, 2, 3, -1, -1, -1, -1, -1)
     third = stage(-1, -1, -1, 0, -1, 0, -1, -1, -1, -1)
-    # in the second stage ranks 1 to 4 are a class each; in the third 3 and 5 are one
+    # in the second stage, ranks 1 to 4 each form a class; in the third, ranks 3 and 5 form one
     for stages, expected in (
         ([first, second], [0, 1, 2, 3, 4, 5, 7]),
         ([first, second, third], [0, 1, 2, 3, 4, 7, 8]),
@@ -235,7 +235,7 @@ def stages(workload: Workload) -> list[RankProgram]:
 
 
 def test_the_gradient_of_a_shared_weight_is_made_by_the_stage_s_own_reader() -> None:
-    """Layers 1 and 4 read one weight of 1000 bytes: stage 1 makes its gradient in backward 4, and layer 3's in 3."""
+    """Layers 1 and 4 share a weight of 1000 bytes: stage 1 makes its gradient in backward 4, layer 3's in 3."""
     chain = Chain([MS] * 4, [MS] * 4, [1000, 1200, 1400, 1000])
     first, last = chain.parameters[0].weight, chain.parameters[3].weight
     chain.operators = [

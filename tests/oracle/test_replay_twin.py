@@ -1,4 +1,4 @@
-"""Is the compiled replay level equal to its plain-Python twin, in everything that is recorded?"""
+"""Does the compiled replay level equal its plain-Python twin in every recorded field?"""
 
 from dataclasses import replace
 
@@ -32,11 +32,11 @@ WITHOUT = ("transfers",)
 
 
 def both(system, **how):
-    """The twin's outcome, which is the compiled one."""
+    """Check that both engines agree; return the twin's outcome."""
     slow = run(system, "reference", **how)
     fast = run(system, "compiled", **how)
     if isinstance(system.outside, PeerWrites) and slow.finished:
-        # the last line of data may land behind all else, which is an event of the twin only
+        # the last data line may land after everything else; only the twin has an event for it
         fast = fast._replace(gpu=replace(fast.gpu, end_ps=slow.gpu.end_ps))
     assert_same(fast, slow)
     if slow.arrivals is not None:
@@ -45,7 +45,7 @@ def both(system, **how):
 
 
 def test_records_of_what_switches_add_up_and_multicast():
-    """Copies of requests of others, and answers to the own ones; not what a switch brings back of the own."""
+    """Records hold copies of peers' requests and answers to the rank's own; not own requests returned by a switch."""
     copies = 0
     for seed in range(5):
         system = switched_case(seed, size=4).system()
@@ -59,7 +59,7 @@ def test_records_of_what_switches_add_up_and_multicast():
 
 @pytest.mark.parametrize("first", range(30, 50, 10))
 def test_random_programs_with_monitors(first):
-    """All ranks simulated, copy engines and transfers too."""
+    """All ranks are simulated, with copy engines and transfers."""
     for seed in range(first, first + 10):
         assert both(random_case(seed, size=5, monitored=True).system()).finished
 
@@ -102,7 +102,7 @@ def test_records_of_folded_runs(first):
 
 
 def scheduled(arrivals, rng, fabric):
-    """What a record says that peers wrote, at other times: some together, some before anybody waits."""
+    """Return a record's peer writes at new times: some simultaneous, some before any wait."""
     stores = np.flatnonzero(np.isin(arrivals.kind, (STORE, RELEASE)))
     end_ps = int(arrivals.time_ps.max(initial=0)) * 2 + 1
     few = rng.integers(0, end_ps, 4)
@@ -111,7 +111,7 @@ def scheduled(arrivals, rng, fabric):
     for i, time_ps in zip(stores.tolist(), times.tolist(), strict=True):
         peer, address, semaphore = int(arrivals.rank[i]), int(arrivals.address[i]), int(arrivals.semaphore[i])
         if semaphore >= 0 and arrivals.kind[i] == STORE:
-            address = 3 * FLAGS + semaphore * 128  # the flag of a line comes without it: not where data is stored
+            address = 3 * FLAGS + semaphore * 128  # a flag arrives without its data line, so keep it apart from data
         size_bytes = int(rng.choice([1, 130, 700])) if semaphore < 0 else 4
         rows.append((peer, address, size_bytes, semaphore, int(arrivals.amount[i]), time_ps))
     return writes(*rows, fabric=fabric)
@@ -158,7 +158,7 @@ def stuck(capacity, poll_ps):
 
 @pytest.mark.parametrize(("capacity", "poll_ps"), [(None, None), (None, 90 * NS), (0, 90 * NS), (1, 90 * NS), (9, 9)])
 def test_who_waits_for_ever_is_named_alike(capacity, poll_ps):
-    """Others come: too little, to another line, and enough for one of three."""
+    """Three writes arrive: too few for one waiter, one to a different line, and enough for one of three waiters."""
     program, model = stuck(capacity, poll_ps)
     outside = writes((1, 0, 4, 0, 1, 9_000_000), (1, 1024, 4, 2, 2, 9_500_000), (1, 2048, 4, 3, 1, 12_000_000))
     texts = []

@@ -1,4 +1,4 @@
-"""Do small runs, which the plain-Python twin answers, give what the compiled loop gives, and without numba?"""
+"""Do small runs, handled by the plain-Python twin, match the compiled loop without importing numba?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETWORKS = ("fair", "equal", "fifo")
 JOB = "train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100"
 RING = "--topology ring --bandwidth 65GB/s --latency 1us"
 small = import_module("trine.engine.run")
-#: Command lines that are small by the bound.
+#: Command lines whose task counts are below the limit for the twin.
 SMALL = (
     JOB,
     f"train resnet50-h100-b128 --dp 16 {RING}",
@@ -34,7 +34,7 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/conftest.py leaves every run of the other tests to the compiled loop."""
+    """Enable the twin: tests/conftest.py sends every other test's runs to the compiled loop."""
     monkeypatch.setattr(small, "MOST_TASKS", 40_000)
     monkeypatch.setattr(small, "_left", 40_000)
     monkeypatch.setattr(small, "_COMPILED", "no such module")
@@ -68,7 +68,7 @@ def test_random_graphs_with_limits(graph: trine.TaskGraph) -> None:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_random_jobs_give_the_same_document(seed: int) -> None:
-    """Everything that is said of a step: plans of all forms on random machines, with slow ranks and links."""
+    """Compare the whole JSON document: plans of all kinds on random machines, with slow ranks and links."""
     case = random_case(seed, most=16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small, "_left", 40_000)
@@ -81,7 +81,7 @@ def test_random_jobs_give_the_same_document(seed: int) -> None:
 
 
 def test_what_is_not_small_is_left_to_the_compiled_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By tasks, by what the process has had so far, by what has to be shared, and where the loop is there already."""
+    """Limits: tasks per run, tasks per process, flows per link; and the compiled loop is used once it is loaded."""
     builder = TaskGraphBuilder([10**9], [1000])
     for size in range(50):
         builder.transfer(0, 1, [0], 1000 + size)

@@ -1,4 +1,4 @@
-"""Is every damaged trace read, or refused with an error of ours?"""
+"""Is every damaged trace either read or rejected with a TraceError?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trine.formats.chakra import read_chakra
 
 
 def traces():
-    """Two ranks with a node of every kind."""
+    """Return the traces of two ranks with a node of every kind."""
     groups = node(0, METADATA, name="## process_group:init ##")
     groups.inputs.values = '[\'[{"pg_name": "7", "ranks": [0, 1]}]\']'
     both = [groups, node(1, COMP, micros=300), collective(2, ALL_REDUCE, 2**20, [1], pg_name="7")]
@@ -25,7 +25,7 @@ GOOD = traces()
 
 
 def refusal(files):
-    """What trine says of these files, one a rank; nothing if it reads them."""
+    """Return trine's error for these files (one per rank), or an empty string if it reads them."""
     with tempfile.TemporaryDirectory() as folder:
         for number, data in enumerate(files):
             (Path(folder) / f"x.{number}.et").write_bytes(data)

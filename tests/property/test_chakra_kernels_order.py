@@ -1,4 +1,4 @@
-"""Random traces: nothing begins before what it waits for, streams and queues keep their order, both engines agree."""
+"""Random traces: tasks start after their predecessors, streams and queues keep their order, both engines agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def assert_causal(result):
 
 
 def assert_messages_arrive(result):
-    """No collective ends on a rank before all have begun; no message is there before it is sent."""
+    """Check that no collective ends on a rank before all ranks start, and that messages arrive after they are sent."""
     graph, records = result.graph, result.records
     for number in range(len(graph.collectives)):
         members = np.flatnonzero((graph.labels.collective == number) & (graph.size_bytes > 0))

@@ -24,20 +24,20 @@ from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
 from trine.training import placement_of
 
-#: What a task is and runs on, without numbers that only name things.
+#: Columns that define a task and its rank, without arbitrary ids.
 COLUMNS = ("kind", "rank", "peer", "duration_ps", "size_bytes")
 LABELS = ("phase", "layer", "stage", "microbatch", "step")
 
 
 def read_back(job, target="astra-sim"):
-    """What is read of a job that was written."""
+    """Return the trace read back after writing a job."""
     with tempfile.TemporaryDirectory() as folder:
         write_chakra(job, Path(folder) / "x", target=target)
         return read_chakra(Path(folder) / "x")
 
 
 def edges(graph: TaskGraph) -> set[tuple[int, int]]:
-    """Who waits for whom, with the order of streams, which traces can only say as dependencies."""
+    """Return (waiting task, predecessor) pairs, with stream order, which traces can only express as dependencies."""
     waits = np.repeat(np.arange(graph.num_tasks), np.diff(graph.predecessor_ptr))
     found = set(zip(waits.tolist(), graph.predecessor_idx.tolist(), strict=True))
     for stream in np.unique(graph.stream[graph.kind == COMPUTE]).tolist():

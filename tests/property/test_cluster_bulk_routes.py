@@ -1,6 +1,6 @@
-"""Are routes in bulk those of a search through every link, on whatever machine and however it is damaged?
+"""Do bulk routes equal a search over every link, on any machine and with any damage?
 
-The search sees the machine as plain tuples of devices and links, and so nothing of nodes that are alike.
+The search gets plain tuples of devices and links, so it cannot use the structure of identical nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FABRICS = ("switch", "rail", "fat-tree", "dragonfly")
 
 
 def searched(cluster: Cluster) -> Cluster:
-    """The same machine, of which nobody knows that its nodes are alike."""
+    """Return the same machine without the information that its nodes are identical."""
     return replace(cluster, devices=tuple(cluster.devices), links=tuple(cluster.links))
 
 
@@ -35,7 +35,7 @@ def route_or_error(cluster: Cluster, pair: tuple[int, int]) -> tuple[int, ...] |
 
 
 def assert_same_routes(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
-    """Every pair alone and all that have one route together, as the search finds them."""
+    """Check failing pairs one by one and all routable pairs in one call against the search."""
     plain = searched(cluster)
     expected = [route_or_error(plain, pair) for pair in pairs]
     for pair, one in zip(pairs, expected, strict=True):
@@ -53,7 +53,7 @@ def assert_same_routes(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> No
 
 
 def some_pairs(cluster: Cluster, count: int, seed: int) -> list[tuple[int, int]]:
-    """GPUs at random, and in the strides that collectives use; a few other devices."""
+    """Return random pairs of GPUs, pairs at the strides of collectives, and a few pairs of other devices."""
     rng = np.random.default_rng(seed)
     gpus, devices = len(cluster.gpus), len(cluster.devices)
     first = rng.integers(0, gpus, count)
@@ -82,7 +82,7 @@ def test_presets_as_they_are_joined_and_routed(name: str) -> None:
         ("dgx-h100", {"nodes": 300, "fabric": "rail"}),  # pods
         ("dgx1-v100", {"nodes": 200}),
         ("dgx-a100", {"nodes": 110, "routing": "ecmp-hash"}),
-        ("dgx-h100", {"gpus": 61}),  # the last node is of another make
+        ("dgx-h100", {"gpus": 61}),  # the last node differs
         ("dgx-h100", {"nodes": 12, "gpus": 24}),
         ("gb200-nvl72", {"nodes": 36, "gpus": 144}),
         ("gb200-nvl72", {"nodes": 24, "gpus": 72, "routing": "rail"}),
@@ -96,10 +96,12 @@ def test_larger_machines(name: str, asked: dict[str, int | str]) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> Cluster:
-    """A machine that has lost links anywhere, and some of whose links are slow."""
+    """Draw a machine with dead links anywhere and some slow links."""
     name = draw(st.sampled_from(["dgx-h100", "mi300x-node", "gh200-node", "dgx1-v100", "l40s-pcie", "hgx-b300"]))
     fabric = draw(st.sampled_from(["switch", "rail", "fat-tree", "fat-tree:3", "dragonfly"]))
-    nodes = 40 if ":" in fabric else draw(st.sampled_from([2, 3, 9, 40]))  # few have one leaf, which nothing bounds
+    nodes = (
+        40 if ":" in fabric else draw(st.sampled_from([2, 3, 9, 40]))
+    )  # fewer nodes fit one leaf, whose radix has no limit
     fabric = fabric if name in ("dgx-h100", "mi300x-node", "hgx-b300") else fabric.partition(":")[0]
     routing = draw(st.sampled_from([None, *ROUTINGS]))
     whole = load_cluster(name, nodes=nodes, fabric=fabric)
@@ -121,7 +123,7 @@ def test_damaged_machines(cluster: Cluster, seed: int) -> None:
     pairs = some_pairs(cluster, 24, seed)
     layout = cluster.link_table.layout
     assert layout is not None
-    odd = [block for block in layout.blocks if block.count == 1]  # the nodes that have lost something
+    odd = [block for block in layout.blocks if block.count == 1]  # the nodes with dead links
     gpus = [block.first_gpu + i for block in odd for i in range(len(block.node.gpus))][:8]
     pairs += [(gpu, (gpu * 7 + seed) % len(cluster.gpus)) for gpu in gpus]
     pairs += [(b, a) for a, b in pairs]
@@ -162,7 +164,7 @@ def test_nodes_joined_from_a_file_of_several_makes(tmp_path: object) -> None:
 
 
 def test_several_switches_in_a_node_are_chosen_by_the_policy(tmp_path: object) -> None:
-    """Where a node itself has routes that are equal, each node takes its own, as the search does."""
+    """If a node has several equal routes inside, each node picks its own, as the search does."""
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "node.yaml"

@@ -1,8 +1,8 @@
-"""Is no predicted collective faster than its links allow, and none slower for better links?
+"""Is every predicted collective within the limits of its links, and never slower on better links?
 
-The bounds are worked out here from the links alone: bytes that must cross a cut of the machine over what the links of
-the cut carry together (its largest flow, by Edmonds and Karp), and the latency of the fastest way. Nothing is taken
-from the code that predicts but its answers.
+The bounds come from the links alone: the bytes that must cross a cut of the machine divided by the cut's capacity
+(its maximum flow, by Edmonds and Karp), and the latency of the fastest path. Only the predicted times come from the
+code under test.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ OPS = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send_recv",
     "barrier",
 )  # fmt: skip
-#: Machines described by hand: a text, and how many GPUs.
+#: Machines described by hand: topology and number of GPUs.
 BY_HAND = [
     ("ring", 2), ("ring", 8), ("double-ring", 8), ("switch", 4), ("switch", 20), ("full", 3), ("full", 8),
     ("mesh:2x4", 8), ("mesh:3x3", 9), ("torus:2x4", 8), ("torus:4x4", 16), ("hypercube", 8), ("hypercube", 16),
     ("hypercube-mesh", 8), ("tree", 8), ("tree:4", 16), ("fat-tree:4", 16), ("fat-tree:4:2", 16), ("fat-tree:4:4", 12),
     ("clos:4:2", 16), ("rail:4", 16), ("dragonfly:2x2x1", 12), ("pcie-tree:2x2", 8), ("wafer:3x3", 9),
 ]  # fmt: skip
-#: Presets: name, nodes, GPUs, and links that are slower.
+#: Presets: name, nodes, GPUs, slow links.
 PRESETS = [
     ("dgx1-v100", 1, None, ()), ("dgx1-v100", 1, 5, ()), ("dgx-a100", 2, None, ()), ("dgx-h100", 1, None, ()),
     ("dgx-h100", 1, None, (("nvswitch->gpu5", "0.25"),)), ("dgx-h100", 2, None, (("node1.nic3->leaf3.rail3", "0.1"),)),
@@ -47,7 +47,7 @@ PRESETS = [
 
 
 class Bounds:
-    """What the links of a machine allow the ranks of ``group`` (devices, in the order in which a library counts)."""
+    """Lower time bounds that a machine's links set for the ranks of ``group`` (devices, in the library's order)."""
 
     def __init__(self, cluster: Cluster, group: Sequence[int]) -> None:
         self.cluster = cluster
@@ -55,13 +55,13 @@ class Bounds:
         self.edges: list[tuple[int, int, int]] = []
         self.latency: dict[int, list[tuple[int, int]]] = {}
         for link in cluster.links:
-            # Rates of the catalogue are what large transfers usually reach; the data sheet's peak is the limit.
+            # The catalogue's rates are typical for large transfers; the data sheet's peak is the limit.
             self.edges.append((link.source, link.target, max(link.bytes_per_s, link.peak_bytes_per_s or 0)))
             self.latency.setdefault(link.source, []).append((link.target, link.latency_ps))
         self.cuts = self._cuts()
 
     def _cuts(self) -> list[tuple[frozenset[int], float]]:
-        """(ranks on the one side, bytes/s from there to the others): each GPU, each node, the first k GPUs."""
+        """Return (ranks on one side, bytes/s to the other side) for each GPU, each node and the first k GPUs."""
         n = len(self.gpus)
         nodes: dict[int | None, set[int]] = {}
         for rank, gpu in enumerate(self.gpus):
@@ -72,7 +72,7 @@ class Bounds:
         return [(side, self._flow(side)) for side in sorted(sides, key=sorted) if 0 < len(side) < n]
 
     def _flow(self, side: frozenset[int]) -> float:
-        """The most that can flow from the GPUs of ``side`` to the others."""
+        """Return the maximum flow in bytes/s from the GPUs of ``side`` to the others."""
         source, sink = -1, -2
         left: dict[int, dict[int, float]] = {}
         for a, b, rate in self.edges:
@@ -105,7 +105,7 @@ class Bounds:
             total += most
 
     def latency_ps(self, op: str) -> int:
-        """Of the fastest way from some rank to another one that must hear of it, where that is longest."""
+        """Return the longest of the fastest-path latencies between ranks that must communicate, in ps."""
         n = len(self.gpus)
         ways = [self._ways(rank) for rank in range(n)]
         if op == "send_recv":
@@ -131,7 +131,7 @@ class Bounds:
         return [found[gpu] for gpu in self.gpus]
 
     def seconds(self, answer: CollectiveTime) -> float:
-        """The least time of an answer's collective by its algorithm."""
+        """Return the lower bound in seconds for an answer's collective and algorithm."""
         worst = self.latency_ps(answer.op) / 1e12
         if answer.op == "barrier":
             return worst
@@ -140,11 +140,11 @@ class Bounds:
         return worst
 
     def _bytes(self, answer: CollectiveTime, side: frozenset[int]) -> float:
-        """Bytes that must go from ``side`` to the other ranks; sums are made before they cross where that is fewer."""
+        """Return the bytes that must leave ``side``, reduced before they cross if that means fewer bytes."""
         op, n, size = answer.op, answer.num_ranks, answer.sent_bytes
         here, there, has_root = len(side), n - len(side), 0 in side
         if answer.algorithm == "ring" and op in ("all_reduce", "reduce_scatter", "all_gather"):
-            return (2 if op == "all_reduce" else 1) * (n - 1) / n * size  # over the hop of the ring that leaves
+            return (2 if op == "all_reduce" else 1) * (n - 1) / n * size  # over the ring's hop that leaves the side
         if answer.algorithm == "nvls" and here == 1:
             return size + size / n
         return {
@@ -161,7 +161,7 @@ class Bounds:
 
 
 def below(cluster: Cluster, group: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """What is predicted to be faster than the links allow, each in a line."""
+    """Return one line per prediction that is faster than the links allow."""
     bounds, model = Bounds(cluster, group), Collectives(cluster, group)
     found = []
     for op in OPS:
@@ -177,7 +177,7 @@ def below(cluster: Cluster, group: Sequence[int], sizes: Sequence[int]) -> list[
 
 
 def bounded(answer: CollectiveTime) -> bool:
-    """Whether the answer is of its own algorithm: some are those of the all_reduce that contains them, as they say."""
+    """Return whether the time is the algorithm's; some answers use the enclosing all_reduce's time and note that."""
     return not answer.notes
 
 
@@ -205,7 +205,7 @@ def test_presets_are_never_faster_than_their_links(
 
 
 def uneven(cluster: Cluster, seed: int) -> Cluster:
-    """The same links with other rates and latencies, both ways of a wire alike."""
+    """Return the cluster with random rates and latencies, equal in both directions of a wire."""
     draw = Random(seed)
     of_wire: dict[tuple[int, int], tuple[int, int]] = {}
     links = []
@@ -217,7 +217,7 @@ def uneven(cluster: Cluster, seed: int) -> Cluster:
 
 
 def test_one_long_link_among_equal_rates_counts() -> None:
-    """Between GPUs 1 and 2, which the ways from the first GPU do not show."""
+    """The long link joins GPUs 1 and 2, so no path from the first GPU uses it."""
     cluster = by_hand("full", 4)
     links = (replace(one, latency_ps=10**9) if {one.source, one.target} == {1, 2} else one for one in cluster.links)
     assert float(collective_time("all_to_all", 0, None, replace(cluster, links=tuple(links)))) >= 1e-3
@@ -233,7 +233,7 @@ def test_machines_of_unlike_links_are_never_faster_than_these(text: str, num_gpu
 @pytest.mark.parametrize(
     ("text", "num_gpus", "op", "hops"),
     [
-        ("hypercube", 8, "send_recv", 3),  # GPUs 3 and 4 are three hops apart, and so are 7 and 0: they share links
+        ("hypercube", 8, "send_recv", 3),  # GPUs 3 and 4, and 7 and 0, are three hops apart and share links
         ("switch", 4, "send_recv", 1), ("switch", 4, "broadcast", 1), ("switch", 4, "reduce", 1),
         ("ring", 8, "all_to_all", 10 / 8), ("hypercube", 8, "all_to_all", 9 / 8),
     ],
@@ -242,7 +242,7 @@ def test_machines_of_unlike_links_are_never_faster_than_these(text: str, num_gpu
 def test_large_transfers_take_what_the_busiest_link_takes(
     text: str, num_gpus: int, op: str, hops: float, gigabytes_per_s: int
 ) -> None:
-    """hops: buffers that the busiest link carries, over the routes of the machine."""
+    """``hops`` is the number of buffers that the busiest link carries, given the machine's routes."""
     cluster = by_hand(text, num_gpus, f"{gigabytes_per_s} GB/s")
     least = hops * (1 << 32) / (gigabytes_per_s * 1e9)
     assert least <= float(collective_time(op, 1 << 32, None, cluster)) < 1.5 * least
@@ -250,12 +250,12 @@ def test_large_transfers_take_what_the_busiest_link_takes(
 
 # -- better links ----------------------------------------------------------------------------------------------------
 
-#: Where NCCL changes from one way to another, on one machine or another.
+#: Sizes around which NCCL changes its algorithm or protocol, depending on the machine.
 AROUND = (0, 1 << 17, 1 << 20, 1 << 22, 1 << 26)
 
 
 def better(cluster: Cluster, rate: float, latency: float) -> Cluster:
-    """Rates and latencies of all links times as much."""
+    """Return the cluster with all link rates and latencies multiplied by ``rate`` and ``latency``."""
     links = (
         replace(
             link, bytes_per_s=round(link.bytes_per_s * rate), latency_ps=round(link.latency_ps * latency),
@@ -290,13 +290,13 @@ def test_a_little_more_bandwidth_is_never_slower(text: str, num_gpus: int) -> No
 
 
 def test_a_choice_of_few_sizes_below_a_power_of_two_is_found() -> None:
-    """A ring for 57 to 64 MiB only: once not seen below 6.4 times the bandwidth, where 64 MiB were then faster."""
+    """NCCL picks a ring for 57 to 64 MiB only; a regression missed it below 6.4x bandwidth, so 64 MiB sped up there."""
     cluster = by_hand("rail:4", 16)
     assert_never_slower([better(cluster, rate, 1.0) for rate in (5.9, 6.1, 6.25, 6.5)])
 
 
 def test_an_answer_that_more_bandwidth_would_have_slowed_says_so() -> None:
-    """Eight GPUs on a switch change from LL to Simple, by NCCL's own model, where Simple takes longer by ours."""
+    """NCCL's model moves eight GPUs on a switch from LL to Simple at a size for which our model says Simple is slower."""
     noted = [
         answer.notes[0]
         for rate in range(150, 270, 20)

@@ -1,4 +1,4 @@
-"""Does every rank end with the right data, whatever the size of the group and the root? Are broken schedules found?"""
+"""Does every rank end with the right data for any group size and root? Are broken schedules detected?"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_to_all_of_uneven_blocks_is_right(num_ranks: int, data: st.DataObjec
 
 
 def changed(schedule: Schedule, rank: int, change: Callable[[Sends], Sends]) -> Schedule:
-    """The schedule with other sends of one position, no longer symmetric."""
+    """Return the schedule with one position's sends changed and no symmetry."""
 
     def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         sends = schedule.sends_of(position, num_ranks, num_chunks, root)
@@ -57,16 +57,16 @@ def changed(schedule: Schedule, rank: int, change: Callable[[Sends], Sends]) -> 
 
 
 def kept(sends: Sends, rows: np.ndarray) -> Sends:
-    """Some rows of a rank's sends."""
+    """Return the given rows of a rank's sends."""
     columns = {field.name: getattr(sends, field.name) for field in dataclasses.fields(Sends)}
     return Sends(**{name: None if column is None else column[rows] for name, column in columns.items()})
 
 
 def one_send(schedule: Schedule, data: st.DataObject) -> tuple[int, int]:
-    """A position, and one of its sends that matters.
+    """Draw a position and one of its sends that affects the result.
 
-    The switch of NVLS hands everything to all, also to a rank what it knows already; and the symbols do not know that
-    it forgets the sum that a rank gives back to it.
+    The NVLS switch sends everything to all ranks, even data a rank already has. The symbolic proof also does not
+    model that the switch discards a sum once a rank returns it.
     """
     shape = schedule.num_ranks, schedule.num_chunks, schedule.root
     choices = []
@@ -102,7 +102,7 @@ def test_a_wrong_chunk_is_found(case: tuple[str, str], data: st.DataObject) -> N
     rank, row = one_send(schedule, data)
     sends = schedule.sends_of(rank, schedule.num_ranks, schedule.num_chunks, schedule.root)
     if sends.count is not None and sends.count[row] == schedule.num_chunks:
-        return  # all chunks, whichever is named first
+        return  # all chunks, regardless of the first one
     by = data.draw(st.integers(1, schedule.num_chunks - 1))
     chunk = sends.chunk.copy()
     chunk[row] = (chunk[row] + by) % schedule.num_chunks
@@ -111,7 +111,7 @@ def test_a_wrong_chunk_is_found(case: tuple[str, str], data: st.DataObject) -> N
 
 
 def without_data_dependencies(expanded: ExpandedSchedule, transfer: int) -> ExpandedSchedule:
-    """``transfer`` no longer waits for what its sender receives."""
+    """Return ``expanded`` with ``transfer`` no longer waiting for its sender's receives."""
     ptr, idx = expanded.predecessor_ptr, expanded.predecessor_idx
     rows = np.repeat(np.arange(expanded.num_transfers), np.diff(ptr))
     stays = (rows != transfer) | (expanded.src[idx] == expanded.src[transfer])
@@ -125,14 +125,14 @@ def without_data_dependencies(expanded: ExpandedSchedule, transfer: int) -> Expa
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_a_missing_dependency_is_found(case: tuple[str, str], data: st.DataObject) -> None:
-    """A rank's first transfer that passes something on, sent without waiting for it."""
+    """A rank forwards data in its first transfer without waiting to receive it."""
     schedule = schedule_of(case, data.draw(st.integers(3, 9)), 10**5)
     expanded = expand(schedule)
     check_expanded(schedule, expanded)
     users = np.repeat(np.arange(expanded.num_transfers), np.diff(expanded.predecessor_ptr))
     waits = np.unique(users[expanded.src[expanded.predecessor_idx] != expanded.src[users]])
     first = [int(t) for t in waits if not np.any((expanded.src[waits] == expanded.src[t]) & (waits < t))]
-    alone = [t for t in first if (expanded.src == expanded.src[t]).argmax() == t]  # nothing of its rank before it
+    alone = [t for t in first if (expanded.src == expanded.src[t]).argmax() == t]  # the first transfer of its rank
     if not alone:
         return
     with pytest.raises(InputError, match="ends with the data of ranks"):
@@ -175,14 +175,14 @@ def test_expansion_is_well_formed(case: tuple[str, str], num_ranks: int, size_by
     assert len(ptr) == m + 1
     assert ptr[-1] == len(idx)
     users = np.repeat(np.arange(m), np.diff(ptr))
-    # A transfer waits only for earlier steps, and only for what its sender sent or received.
+    # A transfer waits only for earlier steps, and only for its sender's own sends and receives.
     assert (expanded.step[idx] < expanded.step[users]).all()
     assert ((expanded.src[idx] == expanded.src[users]) | (expanded.dst[idx] == expanded.src[users])).all()
-    # What waits for nothing starts with its sender's entry; what a rank hears first starts with its own.
+    # A transfer without predecessors waits for its sender's entry; a rank's first receive waits for its own entry.
     assert (expanded.entry_src == (np.diff(ptr) == 0)).all()
     ranks = range(num_ranks)
     assert set(expanded.dst[expanded.entry_dst].tolist()) == set(expanded.dst.tolist()).intersection(ranks)
-    # Nothing that a rank sends or receives is still under way when the collective has ended there.
+    # The collective ends on a rank only after all of the rank's sends and receives have ended.
     last = np.ones(m, np.bool_)
     last[idx] = False
     of_rank = np.repeat(np.arange(num_ranks), np.diff(expanded.completion_ptr))
@@ -195,7 +195,7 @@ def _core(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-#: (number of ranks, payload with the padding of chunks) -> bytes that all ranks and switches send
+#: (number of ranks, payload with chunk padding) -> bytes sent by all ranks and switches together
 TOTAL_BYTES: dict[tuple[str, str], Callable[[int, int], float]] = {
     **{("all_reduce", name): lambda n, s: 2 * (n - 1) * s
        for name in ("ring", "ring:4", "tree", "double-binary-tree", "direct", "hierarchical", "torus")},
@@ -243,13 +243,13 @@ def test_time_does_not_depend_on_who_is_who(case: tuple[str, str]) -> None:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_more_bytes_are_never_faster(case: tuple[str, str], data: st.DataObject) -> None:
-    """Where a message takes at least the latency that the number of chunks of a pipeline is made for."""
+    """For link latencies of at least the value that the pipeline's chunk count is tuned for."""
     num_ranks = 2 if case[0] == "send_recv" else data.draw(st.integers(2, 40))
     size = data.draw(st.integers(0, 2**24))
     more = size + data.draw(st.sampled_from([1, 7, 1000, 2**20]))
     bytes_per_s = 50 * 10**9
     latency_ps = LATENCY_BYTES * 20 + data.draw(st.sampled_from([0, 10**6]))
     times = [uncontended_ps(schedule_of(case, num_ranks, s), bytes_per_s, latency_ps) for s in (size, more)]
-    # A pipeline cut into one chunk more may round less up to whole bytes, of 20 ps each.
+    # A pipeline with one more chunk may round up to whole bytes less often; a byte takes 20 ps.
     slack = 20 * schedule_of(case, num_ranks, more).num_chunks
     assert times[1] >= times[0] - (slack if "chunks" in dict(schedule_of(case, 2, 1).parameters) else 0)

@@ -1,4 +1,4 @@
-"""Does the order in which writes are registered, or the file that they went through, ever matter?"""
+"""Are results independent of the order in which writes are registered, and of the file format they are stored in?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_with_flags(rows):
 
 
 def table_of(rows, split=0):
-    """Those before ``split`` one by one, the others as arrays."""
+    """Return a table of the rows: those before ``split`` registered one by one, the rest as arrays."""
     table = WriteTable()
     for peer, address, size_bytes, value, time_ps in rows[:split]:
         table.register_write(peer=peer, address=address, size_bytes=size_bytes, value=value, time_ps=time_ps)

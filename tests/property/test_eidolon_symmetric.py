@@ -1,4 +1,4 @@
-"""Is what comes to a rank from peers that do as it does the same as in a run of all of them?"""
+"""Do arrivals recorded from symmetric peers equal those recorded in a full run of all ranks?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every run lawful: causal, conserving, max-min fair, and blind to numbers?"""
+"""Is every run causal, byte-conserving, max-min fair, and independent of how tasks and links are numbered?"""
 
 from fractions import Fraction
 
@@ -59,12 +59,12 @@ def test_causality(graph, network):
         else:
             assert ready == start
             assert end >= start + graph.route_latency_ps[graph.route[task]]
-        # A quotient that float64 cannot hold may lose its last 2**-50; nothing else makes contention faster.
+        # A quotient that float64 cannot hold may lose its last 2**-50; contention never speeds a task up otherwise.
         assert end >= alone[task] * (1 - 1e-12) - 1
 
 
 class Recorder:
-    """A network model that writes down what it is asked and what it answers."""
+    """Network model that records its inputs and outputs."""
 
     def __init__(self, model):
         self.model, self.name, self.calls = model, model.name, []
@@ -94,7 +94,7 @@ def test_no_link_carries_more_than_it_can(model, seed):
 @given(seed=seeds)
 @settings(max_examples=30, deadline=None)
 def test_each_link_is_busy_long_enough_for_its_bytes(network, seed):
-    """Bytes are conserved: a link cannot have carried its bytes in less time than at its full bandwidth."""
+    """Bytes are conserved: a link needs at least the time its bytes take at full bandwidth."""
     graph = random_graph(np.random.default_rng(seed), 120, 4)
     records = run(graph, network=network)
     total = link_bytes(graph)
@@ -115,7 +115,7 @@ def test_each_link_is_busy_long_enough_for_its_bytes(network, seed):
 
 
 def textbook_max_min(routes, capacity):
-    """Progressive filling in exact fractions: raise all rates together; stop those on a link that is full."""
+    """Return max-min rates by progressive filling in exact fractions: raise all rates, freeze flows on full links."""
     rates = [Fraction(0)] * len(routes)
     growing = set(range(len(routes)))
     while growing:

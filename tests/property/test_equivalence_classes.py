@@ -1,4 +1,4 @@
-"""Does every group get the answer that it would get alone, when groups of one make share one computation?"""
+"""Does every group get the same answer as alone when groups of one equivalence class share a computation?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from trine.cluster import Cluster, build_topology, load_cluster
 from trine.collectives.nccl.steps import EquivalenceClasses, FlowCosts, StepCosts, first_places
 
-#: Machine, how it is asked for; with what is slow or down among them.
+#: Machine and its options, including slow and dead links.
 MACHINES = [
     ("dgx-h100", {"nodes": 6}),
     ("dgx-h100", {"nodes": 6, "fabric": "fat-tree:2", "slow_links": [("node2.nic3-leaf0", 0.4)]}),
@@ -30,7 +30,7 @@ MACHINES = [
 
 
 def groupings(num_gpus: int, seed: int) -> list[np.ndarray]:
-    """Groups as jobs have them, and groups of ranks that are placed oddly."""
+    """Return typical groups of jobs, and groups of oddly placed ranks."""
     rng = np.random.default_rng(seed)
     ranks = np.arange(num_gpus)
     found = []
@@ -44,7 +44,7 @@ def groupings(num_gpus: int, seed: int) -> list[np.ndarray]:
 def assert_as_alone(
     cluster: Cluster, groups: np.ndarray, kind: str, size: int, costs: type[StepCosts] = StepCosts
 ) -> int:
-    """Returns the number of makes."""
+    """Compare shared answers with each group alone; return the number of equivalence classes."""
     together, alone = costs(cluster), costs(cluster)
     make, answers = together.of_groups(kind, size, groups, None)
     assert make.dtype == np.int32
@@ -79,9 +79,7 @@ def test_groups_alike_are_one_make_and_others_are_not() -> None:
     whole = load_cluster("dgx-h100", nodes=64)
     ranks = np.arange(512)
     assert len(EquivalenceClasses(whole).named(ranks.reshape(-1, 8))[1]) == 1
-    assert (
-        len(EquivalenceClasses(whole).named(ranks.reshape(8, -1).T)[1]) == 8
-    )  # GPU 0 to 7 of the nodes have NICs of their own
+    assert len(EquivalenceClasses(whole).named(ranks.reshape(8, -1).T)[1]) == 8  # GPUs 0 to 7 of a node each have a NIC
     slow = load_cluster("dgx-h100", nodes=64, slow_links=[("node7.gpu3->node7.nvswitch", 0.5)])
     make, examples, _ = EquivalenceClasses(slow).named(ranks.reshape(-1, 8))
     assert len(examples) == 2
@@ -103,7 +101,7 @@ def test_first_places() -> None:
 
 
 def test_every_ordered_pair_of_a_machine() -> None:
-    """In one node or two, either way round, past a slow link or not."""
+    """Pairs inside a node and across nodes, in both directions, with and without a slow link on the path."""
     cluster = load_cluster("dgx-h100", nodes=3, gpus_per_node=4, slow_links=[("node1.nic2->leaf2.rail2", 0.2)])
     pairs = np.array([(a, b) for a in range(12) for b in range(12) if a != b])
     costs, alone = StepCosts(cluster), StepCosts(cluster)

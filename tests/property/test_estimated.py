@@ -1,4 +1,4 @@
-"""How near is the estimate that stands for too many tasks to the exact answer, and how is it told?"""
+"""How close is the estimate for jobs with too many tasks to the exact answer, and how is it reported?"""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trine.cluster.select import first_gpus, slow_down, take_down
 from trine.errors import PlanError, SpecError, TooManyTasksError
 from trine.folding import stages
 
-#: Of each kind; more for a longer search.
+#: Examples of each kind; raise it for a longer search.
 EXAMPLES = int(os.environ.get("TRINE_ESTIMATE_EXAMPLES", "3"))
 NICS = ("pcie0->{}.nic0", "pcie1->{}.nic3", "nic6->{}.pcie3")
 
 
 def slowed(rng: Random, nodes: int, count: int, fabric: str | None) -> Cluster:
-    """NICs of different nodes at a part of their speed."""
+    """Return a cluster with slowed NIC links on ``count`` different nodes."""
     chosen = [f"node{node}" for node in rng.sample(range(nodes), count)]
     links = [f"{node}.{rng.choice(NICS).format(node)}" for node in chosen]
     return slow_down(joined("dgx-h100", nodes, fabric), [(link, rng.choice((0.5, 0.8))) for link in links])
@@ -41,7 +41,7 @@ ONE_AXIS = ({"dp": 32}, {"dp": 32}, {"dp": 24}, {"dp": 32}, {"tp": 32}, {"pp": 1
 
 @dataclass(frozen=True)
 class Ends:
-    """How long a step takes, ps: with no link slow or dead, as asked, with all links of the place slow or dead."""
+    """Step times in ps: no slow or dead link, the actual cluster, all corresponding links slow or dead."""
 
     fast: int
     exact: int
@@ -49,7 +49,7 @@ class Ends:
 
 
 def adverse(seed: int, dead: bool, ways: tuple[dict[str, int], ...] = SEVERAL_AXES) -> Ends | None:
-    """Of a job and a machine that are to leave the estimate: axes that meet on NICs, any algorithm, any link."""
+    """Return the times of a job chosen to break the estimate: axes that share NICs, any algorithm, any link."""
     rng = Random(seed)
     try:
         workload, plan = random_chain_job(rng, rng.choice(ways), 32)
@@ -75,11 +75,11 @@ def adverse(seed: int, dead: bool, ways: tuple[dict[str, int], ...] = SEVERAL_AX
         )  # fmt: skip
         return Ends(*(run.step_time_ps for run in runs))
     except (PlanError, SpecError):
-        return None  # the plan needs other ranks, or a dead link cuts something off
+        return None  # the rank count does not fit the plan, or a dead link isolates a device
 
 
 def both(case: dict[str, object], patch: pytest.MonkeyPatch) -> tuple[trine.Result, trine.Result]:
-    """The exact answer, and the estimate."""
+    """Return the exact answer and the estimate."""
     exact = trine.simulate(**case, cpu=False, fold="exact")  # type: ignore[arg-type]
     patch.setattr(stages, "ESTIMATE_TASKS", 1)
     patch.setattr(stages, "MAX_TASKS", sum(stage.num_tasks for stage in exact.scope.stages) - 1)
@@ -87,7 +87,7 @@ def both(case: dict[str, object], patch: pytest.MonkeyPatch) -> tuple[trine.Resu
 
 
 def drawn(rng: Random, nodes: int, cluster: Cluster) -> tuple[tuple[int, int], int, trine.Result]:
-    """Of a random job: both ends, the exact step in picoseconds, the estimate."""
+    """Return a random job's estimated range in ps, exact step in ps, and estimate."""
     fields = rng.choice(
         ({"dp": 8 * nodes}, {"dp": 8 * nodes, "sharding": "fsdp"}, {"dp": nodes, "tp": 8}, {"dp": 4 * nodes, "pp": 2})
     )
@@ -115,21 +115,21 @@ def test_the_exact_answer_is_mostly_between_both(seed: int) -> None:
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32))
 def test_jobs_that_are_to_do_worse_are_not_much_worse(dead: bool, ways: tuple[dict[str, int], ...], seed: int) -> None:
-    """Of 741 the farthest took 31 % longer than both even machines, 0.24 % less than both."""
+    """In 741 jobs the extremes were 31 % slower and 0.24 % faster than both even machines."""
     ends = adverse(seed, dead, ways)
     assert ends is None or 0.99 * min(ends.fast, ends.slow) <= ends.exact <= 1.5 * max(ends.fast, ends.slow)
 
 
 @pytest.mark.parametrize(("seed", "dead", "least"), [(1111, False, 0.07), (103, True, 0.05)])
 def test_one_link_can_be_worse_than_all_of_its_place(seed: int, dead: bool, least: float) -> None:
-    """Transfers that never meet where all nodes are alike meet where one of them is late: so no bound."""
+    """One late node can make transfers contend that never do on identical nodes, so the range is no bound."""
     ends = adverse(seed, dead)
     assert ends is not None
     assert ends.exact > (1 + least) * ends.slow
 
 
 def test_a_slow_link_can_make_a_step_shorter() -> None:
-    """What is late leaves its links to others (Graham's anomalies): so no bound."""
+    """A late transfer frees its links for others (Graham's anomalies), so the range is no bound."""
     ends = adverse(89, False, ONE_AXIS)
     assert ends is not None
     assert ends.exact < 0.999 * ends.fast < ends.slow
@@ -138,7 +138,7 @@ def test_a_slow_link_can_make_a_step_shorter() -> None:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=6, deadline=None, derandomize=True)
 def test_with_a_dead_link_too_but_for_detours(seed: int) -> None:
-    """A message that goes another way than on either of the even machines may take a little longer."""
+    """A message with a route that neither even machine uses may take slightly longer."""
     rng = Random(seed)
     nodes, fabric = rng.choice((4, 8)), rng.choice(("switch", "rail", "fat-tree"))
     node = f"node{rng.randrange(nodes)}"
@@ -152,7 +152,7 @@ def test_with_a_dead_link_too_but_for_detours(seed: int) -> None:
 
 
 def test_a_slow_link_of_a_ring_is_no_worse_than_a_ring_of_slow_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Message by message: a ring with a slow link is as slow as one of slow links but for what fills it."""
+    """Per message, one slow link slows a ring as much as all slow links do, except while the pipeline fills."""
     cluster = slow_down(build_topology("ring", 10**10, 0, 16), [("gpu3->gpu4", 0.5)])
     plan = trine.Plan(dp=16, batch=8, inputs="none", dp_overlap=False, bucket_bytes=10**9)
     exact, estimate = both({"workload": chain(8), "plan": plan, "cluster": cluster}, monkeypatch)
@@ -183,7 +183,7 @@ def test_without_slow_links_too_many_tasks_are_refused_as_before(monkeypatch: py
 
 @pytest.mark.parametrize("fabric", ["switch", "rail", "fat-tree"])
 def test_machines_made_even(fabric: str) -> None:
-    """Made fast, the machine is the one that was slowed down; made slow, all links of one place and no other are."""
+    """The fast machine is the original one; the slow one has all corresponding links slow and no others."""
     whole = joined("dgx-h100", 8, fabric)
     assert evened(whole) is None
     even = evened(slow_down(whole, [("node1.pcie0->node1.nic0", 0.5), ("node4.pcie0->node4.nic0", 0.25)]))
@@ -199,7 +199,7 @@ def test_machines_made_even(fabric: str) -> None:
 
 @pytest.mark.parametrize("fabric", ["switch", "rail", "fat-tree"])
 def test_machines_with_dead_links_made_even(fabric: str) -> None:
-    """Made whole, the machine is the one that links were taken from; made even, all links of their places are gone."""
+    """The fast machine is the one before links were removed; the slow one lacks all corresponding links."""
     slow = slow_down(joined("dgx-h100", 8, fabric), [("node4.pcie0->node4.nic0", 0.25)])
     even = evened(take_down(slow, ["node1.pcie0->node1.nic0"]))
     assert even is not None

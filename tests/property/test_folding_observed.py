@@ -1,4 +1,4 @@
-"""Does a folded result say of any rank what the unfolded result says of it?"""
+"""Does a folded result report the same for every rank as the unfolded result?"""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trine.folding import run
 from trine.results import Result
 
 EXAMPLES = int(os.environ.get("TRINE_FOLD_EXAMPLES", "10"))
-#: Of the machine, of the run itself, or of all ranks: not of the ranks that are shown.
+#: Keys about the machine, the run or all ranks, not about the shown ranks.
 NOT_OF_RANKS = {"simulator", "folding", "links", "collectives", "energy", "critical_path", "warnings"}
 OF_RANKS = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload", "waits")
 COLUMNS = ("kind", "rank", "peer", "size_bytes", "ready_ps", "start_ps", "end_ps", "stage", "microbatch", "step")
 
 
 def both(case: Case, seed: int) -> tuple[Result, Result]:
-    """The result folded, as if there were too many ranks to show, with stops wherever they are possible; unfolded."""
+    """Return the folded result (too many ranks to show, stops at every possible point) and the unfolded result."""
     with pytest.MonkeyPatch.context() as patch:
         reckless(Random(seed), patch)
         patch.setattr(run, "SHOW_ALL", 0)
@@ -32,14 +32,14 @@ def both(case: Case, seed: int) -> tuple[Result, Result]:
 
 
 def rows(result: Result) -> list[tuple[Any, ...]]:
-    """What happened on the ranks that are shown, in an order that does not depend on how tasks are numbered."""
+    """Return the shown ranks' records in an order independent of task numbers."""
     table = result.record_table
     texts = [table.text(name) for name in ("phase", "operator", "layer", "wait_reason")]
     return sorted(zip(*(table.columns[name].tolist() for name in COLUMNS), *texts, strict=True))
 
 
 def of_ranks(document: dict[str, Any]) -> dict[str, Any]:
-    """The part of a result's JSON that is about the ranks that are shown."""
+    """Return the part of a result's JSON about the shown ranks."""
     kept = {name: value for name, value in document.items() if name not in NOT_OF_RANKS}
     kept["ranks"] = [
         {name: value for name, value in row.items() if name not in ("class", "ranks_alike")} for row in kept["ranks"]
@@ -75,7 +75,7 @@ def test_all_that_is_said_of_the_whole_system(seed: int) -> None:
         seen = alike.pop((use.kind, use.size_bytes, use.group_size))
         assert (seen.count, seen.total) == (use.count, use.total)
         assert set(seen.algorithms) == set(use.algorithms)
-        assert seen.time_ps <= use.time_ps  # of what the ranks that are shown send and receive
+        assert seen.time_ps <= use.time_ps  # covers only the shown ranks' transfers
     assert not alike
     carried = [asdict(use) for use in folded.of_ranks([0]).links]
     numbers = sorted((use["size_bytes"], use["bytes_per_s"]) for use in carried for _ in range(use["count"]))

@@ -1,4 +1,4 @@
-"""Does each line of a fused kernel's result come from what it must, whatever runs at once? Is there no race?"""
+"""Does each line of a fused kernel's result combine the right inputs at any residency, without races?"""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def built_in_many_ways(name, case, algorithm, fused):
             if algorithm == "twoshot" and case["rows"] % ranks:
                 continue
             if workgroups == 2 and case["rows"] // ranks <= case.get("tile", (64,))[0]:
-                continue  # the tiles of a chunk are fewer
+                continue  # a chunk has fewer tiles than workgroups
             yield build_fused(name, ranks, algorithm=algorithm, **options, **case)
 
 
 @pytest.mark.parametrize(("name", "case", "algorithm", "fused"), ALL)
 def test_every_line_of_the_result_has_its_contributions(name, case, algorithm, fused):
     for built in built_in_many_ways(name, case, algorithm, fused):
-        # One workgroup at a time on each GPU: nobody waits for one that comes later.
+        # One workgroup at a time on each GPU: no workgroup may wait for a later one.
         flow, sizes, ranks = Flow(built, resident=1).run(), Sizes(built.options), built.options.num_ranks
         for rank, chunk, down, across, address in results(built):
             parts = flow.lines[rank, address]
@@ -45,7 +45,7 @@ def test_every_line_of_the_result_has_its_contributions(name, case, algorithm, f
                 assert {part[0] for part in parts} == {chunk}
                 _check_sum_of_rows(built.options, sizes, parts, across)
                 continue
-            # In an all-to-all senders compute the rows of the rank that gets them.
+            # In an all-to-all, senders compute the receiving rank's rows.
             computed = rank if name.endswith("alltoall") else chunk
             inputs, line = sizes.inputs(computed, down, across)
             senders = [chunk] if name.endswith("alltoall") else list(range(ranks))
@@ -56,7 +56,7 @@ def test_every_line_of_the_result_has_its_contributions(name, case, algorithm, f
 
 
 def _check_sum_of_rows(options, sizes, parts, across):
-    """As many rows of a table as are added up, each the line that is so far across."""
+    """Check that the sum has ``inner`` table rows, each contributing the line at column ``across``."""
     lines = [next(iter(part[2])) for part in parts]
     assert len(lines) == options.inner
     assert {buffer for buffer, _ in lines} == {"table"}
@@ -68,7 +68,7 @@ def _check_sum_of_rows(options, sizes, parts, across):
 def test_there_is_no_race_and_no_deadlock_in_any_order(name, case, algorithm, fused):
     for built in built_in_many_ways(name, case, algorithm, fused):
         if built.options.num_ranks == 4 and built.options.workgroups == 1:
-            continue  # one crew, as with 3 ranks, and the slowest
+            continue  # a single workgroup is covered by 3 ranks, and 4 is the slowest case
         check = check_program(built.program, orders=int(built.options.num_ranks < 4))
         assert check.late_reads == ()
 
@@ -99,7 +99,7 @@ def test_the_flow_and_the_check_find_what_is_wrong():
     program = built.program
     last_wait = np.flatnonzero(program.op_kind == WAITCNT)[-1]
     kinds = program.op_kind.copy()
-    kinds[last_wait] = 10  # nop: the own partial result may not be there
+    kinds[last_wait] = 10  # nop: the rank's own partial result may be missing
     with pytest.raises(InputError, match="waitcnt 0"):
         check_program(replace(program, op_kind=kinds), orders=1)
     amounts = program.op_amount.copy()

@@ -1,4 +1,4 @@
-"""Do runs inside GPUs obey the laws that no timing may break?"""
+"""Do GPU-internal runs obey the invariants that hold for any timing?"""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SEEDS = range(20)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_wake_up_is_lost_and_no_token(seed):
-    """The program ends in every timing, so the run must; and what was released and not taken is still there."""
+    """The program ends under any timing, so the run must end; tokens released but not acquired must remain."""
     case = random_case(seed)
     run = GpuReference(case.system())
     assert run.run(None, None)
@@ -26,7 +26,7 @@ def test_no_wake_up_is_lost_and_no_token(seed):
 
 
 def tokens(program):
-    """What the program adds to each semaphore in all."""
+    """Return the program's total change of each semaphore, shape (ranks, semaphores)."""
     added = np.zeros(program.semaphores.shape, np.int64)
     for op in range(program.num_ops):
         kind, amount = program.op_kind[op], int(program.op_amount[op])
@@ -72,13 +72,13 @@ def test_nothing_happens_before_its_cause(seed):
 
 
 def has_control(program, ops):
-    """The other wavefronts pass by control operations, and begin what follows earlier."""
+    """Return whether a workgroup has control operations: its other wavefronts skip these and start later ops sooner."""
     return np.isin(program.op_kind[ops], (ACQUIRE, RELEASE, DMA)).any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_wavefronts_are_always_in_one_state(seed):
-    """The time in all states is that from a wavefront's start to its end: exactly, where workgroups have one each."""
+    """State times add up to a wavefront's lifetime: exactly if each workgroup has one wavefront, else within bounds."""
     case = random_case(seed)
     gpu = case.simulate("compiled").gpu
     width = np.repeat(case.program.kernel_wavefronts, np.diff(case.program.kernel_ptr))
@@ -95,7 +95,7 @@ def test_wavefronts_are_always_in_one_state(seed):
 def test_no_server_is_busy_for_longer_than_the_run(seed):
     case = random_case(seed)
     gpu = case.simulate("compiled").gpu
-    # lines that the L2 writes back may keep a channel busy beyond the end
+    # L2 write-backs may keep a memory channel busy after the end
     channels = np.array([kind == "memory" and case.model.l2 is not None for kind in gpu.resources.kinds])
     assert (gpu.resource_busy_ps[:, ~channels] <= gpu.end_ps).all()
     assert (gpu.lane_busy_ps <= gpu.end_ps).all()
@@ -104,7 +104,7 @@ def test_no_server_is_busy_for_longer_than_the_run(seed):
 @pytest.mark.parametrize("topology", ["full", "switch"])
 @pytest.mark.parametrize("seed", range(12))
 def test_turning_the_ranks_changes_nothing(seed, topology):
-    """Rank r becomes r + 1, on the same device: times are those of before, GPU by GPU."""
+    """Rank r becomes r + 1 on the same device: each GPU's times stay the same."""
     case = random_case(seed, without=("transfers",))
     n = case.program.num_ranks
     cluster = build_topology(topology, 10**11, 10**5, max(2, n))
@@ -131,7 +131,7 @@ def turn(program):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_tasks_beside_the_kernels_may_be_numbered_otherwise(seed):
-    """A kernel that nothing shares its GPU with does not know of the others' task numbers."""
+    """Task numbers of other GPUs do not affect a kernel that has its GPU to itself."""
     case = random_case(seed, without=("transfers", "kernels"))
     shifted = replace(case, graph=reversed_tasks(case.graph), task_kernel=case.task_kernel[::-1])
     one, other = case.simulate("compiled"), shifted.simulate("compiled")

@@ -1,4 +1,4 @@
-"""Do programs across nodes do what their collective says, and does only the own rail cross between nodes?"""
+"""Do multi-node programs compute their collective, and does inter-node traffic stay on each rank's own rail?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_rank_ends_with_the_result(op, ranks, nodes):
 @pytest.mark.parametrize(("ranks", "nodes"), [*SHAPES, (2, 1), (3, 1), (5, 1)])
 @pytest.mark.parametrize("op", ROOTED)
 def test_the_root_or_all_end_with_the_result(op, ranks, nodes):
-    """By each algorithm in one node, and across nodes."""
+    """With every algorithm inside one node, and with ``hierarchical`` across nodes."""
     for algorithm in known_kernels(op) if nodes == 1 else ("hierarchical",):
         for number, (workgroups, size) in enumerate(((1, 100), (3, 2999), (2, 20_000))):
             program = build_kernel(
@@ -61,7 +61,7 @@ def test_what_has_a_root_crosses_by_the_own_rail_and_each_byte_once(op):
     assert (program.op_kind[ops[crosses]] == DMA).all()
     assert (own[crosses] % each == peer[crosses] % each).all()
     sent = int(program.op_amount[ops[crosses]].sum())
-    share = ranks if op in ("broadcast", "reduce") else each  # the whole payload, or the part of a node
+    share = ranks if op in ("broadcast", "reduce") else each  # the whole payload, or one node's part
     assert sent == (nodes - 1) * share * lines * 128
 
 
@@ -74,7 +74,7 @@ def test_what_has_a_root_waits_as_it_does(how):
 @pytest.mark.parametrize(("ranks", "nodes"), SHAPES)
 @pytest.mark.parametrize("op", OPS)
 def test_nothing_but_puts_to_the_own_rail_leaves_a_node(op, ranks, nodes):
-    """Each rank sends as few bytes as there are: what the other nodes need, reduced before or passed on behind."""
+    """Each rank sends the minimum to other nodes: data is reduced before it leaves or forwarded after it arrives."""
     each, lines = ranks // nodes, 36
     program = kernel(op, ranks, nodes, ranks * lines * 128, workgroups=3)
     ops = program.operand_op

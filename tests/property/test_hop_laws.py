@@ -7,8 +7,8 @@ import pytest
 from hop_cases import random_case
 
 from trine.engine import run
-from trine.hop.choices import run_hop
-from trine.hop.numbers import HopNumbers
+from trine.decentralised.choices import run_hop
+from trine.decentralised.numbers import HopNumbers
 
 SEEDS = range(200, 240)
 

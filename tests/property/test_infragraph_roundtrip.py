@@ -1,4 +1,4 @@
-"""Does any cluster come back equal from InfraGraph, and does the fast YAML reader say what PyYAML says?"""
+"""Does any cluster survive a round trip through InfraGraph, and does the fast YAML reader match PyYAML?"""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does every built GPU program do what its collective says, without races, whatever the order of its wavefronts?"""
+"""Does every built GPU program compute its collective without races, in any order of wavefronts?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUILT = [
 
 @pytest.mark.parametrize(("op", "algorithm", "protocol"), BUILT)
 def test_every_rank_ends_with_the_result(op, algorithm, protocol):
-    # Every number of ranks with every number of workgroups, and each pair with a size that goes round.
+    # Every number of ranks with every number of workgroups; the sizes rotate over these pairs.
     start = BUILT.index((op, algorithm, protocol))
     for i, ranks in enumerate(RANKS):
         for j, workgroups in enumerate(WORKGROUPS):

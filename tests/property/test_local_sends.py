@@ -1,4 +1,4 @@
-"""Is what one position is said to send and wait for, without expanding all positions, what expanding them all says?"""
+"""Do the sends and waits derived for one position alone match the full expansion of the schedule?"""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from trine.collectives.schedules.direct import to_the_next
 
 SHAPES = [(2, 2), (2, 4), (4, 2), (3, 4), (4, 4), (1, 6), (6, 1), (2, 8), (3, 3)]
 INNER = ("ring", "direct", "halving-doubling", "pat")
-#: Those in which not all ranks do alike, and those which do only for some numbers of ranks.
+#: Algorithms whose ranks behave differently, for all or for some numbers of ranks.
 UNALIKE = {"tree", "double-binary-tree", "nvls", "sharp"}
 
 
 def said(one: RankSends, position: int, all_of: list[np.ndarray]) -> dict[str, object]:
-    """What ``one`` says, in the numbers of the transfers: those of a position are ``all_of[position]``."""
+    """Return the sends of ``one`` with global transfer numbers; ``all_of[position]`` lists a position's transfers."""
     whose = [*one.peers.tolist(), position]
 
     def transfers(who: np.ndarray, number: np.ndarray) -> set[int]:
@@ -47,7 +47,7 @@ def said(one: RankSends, position: int, all_of: list[np.ndarray]) -> dict[str, o
 
 
 def expanded_says(whole: ExpandedSchedule, position: int, num_ranks: int) -> dict[str, object]:
-    """The same, read from the transfers of all positions one by one."""
+    """Return the same sends, read from the full expansion."""
     mine = np.flatnonzero(whole.src == position)
     ptr, idx = whole.predecessor_ptr, whole.predecessor_idx
     ended = whole.completion_ptr[position : position + 2] if position < num_ranks else (0, 0)
@@ -63,7 +63,7 @@ def expanded_says(whole: ExpandedSchedule, position: int, num_ranks: int) -> dic
 
 
 def first_uses(one: RankSends) -> list[int]:
-    """Indices into peers in the order in which the arrays name them, -1 left out."""
+    """Return indices into peers in the order of first use, without -1."""
     uses: list[int] = []
     for k in range(one.num_sends):
         uses += [int(one.receiver[k]), *one.predecessor_who[one.predecessor_ptr[k] : one.predecessor_ptr[k + 1]]]
@@ -76,8 +76,8 @@ def same_arrays(one: RankSends, other: RankSends) -> bool:
 
 
 def check_positions(schedule: Schedule) -> None:
-    """Every position and switch: equal to the expansion, canonical, and as its structure says."""
-    # The expansion that rests on no symmetry.
+    """Check that every position and switch equals the expansion, is canonical, and matches its structure."""
+    # Expand without using symmetry.
     whole = expand(dataclasses.replace(schedule, shift_symmetric=False, symmetry=None))
     positions = schedule.num_ranks + schedule.num_switches
     all_of = [np.flatnonzero(whole.src == position) for position in range(positions)]
@@ -116,7 +116,7 @@ def test_every_position_of_every_algorithm(case: tuple[str, str], data: st.DataO
 
 @st.composite
 def flow_shapes(draw: st.DrawFn) -> tuple[FlowShape, int]:
-    """Shapes of a library's flows, and how many ranks they have."""
+    """Draw the shape of a library's flows and its number of ranks."""
     kind, rooted = (
         draw(st.sampled_from(["regular", "listed", "shift", "star"])),
         draw(st.sampled_from(["", "from", "to"])),
@@ -196,7 +196,7 @@ def test_uneven_blocks(num_ranks: int, data: st.DataObject) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 7), st.data())
 def test_blocks_that_are_present_alike(num_ranks: int, data: st.DataObject) -> None:
-    """Symmetric in who sends to whom, not in how much: one structure for each row of sizes."""
+    """The senders and receivers are symmetric, the sizes are not: one structure per distinct row of sizes."""
     present = data.draw(st.lists(st.booleans(), min_size=num_ranks, max_size=num_ranks))
     sizes = st.lists(st.integers(1, 2), min_size=num_ranks, max_size=num_ranks)
     matrix = np.zeros((num_ranks, num_ranks), dtype=np.int64)
@@ -223,7 +223,7 @@ def test_symmetric_schedules_with_sizes_of_their_own(case: tuple[str, str], data
 @pytest.mark.parametrize("case", CASES, ids="/".join)
 @pytest.mark.parametrize("num_ranks", [4, 12])
 def test_both_ways_give_the_same_arrays(case: tuple[str, str], num_ranks: int) -> None:
-    """From position 0 alone, and from all positions compared: the same form, so groups of both kinds can share it."""
+    """Structures derived from position 0 alone and by comparing all positions match, so groups can share them."""
     schedule = schedule_of(case, 2 if case[0] == "send_recv" else num_ranks)
     if symmetry_of(schedule) is None:
         return
@@ -236,9 +236,9 @@ def test_both_ways_give_the_same_arrays(case: tuple[str, str], num_ranks: int) -
 
 @pytest.mark.parametrize(("kind", "number"), [("broadcast", 7), ("reduce", 4), ("all_reduce", 7)])
 def test_the_root_does_not_change_how_many_structures_a_tree_has(kind: str, number: int) -> None:
-    """Of 15 ranks the root and three levels, in which ranks hear from the one above as its first or second child.
+    """15 ranks have the root and three levels; a rank is the first or the second child of its parent.
 
-    Both children add to the same send; they are named in the order in which they are sent to.
+    Both children add to the same send; they appear in send order.
     """
     for root in range(15):
         schedule = make_schedule(kind, 15, 10**6, "tree", root if kind in ROOTED else -1)

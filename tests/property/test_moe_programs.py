@@ -1,4 +1,4 @@
-"""Do dispatch, combine and all-to-all of unequal parts bring every row to its place, in whatever order they run?"""
+"""Do MoE dispatch, MoE combine and uneven all-to-all put every row in its place, in any execution order?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPES = [
     *(("low-latency", ranks, nodes) for ranks, nodes in ((2, 1), (4, 1), (4, 2), (3, 3), (6, 3))),
     *(("normal", ranks, nodes) for ranks, nodes in ((2, 1), (3, 1), (4, 1), (8, 1), (2, 2), (4, 2), (6, 3))),
 ]
-#: what is drawn, and how
+#: options for drawing the experts
 DRAWS = (
     {"draws": "random"},
     {"draws": "rotated", "seed": 3},
@@ -54,7 +54,7 @@ def test_every_token_finds_its_experts_and_its_sum(op, algorithm, ranks, nodes):
 
 
 def test_more_tokens_than_sms_across_nodes():
-    """Blocks with several tokens: others put and write what one warp group casts."""
+    """Blocks have several tokens: other warp groups put and write the tokens that one group casts."""
     moe = small(4, "low-latency", tokens=13, experts=4, top_k=2)
     for op in MOE:
         program = build_kernel(op, 4, 1, algorithm="low-latency", num_nodes=2, moe=moe)
@@ -75,7 +75,7 @@ def test_more_tokens_than_sms_across_nodes():
     ],
 )
 def test_the_proof_sees_what_is_not_waited_for(op, algorithm, kind, labels):
-    """All waits or barriers of a label, or of two that follow each other, left out, on all ranks: a race."""
+    """Removing all waits or barriers with a label (or two consecutive labels) on all ranks causes a race."""
     moe = small(4, algorithm)
     program = build_kernel(op, 4, 1, algorithm=algorithm, moe=moe)
     for label in labels:
@@ -110,9 +110,9 @@ def test_a_goal_that_is_not_met_is_said():
 
 @pytest.mark.parametrize("algorithm", ["low-latency", "normal"])
 def test_tokens_are_conserved(algorithm):
-    """Lines that cross between ranks are those of the messages, one for each expert, or for each rank.
+    """The lines between ranks are the lines of the messages: one message per expert or per rank.
 
-    Low-latency: and of the parts of lines where a message begins inside one.
+    Low-latency kernels add partial lines for messages that start inside a line.
     """
     ranks = 4
     moe = small(ranks, algorithm, tokens=20, hidden=1024)
@@ -124,7 +124,7 @@ def test_tokens_are_conserved(algorithm):
         for distance in range(1, ranks):
             places = [place for places in routes[rank].tokens for place in places if place[0] == distance]
             copies = len(places) if algorithm == "low-latency" else len(routes[rank].by_rank().get(distance, []))
-            more = 1  # the line that says how much comes
+            more = 1  # the line with the number of tokens
             if algorithm == "low-latency":
                 slots = [slot for place in set(places) for slot in range(places.count(place))]
                 more = sum(part_lines(1024 + 32 + 16, slot, 128) for slot in slots)
@@ -133,7 +133,7 @@ def test_tokens_are_conserved(algorithm):
 
 
 def test_the_payload_is_what_an_average_rank_receives():
-    """DeepEP's bandwidth counts the tokens that come to a rank, once each, without what goes along with them."""
+    """DeepEP's bandwidth counts the tokens a rank receives, once each, without their metadata."""
     moe = small(4, "normal", tokens=20, hidden=1024)
     routes = draw_routes(moe, NodeGrid(1, 4), 1)
     received = [
@@ -149,7 +149,7 @@ def test_the_payload_is_what_an_average_rank_receives():
 
 @pytest.mark.parametrize(("top_k", "experts"), [(3, 8), (32, 64)])
 def test_across_nodes_the_payload_counts_a_token_once_for_each_of_its_nodes(top_k, experts):
-    """DeepEP's bandwidth of RDMA, the own node included; lines hold what goes along with a token as well."""
+    """DeepEP's RDMA bandwidth includes the rank's own node; lines also hold each token's metadata."""
     moe = small(4, "normal", tokens=20, hidden=1024, top_k=top_k, experts=experts)
     routes = draw_routes(moe, NodeGrid(2, 2), 2)
     crossing = sum(len({place[0] // 2 for place in places}) for each in routes for places in each.tokens)
@@ -171,7 +171,7 @@ def test_the_warps_of_an_sm_are_shared_out_among_ranks(ranks, warps):
 
 
 def test_a_token_takes_the_nodes_of_its_best_experts():
-    """Not those whose experts are best on average: the best expert of all is always among the chosen."""
+    """Nodes are ranked by their best expert, not their average: the best expert overall is always chosen."""
     grid, moe = NodeGrid(4, 1), MoeOptions(tokens=200, experts=32, top_k=2, top_nodes=1, seed=5)
     draws = np.random.default_rng((moe.seed, 0)).random((moe.tokens, moe.experts))
     best = np.log(-np.log(draws)).argmin(axis=1)
@@ -180,7 +180,7 @@ def test_a_token_takes_the_nodes_of_its_best_experts():
 
 
 def test_parts_of_lines_are_what_nvlink_carries_besides():
-    """7408 bytes are 15 accesses: each a header, an acknowledgement, a sector and two flits of named bytes."""
+    """7408 bytes are 15 accesses: each has a header, an acknowledgement, a sector and two byte-enable flits."""
     assert part_lines(7408, 1, 128) == 9 == -(-15 * (16 + 16 + 32 + 2 * 16) // (128 + 16 + 16))
     assert [part_lines(7408, slot, 128) for slot in (0, 8, 16)] == [0, 0, 0]
     assert part_lines(14336, 5, 128) == 0

@@ -1,4 +1,4 @@
-"""Whatever was cut off or mixed in: is what the reader returns always in the log?"""
+"""Does the reader return only rows that are in the log, even if the log is truncated or mixed with other output?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Does every option of every command change the answer in a case where it must matter? (``tests/data/options.yaml``)
+"""Does every option of every command change the answer in its case? (``tests/data/options.yaml``)
 
-An option that is read and then forgotten is a silent lie. A new option without a case fails here.
+This catches options that are parsed but have no effect. A new option without a case fails here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ RUNNER = CliRunner()
 LOPSIDED = "\nkernel 'more' ranks 1 wavefronts 1\nworkgroups 1\n  compute 90000 cycles\n"
 CASES_FILE = DATA / "options.yaml"
 EXIT_INPUT = 2
-#: Files instead of JSON: what the command computes is what it writes.
+#: Commands whose result is a file instead of JSON.
 WRITES = {"eidolon record": "{tmp}/r.npz", "eidolon writes-from": "{tmp}/w.csv"}
-#: Keys of the JSON that hold what was computed, by command; all where none are named.
+#: JSON keys with computed values, by command; all keys for commands not listed.
 ANSWERS = {
     "train": ("step_time_s", "step_ends_s", "compute_s", "exposed_communication_s", "communication_s", "bubble_s",
               "idle_s", "memory_peak_bytes", "collectives", "links", "memory", "energy"),
@@ -49,7 +49,7 @@ ANSWERS = {
 
 
 class Case(NamedTuple):
-    """Two command lines, and what is to be seen of the option (``tests/data/options.yaml``)."""
+    """Two command lines and the option's expected effect (``tests/data/options.yaml``)."""
 
     option: str
     before: str
@@ -61,13 +61,13 @@ CASES = {
     command: [Case(**row) for row in rows]
     for command, rows in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
 }
-#: Options of ``trace capture`` need torch; tests/unit/test_capture_files.py flips them. Those of the others take
-#: minutes where rows are simulated; tests/unit/test_validate_options.py flips them on made-up predictions.
+#: ``trace capture`` needs torch; tests/unit/test_capture_files.py flips its options. The others take minutes to
+#: simulate; tests/unit/test_validate_options.py flips their options on made-up predictions.
 ELSEWHERE = {"trace capture", "validate training", "validate layouts", "validate operators", "validate scaling"}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Every command with its options by their long names."""
+    """Yield every command and the long names of its options."""
     for words, command in all_commands():
         yield words, [max(p.opts, key=len) for p in command.params if p.param_type_name == "option" and p.expose_value]
 
@@ -88,7 +88,7 @@ def test_every_option_has_a_case():
 
 @pytest.fixture(scope="module")
 def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the cases name."""
+    """Create the files that the cases use; return their folder."""
     folder = tmp_path_factory.mktemp("options")
     models(folder)
     machines(folder)
@@ -221,7 +221,7 @@ def invoke(folder: Path, line: str) -> Any:
 
 
 def asked(folder: Path, command: str, line: str, code: int = 0) -> tuple[dict[str, Any], str]:
-    """JSON and text of a command line."""
+    """Run a command line; return its JSON and text."""
     speaks = "--json" in COMMANDS[command] and "--json" not in shlex.split(line)
     done = invoke(folder, f"{line} --json -" if speaks else line)
     assert done.exit_code == code, f"trine {line}\n{done.output[-2000:]}{done.exception!r}"
@@ -237,7 +237,7 @@ def inner(answer: Any, path: str) -> Any:
 
 
 def computed(folder: Path, command: str, answer: dict[str, Any]) -> Any:
-    """What the command computed, without what repeats the question or says how long it took."""
+    """Return the command's computed values, without its inputs and run times."""
     if command in WRITES:
         path = Path(WRITES[command].format(tmp=folder))
         if path.suffix == ".npz":

@@ -1,4 +1,4 @@
-"""Has a rank whose tasks wait for tasks of other ranks its times of the run of all, when only the record is there?"""
+"""Does a rank replayed from its record alone keep the times of the full run if its tasks wait for other ranks?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def alone(made, rank, outside, tasks, engine="compiled"):
 
 
 def own_rows(made, rank):
-    """Computes and joins of the rank, and what its GPU sends: said again, from routes as they are."""
+    """Return the rank's computes and joins and its GPU's sends, derived independently from the routes."""
     graph, source = made.graph, made.cluster.link_table.source
 
     def is_own(task):
@@ -47,7 +47,7 @@ def own_rows(made, rank):
 
 
 def assert_replays(made, rank, engine="compiled"):
-    """All of the rank is equal in both runs; returns them."""
+    """Check that the rank is equal in both runs; return both."""
     full, tasks = full_run(made, rank, engine)
     found = alone(made, rank, full.arrivals, tasks, engine)
     rows = own_rows(made, rank)
@@ -66,7 +66,7 @@ REFUSED = ("in an unknown order", "goes through rank", "leads through rank", "fa
 
 
 def is_refused(problem):
-    """Which of the reasons for which a run may not be recorded."""
+    """Return the reason why a run cannot be recorded; the error must name one."""
     found = [words for words in REFUSED if words in str(problem)]
     assert found, problem
     return found[0]
@@ -74,7 +74,7 @@ def is_refused(problem):
 
 @pytest.mark.parametrize("first", range(0, 60, 30))
 def test_random_graphs_across_ranks(first):
-    """Every rank in turn; what a record cannot say is refused when it is made, and is rare but for routes."""
+    """Every rank in turn; runs that no record can express are rejected when recorded, which is rare except for routes."""
     seen = dict.fromkeys(("replayed", "waited", "sent", "joined", "tied"), 0)
     for seed in range(first, first + 30):
         made = across_case(seed)
@@ -111,7 +111,7 @@ def test_random_graphs_by_the_twin(seed):
 
 
 def chain(engine_model=None, launch_ps=2000 * NS, both=False):
-    """Rank 1 stores to rank 0, then rank 0's kernel runs, whose GPU sends; then rank 1's second kernel."""
+    """Return a case: rank 1 stores to rank 0, rank 0's kernel runs, its GPU sends, rank 1's second kernel runs."""
     programmer = Programmer(2)
     for rank in (1, 0, 1, 0) if both else (1, 0, 1):
         programmer.kernel(rank, 2, 1)
@@ -140,7 +140,7 @@ def test_who_waits_for_whom(engine):
     assert full.arrivals.task_end_ps.tolist() == ends[[0, 2, 3]].tolist()
     assert found.records.ready_ps.tolist() == [ends[0], ends[1], ends[3]]
     assert found.end_ps == full.end_ps
-    assert found.graph.predecessor_idx.tolist() == [0, 1]  # who waits for whom at home: sent, after
+    assert found.graph.predecessor_idx.tolist() == [0, 1]  # local dependencies: sent, after
     full, found = assert_replays(made, 1, engine)
     assert full.arrivals.task.tolist() == [2]
     assert found.records.ready_ps.tolist() == [0, ends[2]]
@@ -155,7 +155,7 @@ def test_a_file_keeps_the_ends(tmp_path):
 
 
 def test_launches_that_take_no_time():
-    """Two kernels come to the queue of their GPU at one instant: that is known where one task is waited for."""
+    """Two kernels reach their GPU's queue at one instant; their order is known only if one task is waited for."""
     assert_replays(chain(launch_ps=0), 0)
     assert_replays(chain(launch_ps=0, both="one"), 0)
     programmer = Programmer(2)

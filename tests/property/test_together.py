@@ -1,4 +1,4 @@
-"""Do the collectives that say so begin together, and end together? Folding takes their word for it."""
+"""Do collectives marked ``together`` start and end at the same time on all ranks? Folding relies on the mark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trine.collectives.schedule import Schedule
 
 
 def listed(rng: Random, num_ranks: int, *, waits: bool = True) -> ListedFlows:
-    """Flows between any ranks, of some ranks none."""
+    """Return random flows between ranks; some ranks have none."""
     rows = tuple(
         tuple((rng.randrange(num_ranks), 1) for _ in range(rng.choice((0, 1, 3)))) for _ in range(num_ranks)
     )  # fmt: skip
@@ -25,7 +25,7 @@ def listed(rng: Random, num_ranks: int, *, waits: bool = True) -> ListedFlows:
 
 
 def schedules(rng: Random) -> list[Schedule]:
-    """Some of every shape in which all ranks wait for each other."""
+    """Return schedules of every shape in which all ranks wait for each other."""
     groups, size = rng.choice(((1, 2), (3, 1), (2, 4), (3, 5), (8, 8)))
     shapes = [RegularFlows(groups, size, inner, rng.random() < 0.5) for inner in ("ring", "direct")]
     found = [
@@ -38,7 +38,7 @@ def schedules(rng: Random) -> list[Schedule]:
 
 
 def run(schedule: Schedule, entered: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(begin of each timed send, end of the collective on each rank); ``taken``: of each send, counted if timed."""
+    """Return (start of each timed send, end on each rank); ``taken`` is each send's duration, used if it is timed."""
     whole = expand(schedule)
     timed = whole.step == schedule.timed_step
     begins, ends = np.zeros((2, whole.num_transfers), np.int64)

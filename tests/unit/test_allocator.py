@@ -1,4 +1,4 @@
-"""The replay of PyTorch's caching allocator: rules by hand, and what holds whatever is asked."""
+"""Replay of PyTorch's caching allocator: hand-computed rules, and invariants for random requests."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ def test_peak_names_what_is_held_and_where() -> None:
 
 
 def test_states_that_come_late_take_blocks_that_activations_had() -> None:
-    """Two activations of 64 MiB; moments of 96 MiB split their blocks, so the next step reserves anew."""
+    """Two 64 MiB activations: optimizer moments of 96 MiB split their blocks, so the next step reserves new ones."""
     changes = [(64 * MIB, 1, 1), (64 * MIB, 1, 2), (-64 * MIB, 1, 2), (-64 * MIB, 1, 1)]
     before = peak_of(changes, (96 * MIB, 0))
     late = peak_of(changes, (96 * MIB, 0), late=LateBlocks(0, 96 * MIB, 3))
     assert before.reserved_bytes == before.allocated_bytes == 224 * MIB
     assert late.allocated_bytes == 224 * MIB
     assert late.held == before.held
-    # Three of 32 MiB fill one block and half of the other; two new blocks of 64 MiB follow.
+    # Three moments of 32 MiB fill one block and half of the other; two new blocks of 64 MiB follow.
     assert late.reserved_bytes == 256 * MIB
 
 
 @given(st.lists(st.tuples(st.integers(1, 80 * MIB), st.integers(0, 5)), max_size=40))
 def test_pieces_tile_their_segments(asked: list[tuple[int, int]]) -> None:
-    """Pieces of a segment touch, free neighbours are joined, and bytes add up."""
+    """Pieces of a segment are contiguous, free neighbours are merged, and bytes add up."""
     allocator, alive = CachingAllocator(), list[int]()
     for block, (size, victim) in enumerate(asked):
         allocator.take(block, size)

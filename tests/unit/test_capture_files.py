@@ -1,4 +1,4 @@
-"""The files of a capture: what is refused, what is replaced, what is left out."""
+"""Capture files: rejected traces, private fields, and overwriting an earlier capture."""
 
 import gzip
 

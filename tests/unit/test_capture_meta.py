@@ -1,4 +1,4 @@
-"""meta.json of a capture: lossless, strict, and what it adds to a workload."""
+"""meta.json of a capture: lossless, strict, and applied to the workload."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What to cite: does it follow what the result rests on?"""
+"""Do citations list the sources that a result rests on?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the command line say what it should, on the right stream, with the right exit code?"""
+"""Does the command line print the right text on the right stream, with the right exit code?"""
 
 import json
 import subprocess
@@ -15,14 +15,14 @@ RING = ["--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us"]
 
 
 def process(*arguments):
-    """The command line as a process of its own."""
+    """Run the command line in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "trine", *map(str, arguments)], capture_output=True, text=True, timeout=120
     )
 
 
 def trine(*arguments):
-    """The same in this process, where kernels are loaded already."""
+    """Run the command line in this process, which has already loaded the kernels."""
     done = CliRunner().invoke(app, [str(each) for each in arguments])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -39,7 +39,7 @@ def test_json_to_stdout_holds_the_json_alone_and_the_documented_keys():
     ):  # fmt: skip
         assert key in answer
     assert {"version", "wall_s", "events", "ranks_simulated"} <= set(answer["simulator"])
-    assert answer["simulator"]["ranks_simulated"] == 1  # four that behave alike
+    assert answer["simulator"]["ranks_simulated"] == 1  # four identical ranks
     assert {"kind", "bytes", "count", "group_size"} <= set(answer["collectives"][0])
     parts = answer["compute_s"] + answer["exposed_communication_s"] + answer["bubble_s"] + answer["idle_s"]
     assert parts == pytest.approx(answer["step_time_s"], rel=1e-12)
@@ -155,7 +155,7 @@ def test_timeline_and_records_are_written(tmp_path):
 
 @pytest.mark.parametrize(("rounds", "collects"), [(1, False), (40, True)])
 def test_long_commands_collect_garbage_and_short_ones_do_not(rounds, collects):
-    """Cycles of objects, 100 000 a round, as what a simulated job leaves behind."""
+    """Each round leaves 100 000 reference cycles, as a simulated job does."""
     command = f"""
 import gc, sys
 import trine.cli.main as cli

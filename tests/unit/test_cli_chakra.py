@@ -1,4 +1,4 @@
-"""Does ``trine chakra`` run and describe traces, and say in one line what is wrong?"""
+"""Does ``trine chakra`` run and describe traces, and report errors in one line?"""
 
 from __future__ import annotations
 

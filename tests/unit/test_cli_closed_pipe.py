@@ -1,4 +1,4 @@
-"""Are files written when whoever reads stdout has gone (``trine ... --json FILE | head -1``)?"""
+"""Are files written after the reader of stdout has closed the pipe (``trine ... --json FILE | head -1``)?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.parametrize("target", ["file", "-"])
 def test_files_are_written_when_nobody_reads_stdout(tmp_path, target):
-    """A pipe whose reader is gone before the first line: no text arrives, all files do."""
+    """The pipe's reader closes before the first line: no text arrives, but all files are written."""
     reader, writer = os.pipe()
     os.close(reader)
     answer, timeline = tmp_path / "answer.json", tmp_path / "timeline.json"
@@ -22,7 +22,7 @@ def test_files_are_written_when_nobody_reads_stdout(tmp_path, target):
         [sys.executable, "-m", "trine", *map(str, words)], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
     )
     os.close(writer)
-    assert done.returncode == (0 if target == "file" else 1), done.stderr  # the JSON was asked for, and is missing
+    assert done.returncode == (0 if target == "file" else 1), done.stderr  # exit 1: the requested JSON is lost
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
     assert timeline.stat().st_size > 100

@@ -1,4 +1,4 @@
-"""Are help pages complete, fast, in panels, as wide as the terminal, and do shells complete values?"""
+"""Are help pages complete, fast, grouped in panels and as wide as the terminal, and do shells complete values?"""
 
 from __future__ import annotations
 
@@ -203,5 +203,5 @@ def test_brief_prints_the_headline_only(words):
 
 
 def test_no_option_of_train_is_left_in_a_panel_of_its_own():
-    """Panels say what options are about; ``Options`` says nothing."""
+    """Every option belongs to a panel with a topic; the default panel ``Options`` has none."""
     assert not [each.name for each in all_parameters(find("train").function()) if each.option.panel == "Options"]

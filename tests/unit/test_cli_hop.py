@@ -10,8 +10,8 @@ from click.testing import CliRunner
 import trine
 from trine.cli.main import app
 from trine.errors import InputError, PlanError
-from trine.hop.protocol import HopProtocol, WorkerGraph, worker_graph
-from trine.hop.study import edge_cluster, slowed_links
+from trine.decentralised.protocol import HopProtocol, WorkerGraph, worker_graph
+from trine.decentralised.study import edge_cluster, slowed_links
 
 RUNNER = CliRunner()
 TRACE = "vgg13-h100-b128"

@@ -1,4 +1,4 @@
-"""Do --overlap and --offload say what they should, and refuse what cannot matter?"""
+"""Do --overlap and --offload print the right lines, and reject values that have no effect?"""
 
 import json
 

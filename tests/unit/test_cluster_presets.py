@@ -1,4 +1,4 @@
-"""Are the presets complete, and do they say where each number comes from?"""
+"""Are the presets complete, with a source for each number?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MACHINES = [
     ("gh200-node", 4, "gh200", (123.6, 1), (123.6, 1)),
     ("dgx-spark", 1, "gb10", None, None),
 ]
-#: Of case studies and of no vendor: tests/unit/test_circuit_network.py, tests/unit/test_gpu_presets.py.
+#: Presets from case studies, not vendors: tests/unit/test_circuit_network.py, tests/unit/test_gpu_presets.py.
 WAFERS = ("wafer-a100-mesh", "wafer-a100-photonic")
 OF_PAPERS = (*WAFERS, "astra3-generic", "eidola")
 Way = tuple[float, int] | None
@@ -106,7 +106,7 @@ def test_clusters_say_where_their_numbers_come_from(name: str) -> None:
     cluster = load_cluster(name)
     assert len(cluster.sources) >= 3
     assert len(cluster.notes) > 80
-    if name not in ("mi250x-node", "dgx-spark", *OF_PAPERS):  # whose host and NIC links are said in sources
+    if name not in ("mi250x-node", "dgx-spark", *OF_PAPERS):  # their sources describe host and NIC links
         assert all(link.medium is not None for link in cluster.links)
     for link in cluster.links:
         assert link.peak_bytes_per_s is not None
@@ -118,7 +118,7 @@ def test_clusters_say_where_their_numbers_come_from(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in known_clusters() if load_cluster(name).fabric is not None])
 def test_every_gpu_has_a_nic_near_it(name: str) -> None:
-    """One each where there are as many; otherwise shared evenly."""
+    """One NIC per GPU if there are enough NICs; otherwise GPUs share them evenly."""
     cluster = load_cluster(name)
     nics = [cluster.nic_of(gpu) for gpu in cluster.gpus]
     number = sum(device.kind == "nic" for device in cluster.devices)
@@ -137,7 +137,7 @@ def test_only_hopper_and_later_nvswitches_reduce() -> None:
 
 
 def test_dgx1_is_the_hybrid_cube_mesh() -> None:
-    """Six lanes a GPU; the same pairs as the blueprint."""
+    """Six lanes per GPU; the same pairs as the ``hypercube-mesh`` topology."""
     cluster, plain = load_cluster("dgx1-v100"), build_topology("hypercube-mesh", "22.5 GB/s", "1 us", 8)
     lanes: dict[tuple[int, int], int] = {}
     for link in plain.links:
@@ -154,7 +154,7 @@ def test_two_gpus_of_a_dgx_share_a_link_to_the_host() -> None:
 
 
 def test_copies_offload_and_nics_meet_on_the_same_links() -> None:
-    """Bytes from host memory and from the NIC enter a GPU by one PCIe link, and leave it by one."""
+    """Host memory and NIC traffic share one PCIe link into a GPU and one out of it."""
     cluster = load_cluster("dgx-h100", nodes=2)
     node1 = len(cluster.gpus) // 2
     for gpu in range(8):

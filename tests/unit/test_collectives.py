@@ -1,4 +1,4 @@
-"""Are wrong collectives refused, and does the checker catch wrong schedules?"""
+"""Are invalid collectives rejected, and does the checker catch wrong schedules?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_wrong_arguments_are_refused(arguments: tuple[object, ...], message: str
 
 
 def test_ring_all_reduce_of_three_by_hand() -> None:
-    """Ranks 0, 1, 2; six transfers of the reduce-scatter, six of the all-gather."""
+    """Ranks 0, 1, 2: six reduce-scatter and six all-gather transfers."""
     expanded = expand(make_schedule("all_reduce", 3, 10))
     rows = list(zip(expanded.src.tolist(), expanded.dst.tolist(), expanded.chunk.tolist(), strict=True))
     assert rows[:4] == [(0, 1, 2), (0, 1, 1), (0, 1, 0), (0, 1, 2)]
@@ -62,16 +62,16 @@ def _changed(change: str) -> Schedule:
 
     def sends_of(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
         sends = good.sends_of(position, num_ranks, num_chunks, root)
-        if change == "reduce":  # adds where it should overwrite
+        if change == "reduce":  # adds instead of overwriting
             return dataclasses.replace(sends, reduce=np.ones_like(sends.reduce))
-        if change == "copy":  # overwrites where it should add
+        if change == "copy":  # overwrites instead of adding
             return dataclasses.replace(sends, reduce=np.zeros_like(sends.reduce))
         if change == "short":  # leaves out the last step
             columns = ("step", "peer", "chunk", "reduce", "channel")
             return dataclasses.replace(sends, **{name: getattr(sends, name)[:-1] for name in columns})
         if change == "chunk":
             return dataclasses.replace(sends, chunk=(sends.chunk + (position == 1)) % num_chunks)
-        if change == "steps":  # all sends at once: they no longer wait for what they should pass on
+        if change == "steps":  # all sends at once: they no longer wait for the data to forward
             return dataclasses.replace(sends, step=np.zeros_like(sends.step))
         if change == "self":
             return dataclasses.replace(sends, peer=np.full_like(sends.peer, position))

@@ -1,4 +1,4 @@
-"""Do the float32 tables give back what was measured, lie between what they must, and say what they rest on?"""
+"""Do the float32 tables reproduce their measurements, interpolate within bounds, and name their evidence?"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path) -> None:  # type: ignore[no-
 
 
 def test_published_rows_are_there() -> None:
-    """Three rows of nv_train_*.csv, as printed there (ms); its N is the inner size of a product."""
+    """Three rows of nv_train_*.csv with their printed times in ms; its N is the inner size of a product."""
     found = measured(NEUSIGHT, "bmm")
     row = found.shapes.tolist().index([13, 27, 29, 15])
     assert found.times_us["p100-pcie"][row] == pytest.approx(53.589, rel=3e-4)
@@ -87,7 +87,7 @@ def test_kriging_is_exact_without_noise_and_keeps_a_constant() -> None:
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_more_work_takes_longer(gpu: str) -> None:
-    """Over factors of eight: neighbours may differ by the luck of a kernel."""
+    """Sizes differ by factors of eight because the kernel choice may reorder close sizes."""
     spec = load_gpu(gpu)
     for shapes in (
         [(64 * 8**i, 512, 512) for i in range(4)],
@@ -126,7 +126,7 @@ def test_a_sibling_is_faster_by_what_the_data_sheets_say() -> None:
 
 
 def test_convolutions_of_deepbench_come_back() -> None:
-    """A surface with noise taken out passes near its own points."""
+    """The smoothed surface passes close to its own points."""
     layers, times = bench_rows("v100", "float16", FORWARD)
     assert len(layers) == 90
     own = bench("v100", "float16", FORWARD).us(layers)
@@ -228,7 +228,7 @@ def test_tables_hold_what_their_sources_have() -> None:
 
 @pytest.mark.parametrize(("name", "least"), [("vgg13-h100-b128", 0.9), ("resnet50-h100-b128", 0.88)])
 def test_tables_come_near_the_recorded_steps(name: str, least: float) -> None:
-    """The traces' convolutions are in the tables; what else a step has is counted, or from other GPUs."""
+    """The traces' convolutions are in the tables; the other operators are counted or come from other GPUs."""
     workload = load_bundled(name, None)
     model = make_compute("tables", workload, target=H100)
     total = sum(model.duration(op, Split(workload.batch)).ps for op in workload.operators)

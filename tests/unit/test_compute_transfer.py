@@ -1,4 +1,4 @@
-"""Are times moved to another GPU by what bounds each operator?"""
+"""Are times scaled to another GPU by the limit of each operator: memory bandwidth, peak FLOP/s or fixed time?"""
 
 from __future__ import annotations
 

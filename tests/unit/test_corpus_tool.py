@@ -1,4 +1,4 @@
-"""Does tools/corpus.py tell files apart, and count what is right, read, refused and failed?"""
+"""Does tools/corpus.py recognise file types, and count correct, read, rejected and failed files?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG = "# nThread 1\n      1024   256  float  sum  -1   9.1  0.11  0.20  0   9.0 
 def corpus():
     spec = importlib.util.spec_from_file_location("corpus", TOOL)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["corpus"] = module  # where dataclasses look types up
+    sys.modules["corpus"] = module  # dataclasses look types up here
     spec.loader.exec_module(module)
     return module
 

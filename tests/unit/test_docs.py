@@ -1,4 +1,4 @@
-"""Do the documents name what there is: files, modules, links, and words with one meaning?"""
+"""Do the documents name existing files, modules and links, and use each word with one meaning?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "trine"
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md")])
-#: The changelog tells of names that were.
+#: Pages that must use current names; the changelog mentions old ones.
 TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
 REGISTRY = re.compile(r'Registry\(\s*"[^"]*",\s*"(trine\.\w+)"')
 GROUPS = {group for path in SRC.rglob("*.py") for group in REGISTRY.findall(path.read_text())}
@@ -40,7 +40,7 @@ def test_modules_and_files_of_trine_exist(page):
 
 
 def exists(dotted: str) -> bool:
-    """Whether the name is a module, or an attribute of one, an entry-point group, or a file's name."""
+    """Return whether the name is a module, a module's attribute, an entry-point group or a file name."""
     if dotted == "trine.bib" or dotted in GROUPS:
         return True
     parts = dotted.split(".")

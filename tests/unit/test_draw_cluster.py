@@ -1,4 +1,4 @@
-"""Does a drawing show every kind of cluster, with all that is there or a word on what is not?"""
+"""Does the drawing show every kind of cluster, completely or with a count of the hidden parts?"""
 
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -23,7 +23,7 @@ SMALL = {
 
 
 def texts(path):
-    """Labels: matplotlib draws text as paths and leaves it in comments."""
+    """Return the labels, which matplotlib draws as paths and keeps in comments."""
     return path.read_text().split("<!-- ")[1:]
 
 
@@ -53,7 +53,7 @@ def test_hosts_are_framed_and_those_alike_counted():
 
 
 def test_identical_spines_and_leaves_of_hidden_hosts_are_counted():
-    picture = lay_out(load_cluster("dgx-h100", nodes=64))  # 8 spines, 16 leaves, 8 of them of hosts that are drawn
+    picture = lay_out(load_cluster("dgx-h100", nodes=64))  # 8 spines, 16 leaves, 8 of them on drawn hosts
     switches = [mark.label for mark in picture.marks if mark.kind == "switch" and mark.label[:4] in ("spin", "leaf")]
     assert switches == [*(f"leaf{i}.rail{i}" for i in range(8)), "spine0", "spine1"]
     more = {mark.label: (i, mark) for i, mark in enumerate(picture.marks) if mark.kind == MORE}

@@ -1,4 +1,4 @@
-"""Is a sweep the same on any number of cores, and what is left of one that is stopped or fails?"""
+"""Does a sweep give the same rows on any number of cores, and keep finished rows if it is stopped or fails?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rows_and_fits_do_not_depend_on_the_number_of_cores(on_one_core, jobs):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_had_been_run_is_left_of_a_sweep_that_is_stopped(on_one_core, jobs):
-    """Ctrl-C comes in the middle of the rows."""
+    """Ctrl-C arrives halfway through the rows."""
 
     def stop(done, total, _):
         if done > total // 2:
@@ -56,7 +56,7 @@ def test_what_had_been_run_is_left_of_a_sweep_that_is_stopped(on_one_core, jobs)
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_the_first_error_of_the_grid_is_told(jobs):
-    """A workload that never waits, behind one that cannot be."""
+    """The grid has an impossible workload followed by one that never waits."""
     grid = SweepGrid(rows=(64, 63 * 500, 64 * 500), cols=(16,), sync=("spin",))
     with pytest.raises(InputError) as error:
         sweep(EidolonOptions(tile=(64, 16)), grid, jobs=jobs)

@@ -1,4 +1,4 @@
-"""Does a sweep keep what has ended, also under kill -9, and go on from there without running it again?"""
+"""Does a sweep keep its finished runs, even after kill -9, and resume without repeating them?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRID = SweepGrid(rows=(64, 128), wakeup=("0", "2 us", "6 us"), sync=("spin", "mw
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many runs were made of those that rows are about."""
+    """Record the wake-up time of every run made for a row."""
     made = []
     real = Prepared.run
 
@@ -66,7 +66,7 @@ def test_a_sweep_goes_on_from_what_an_earlier_one_kept(tmp_path, counted):
     assert found.fits == whole.fits
     del counted[:]
     assert sweep(BASE, GRID, jobs=2, journal=path).rows == found.rows
-    assert not set(counted) & set(GRID.wakeup)  # the rest: where mwait begins to pay
+    assert not set(counted) & set(GRID.wakeup)  # the remaining runs search for mwait's break-even point
     sums = [json.loads(line) for line in path.read_text().splitlines()]
     assert [each["row"]["wakeup_s"] for each in sums[:3]] == [0, 2e-6, 6e-6]
 
@@ -114,7 +114,7 @@ def test_lines_that_are_not_whole_are_run_again(tmp_path, damage):
     path = tmp_path / "runs"
     grid = SweepGrid(wakeup=("0", "2 us"), sync=("mwait",))
     whole = sweep(BASE, grid, jobs=1, journal=path)
-    path.write_bytes(b"\n".join(damage(path.read_bytes().splitlines())))  # and no end of line
+    path.write_bytes(b"\n".join(damage(path.read_bytes().splitlines())))  # without a final newline
     journal = Journal(path)
     found = sweep(BASE, grid, jobs=1, journal=journal)
     assert journal.num_taken == 1
@@ -148,7 +148,7 @@ def test_the_command_leaves_its_journal_only_where_it_did_not_end(tmp_path, monk
     assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
     broken = CliRunner().invoke(app, [*WORDS, "--json", str(tmp_path / "b.json"), "--csv", "/dev/full"])
     assert broken.exit_code == 2
-    assert "note: finished runs are in" not in broken.stderr  # a device has nothing beside it
+    assert "note: finished runs are in" not in broken.stderr  # no journal next to a device
 
 
 @pytest.mark.slow

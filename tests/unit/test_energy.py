@@ -1,4 +1,4 @@
-"""Is the energy of a step what power times time says, of all ranks, folded or not?"""
+"""Is the energy of a step power times time, summed over all ranks, folded or not?"""
 
 import pytest
 from results_graphs import records, result
@@ -13,7 +13,7 @@ MS = 10**9
 
 
 def graph():
-    """Rank 0 computes 6 ms, then sends for 2 ms; rank 1 receives, and computes 2 ms more: 10 ms in all."""
+    """Return a graph and its times: rank 0 computes 6 ms and sends for 2 ms, then rank 1 computes 2 ms."""
     builder = TaskGraphBuilder([10**9], [0])
     first = builder.compute(0, "main", 6 * MS)
     message = builder.transfer(0, 1, [0], 2 * 10**6, after=[first])
@@ -23,7 +23,7 @@ def graph():
 
 
 def test_power_times_time():
-    """A 500 W and a 1000 W GPU: 0.9, 0.5 and 0.2 of it while they compute, only communicate, do nothing."""
+    """A 500 W and a 1000 W GPU draw 0.9, 0.5 and 0.2 of it while computing, only communicating, and idle."""
     found = result(*graph(), power_w=(500, 1000)).energy
     first = 500 * (0.9 * 6 + 0.5 * 2 + 0.2 * 2) / 1000
     second = 1000 * (0.9 * 2 + 0.5 * 2 + 0.2 * 6) / 1000
@@ -59,7 +59,7 @@ def test_a_step_of_one_gpu_that_only_computes():
 
 
 def test_folded_ranks_count_for_those_that_are_like_them():
-    """128 ranks, of which the result shows a few; the sum over all of them, one by one, is the same."""
+    """The result shows a few of 128 ranks; the sum over all ranks, one by one, is the same."""
     cluster = trine.load_cluster("dgx-h100", nodes=16)
     plan = trine.Plan(dp=16, tp=2, pp=4, micro_batch=64, overlap="modelled")
     folded = trine.simulate("vgg13-h100-b128", plan, cluster=cluster)
@@ -70,7 +70,7 @@ def test_folded_ranks_count_for_those_that_are_like_them():
 
 
 def test_where_not_all_classes_are_shown_some_stand_for_the_others():
-    """One slow GPU makes its neighbours different, each in another way; the result shows two ranks of 128."""
+    """One slow GPU affects each of its neighbours differently; the result shows two of 128 ranks."""
     cluster = trine.load_cluster("dgx-h100", nodes=16)
     slow = trine.Stragglers(slow=((17, 1.3),))
     plan = trine.Plan(dp=128)

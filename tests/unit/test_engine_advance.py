@@ -1,4 +1,4 @@
-"""Does a run stop where it should, hold what it should, and refuse what it cannot go on from?"""
+"""Does a run stop and hold tasks as requested, and refuse snapshots from which it cannot resume?"""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ both = pytest.mark.parametrize("engine", ENGINES)
 
 
 def chain():
-    """Compute 5 ps, two transfers of 1000 bytes over one link of 1 byte a ps, a join, compute 7 ps."""
+    """Return a graph: compute 5 ps, two transfers of 1000 bytes over one link of 1 byte/ps, a join, compute 7 ps."""
     builder = TaskGraphBuilder([10**12], [0])
     first = builder.compute(0, "main", 5)
     sends = [builder.transfer(0, 1, [0], 1000, [first]) for _ in range(2)]
@@ -46,7 +46,7 @@ def test_stops_before_the_network_shares(engine):
 
 @both
 def test_a_task_that_is_held_again_begins_when_it_is_let_go(engine):
-    """The first transfer has the link to itself while the second is held."""
+    """The first transfer gets the whole link while the second one waits."""
     graph = chain()
     snapshot = advance(graph, hold=only(graph, 2), engine=engine)
     snapshot = advance(graph, hold=only(graph, 2, 3), resume=snapshot, engine=engine)
@@ -200,7 +200,7 @@ def test_columns_that_cannot_be(change, message):
 
 
 class OneByOne:
-    """Max-min fairness without weights."""
+    """Max-min fairness without ``weighted_rates``."""
 
     name = "one by one"
 
@@ -209,7 +209,7 @@ class OneByOne:
 
 
 class Shrunk(FairSharing):
-    """A rule of its own for flows one by one, and that of its base for many at once."""
+    """Changed ``rates`` of single flows, with the base class's ``weighted_rates`` of equivalent flows."""
 
     name = "shrunk"
 
@@ -238,7 +238,7 @@ def test_who_cannot_count():
 
 @both
 def test_crossing_a_link_twice(engine):
-    """Once in two entries, once in one that counts for two: 1000 bytes at a third of the link each time they cross."""
+    """Two entries of a link, or one that counts for two: 1000 bytes at a third of the link on each crossing."""
     builder = TaskGraphBuilder([3 * 10**12], [0])
     builder.transfer(0, 1, [0, 0], 1000)
     builder.transfer(0, 1, [0], 1000)

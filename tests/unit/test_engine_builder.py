@@ -1,4 +1,4 @@
-"""Does the builder write down what it is told, and refuse what makes no sense?"""
+"""Does the builder store its arguments, and refuse invalid ones?"""
 
 import pytest
 

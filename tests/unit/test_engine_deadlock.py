@@ -1,4 +1,4 @@
-"""Does a run that cannot end say who waits for whom?"""
+"""Does the error of a run that cannot end name the waiting tasks and their dependencies?"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does the shell refuse what it must, report progress, and stop?"""
+"""Does the shell refuse invalid input, report progress, and stop?"""
 
 import os
 import subprocess

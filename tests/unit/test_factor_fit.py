@@ -1,4 +1,4 @@
-"""Does a fit of at most three factors find what was put in, and refuse what the steps cannot tell?"""
+"""Does a fit of up to three factors recover the true ones, and refuse factors that the steps cannot determine?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_steps_of_one_group_are_left_out_together():
     measured = [seconds({"gpu": 2.0}, step) for step in range(len(STEPS))]
     fit = fit_factors(seconds, measured, ["gpu"], groups=["a", "b", "b", "a", "c", "c"])
     assert len(fit.left_out) == len(STEPS)
-    # all steps but one of two groups are bound by the GPU, so two others always show the factor
+    # each group has a step bound by the GPU, so the other two groups always show the factor
     assert fit.left_out_error == pytest.approx(0, abs=0.01)
 
 

@@ -25,7 +25,7 @@ from trine.validation.scaling import ROWS, read_pairs
 from trine.validation.training import validate_training
 from trine.validation.training_rows import FOLDER
 
-#: Changed cells of a copy of a sound row -> a part of the reason that is given.
+#: Changed cells of a copy of a sound row -> a part of the stated reason.
 FAULTY_STEPS: Mapping[str, tuple[Mapping[str, str], str]] = {
     "unknown GPU": ({"gpu": "h100_81gb"}, "unknown GPU 'h100_81gb'; did you mean 'h100_80gb'"),
     "unknown source": ({"source": "nobody"}, "unknown source 'nobody'"),
@@ -56,7 +56,7 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder in place of that of the published steps and peaks."""
+    """Replace the folder of the published steps and peaks by one without rows."""
     for name in ("sources.yaml", "fabric.csv"):
         (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
     (tmp_path / "clusters").symlink_to(FOLDER / "clusters")
@@ -99,7 +99,7 @@ def test_layouts_list_faulty_rows_with_the_reason(folder: Path) -> None:
 
 
 def test_memory_lists_faulty_rows_with_the_reason(folder: Path) -> None:
-    """Hybrid sharding of two replicas in two groups leaves nothing to shard: the plan refuses it."""
+    """Hybrid sharding of two replicas in two groups leaves no state to shard, so the plan refuses it."""
     runs = [row for row in _rows(FOLDER / "memory_megatron.csv.gz") if row["test"].startswith("gpt/")]
     instances = next(row for row in runs if '"num-distributed-optimizer-instances": 2' in row["model_args"])
     arguments = {**json.loads(instances["model_args"]), "tensor-model-parallel-size": 1}

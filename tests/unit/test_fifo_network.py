@@ -1,4 +1,4 @@
-"""Is the seam between networks of rates and networks of queues closed where it must be?"""
+"""Are network models of rates and of queues kept apart, checked, and run?"""
 
 import random
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_a_model_is_of_one_kind():
 
 
 class Broken:
-    """Store and forward with one thing wrong."""
+    """Store and forward with one fault."""
 
     name = "broken"
 
@@ -106,7 +106,7 @@ class Broken:
                 return [time // 2 for time in right]
             case "at once":
                 return StoreAndForward().service_ps(sizes_bytes, bytes_per_s * len(sizes_bytes))
-            case "together":  # each alone in time, all together not
+            case "together":  # each alone is on time, all together are not
                 return [StoreAndForward().service_ps([size], bytes_per_s)[0] for size in sizes_bytes]
             case "short":
                 return right[1:]
@@ -144,7 +144,7 @@ def test_broken_models(fault, message):
 
 
 class Counting(StoreAndForward):
-    """Knows how often it was made; each answer is right in itself."""
+    """Service times that depend on the number of runs; each answer alone is correct."""
 
     name = "counting"
 
@@ -170,7 +170,7 @@ def test_models_that_differ_from_run_to_run(late_in_run, message, monkeypatch):
 
 
 class Resting(StoreAndForward):
-    """A pause after each message: lawful, but the link rests."""
+    """Service times with a pause after each message: allowed, but the link rests."""
 
     name = "resting"
 

@@ -1,4 +1,4 @@
-"""Does --verify-fold see what one of the two ways gets wrong? They share storage only: each is broken on purpose."""
+"""Does --verify-fold find errors of folded and of unfolded runs? They share storage only: each is broken on purpose."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def machine() -> Cluster:
-    """Eight GPUs on a ring with one slow link: whom a rank sends to, and over which links, shows in the times."""
+    """Return eight GPUs on a ring with one slow link: times depend on a rank's peers and links."""
     cluster = build_topology("ring", 10**9, US, 8)
     return slow_down(cluster, [(cluster.link_names[0], 0.5)])
 
@@ -32,7 +32,7 @@ PIPELINE = Plan(dp=4, pp=2, batch=8, micro_batch=1, schedule="1f1b", inputs="non
 
 
 def verify_strided() -> None:
-    """All ranks are one class, and each link carries three messages of it: the next rank is three GPUs away."""
+    """Verify one class of ranks with the next rank three GPUs away: each link carries three of its messages."""
     plan = Plan(dp=8, batch=8, inputs="none", algorithm=(("all_reduce", "ring"),))
     verify(plan, build_topology("ring", 10**9, US, 8), placement=[0, 3, 6, 1, 4, 7, 2, 5])
 
@@ -47,7 +47,7 @@ def swapped_unfolded(patch: pytest.MonkeyPatch) -> None:
     def two_swapped(self: RankGrid, axis: str) -> list[tuple[int, ...]]:
         return [(group[1], group[0], *group[2:]) for group in groups(self, axis)]
 
-    patch.setattr(RankGrid, "groups", two_swapped)  # folding asks for members and offsets
+    patch.setattr(RankGrid, "groups", two_swapped)  # folding uses members and offsets
 
 
 def swapped_folded(patch: pytest.MonkeyPatch) -> None:

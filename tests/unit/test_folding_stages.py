@@ -1,4 +1,4 @@
-"""Do folded runs stop, split and go on where they should? Each run is compared with the unfolded one, task by task."""
+"""Do folded runs stop, split and resume correctly? Each run is compared with the unfolded one, task by task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trine.results import Result
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stops wherever they are possible, and runs that are cut as small as can be."""
+    """Stop runs wherever possible, and cut them as small as possible."""
     monkeypatch.setattr(stages, "FEW_TASKS", 0)
     monkeypatch.setattr(stages, "MANY_TASKS", 0)
     monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
@@ -43,9 +43,9 @@ def classes(result: Result) -> list[int]:
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(("algorithm", "most"), [((("all_reduce", "ring"),), 8), ((), 2)])
 def test_classes_split_when_the_slow_link_is_first_used(algorithm: tuple[tuple[str, str], ...], most: int) -> None:
-    """Until gradients are reduced, 8 replicas of 2 stages are 2 classes; then one NIC tells those on a ring apart.
+    """Until gradients are reduced, 8 replicas of 2 stages form 2 classes; then one slow NIC separates ranks on a ring.
 
-    All flows of a library's collective wait for each other, so that the slow one alone is another class.
+    All flows of a library's collective wait for each other, so only the slow one forms another class.
     """
     cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
     plan = Plan(dp=8, pp=2, batch=8, micro_batch=4, schedule="1f1b", inputs="none", algorithm=algorithm)
@@ -61,9 +61,9 @@ def test_classes_split_when_the_slow_link_is_first_used(algorithm: tuple[tuple[s
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("stages", [2, 4])
 def test_runs_are_not_cut_where_they_will_share_links_later(stages: int) -> None:
-    """Stages in turn on a ring: the last stage reduces first, over links that the others will need before it is done.
+    """Stages alternate on a ring: the last one reduces first, over links that the others need before it is done.
 
-    A cut by what is exchanged now, without what is exchanged along axes that are still closed, took the last stage for
+    A cut by current exchanges alone, without those along axes that are still closed, once treated the last stage as
     independent.
     """
     plan = Plan(dp=8 // stages, pp=stages, order="pp-dp-ep-cp-tp", schedule="zb-h1", dp_overlap=False, batch=8,
@@ -79,9 +79,9 @@ def test_runs_are_not_cut_where_they_will_share_links_later(stages: int) -> None
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("link", [2, 4])
 def test_ranks_that_have_ended_are_waited_for_no_more(link: int) -> None:
-    """A rank of stage 1 has ended while another still sends what it had received from it, when stage 0 stops the run.
+    """When stage 0 stops the run, a rank of stage 1 has ended while another still forwards data received from it.
 
-    Stage 1 has a bucket more than stage 0, so that the rank must not be looked up among those that are left.
+    Stage 1 has one bucket more than stage 0, so the rank must not be looked up among the remaining ones.
     """
     workload = Chain([US * 10] * 3, [US * 8600, US * 10, US * 10], [10**6] * 3).workload()
     plan = Plan(dp=3, pp=2, order="pp-dp-ep-cp-tp", batch=8, inputs="none", cuts=("linear.2",), dp_overlap=False,
@@ -91,7 +91,7 @@ def test_ranks_that_have_ended_are_waited_for_no_more(link: int) -> None:
 
 @pytest.mark.usefixtures("eager")
 def test_independent_parts_go_on_by_themselves() -> None:
-    """On wires of their own, the groups of the last stage have nothing to do with those that are still to stop."""
+    """With separate wires, the last stage's groups are independent of the groups that have not stopped yet."""
     cluster = build_topology("full", 10**9, US, 8)
     cluster = slow_down(cluster, [("gpu1->gpu3", 0.5)])
     plan = Plan(dp=4, pp=2, order="pp-dp-ep-cp-tp", schedule="zb-h1", dp_overlap=False, batch=8, micro_batch=2)

@@ -1,4 +1,4 @@
-"""Is what peers send to a rank, as told from its own kernels alone, exactly what the peers' own kernels send to it?"""
+"""Are the peer writes derived from one rank's kernels exactly the writes of the peers' kernels?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def built(name, case, algorithm, fused, waits, workgroups, **how):
 
 
 def operations(program, rank, kinds):
-    """(workgroup, operation) of a rank, one after the other."""
+    """Yield (workgroup, operation) of a rank, in order."""
     for kernel in np.flatnonzero(program.kernel_rank == rank):
         for group in range(program.kernel_ptr[kernel], program.kernel_ptr[kernel + 1]):
             for op in range(program.workgroup_ptr[group], program.workgroup_ptr[group + 1]):
@@ -43,14 +43,14 @@ def operations(program, rank, kinds):
 
 
 def writes(program, op, target):
-    """The operands of an operation that write to a rank."""
+    """Yield the operands of an operation that write to a rank."""
     for i in range(program.operand_ptr[op], program.operand_ptr[op + 1]):
         if program.operand_role[i] == WRITE and program.operand_rank[i] == target:
             yield i
 
 
 def sent_flags(program, sender, target):
-    """(semaphore, address, value) of what a rank's own kernels release at another."""
+    """Return (semaphore, address, value) of each release by a rank's kernels at another rank."""
     return sorted(
         (int(program.operand_semaphore[i]), int(program.operand_address[i]), int(program.op_amount[op]))
         for _, op in operations(program, sender, (RELEASE,))
@@ -59,7 +59,7 @@ def sent_flags(program, sender, target):
 
 
 def sent_lines(program, sender, target):
-    """Addresses of all lines that a rank's own kernels write to another."""
+    """Count the addresses of all lines that a rank's kernels write to another rank."""
     return Counter(
         int(program.operand_address[i]) + line * int(program.operand_step[i])
         for _, op in operations(program, sender, (STORE, COPY, REDUCE))
@@ -118,7 +118,7 @@ def test_who_waits(name, case, algorithm, fused, waits, workgroups):
         assert len(flags.peer) == expected_flags(one.options)[0]
         assert len(set(flags.workgroup.tolist())) == waiting_wavefronts(one.options)
     assert data.size_bytes.sum() == 64 * sum(expected_remote_writes(one.options).values())
-    for peer in (0, 2, 3):  # whoever waits for data waits for a flag of the same peer
+    for peer in (0, 2, 3):  # a wait for data is also a wait for a flag of the same peer
         assert set(data.workgroup[data.peer == peer].tolist()) == set(flags.workgroup[flags.peer == peer].tolist())
 
 
@@ -138,7 +138,7 @@ def test_runs_end_where_buffers_end():
     one = build_fused("gemm-allreduce", 2, rows=4096, cols=64, inner=16, only_rank=0, workgroups=1)
     data, buffers = peer_writes_of(one, 0), one.program.buffers
     sizes = [b.size_bytes for b in buffers if b.name in ("partials", "output")]
-    assert sizes == [1 << 20, 1 << 20]  # one begins where the other ends
+    assert sizes == [1 << 20, 1 << 20]  # the two buffers are adjacent
     assert data.size_bytes.tolist() == [1 << 19, 1 << 19]
 
 

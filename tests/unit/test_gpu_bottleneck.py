@@ -1,4 +1,4 @@
-"""What decides the time of a run, rule by rule, on records made by hand."""
+"""The bottleneck of a run, rule by rule, on records made by hand."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from trine.gpu.results import bottleneck
 
 
 def busy(name, times):
-    """Records whose resource ``name`` was busy for so long, on GPU 0."""
+    """Return a change of the records: resource ``name`` of GPU 0 was busy for ``times``."""
     found = records(model())
     table = found.resource_busy_ps.copy()
     table[0, found.resources.names.index(name)] = times
@@ -60,7 +60,7 @@ def test_latency_with_the_part_of_the_links():
 
 
 def test_the_limit_of_a_cu_and_that_of_wavefronts():
-    # 2 us x 32 loads of two CUs that are occupied for 8 us: 4 under way; 11 of 16 wavefront-us of each wait or issue
+    # 2 us x 32 loads of two CUs occupied for 8 us: 4 in flight; 11 of 16 wavefront-us of each are waiting or issuing
     free = result().bottleneck
     assert free.sentence.startswith("latency bound: ")
     assert "; 4.0 of at most 5.5 loads in flight per CU; " in free.sentence
@@ -102,7 +102,7 @@ def test_waits(place, what, words):
 def test_wires_are_weighted_by_lines():
     plain = program()
     own = plain.operand_rank.copy()
-    own[0] = 0  # of the four copies one reads its own memory
+    own[0] = 0  # one of the four copies reads its own memory
     mixed = result(program=replace(plain, operand_rank=own))
     assert bottleneck.load_wires_ps(result()) == 1 * US
     assert bottleneck.load_wires_ps(mixed) == 0.75 * US

@@ -1,4 +1,4 @@
-"""Is a joined program the parts that were put into it, each in its place?"""
+"""Does a joined program consist of its parts, each in its place?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.gpu.validate import validate_program
 
 CLUSTER = build_topology("full", "10 GB/s", "1 us", 4)
-#: a multiple of what channels and ports of the small model repeat after
+#: a multiple of the period of the small model's channels and ports
 FAR = 1 << 30
 
 

@@ -1,4 +1,4 @@
-"""What GPUs did, from records made by hand (tests/gpu_results.py)."""
+"""Metrics of GPUs, from records made by hand (tests/gpu_results.py)."""
 
 from dataclasses import fields, replace
 

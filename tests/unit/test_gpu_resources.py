@@ -1,4 +1,4 @@
-"""How busy resources and links are; lanes and places compared with what the engine lays out."""
+"""Utilisation of resources and links; lanes and places match the engine's layout."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def test_kinds_in_the_order_of_a_request():
     assert list(kinds) == ["cu", "noc", "lane", "memory"]
     cu, noc, lane, memory = kinds.values()
     assert (cu.count, cu.used, cu.busiest, cu.busiest_rank) == (32, 2, "cu0.out", 0)
-    assert (noc.count, noc.used, noc.busy_ps, noc.busiest_ps) == (28, 2, 6 * US, 3 * US)  # 7 pairs a mesh of 2 x 3
+    assert (noc.count, noc.used, noc.busy_ps, noc.busiest_ps) == (28, 2, 6 * US, 3 * US)  # 7 pairs per mesh of 2 x 3
     assert (lane.count, lane.used, lane.busiest, lane.busiest_rank) == (6, 4, "gpu1->gpu0 lane 0", -1)
     assert (memory.count, memory.data, memory.control) == (12, 64, 32)
 

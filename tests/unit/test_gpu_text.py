@@ -1,4 +1,4 @@
-"""Does the text form of GPU programs mean what it says, and does every mistake name its line?"""
+"""Does the text form of GPU programs parse correctly, and does every error name its line?"""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def program(body, head=HEAD):
 
 
 def operations(parsed):
-    """Of each operation: its name, amount, and its operands as (role, rank, address, step, semaphore)."""
+    """Return name, amount and operands (role, rank, address, step, semaphore) of each operation."""
     columns = zip(
         parsed.operand_role.tolist(), parsed.operand_rank.tolist(), parsed.operand_address.tolist(),
         parsed.operand_step.tolist(), parsed.operand_semaphore.tolist(), strict=True,
@@ -62,7 +62,7 @@ def operations(parsed):
     ]
 
 
-OUT, SEM = 2**20, 2 * 2**20  # buffers begin at whole MiB, the semaphores behind them, a line each
+OUT, SEM = 2**20, 2 * 2**20  # buffers begin at whole MiB, then the semaphores, one line each
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ kernel rank ranks - 1
 
 
 def by_hand():
-    """What TEMPLATE says, rank after rank and operation after operation."""
+    """Yield the operations of TEMPLATE, rank by rank."""
     for rank in range(3):
         for wg in range(4):
             found = []

@@ -1,4 +1,4 @@
-"""Does the assembler store what it is given, and does a new column of a task graph cost one place?"""
+"""Does the assembler store its input, and does a new column of a task graph need only its declaration?"""
 
 from dataclasses import fields
 
@@ -9,7 +9,7 @@ from trine.graph.assembler import LABEL_COLUMNS, TASK_COLUMNS, GraphAssembler, G
 from trine.graph.taskgraph import Labels, TaskGraph
 
 LINKS = GraphLinks(np.array([10, 20]), np.array([1, 2]), ("up", "down"))
-#: The fields of a task graph that are no column of its tasks.
+#: The fields of a task graph that are not columns of its tasks.
 TABLES = {
     "predecessor_ptr", "predecessor_idx", "route_ptr", "route_links", "route_latency_ps", "route_counts",
     "route_cap_bytes_per_s",
@@ -28,7 +28,7 @@ def test_every_field_is_a_column_or_a_table():
 
 
 def test_every_column_is_appended_by_its_declaration():
-    """No column is named here: one that is added to TaskGraph or Labels is stored, filled, typed and taken."""
+    """No column is named here: a column added to TaskGraph or Labels is stored, filled, typed and taken."""
     columns = TASK_COLUMNS | LABEL_COLUMNS
     for name, declared in columns.items():
         assembler = GraphAssembler(LINKS)

@@ -1,4 +1,4 @@
-"""Throughput, FLOP/s and MFU follow from shapes by hand; bands come from the nearest level, or from collectives."""
+"""Throughput, FLOP/s and MFU match figures by hand; likely ranges come from the nearest level or from collectives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _step(plan: trine.Plan, model: str = "llama-3-8b", layers: int = 4) -> trine
 
 
 def _flops_per_token(spec: Transformer, layers: int) -> float:
-    """By hand: 6 a weight of a product, 12 sequence x features of attention, over the whole scores."""
+    """Return FLOPs by hand: 6 per GEMM weight, and 12 x sequence x features for attention over all scores."""
     attention = spec.hidden * (spec.heads + 2 * spec.kv_heads) * spec.head_size + spec.hidden**2
     weights = layers * (attention + 3 * spec.hidden * spec.ffn) + spec.vocab * spec.hidden
     return 6 * weights + 12 * layers * spec.sequence * spec.heads * spec.head_size
@@ -136,7 +136,7 @@ def test_a_recorded_step_has_the_band_of_its_gpus_and_collectives() -> None:
 
 
 def test_no_band_is_narrower_than_the_spread_of_gpus() -> None:
-    """The 10th and 90th of 100 normal GPUs; and every level of the file."""
+    """``RUN_TO_RUN`` is the 90th percentile of normal GPUs, and every level of the file is at least as wide."""
     assert pytest.approx(NormalDist(0, GPU_SPREAD).inv_cdf(0.9), rel=1e-3) == RUN_TO_RUN
     for gpu in known_gpus():
         for software in known_software():
@@ -160,7 +160,7 @@ def test_repeated_runs_lie_in_the_range_that_is_shown() -> None:
 
 
 def test_a_shared_fabric_decides_beyond_32_nodes() -> None:
-    """At the 5th percentile of what was measured an all-reduce over 64 nodes takes 1.97 x bytes / (0.031 x ports)."""
+    """At the 5th measured percentile, an all-reduce over 64 nodes takes 2 x 511/512 x bytes / (0.031 x ports)."""
     workload = trine.synthesize("llama-3-8b", gpu="h100-sxm", layers=1)
     ends = {}
     for nodes, fabric in ((32, "rail@efa-v2"), (64, "rail@efa-v2"), (64, "rail@ib-ndr")):
@@ -178,7 +178,7 @@ def test_a_shared_fabric_decides_beyond_32_nodes() -> None:
 
 
 def test_convolutions_of_float32_count_against_the_peak_of_tf32() -> None:
-    """VGG-13 recorded on an H100 is above the peak of float32: its convolutions ran in TF32, as PyTorch lets them."""
+    """VGG-13 recorded on an H100 exceeds the float32 peak: its convolutions ran in TF32, PyTorch's default."""
     step = trine.simulate("vgg13-h100-b128", trine.Plan(), compare=False)
     assert step.work is not None
     assert (step.work.dtype, step.work.peak_flops) == ("tfloat32", pytest.approx(494.7e12))
@@ -192,7 +192,7 @@ def test_convolutions_of_float32_count_against_the_peak_of_tf32() -> None:
 def _moved_factors(every: int = SAMPLED) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the 10th and 90th percentile of measured over moved time: moved by tables, and by the data sheets alone.
 
-    The same questions as those of 'trine validate operators' about another GPU and about GPUs that are left out.
+    'trine validate operators' makes the same comparisons for another GPU and for left-out GPUs.
     """
     by_tables, by_sheets = [], []
     for table in TABLES:
@@ -228,7 +228,7 @@ def test_moved_times_have_the_range_of_operators_that_were_left_out() -> None:
 
 
 def test_times_that_were_predicted_have_no_band() -> None:
-    """By a data sheet or by tables nothing is as recorded: the collectives' band is not the step's."""
+    """Times from a data sheet or tables are not recorded ones: the collectives' range is not the step's."""
     asked: tuple[dict[str, object], ...] = (
         {"cluster": "dgx-h100", "compute": "roofline"},
         {"cluster": "dgx-h100", "compute": "tables"},
@@ -258,7 +258,7 @@ def test_a_band_of_other_models_or_gpus_says_so(model: str, gpu: str, said: tupl
 
 
 def test_one_line_says_throughput_and_whether_it_fits() -> None:
-    """Of --brief nobody should learn the step's time without learning that the job runs out of memory."""
+    """``--brief`` must not show the step's time without saying that the job runs out of memory."""
     step = _step(trine.Plan(dp=8, batch=4), layers=16)
     assert step.memory_verdict(0) == "does not fit"
     needed = step.memory_uses[0].needed_bytes / 2**30

@@ -32,7 +32,7 @@ def command(*words: str, **how: object) -> subprocess.CompletedProcess[str]:
 
 
 class Counting(io.BytesIO):
-    """A file that notes how much each read reserves."""
+    """File that records the bytes that each read reserves."""
 
     asked: tuple[int, ...] = ()
 
@@ -84,7 +84,7 @@ def limit_memory(kilobytes: int):
 
 
 def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path):
-    # the collector of imports raises what Ctrl-C raises, when numpy is asked for
+    # the import hook raises KeyboardInterrupt, like Ctrl-C, on the import of numpy
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Interrupt:\n"
@@ -123,7 +123,7 @@ def test_only_outputs_py_writes_files():
 
 
 def plain_writes(tree: ast.AST) -> list[int]:
-    """Lines that call ``Path.write_text``, ``Path.write_bytes`` or ``open`` for writing."""
+    """Return the lines that call ``Path.write_text``, ``Path.write_bytes`` or ``open`` for writing."""
     lines = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

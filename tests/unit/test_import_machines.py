@@ -1,6 +1,6 @@
-"""Is the machine behind nvidia-smi's matrix, NCCL's XML and lstopo's XML the one that they show?
+"""Are machines imported correctly from nvidia-smi's matrix, NCCL's XML and lstopo's XML?
 
-The samples were written by us, see tests/data/topologies/README.md.
+We wrote the samples, see tests/data/topologies/README.md.
 """
 
 import re
@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[1] / "data" / "topologies"
 
 
 def lanes(cluster, medium):
-    """Lanes between two devices, by name, one direction."""
+    """Return the lanes between two devices, by name, in one direction."""
     names = [device.name for device in cluster.devices]
     links = [link for link in cluster.links if link.medium == medium]
     least = min(link.bytes_per_s for link in links)
@@ -32,7 +32,7 @@ def kinds(cluster):
 
 
 def hops(cluster, a, b):
-    """Devices that a message crosses."""
+    """Return the devices that a message crosses."""
     route = cluster.route(cluster.index(a), cluster.index(b))
     return [cluster.devices[cluster.links[link].target].name for link in route[:-1]]
 
@@ -150,7 +150,7 @@ def test_nccl_switch_nics_and_ranks():
     assert next(k for k in cluster.links if k.medium == "nvlink4").bytes_per_s == 20_600_000_000 * 18
     assert hops(cluster, "gpu0", "mlx5_0") == ["pci-0000:15:00.0"]
     slow = next(k for k in cluster.links if k.name == "cpu1->eth0")
-    assert slow.bytes_per_s == 1_250_000_000  # no PCI device, so the speed of its port
+    assert slow.bytes_per_s == 1_250_000_000  # no PCI device, so its port's speed counts
     assert "mlx5_0: 400 Gb/s" in cluster.notes
     assert (cluster.library, cluster.devices[cluster.index("nvswitch")].reduces) == ("nccl", True)
 
@@ -189,7 +189,7 @@ def test_nccl_what_is_wrong_is_named(tmp_path, old, new, message):
 
 def test_lstopo():
     cluster = read_any(DATA / "a100-2.lstopo.xml", gpu="a100-80gb")
-    assert kinds(cluster) == {"gpu": 2, "nic": 2, "host": 2, "switch": 1}  # not the board's display, nor bare ports
+    assert kinds(cluster) == {"gpu": 2, "nic": 2, "host": 2, "switch": 1}  # without the board's display and bare ports
     assert hops(cluster, "gpu0", "mlx5_0") == ["pci-0000:01:00.0"]
     assert hops(cluster, "gpu0", "gpu1") == ["pci-0000:01:00.0", "cpu0", "cpu1"]
     by_name = {link.name: link for link in cluster.links}

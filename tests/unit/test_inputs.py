@@ -1,4 +1,4 @@
-"""Is whatever a user may give refused in one sentence of ours: no files, no numbers, names without end?"""
+"""Is invalid user input refused in one sentence of trine: paths that are no files, non-numbers, endless names?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trine.common.units import UnitError, parse_bytes, parse_time, whole_number
 from trine.errors import MAX_LINE, InputError, PlanError, SpecError, TraceError, TrineError, nearest, one_line
 
 CLUSTER = trine.load_cluster("dgx-h100")
-#: Public ways in for a path.
+#: Public functions that take a path.
 PATHS = {
     "trace": trine.load,
     "kineto": lambda path: trine.load(kineto=path),
@@ -29,7 +29,7 @@ PATHS = {
 @pytest.mark.parametrize("way", PATHS)
 @pytest.mark.parametrize("name", ["a\0b", "/dev/zero", "pipe", "/", "no/such/file.json"])
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch, way, name):
-    """A device never ends, a pipe nobody writes to never begins."""
+    """A device never ends; a pipe without a writer never begins."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     began = time.process_time()
@@ -58,7 +58,7 @@ def test_files_are_bounded_also_where_they_hide_their_size(tmp_path):
     with pytest.raises(SpecError, match="is larger than 4 bytes"):
         read_bytes(path, 4)
     with pytest.raises(SpecError, match="is larger than 4 bytes"):
-        read_bytes("/proc/self/maps", 4)  # of 0 bytes, as its status says
+        read_bytes("/proc/self/maps", 4)  # its status gives 0 bytes
 
 
 def test_faults_of_who_reads_are_not_faults_of_the_file(tmp_path):
@@ -139,7 +139,7 @@ def test_counts_beyond_all_machines_are_refused_at_once(what):
     began = time.process_time()
     with pytest.raises(InputError):
         HUGE[what]()
-    assert time.process_time() - began < 5  # some import what they need first
+    assert time.process_time() - began < 5  # some import modules first
 
 
 WRONG = {

@@ -1,4 +1,4 @@
-"""Are kernels cached where they should be, and only there?"""
+"""Are kernels cached in the right folder, and only there?"""
 
 import os
 import subprocess

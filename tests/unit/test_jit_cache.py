@@ -1,4 +1,4 @@
-"""Are files of compiled kernels that are damaged, foreign or open to others never loaded, and compiled around?"""
+"""Are kernel files that are damaged, foreign or writable by others never loaded, and the kernels compiled again?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nothing_said(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two kernels, written by a user whose new files are his group's to write."""
+    """Return a cache folder with two kernels, written under a umask that lets the group write."""
     before = os.umask(0o002)
     try:
         folder = tmp_path / "cache" / "trine" / "1"
@@ -55,7 +55,7 @@ def flip(folder):
 
 
 def swap(folder):
-    """Another kernel's file, with its sum: whole, and not what the name says."""
+    """Replace a kernel's file and sum by another kernel's: an intact file under the wrong name."""
     code_of(folder).write_bytes((folder / f"{OTHER}.nbc").read_bytes())
     digest_of(folder).write_bytes((folder / f"{OTHER}.sha256").read_bytes())
 
@@ -122,7 +122,7 @@ def test_files_and_folders_of_other_users_are_not_read(folder, is_folder):
 
 
 def test_a_folder_that_can_only_be_read_is_read(folder, monkeypatch):
-    """As in a container whose image was warmed up: nothing has to be written, so nothing is said."""
+    """As in a container with a warmed-up image: no file has to be written, so there is no warning."""
     (folder / ".lock").unlink()
     folder.chmod(0o555)
     monkeypatch.setattr(os, "mkdir", None)
@@ -140,7 +140,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(folder):
     ]
     assert not list(folder.glob("*.part"))
     assert not (folder / "_small.new-1.nbc").exists()
-    assert _jit_files.read(folder, "_small.new-1") is None  # without a word: nothing there is damaged
+    assert _jit_files.read(folder, "_small.new-1") is None  # no warning: no file is damaged
 
 
 def test_a_process_that_holds_the_lock_for_ever_holds_nobody_up(folder, monkeypatch):
@@ -195,7 +195,7 @@ def writer(folder: Path, *, killed: bool = False):
 
 
 def test_two_processes_write_and_read_at_once(tmp_path):
-    """Each reads all that the other writes, or nothing; what is left is whole, and nothing else."""
+    """Each process reads the other's files whole or not at all; only whole files remain."""
     folder = tmp_path / "cache" / "trine" / "1"
     for process in [writer(folder), writer(folder)]:
         _, errors = process.communicate(timeout=120)
@@ -206,7 +206,7 @@ def test_two_processes_write_and_read_at_once(tmp_path):
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_believed(tmp_path):
-    """Between a sum and its code, with half a file beside: what comes after it says nothing, and clears up."""
+    """Killed between a sum and its code, with half a file beside: the next process cleans up without a warning."""
     folder = tmp_path / "cache" / "trine" / "1"
     process = writer(folder, killed=True)
     process.communicate(timeout=120)
@@ -230,7 +230,7 @@ def twice(x):
 def thrice(x):
     return 3 * x
 """
-#: Prints two answers, how many kernels were loaded, and what was said.
+#: Prints two results, the cache hits of each kernel, and the warnings.
 PROGRAM = """
 import sys, warnings
 sys.path.insert(0, sys.argv[1])
@@ -257,7 +257,7 @@ def start(tmp_path):
 
 
 def ended(process) -> tuple[str, list[str]]:
-    """Which of the two kernels were loaded, and what was said."""
+    """Return the cache hits of the two kernels, and the warnings."""
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     answers, hits, *said = out.splitlines()
@@ -273,7 +273,7 @@ def test_two_runs_fill_an_empty_cache_and_a_third_compiles_around_what_is_damage
     assert sorted(path.suffix for path in folder.iterdir()) == ["", ".nbc", ".nbc", ".sha256", ".sha256"]
     twice, thrice = (next(folder.glob(f"_small.{name}-*.nbc")) for name in ("twice", "thrice"))
     twice.write_bytes(twice.read_bytes()[:100])
-    _jit_files.write(folder, thrice.stem, pickle.dumps(("no code",)), is_damaged=True)  # whole, and yet nonsense
+    _jit_files.write(folder, thrice.stem, pickle.dumps(("no code",)), is_damaged=True)  # intact, but no compiled code
     hits, said = ended(start(tmp_path))
     assert (hits, len(said)) == ("0 0", 1)
     assert said[0].startswith(f"{folder}: {twice.name} {WRONG_SUM}")

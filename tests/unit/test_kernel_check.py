@@ -1,4 +1,4 @@
-"""Does the check of GPU programs find what is wrong with them? Programs that are right, with one thing changed."""
+"""Does the check of GPU programs find errors? Correct programs, each changed in one place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trine.gpu.proofs import check_program
 
 
 def program(ranks, rows, wavefronts=2, semaphores=4, buffers=(), initial=0):
-    """Rows of each workgroup: (rank, [(kind, amount, [(role, rank, address, step, semaphore)])])."""
+    """Return a program of workgroups (rank, [(kind, amount, [(role, rank, address, step, semaphore)])])."""
     rows = sorted(rows, key=lambda row: row[0])
     ops = [op for _, own in rows for op in own]
     operands = np.array([o for _, _, own in ops for o in own], np.int64).reshape(-1, 5)
@@ -61,7 +61,7 @@ def program(ranks, rows, wavefronts=2, semaphores=4, buffers=(), initial=0):
 
 
 def copy(lines, source, target, flagged=False):
-    """From (rank, address) to (rank, address), semaphore 0 first if ``flagged``."""
+    """Return a copy from (rank, address) to (rank, address), with flags from semaphore 0 on if ``flagged``."""
     role, semaphore = (WRITE_FLAGGED, 0) if flagged else (WRITE, -1)
     return COPY, lines, [(READ, *source, 128, -1), (role, *target, 128, semaphore)]
 
@@ -84,7 +84,7 @@ IN_OUT = (Buffer(name="input", base=0, size_bytes=512), Buffer(name="output", ba
 
 
 def keep(built: GpuProgram, ops: np.ndarray) -> GpuProgram:
-    """Only these operations."""
+    """Return the program with only these operations."""
     kept = np.zeros(built.num_ops, bool)
     kept[ops] = True
     counts = np.diff(built.operand_ptr)
@@ -102,7 +102,7 @@ def keep(built: GpuProgram, ops: np.ndarray) -> GpuProgram:
 
 
 def is_found(changed: GpuProgram, op: str) -> bool:
-    """Whether the check refuses a program, or at least says that something comes too late."""
+    """Return whether the check refuses a program, or reports open ends or late reads."""
     try:
         check = check_program(changed, op, orders=1)
     except (InputError, SimulationError):
@@ -111,7 +111,7 @@ def is_found(changed: GpuProgram, op: str) -> bool:
 
 
 def has_sum_of(built: GpuProgram, operand: int, rank: int) -> bool:
-    """Whether the reduction that writes what an operand reads writes it to ``rank``, too."""
+    """Return whether the reduction behind an operand's data also writes the data to ``rank``."""
     written = (built.operand_role == WRITE) & (built.operand_address == built.operand_address[operand])
     written &= np.repeat(built.op_kind == REDUCE, np.diff(built.operand_ptr))
     ops = built.operand_op
@@ -123,7 +123,7 @@ BUILT = [(op, algorithm) for op in known_ops() if op not in DETAILED for algorit
 
 
 def shape_of(algorithm):
-    """Ranks and nodes."""
+    """Return the numbers of ranks and nodes."""
     return (4, 2) if algorithm == "hierarchical" else (3, 1)
 
 

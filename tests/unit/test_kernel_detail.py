@@ -1,4 +1,4 @@
-"""One kernel of a step, load by load: is it the right one, begun when the step says, and who was waited for?"""
+"""One kernel of a step, load by load: the right collective, the step's start times, and the late peers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trine.workload.synthesis.model import synthesize
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "detail-json.md"
 PLAN = Plan(tp=4, batch=1)
-#: Rank 2 takes twice as long for its operators; no launches, behind which that would hide.
+#: Rank 2's operators take twice as long; there are no CPU launches, which would hide that.
 SLOW = Stragglers(slow=((2, 2.0),))
 HOW = SimulateOptions(cluster="dgx-h100", cpu=False, software="none", stragglers=SLOW, compare=False)
 COMMAND = ["train", "model:gpt-2,layers=2,sequence=128", "--tp", "4", "--batch", "1", "--cluster", "dgx-h100"]
@@ -147,7 +147,7 @@ def test_a_step_of_ranks_that_fold_and_that_do_not_gives_the_same_starts(model):
     assert one.start_ps.argmax() == 2
 
 
-# -- what is simulated
+# -- simulation
 
 
 def test_the_replay_does_what_the_rank_does_among_its_peers(detail):
@@ -227,11 +227,11 @@ def test_a_collective_across_nodes_is_looked_at_too():
     found = kernel_detail(model, Plan(dp=16, batch=16), DetailOptions(rank=9, layer=1, sync="spin"), options=how)
     assert found.algorithm == "hierarchical"
     peers = {peer.rank: peer for peer in found.peers}
-    # the rank of its number in the other node, and of its own node all
+    # its counterpart in the other node, and all ranks of its node
     assert {rank for rank, peer in peers.items() if peer.writes} == {1, *range(8, 16)} - {9}
-    assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 1  # which waits for rank 3 of its node
+    assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 1  # it waits for rank 3 of its node
     assert peers[1].first_write_ps > found.chosen.start_ps[3] - found.chosen.start_ps.min() > 0
-    assert peers[1].flags == peers[1].writes  # by NICs: the flags behind the data
+    assert peers[1].flags == peers[1].writes  # over NICs, flags follow the data
 
 
 def test_sums_in_switches_are_looked_at_in_the_run_of_all(model):
@@ -245,19 +245,19 @@ def test_sums_in_switches_are_looked_at_in_the_run_of_all(model):
     assert kernel.end_ps == run.records.end_ps[run.graph.rank == 0].max()
     assert kernel.flag_reads == run.gpu.acquires[0] + run.gpu.flagged_loads[0]
     peers = {peer.rank: peer for peer in found.peers}
-    assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 2  # which is late
+    assert max(peers, key=lambda rank: peers[rank].waits_ended_ps) == 2  # the late rank
     assert not any("replayed" in words for words in (found.details(), json.dumps(found.document()), kernel.headline))
     assert "simulated 4 GPUs, showing 1" in found.details()
     assert kernel.inside.num_replayed == 0
-    lines = 512 * 1024 // 4 // 128  # of a chunk: each peer stores its own to all, and loads from all
+    lines = 512 * 1024 // 4 // 128  # per chunk: each peer stores its chunk to all, and loads from all
     assert [peers[rank].writes - peers[rank].flags for rank in (1, 2, 3)] == [lines] * 3
-    steps = 2 * CHANNELS  # each channel asks all at which step they are, to receive and to send
+    steps = 2 * CHANNELS  # each channel loads every rank's step, to receive and to send
     assert [peers[rank].loads for rank in (1, 2, 3)] == [lines + steps] * 3
     assert peers[0].writes == peers[0].loads == 0
 
 
 def test_a_rooted_collective_is_looked_at():
-    """torch.nn.DataParallel broadcasts its weights from the first GPU: every rank says when it comes to that."""
+    """torch.nn.DataParallel broadcasts its weights from the first GPU: every rank has a start time."""
     model, plan = synthesize("gpt-2", layers=1, sequence=64), Plan(dp=4, batch=4, data="dp")
     result = simulate(model, plan, options=replace(HOW, stragglers=None))
     found = chosen(result, plan, rank=2, op="broadcast")
@@ -269,12 +269,12 @@ def test_a_rooted_collective_is_looked_at():
         model=load_gpu_model("h100-sxm"), starts_ps=np.array([0, 0, 900_000, 0]), origin="",
     ).replayed(2)  # fmt: skip
     record = kernel.incoming.outside
-    assert set(record.rank[record.kind == STORE].tolist()) == {1}  # the one before it in the ring
+    assert set(record.rank[record.kind == STORE].tolist()) == {1}  # the previous rank of the ring
     assert kernel.end_ps > 900_000
 
 
 def test_a_broadcast_of_who_updated_the_weights_is_refused():
-    """The operator level has no root of it; that of DDP's buffers is the first rank."""
+    """The operator level does not know this broadcast's root; for DDP's buffers it is the first rank."""
     model, plan = synthesize("gpt-2", layers=1, sequence=64), Plan(dp=4, batch=4, sharding="zero1")
     result = simulate(model, plan, options=replace(HOW, stragglers=None, software="internevo"))
     with pytest.raises(InputError, match=r"op: broadcast .*, optimizer.*: each rank broadcasts the weights that it"):

@@ -1,4 +1,4 @@
-"""Do programs whose copy engines cross NICs give the collective's result, and does nothing else cross one?"""
+"""Do programs whose copy engines cross NICs compute the collective's result, and do only copy engines cross NICs?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the library model see what a library would: rings, NICs, domains, switches that add, and slow links?"""
+"""Does the library model find the rings, NICs, domains, reducing switches and slow links that a library would?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def view(name: str, **machine: object) -> CommTopology:
     return comm_topology(cluster, range(len(cluster.gpus)))
 
 
-#: Two GPUs of a DGX-1 share one or two NVLinks; NCCL finds so many rings (its graph search, NCCL_DEBUG=INFO).
+#: Two GPUs of a DGX-1 share one or two NVLinks; ring counts are from NCCL's graph search (NCCL_DEBUG=INFO).
 @pytest.mark.parametrize(("gpus", "rings"), [(2, 1), (3, 2), (4, 4), (5, 2), (8, 6)])
 def test_rings_of_a_dgx1(gpus: int, rings: int) -> None:
     inside = view("dgx1-v100", gpus=gpus).inside

@@ -1,4 +1,4 @@
-"""Are the bundled measurements those of their sources, each with a machine and a reason for its quality?"""
+"""Do the bundled measurements match their sources, and does each have a machine and a reason for its quality?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def series(machine: str, op: str, gpus: int, **options: object) -> Series:
 
 
 def test_numbers_as_published() -> None:
-    """Read off the sources by eye, so that a slip in the bundling is seen."""
+    """The expected numbers were read off the sources by eye, to catch slips in the bundling."""
     point = series("h200-8", "all_gather", 8).points[0]
     assert (point.size_bytes, point.time_ps) == (17179869184, 41594900000)
     curve = {p.size_bytes: p.time_ps for p in series("mi300x-8-aac8", "all_reduce", 8).points}

@@ -1,4 +1,4 @@
-"""What holds the peak, what other options change, and the snapshot that PyTorch's memory_viz opens."""
+"""Tensors that hold the peak, effects of other options, and the snapshot for PyTorch's memory_viz."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_peak_is_that_of_the_simulation(model) -> None:
     found = explain_memory(model, PLAN, HOW)
     use = max(simulate(model, PLAN, options=HOW).memory_uses, key=lambda one: one.needed_bytes)
     assert found.use == use
-    # Blocks are rounded up to 512 B, and what is left of one that is not split is counted.
+    # Blocks are rounded up to 512 B, and the rest of an unsplit block counts as allocated.
     held = sum(one.size_bytes for one in found.held)
     assert held <= found.use.allocated_bytes <= 1.01 * held
     assert {one.module for one in found.held} >= {"optimizer_state", "weights", "layers.*.mlp"}

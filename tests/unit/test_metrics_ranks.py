@@ -124,7 +124,7 @@ def test_no_tasks_is_a_step_of_no_time():
 def test_critical_path_follows_streams_and_predecessors():
     found = result(*overlap())
     path = found.critical_path
-    assert path == [4, 3]  # the transfer began at 50, when none of its predecessors ended: it was the network
+    assert path == [4, 3]  # the transfer began at 50, but no predecessor ended then: it waited for the network
     graph, run = overlap()
     run.ready_ps[3] = run.start_ps[3] = 40
     found = result(graph, run)

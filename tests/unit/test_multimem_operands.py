@@ -1,4 +1,4 @@
-"""Which multimem operands are refused: of programs, machines, texts, records; and what is counted of them."""
+"""Refused multimem operands of programs, machines, texts and records, and the counts of accepted ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_machines_without_a_switch_that_adds_up(topology):
 
 
 def test_routes_over_one_of_several_switches():
-    """Each pair has another one, by d-mod-k: no switch sees all members."""
+    """With d-mod-k, pairs of members use different switches: no switch sees all members."""
     cluster = replace(star(3, 2), routing="d-mod-k")
     with pytest.raises(InputError, match="routing 'ecmp-split'"):
         GpuFabric(cluster, list(cluster.gpus), small_model()).spokes(ALL)

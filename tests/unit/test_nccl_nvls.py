@@ -1,4 +1,4 @@
-"""NCCL's NVLS kernels as GPU programs: do they reduce, keep to their staging buffers, and take what NCCL takes?"""
+"""NCCL's NVLS kernels as GPU programs: do they reduce, stay in their staging buffers, and take as long as NCCL?"""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def built(op, ranks=4, size=5_000, workgroups=2, wavefronts=2):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Of a line each, so that a few KiB take more steps than a staging buffer has room for."""
+    """Use chunks of one line, so that a few KiB take more steps than a staging buffer holds."""
     monkeypatch.setattr(nccl_nvls, "_CHUNKS", ((128, 0),))
-    # The checker would find that nobody writes the steps of others, which are there from the kernel before.
+    # The checker would report that no operation writes the others' steps, which remain from the previous kernel.
     monkeypatch.setattr(nccl_nvls._Kernel, "_step", lambda self, group, name: self._word(group, "step"))
 
 
@@ -40,7 +40,7 @@ def test_they_reduce_and_gather_without_races(op, ranks, size, workgroups, small
     program = built(op, ranks, size, workgroups)
     if size == 20_000:
         waits = (program.op_kind == ACQUIRE).sum() / ranks
-        assert waits > 4 * STEPS  # for credits too
+        assert waits > 4 * STEPS  # also for credits
     check_program(counting_words(program), op, size)
 
 
@@ -49,7 +49,7 @@ def test_they_reduce_and_gather_without_races(op, ranks, size, workgroups, small
     [(1 << 10, 16), ((8 << 20) - 1, 16), (8 << 20, 32), (64 << 20, 64), ((1 << 30) - 1, 64), (1 << 30, 128)],
 )
 def test_chunks_of_eight_ranks(size, chunk):
-    """calcCollChunking: 2, 8 and 64 times what 16 channels of 8 ranks take at once."""
+    """calcCollChunking: chunks grow at 2, 8 and 64 times one chunk on each of 16 channels of 8 ranks."""
     assert chunk_bytes(size, CHANNELS, 8) == chunk << 10
 
 
@@ -66,7 +66,7 @@ def test_each_line_goes_through_the_switch_once(op, summed, multicast):
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_code_is_fetched_the_first_time_only(steps, small_chunks):
-    """That of the copies for each of three ranks by scatter and by gather, and that of reduce, however many steps."""
+    """The copies' code for each of 3 ranks by scatter and by gather, and reduce's code, for any number of steps."""
     program = built("all_reduce", 3, 3 * 128 * steps, 1, 1)
     costs = (nccl_nvls._SCATTERED, nccl_nvls._GATHERED, nccl_nvls._REDUCED)
     for cost, copies in zip(costs, (3, 3, 1), strict=True):
@@ -87,7 +87,7 @@ def test_how_ranks_wait_is_refused():
 
 @pytest.mark.parametrize("size", [64 << 10, 1 << 20])
 def test_both_levels_agree_within_the_band(size):
-    """Issue 15, item 1; 16 MiB and more: docs/background/gpu-kernels.md."""
+    """Issue 15, item 1; for 16 MiB and more see docs/background/gpu-kernels.md."""
     found = compare_fidelity(
         "all_reduce",
         [size],

@@ -1,4 +1,4 @@
-"""Do the programs of NCCL's primitives do what NCCL does, as far as its sources and NPKit's samples tell?"""
+"""Do the programs of NCCL's primitives behave like NCCL, as far as its sources and NPKit's samples show?"""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from trine.validation.gpu.nccl_primitives import (
 )
 
 KIB = 1 << 10
-#: Sends of each size in one run of the benchmark over all messages: samples that NPKit has, over its runs (10; of
-#: Simple 8 to 10, of which some were lost).
+#: Sends of each size in one benchmark run over all messages: NPKit's samples divided by its runs (10; for Simple
+#: 8 to 10, because some were lost).
 SAMPLES = {
     LL: {**dict.fromkeys((4, 8, 16, 32, 64, 128), 1), 256: 2, 512: 2, 768: 3, 1024: 4, 2048: 4, 4096: 12, 8192: 8,
          16384: 8, 32768: 504},
     SIMPLE: {**{1 << i: 1 for i in range(2, 12)}, 4096: 15, 8192: 8, 16384: 8, 32768: 24,
              **{1 << i: 16 for i in range(16, 21)}},
 }  # fmt: skip
-#: The largest message of each, 16 MiB; that of LL left no samples.
+#: The largest message with samples: 16 MiB, but LL left no samples at that size.
 LARGEST = {LL: 8 << 20, SIMPLE: 16 << 20}
 
 
 def parts(protocol, size):
-    """Bytes of all sends of an all-reduce, each on all channels."""
+    """Return the bytes of all sends of an all-reduce, each on all channels."""
     shape = ring_shape(protocol, size)
     chunks = [chunk for loop in shape.loops for chunk in loop if chunk]
     cut = chunks if protocol == LL else [part for chunk in chunks for part in slices(chunk)]
@@ -66,7 +66,7 @@ def test_nobody_reads_what_may_not_be_there_or_writes_where_somebody_may_still_r
 
 
 def test_a_buffer_that_is_too_full_would_be_noticed():
-    """With room for four slices where chunks have one, the next lap overwrites what is still to be read."""
+    """With room for four slices instead of a chunk's one, the next lap overwrites unread data."""
     ring = RingProgram(SIMPLE, 32 * KIB)
     program = ring.program
     program.semaphores[4, ring.heads : ring.tails] = 4
@@ -79,7 +79,7 @@ def test_receives_of_ll_take_their_instructions_and_leave_out_what_they_wait_for
     code = LL_CODE[RECV]
     cycles = primitive_time_ps(LL, RECV, KIB) / cycle_ps
     assert code.before + code.store + code.end <= cycles <= code.before + code.store + code.end + 8
-    load_ps = 900_000  # there and back over PCIe
+    load_ps = 900_000  # round trip over PCIe
     assert max(each.time_ps for each in primitive_times(LL, 4 * KIB) if each.primitive == RECV) < load_ps / 8
 
 

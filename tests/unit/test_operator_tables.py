@@ -1,4 +1,4 @@
-"""Tables of measured operators: points give back their own time, and what was left out is met within what is stated."""
+"""Tables of measured operators: points return their times, and left-out points are within the stated error."""
 
 import importlib
 import math
@@ -44,7 +44,7 @@ GPUS = {
 
 
 def test_a_measured_product_takes_its_own_time():
-    """1000 ln(us) of (4096, 4096, 4096) on H100, read from the file by another way."""
+    """The file has 1000 ln(us); (4096, 4096, 4096) on H100 is read from it directly."""
     arrays = np.load(FOLDER / "h100-sxm.npz")
     at = [int(np.flatnonzero(arrays[f"gemm_bfloat16_{axis}"] == 4096)[0]) for axis in "mnk"]
     found = OperatorTables(H100).gemm(4096, 4096, 4096)
@@ -57,13 +57,13 @@ def test_kriging_without_noise_gives_back_each_point_and_the_mean_far_away():
     points, values = rng.normal(size=(1, 12, 3)), rng.normal(size=(1, 12))
     for i in range(12):
         assert kriged(points, values, points[:, i], 0.0)[0] == pytest.approx(values[0, i], abs=1e-6)
-    far = kriged(points * 1e3, values, np.full((1, 3), 1e6), 0.0)[0]  # points far apart, too: independent
+    far = kriged(points * 1e3, values, np.full((1, 3), 1e6), 0.0)[0]  # also far from each other: independent
     assert far == pytest.approx(values.mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("gpu", ["a100-80gb", "h100-sxm", "l40s"])
 def test_times_are_the_same_on_every_processor(gpu):
-    """The same with fewer of this processor's instructions, in numpy and in its products of matrices."""
+    """Times do not change with fewer of this processor's instruction sets, in numpy and in its GEMMs."""
     command = f"""
 import numpy as np
 from trine.cluster import load_gpu
@@ -95,7 +95,7 @@ for i in range(50):
 
 
 def test_tiles_are_a_staircase_in_waves():
-    """A100 has 108 units: 100 and 108 tiles of 256 x 128 take one wave; 110 take more, softened by splits of k."""
+    """A100 has 108 SMs: 100 and 108 tiles of 256 x 128 take one wave; 110 take more, softened by split-k."""
     machine = Machine.of(load_gpu("a100-80gb"), "bfloat16")
     tiles = np.array([[10, 10], [12, 9], [11, 10]])
     m, n = 256.0 * tiles[:, 0], 128.0 * tiles[:, 1]
@@ -168,7 +168,7 @@ def test_older_attention_kernels_are_slower():
 
 @pytest.mark.parametrize("length", [1024, 2048, 4096, 8192, 16384])
 def test_a_kernel_of_attention_is_what_the_call_does_less_its_prompts_and_its_cache(length):
-    """64 samples fill an H100 at any length: a kernel's share of the peak hardly depends on it; the call's does."""
+    """64 samples fill an H100 at any length: the kernel's share of the peak hardly depends on it; the call's does."""
     tables = OperatorTables(H100)
     shape = AttentionShape(64, 32, 32, length, 128)
     call = tables.attention(shape).us
@@ -211,7 +211,7 @@ def test_what_a_step_takes_more_is_worked_out_from_the_tables_that_ship(monkeypa
 
 
 def test_three_products_of_a_layer_are_slower_in_a_step_by_what_was_measured():
-    """B200: SimuMax's median share of the peak over all its products is 0.49; alone two thirds more."""
+    """B200: SimuMax's GEMMs reach 0.49 of the peak in a step (median), and two thirds more alone."""
     tables = OperatorTables(load_gpu("b200"))
     shares = [2 * 4096 * 8192 * 28672 / tables.gemm_in_step(4096, 8192, 28672, "bfloat16", 0).us / 1e-6 / 2.25e15]
     assert shares[0] == pytest.approx(0.485, abs=0.05)  # SimuMax, TN, same shape: 0.4847
@@ -237,7 +237,7 @@ def errors(times):
 
 
 def test_left_out_products_and_attention_of_a_sample():
-    """Issue 14: products <= 4 % median, <= 14 % p90; attention <= 2.5 and <= 10 %. One shape in 40."""
+    """Issue 14: GEMMs <= 4 % median, <= 14 % p90; attention <= 2.5 and <= 10 %. One shape in 40."""
     products = [errors(gemm_shapes_left_out(gpu, "bfloat16", every=40)) for gpu in ("a100-80gb", "h100-sxm", "gb300")]
     products.append(errors(gemm_shapes_left_out("l40s", "bfloat16", every=10)))
     for found in products:
@@ -310,7 +310,7 @@ def test_the_compute_model_times_every_operator_of_a_transformer():
 
 @pytest.mark.parametrize(("software", "product"), [("megatron-core", 2), ("nanotron-2024", 1), ("none", 1)])
 def test_gradients_that_are_added_up_in_float32_take_the_product_measured_so(software, product):
-    """Megatron Core adds to float32 gradients in the product; nanotron in a pass of its own; none has 16 bits."""
+    """Megatron Core adds to float32 gradients in the GEMM, nanotron in a separate pass; ``none`` keeps 16 bits."""
     workload = synthesize("llama-3-8b", gpu="b200", layers=1, sequence=4096, software=software)
     model, tables = TableTimes(workload, load_gpu("b200")), OperatorTables(load_gpu("b200"))
     operator = next(
@@ -318,13 +318,13 @@ def test_gradients_that_are_added_up_in_float32_take_the_product_measured_so(sof
         if op.layer == "layers.0.mlp.down" and op.attributes.get("gradient_of") == "weight"
     )  # fmt: skip
     expected = tables.gemm_in_step(4096, 14336, 4096, "bfloat16", product).us
-    assert model.duration(operator, Split(1)).ps == math.ceil(expected * 1.045 * 1e6)  # the clock that it sustains
+    assert model.duration(operator, Split(1)).ps == math.ceil(expected * 1.045 * 1e6)  # the sustained clock
 
 
 def _operator(
     name: str, shapes: list[tuple[int, ...]], outputs: list[tuple[int, ...]], **attributes: object
 ) -> Workload:
-    """One forward operator on bfloat16 tensors."""
+    """Return a workload of one forward operator on bfloat16 tensors."""
     tensors = {
         i: Tensor(id=i, shape=shape, dtype="bfloat16", size_bytes=2 * math.prod(shape), storage=i, role="activation")
         for i, shape in enumerate([*shapes, *outputs])
@@ -362,14 +362,14 @@ def test_whatever_an_operator_looks_like_it_has_a_time(name, shapes, outputs, ke
 
 
 def test_a_batched_product_reads_each_of_its_second_factors():
-    """64 products of 16 rows: 64 x 4096 x 4096 x 2 bytes at no more than the bandwidth."""
+    """64 GEMMs of 16 rows read 64 x 4096 x 4096 x 2 bytes at the memory bandwidth at most."""
     workload = _operator("aten::bmm", [(64, 16, 4096), (64, 4096, 4096)], [(64, 16, 4096)])
     found = TableTimes(workload, H100).duration(workload.operators[0], Split(1))
     assert found.ps > 64 * 4096 * 4096 * 2 / 3.352e12 * 1e12
 
 
 def test_of_equal_distances_the_first_columns_count_on_every_cpu() -> None:
-    """numpy's partition takes whichever its SIMD sort meets first; a last bit must not choose either."""
+    """numpy's partition takes whichever its SIMD sort meets first; a last bit must not decide either."""
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 6, (64, 200)) / 3.0
     rows[rng.random(rows.shape) < 0.1] = np.inf

@@ -1,4 +1,4 @@
-"""Is an option that moves nothing refused, or does the answer say that it moves nothing?"""
+"""Is an option without effect refused, or does the answer state that it has no effect?"""
 
 from __future__ import annotations
 

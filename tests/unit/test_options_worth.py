@@ -1,4 +1,4 @@
-"""Does the answer say of an option that is there to save time or memory when it saves none, and by how much?"""
+"""Does the answer warn, with figures, about options that should save time or memory but save none?"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_overlap_that_slows_the_step_is_said_with_by_how_much():
 
 
 def test_overlap_that_pays_is_not_warned_of():
-    """On slow links without a cost of messages, products hide most of what they wait for, if pieces lose nothing."""
+    """On slow links without per-message costs, GEMMs hide most communication if their chunks lose no efficiency."""
     workload, cluster = model(times="roofline"), build_topology("switch", "10 GB/s", 0, 4)
     plans = [trine.Plan(tp=4, tp_style="megatron", sequence_parallel=True, tp_overlap=n) for n in (1, 4)]
     plain, pieces = (trine.simulate(workload, plan, cluster=cluster) for plan in plans)
@@ -85,7 +85,7 @@ def test_the_command_says_it_too():
 
 
 def test_recomputation_that_frees_memory_is_not_warned_of():
-    """Attention that writes its scores is what selective recomputation is for (tests/closed_form has its bytes)."""
+    """Selective recomputation suits attention that writes its scores (tests/closed_form has its bytes)."""
     for recompute in ("selective", "full"):
         result = run(Transformer(8).workload(), 4, pp=2, recompute=recompute)
         assert result.plan["recompute"] == recompute
@@ -93,7 +93,7 @@ def test_recomputation_that_frees_memory_is_not_warned_of():
 
 
 def test_gathers_further_ahead_than_needed_are_said():
-    """Two units ahead hide what one unit ahead hides already, and hold one more."""
+    """Gathering two units ahead hides no more than one unit ahead, and holds one more."""
     result = step(model(sequence=4096), dp=8, sharding="fsdp", prefetch=2)
     (text,) = about(result, "--prefetch 2")
     assert "does not pay: it makes the step neither longer nor shorter" in text
@@ -119,7 +119,7 @@ def test_a_run_that_is_too_large_to_repeat_says_that_it_does_not_know(monkeypatc
     monkeypatch.setattr("trine.training.run.MAX_EVENTS", 100)
     (text,) = about(step(**SEQUENCE, tp_overlap=4), "how much time --tp-overlap 4")
     assert "up to 100 events" in text
-    assert not about(step(dp=8, recompute="full"), "--recompute full")  # which hardly ever saves nothing
+    assert not about(step(dp=8, recompute="full"), "--recompute full")  # which nearly always saves memory
 
 
 def test_costs_of_the_caller_are_asked_for_this_step_only():

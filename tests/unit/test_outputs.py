@@ -1,4 +1,4 @@
-"""Is a file that trine writes all there or as it was, whatever goes wrong: full disks, kills, closed pipes?"""
+"""Is every file that trine writes complete or unchanged after a failure: full disks, kills, closed pipes?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def save_trace(path):
     trine.save(trine.load("vgg13-h100-b128"), path)
 
 
-#: Everything that writes one file: its ending, and how it is written.
+#: Everything that writes one file: its ending and its writer.
 WRITERS = {
     "json": (".json", lambda path: full_result().to_json(path)),
     "npz": (".npz", lambda path: full_result().to_npz(path)),
@@ -150,7 +150,7 @@ def test_a_file_that_may_not_be_written_is_refused_and_one_in_a_closed_folder_is
 
 
 def test_a_folder_that_takes_no_new_file_has_its_file_overwritten(tmp_path, monkeypatch):
-    """As where a container mounts one file: nothing can be renamed over it."""
+    """As in a container that mounts a single file: no file can be renamed over it."""
     (tmp_path / "kept").write_bytes(OLD)
 
     def busy(*_):
@@ -232,7 +232,7 @@ def run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how):
 
 
 def closed_pipe() -> int:
-    """One whose reader has gone."""
+    """Return the write end of a pipe whose reader has gone."""
     reader, writer = os.pipe()
     os.close(reader)
     return writer
@@ -242,7 +242,7 @@ SHOW = ("cluster", "show", "dgx-h100")
 
 
 def test_files_are_written_when_both_streams_are_closed(tmp_path):
-    """``2>&1 | head -4``."""
+    """As in ``2>&1 | head -4``."""
     writer = closed_pipe()
     done = run([*SHOW, "--json", tmp_path / "a.json", "--yaml", tmp_path / "a.yaml"], writer, writer)
     os.close(writer)

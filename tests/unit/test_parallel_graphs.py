@@ -75,7 +75,7 @@ def test_frozen_weights_take_no_part_in_the_optimizer_or_the_buckets():
 
 
 def tied_chain():
-    """The first and the last layer read the same weight."""
+    """Return a chain whose first and last layers read the same weight."""
     workload = Chain([MS] * 4, [MS] * 4, [1000] * 4, optimizer_ps=MS).workload()
     first, last = workload.parameters[0].weight, workload.parameters[3].weight
     swap = {last: first}
@@ -147,7 +147,7 @@ def test_a_skip_tensor_is_sent_to_every_stage_that_reads_it_and_its_gradient_com
 
 
 def test_the_gradient_of_prepared_data_is_neither_sent_nor_reduced():
-    """The first layer's backward operator has an absent input gradient, so what feeds it needs none."""
+    """The first layer's backward operator has no input gradient, so the producer of the data needs none."""
     workload = Chain([MS] * 2, [MS] * 2, width=8).workload()
     data = workload.operators[0].inputs[0]
     absent = max(workload.tensors) + 1
@@ -212,7 +212,7 @@ def test_a_softmax_over_divided_features_needs_them_all():
 
 
 def test_pipeline_memory_by_hand():
-    """Two stages of one layer: weight, saved input, output or gradient; nothing of the other stage."""
+    """Two stages of one layer hold weight, saved input, output or gradient, and no tensor of the other stage."""
     width, batch = 64, 8
     activation, weight = batch * width * 4, 4 * width * width
     workload = Chain([MS] * 2, [MS] * 2, batch=batch, width=width).workload()
@@ -312,7 +312,7 @@ def test_the_algorithm_of_a_collective_is_chosen_by_name():
 
 
 def job(*programs):
-    """A job of one program a rank, all on the dp axis."""
+    """Return a job of one program per rank, all on the dp axis."""
     made = tuple(
         RankProgram(name=str(i), steps=tuple(steps), memory=(), resident_bytes=(0,) * 6)
         for i, steps in enumerate(programs)

@@ -1,4 +1,4 @@
-"""Are classes of ranks and links those of colour refinement in its plain form? Small enough for lanes without numba."""
+"""Do classes of ranks and links match plain colour refinement? Small enough for CI lanes without numba."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trine.folding.refine import refine
 
 
 def random_neighbourhood(seed: int, num_ranks: int = 12, num_links: int = 9) -> Neighbourhood:
-    """Ranks that see each other and cross links, mostly as their neighbours do, so that some are alike."""
+    """Return ranks that see each other and cross links, mostly like their neighbours, so that some are alike."""
     draw = np.random.default_rng(seed)
     pattern = [(int(draw.integers(1, num_ranks)), int(draw.integers(num_links))) for _ in range(draw.integers(1, 4))]
     ptr, items, slots = [0], [], []
@@ -27,13 +27,13 @@ def random_neighbourhood(seed: int, num_ranks: int = 12, num_links: int = 9) -> 
 
 
 def numbered(values: list[object]) -> list[int]:
-    """Equal values get equal numbers, by first use."""
+    """Number values by first use; equal values get equal numbers."""
     known: dict[object, int] = {}
     return [known.setdefault(value, len(known)) for value in values]
 
 
 def plain(ranks: list[int], links: list[int], neighbourhood: Neighbourhood) -> tuple[list[int], list[int]]:
-    """Colour refinement with tuples in the place of hashes."""
+    """Refine colours with tuples instead of hashes."""
     rows = [
         list(zip(neighbourhood.items[a:b].tolist(), neighbourhood.slots[a:b].tolist(), strict=True))
         for a, b in zip(neighbourhood.ptr, neighbourhood.ptr[1:], strict=False)

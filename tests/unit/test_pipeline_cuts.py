@@ -1,4 +1,4 @@
-"""Does trine cut pipelines where frameworks do, between layers, and say so where it cannot or is told otherwise?"""
+"""Does trine cut pipelines between layers, like frameworks, and warn if it cannot or if the user cuts elsewhere?"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def about_cuts(result: Result) -> list[str]:
 
 
 def first_of_layers(workload: Workload) -> set[str]:
-    """Names of the operators with which a layer, or the head, begins."""
+    """Return the names of the operators that begin a layer or the head."""
     layers = [op.layer for op in workload.operators if op.phase == "forward"]
     pairs = pairwise(layers)
     return {after for before, after in pairs if before.split(".")[:2] != after.split(".")[:2] and "." in before + after}
@@ -69,7 +69,7 @@ def first_of_layers(workload: Workload) -> set[str]:
     ids=str,
 )
 def test_cuts_lie_between_layers(fields):
-    """A third of the operators of these models takes much longer than the rest, so equal times lie inside layers."""
+    """A third of these models' operators take much longer than the rest, so equal times would cut inside layers."""
     for text in ("llama-3-8b", "gpt-2"):
         workload = model(text, layers=6, sequence=512)
         result = step(workload, **fields)
@@ -82,17 +82,17 @@ def test_cuts_lie_between_layers(fields):
 
 
 def test_what_crosses_a_cut_is_the_output_of_a_layer():
-    """GPT-2 over 8 stages once sent its logits, 65 times as large; no message is larger than (S, hidden) now."""
+    """GPT-2 over 8 stages once sent its logits, 65 times as large; now no message is larger than (S, hidden)."""
     workload = model("gpt-2")
     result = step(workload, pp=8)
     output = workload.tensors[workload.operators[0].outputs[0]].size_bytes
-    embedding = max(parameter.size_bytes for parameter in workload.parameters)  # whose gradient two stages exchange
+    embedding = max(parameter.size_bytes for parameter in workload.parameters)  # two stages exchange its gradient
     assert {share.size_bytes for share in result.collectives if share.kind == "send_recv"} == {output, embedding}
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_slowest_stage_is_as_fast_as_cuts_between_layers_can_make_it(seed):
-    """Against all ways to cut, where layers of three operators take random times."""
+    """Compared with all possible cuts, for layers of three operators with random times."""
     times = np.random.default_rng(seed).integers(1, 20, 24) * MS
     chain = Chain(times.tolist(), (2 * times).tolist())
     workload = named(chain.workload(), [f"layers.{i // 3}.linear{i % 3}" for i in range(24)])
@@ -105,7 +105,7 @@ def test_the_slowest_stage_is_as_fast_as_cuts_between_layers_can_make_it(seed):
 
 
 def named(workload: Workload, layers: list[str]) -> Workload:
-    """``workload`` with these names for its forward operators; backward operators take those of theirs."""
+    """Return ``workload`` with these names for its forward operators and the same for their backward operators."""
     forward = [op.id for op in workload.operators if op.phase == "forward"]
     name = dict(zip(forward, layers, strict=True))
 
@@ -116,7 +116,7 @@ def named(workload: Workload, layers: list[str]) -> Workload:
 
 
 def test_the_loss_is_never_parted_from_the_head():
-    """Not where names tell layers, however long head and loss take, and not where they tell none."""
+    """Neither if names show layers, however long head and loss take, nor if names show no layers."""
     for names in (
         [f"layers.{i}.up" for i in range(5)] + ["head", "loss"],
         [f"linear.{i}" for i in range(6)] + ["loss"],
@@ -129,7 +129,7 @@ def test_the_loss_is_never_parted_from_the_head():
 
 
 def with_loss(names: list[str]) -> Workload:
-    """Six products and a loss that takes longer than all before it."""
+    """Return six GEMMs and a loss that takes longer than all before it."""
     chain = Chain([MS] * 5 + [20 * MS, 30 * MS], [MS] * 7)
     loss = chain.operators[6]
     chain.operators[6] = replace(loss, name="aten::cross_entropy_loss", inputs=loss.inputs[:1])
@@ -137,7 +137,7 @@ def with_loss(names: list[str]) -> Workload:
 
 
 def test_time_that_is_run_again_counts():
-    """Layers, not the embedding and the head, run again: with recomputation the stages of the ends get more of them."""
+    """Only layers are recomputed, not the embedding and the head: the end stages then get more layers."""
     workload = stack(8, 3 * US, US, US)
     operators = [
         replace(op, layer="embedding" if op.layer == "layers.0.linear" else op.layer) for op in workload.operators
@@ -146,7 +146,7 @@ def test_time_that_is_run_again_counts():
         replace(op, gpu_time_ps=3 * op.gpu_time_ps if op.layer == "embedding" else op.gpu_time_ps) for op in operators
     ]
     workload = replace(workload, operators=tuple(operators))
-    # The embedding takes 15 us, a layer 5 us, or 8 us with its forward pass run again.
+    # The embedding takes 15 us; a layer takes 5 us, or 8 us with recomputation.
     assert cuts(workload, pp=2) == ["layers.3.linear"]
     assert cuts(workload, pp=2, recompute="full") == ["layers.4.linear"]
 
@@ -159,7 +159,7 @@ def test_folded_is_unfolded_with_cuts_between_layers():
 
 
 def test_a_tensor_larger_than_the_output_of_its_layer_is_warned_of():
-    """Half a layer of the hand-made transformer: the features of the MLP are four times as large as its output."""
+    """Half a layer of the hand-made transformer: the MLP's features are four times as large as its output."""
     workload = Transformer(4).workload()
     (sentence,) = about_cuts(step(workload, pp=2, cuts=("layers.2.down",)))
     up = next(op for op in workload.operators if op.layer == "layers.2.gelu")
@@ -207,9 +207,9 @@ def test_without_layers_cuts_lie_between_operators_and_the_answer_says_so(name, 
 
 
 def test_no_cut_is_chosen_over_which_nothing_can_be_sent():
-    """A data loader's operators make no activation, so a stage cannot begin behind one of them."""
+    """A data loader's operators produce no activation, so a stage cannot begin behind one of them."""
     chain = Chain([9 * MS, 9 * MS, MS, MS, MS], [0] * 5)
-    for i in (0, 1):  # before the model, as random targets in a recorded trace
+    for i in (0, 1):  # before the model, like random targets in a recorded trace
         chain.operators[i] = replace(chain.operators[i], name="aten::randint", outputs=())
     workload = named(chain.workload(), ["randint.1", "randint.2", "linear.1", "linear.2", "linear.3"])
     assert cuts(workload, pp=3) == ["linear.2", "linear.3"]
@@ -218,7 +218,7 @@ def test_no_cut_is_chosen_over_which_nothing_can_be_sent():
 
 
 def test_operators_of_one_name_are_not_parted():
-    """Where names are those of whole modules, without more in them, a cut lies between two modules."""
+    """If names show only whole modules, cuts lie between modules."""
     chain = Chain([MS, 5 * MS, MS, MS, MS, MS], [MS] * 6)
     workload = named(chain.workload(), ["stem"] * 2 + ["middle"] * 2 + ["top"] * 2)
     assert cuts(workload, pp=2) == ["middle"]
@@ -234,7 +234,7 @@ def test_more_stages_than_layers_are_refused_in_one_line():
         assert answer.exit_code == 2
         assert "16 pipeline stages need 16 layers; the model has 14" in answer.stderr
         assert len(answer.stderr.strip().splitlines()) == 1
-    answer = CliRunner().invoke(app, arguments.split())  # as Megatron-LM cuts
+    answer = CliRunner().invoke(app, arguments.split())  # with Megatron-LM's cuts
     assert answer.exit_code == 2
     assert "16 stages need 16 layers; " in answer.stderr
 
@@ -247,7 +247,7 @@ def test_cuts_by_name_may_lie_inside_layers():
 
 @pytest.mark.parametrize("pp", [1, 2])
 def test_a_stage_without_weights_enters_the_reductions_of_the_others(pp):
-    """The loss alone on the last stage: the norm of all gradients is reduced over all stages nevertheless."""
+    """With only the loss on the last stage, the norm of all gradients is still reduced over all stages."""
     cost = {"gradient_passes": 1, "all_reduces": 1, "axis": "model"}
     costs = [{"name": "norm", **cost}, {"name": "each", "when": "micro-batch", **cost}]
     profile = Software(name="s", description="a test", step=costs, operators={"loss": "unfused"})
@@ -262,7 +262,7 @@ def test_a_stage_without_weights_enters_the_reductions_of_the_others(pp):
 
 
 def test_nanotrons_rule_gives_the_stages_of_its_benchmark():
-    """Of every measured layout with a pipeline: the layers of each stage, as the source's note derives them."""
+    """For every measured layout with a pipeline, the layers of each stage match the derivation in the source's note."""
     seen = {}
     for row in load_layouts():
         if row.step_s is not None and row.whole("pp") > 1:
@@ -274,7 +274,7 @@ def test_nanotrons_rule_gives_the_stages_of_its_benchmark():
         stated = [int(count) for count in row.facts["stage_layers"].split("|")]
         try:
             starts = nanotron_starts(workload, forward, pp)
-        except PlanError:  # head and loss stay together, so that a stage is empty
+        except PlanError:  # head and loss stay together, so one stage is empty
             assert stated[-1] == 0
             continue
         stages = [forward[a:b] for a, b in zip(starts, [*starts[1:], len(forward)], strict=True)]

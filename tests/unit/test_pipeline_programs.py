@@ -1,4 +1,4 @@
-"""Do pipelines of several chunks a rank run what they should: cuts, messages, gradients, memory, accumulation?"""
+"""Do pipelines with several chunks per rank run correctly: cuts, messages, gradients, memory, accumulation?"""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def messages(program, kind):
     return Counter((step.peer.position, step.tag[2], step.tag[3]) for step in program.steps if isinstance(step, kind))
 
 
-# -- where the model is cut --------------------------------------------------------------------------------------------
+# -- cuts --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_embedding_and_head_count_as_a_layer_each():
 
 
 def test_layers_are_cut_into_equal_parts():
-    """Embedding and 7 layers are 8: four parts of two, whatever time they take."""
+    """Embedding and 7 layers make 8: four parts of two, whatever their times."""
     workload = Transformer(7).workload()
     _, report = job_of(workload, pp=2, virtual_stages=2, schedule="interleaved", batch=4 * B, micro_batch=B,
                        balance="layers")  # fmt: skip
@@ -100,7 +100,7 @@ def messages_as_seen_from(rank, sent):
 
 
 def skipping():
-    """Eight layers; the output of the first is read by the third, fifth and seventh as well."""
+    """Return eight layers; the third, fifth and seventh also read the output of the first."""
     chain = Chain([MS] * 8, [MS] * 8, batch=4)
     shared = chain.operators[0].outputs[0]
     for i in (2, 4, 6):
@@ -112,7 +112,7 @@ def skipping():
 
 
 def test_a_tensor_is_sent_to_a_rank_once_and_not_to_itself():
-    """Chunks of two layers, four on two ranks: rank 0 keeps it for chunk 2, rank 1 gets it once for chunks 1 and 3."""
+    """Four two-layer chunks on two ranks: rank 0 keeps it for chunk 2, rank 1 gets it once for chunks 1 and 3."""
     job, _ = job_of(skipping(), pp=2, virtual_stages=2, schedule="interleaved", micro_batch=2)
     of_first = skipping().operators[0].outputs[0]
     forward = [s.tag for s in job.programs[0].steps if isinstance(s, Send) and s.tag[1] == 0]
@@ -139,7 +139,7 @@ def test_what_a_joined_pair_sends_leaves_when_both_have_ended():
     job, _ = job_of(stack(4, US, US, US), pp=4, schedule="dualpipe", batch=8, micro_batch=1)
     steps = job.programs[0].steps
     operators = [(s.label.phase, s.label.microbatch) for s in steps if isinstance(s, Compute)]
-    at = operators.index((0, 3))  # the first forward pass that is joined: with the backward pass of micro-batch 5
+    at = operators.index((0, 3))  # the first joined forward pass: with the backward pass of micro-batch 5
     assert operators[at + 1][0] == Phase.BACKWARD
     sends = [s for s in steps if isinstance(s, Send) and s.tag[1] == 0 and s.label.microbatch == 3]
     computes = [i for i, s in enumerate(steps) if isinstance(s, Compute)]
@@ -147,7 +147,7 @@ def test_what_a_joined_pair_sends_leaves_when_both_have_ended():
 
 
 def test_a_part_without_backward_operators_still_passes_gradients_on():
-    """vgg13 in 8 parts: nothing that lists a backward operator is left for the last one."""
+    """In vgg13 in 8 parts, the last part has no operator that lists a backward operator."""
     plan = trine.Plan(pp=4, virtual_stages=2, schedule="interleaved", micro_batch=16)
     workload = trine.load("vgg13-h100-b128")
     job, _ = build_job(workload, plan, make_compute("auto", workload))
@@ -181,7 +181,7 @@ def test_every_gradient_is_reduced_once_after_its_last_contribution(schedule):
 
 @pytest.mark.parametrize(("sync", "times"), [("last", 1), ("each", 4)])
 def test_without_a_pipeline_gradients_accumulate(sync, times):
-    """One micro-batch after the other; DDP reduces in the last one (no_sync) or in each."""
+    """Micro-batches run one after the other; DDP reduces in the last one (no_sync) or in each."""
     chain = Chain([10 * MS] * 2, [20 * MS] * 2, [4000, 4000], batch=8, optimizer_ps=MS)
     workload = chain.workload()
     plan = trine.Plan(dp=2, micro_batch=2, sync=sync)
@@ -216,14 +216,14 @@ def test_accumulation_keeps_the_activations_of_one_micro_batch_only():
     ],
 )
 def test_peak_of_activations_is_the_passes_held_times_what_one_keeps(schedule, ways, held):
-    """Each pass keeps the input of its layer, but the first chunk's, which are inputs; ``held`` as in the papers."""
+    """Each pass keeps its layer's input, except the first chunk's, which is the batch; ``held`` is from the papers."""
     size = 10**6
     result = run(stack(4 * ways + 1, US, US, US, size_bytes=size), 8, pp=4, schedule=schedule, virtual_stages=ways,
                  cuts=tuple(f"layers.{i + 1}.linear" for i in range(1, 4 * ways)))  # fmt: skip
     peaks = [peak.by_category["activations"] for peak in result.memory_peaks]
-    # rank 0 has two layers in its first chunk, so one kept activation for each pass as well; what is on the way
-    # (an output before it is sent, a gradient) adds at most four more, and what a late weight gradient is made from
-    # is the gradient of the output too
+    # rank 0 has two layers in its first chunk, so it also keeps one activation per pass; tensors in flight (an output
+    # before its send, a gradient) add at most four more, and a late weight gradient also keeps the gradient of the
+    # output
     for rank, (peak, most) in enumerate(zip(peaks, held, strict=True)):
         assert most * size <= peak <= (most + 4 + (rank if schedule == "zb-h1" else 0)) * size
 

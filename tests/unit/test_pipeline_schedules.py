@@ -1,4 +1,4 @@
-"""Are pipeline schedules what their sources say: orders, activations held at a time, shapes that they refuse?"""
+"""Do pipeline schedules match their sources: orders, activations held at a time, refused shapes?"""
 
 import pytest
 
@@ -10,7 +10,7 @@ from trine.testing import check_schedule
 
 
 def words(name, rank, pipeline):
-    """Passes as F, B, I, W with chunk and micro-batch."""
+    """Return the passes as F, B, I, W with chunk and micro-batch."""
     passes = SCHEDULES.get(name).passes(rank, pipeline)
     return " ".join(f"{'FBIW'[one.kind]}{one.chunk}.{one.microbatch}" for one in passes)
 

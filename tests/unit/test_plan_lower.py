@@ -1,4 +1,4 @@
-"""What a plan becomes as a GPU program, operation by operation, and what is refused."""
+"""Lowering of plans to GPU programs, operation by operation, and refused plans."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ MIB = 2**20
 
 
 def operations(program: GpuProgram, workgroup: int) -> list[tuple[str, int]]:
-    """(name, amount) of one workgroup."""
+    """Return (name, amount) of each operation of one workgroup."""
     low, high = program.workgroup_ptr[workgroup : workgroup + 2]
     return [(OP_NAMES[program.op_kind[op]], int(program.op_amount[op])) for op in range(low, high)]
 
 
 @pytest.mark.parametrize("name", NVLS)
 def test_sums_and_stores_of_a_group_have_a_row_for_each_member(name: str) -> None:
-    """The own rank first, then those behind it, so that the rows of all ranks are alike."""
+    """Each rank lists itself first, then the ranks behind it, so the rows of all ranks are alike."""
     plan = bundled(name)
     program = lower_plan(plan, MIB)
     for op in np.flatnonzero(np.isin(program.op_kind, DATA_OPS)).tolist():
@@ -77,7 +77,7 @@ def test_programs_are_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOWERED)
 def test_wavefronts_wait_before_they_publish_and_after_they_acquire(name: str) -> None:
-    """Behind data, a release comes after waitcnt 0 and a barrier; behind an acquire, data comes after a barrier."""
+    """After data, a release follows waitcnt 0 and a barrier; after an acquire, data follows a barrier."""
     program = lower_plan(bundled(name), MIB)
     for first, last in zip(program.workgroup_ptr[:-1], program.workgroup_ptr[1:], strict=True):
         moved = waited = taken = False
@@ -112,7 +112,7 @@ def test_a_wait_for_several_peers_is_one_acquire() -> None:
 
 
 def test_signals_that_several_blocks_wait_for_share_a_semaphore() -> None:
-    """Two thread blocks wait on one connection: which signal is whose is not known, so waits ask one by one."""
+    """Two thread blocks wait on one connection and cannot tell their signals apart, so they acquire one at a time."""
     plan = bundled("v2_HEAD_allreduce_allpairs_4gpu.json")
     gpus = tuple(
         dataclasses.replace(
@@ -156,7 +156,7 @@ def test_packets_of_several_readers_are_gated_and_said_so() -> None:
     program = lower_plan(bundled("v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json"), 2048)
     assert any("waited for as a whole" in note for note in program.notes)
     zero_bytes = (program.op_kind == DMA) & (program.op_amount == 0)
-    assert int(zero_bytes.sum()) == 8 * 2  # three thread blocks wait for each transfer, which tells one itself
+    assert int(zero_bytes.sum()) == 8 * 2  # three thread blocks wait for each transfer, which signals one itself
 
 
 def test_chunks_that_are_no_whole_lines_are_rounded_up() -> None:
@@ -168,7 +168,7 @@ def test_chunks_that_are_no_whole_lines_are_rounded_up() -> None:
 
 
 def _changed(plan: KernelPlan, block: int, op: int, **changes: object) -> KernelPlan:
-    """The plan with one operation of GPU 0 changed."""
+    """Return the plan with one operation of GPU 0 changed."""
     gpu = plan.gpus[0]
     operations = list(gpu.blocks[block].operations)
     operations[op] = dataclasses.replace(operations[op], **changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Are lowered plans free of races, and right whatever the order? By the checker of GPU programs."""
+"""Does the checker of GPU programs find lowered plans free of races, and right in any order?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trine.errors import InputError
 from trine.gpu.kernels.lower.plan import lower_plan, padded_bytes
 from trine.gpu.proofs import check_program
 
-#: half of each packet is empty, which the checker takes for a mistake where packets are copied as they are
+#: half of each packet is empty, which the checker reports as an error if packets are copied whole
 WHOLE_PACKETS = "v2_HEAD_allreduce_2node_8gpu_LL_default_algo.json"
-#: one thread block writes what another has read, ordered by nothing but the data that went around
+#: one thread block overwrites data that another has read, ordered only by the data that went around
 ORDERED_BY_DATA = "v2_HEAD_allreduce_packet_repo_testfile.json"
-#: ranks may end before others have written the last of their result: its file waits for nothing behind that
+#: ranks may end before others have written the last of their result: the file has no wait behind those writes
 ENDS_EARLY = "v1_v0.6.0_allreduce_nvls_8gpu.json"
 
 

@@ -1,4 +1,4 @@
-"""Is a plug-in of another package found by its name, whatever its kind, and refused where it cannot run?"""
+"""Is another package's plug-in of any kind found by its name, and refused if it cannot run?"""
 
 from __future__ import annotations
 

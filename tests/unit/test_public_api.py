@@ -1,4 +1,4 @@
-"""Is the public surface what it says, complete, and cheap to import?"""
+"""Is the public surface as documented, complete, and cheap to import?"""
 
 import inspect
 import subprocess
@@ -20,7 +20,7 @@ def test_all_is_sorted_complete_and_resolves():
 
 
 def test_type_checkers_see_what_the_runtime_sees(tmp_path):
-    """As trio's test_exports: mypy finds every public name, with a type, and finds no name that is not there."""
+    """As in trio's test_exports: mypy finds every public name, with a type, and no name that does not exist."""
     from mypy import api
 
     program = tmp_path / "uses.py"

@@ -1,4 +1,4 @@
-"""Does a non-reentrant checkpoint run again what its backward pass needs, and nothing behind that?"""
+"""Does a non-reentrant checkpoint recompute only up to the last operator that its backward pass needs?"""
 
 from __future__ import annotations
 

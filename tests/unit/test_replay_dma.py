@@ -1,4 +1,4 @@
-"""Are programs with copies by copy engines replayed from records, and refused where nobody says when they are there?"""
+"""Are programs with copy-engine transfers replayed from records, and refused without arrival times?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trine.gpu.replay.run import run_eidolon
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
 
-#: Each rank sends 64 KiB to the next by its copy engine, and adds up what came.
+#: Each rank sends 64 KiB to the next by its copy engine, then loads the received data.
 RING = """program ring
 ranks 4
 buffer input 64 KiB

@@ -1,4 +1,4 @@
-"""Does a mapping of a file fit its class? What is taken, what is refused in which words, and what comes out again."""
+"""Are mappings of files checked against their class: accepted values, errors with their text, and output?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class First(Spec):
 
 
 class Outer(First, Inner):
-    """Fields of the last base come first."""
+    """Class with two bases; fields of the last base come first."""
 
     source: Annotated[str, AfterValidator(str.strip)] = Field(alias="from")
     inner: Inner | None = None

@@ -1,4 +1,4 @@
-"""Does every answer fit one screen, with whole warnings, and does ``--details`` have all that the screen has?"""
+"""Does every answer fit one screen, with whole warnings, and does ``--details`` repeat the whole screen?"""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def check(log: str) -> Report:
     return check_log(read_log(LOGS / log), trine.load_cluster("gh200-node", nodes=2))
 
 
-#: Answers by command; what has one line for each size is in TABLES.
+#: Answers by command; answers with one line per size are in TABLES.
 ANSWERS: dict[str, Callable[[], Report]] = {
     "train, one GPU": lambda: train("vgg13-h100-b128", None),
     "train, 8 GPUs": lambda: train("vgg13-h100-b128", dp=8),
@@ -104,11 +104,11 @@ ANSWERS: dict[str, Callable[[], Report]] = {
     "hop": lambda: trine.hop("vgg13-h100-b128", trine.HopProtocol(iterations=4), cluster="dgx-h100"),
     "study": lambda: run_case("clos"),
 }
-#: Rows of tables beside those that any answer may have.
+#: Rows of tables beyond the lines that any answer may have.
 TABLES = {"collective": 3, "collective, load-store": 1, "collective, load-store, sizes": 2, "check, healthy": 25,
           "check, suspicious": 25}  # fmt: skip
 SCREENS = [name for name in ANSWERS if name.startswith(("train", "chakra", "kernel", "eidolon run"))]
-#: A row of a table: its cells are apart by two spaces or more. A label before a sentence is none.
+#: A row of a table: two or more spaces separate its cells. A label before a sentence does not count.
 ROW = re.compile(r"^(?!note |link |next ).*\S {2,}\S|^#")
 
 
@@ -133,7 +133,7 @@ def test_the_answer_fits_one_screen(name: str) -> None:
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer_is_as_wide_as_a_narrow_terminal(name: str) -> None:
-    """Sentences wrap; rows of tables may be wider. More lines are allowed: the same text takes 100 / 60 of them."""
+    """Sentences wrap; rows of tables may be wider. The same text may take 100 / 60 times as many lines."""
     with fitted(NARROW):
         lines = answer(name).summary().splitlines()
     assert len(lines) <= MAX_LINES * WIDE / NARROW + TABLES.get(name, 0)
@@ -157,7 +157,7 @@ def test_details_have_every_number_of_the_headline_and_of_the_screen(name: str) 
 
 
 def numbers_above(summary: str) -> list[str]:
-    """Numbers of the block below the question: values, likely ranges and rates."""
+    """Return the numbers of the block below the question: values, likely ranges and rates."""
     question, _, rest = summary.partition("\n\n")
     block = rest.partition("\n\n")[0]
     kept = [line for line in block.splitlines() if not ROW.match(line) or line[:1].isalpha()]
@@ -180,7 +180,7 @@ def test_warnings_are_whole_or_counted(name: str, columns: int) -> None:
 
 
 def plain(text: str) -> str:
-    """Words of a text, without the marks at the beginning of lines."""
+    """Return the words of a text, without the marks at the beginning of lines."""
     return words(re.sub(r"^#", "", text, flags=re.M))
 
 

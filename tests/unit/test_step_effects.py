@@ -1,4 +1,4 @@
-"""What slows steps down beyond single kernels and links: crowded fabrics, misaligned products, sustained clocks."""
+"""Slowdowns of steps beyond single kernels and links: crowded fabrics, misaligned GEMMs, sustained clocks."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _times(gpu: str, size: int, heads: int = 16, software: str = "megatron-2021"
 
 
 def _attention_us(gpu: str, size: int, software: str = "megatron-2021") -> list[float]:
-    """Products of attention: scores and values forward, then backward."""
+    """Return the times of attention's GEMMs in us: scores and values forward, then backward."""
     workload, times = _times(gpu, size, software=software)
     chosen = [op for op in workload.operators if ".core" in (op.layer or "") and "matmul" in op.name]
     return [times.duration(op, Split(workload.batch)).ps / 1e6 for op in chosen]
 
 
 def test_misaligned_products_of_attention_run_without_tensor_cores_on_a100() -> None:
-    """As long as NeuSight's float32 products; the data sheet's ratio is 16, of which both reach about the same part."""
+    """They take as long as NeuSight's float32 GEMMs. The peaks' ratio is 16; both reach a similar share of theirs."""
     scores, values = _attention_us("a100-80gb", 108)[:2]
     for us, shape in ((scores, (2048, 2048, 108)), (values, (2048, 108, 2048))):
         known = fp32.product(load_gpu("a100-80gb"), *shape, batch=16)
@@ -108,7 +108,7 @@ def test_operators_of_blackwell_take_the_clock_that_it_sustains() -> None:
 
 @pytest.mark.slow
 def test_bigscience_shows_the_crowded_fabric_and_the_misaligned_head_size() -> None:
-    """Neither was fitted on it. Rows 70 and 71 differ in the head size alone: 144 and 108."""
+    """Neither effect was fitted on it. Rows 70 and 71 differ only in head size: 144 and 108."""
     rows = {row.name: row for row in load_rows()}
     for name, most in (("bigscience-81", 0.05), ("bigscience-70", 0.05), ("bigscience-71", 0.10)):
         answer = predict(rows[name])

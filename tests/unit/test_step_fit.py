@@ -1,4 +1,4 @@
-"""Does ``trine calibrate --step`` find what was put into a profile, and refuse a file that it cannot use?"""
+"""Does ``trine calibrate --step`` recover the factors of a profile, and refuse a file that it cannot use?"""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_file_with_a_fault_is_refused(tmp_path, text, says):
 
 
 def test_communication_in_nodes_is_told_from_that_between_them(tmp_path):
-    """Tensor parallelism over NVLink, replicas over the fabric: the factor of each is found where it was put in."""
+    """With tensor parallelism over NVLink and replicas over the fabric, the fit recovers both factors."""
     llama, put_in = "model:llama-3.2-1b,layers=2", {"communication": 1.25, "scale_up": 1.6}
     true = Software(name="plain", description="nothing").scaled(put_in, "a test")
     (tmp_path / "plain.yaml").write_text("name: plain\ndescription: nothing\n")
@@ -95,7 +95,7 @@ def test_communication_in_nodes_is_told_from_that_between_them(tmp_path):
 
 
 def test_a_fit_that_the_steps_contradict_warns_and_widens_the_band(tmp_path):
-    """One step half as long as predicted, the other twice: no factor helps, and no narrow band hides it."""
+    """One step takes half the predicted time, the other twice: no factor helps, and the range is not narrow."""
     steps = [({"dp": 2, "batch": 4}, 0.5), ({"dp": 2, "batch": 8}, 2.0)]
     text = "cluster: dgx-h100\nfactors: [gpu]\nsteps:\n"
     for plan, factor in steps:
@@ -117,7 +117,7 @@ def test_a_fit_that_the_steps_contradict_warns_and_widens_the_band(tmp_path):
 
 
 def test_a_fit_that_nothing_tests_has_the_band_of_no_fit():
-    """One measured step leaves none out: its factors are not known to be right."""
+    """A single measured step cannot be held out, so its factors are not known to be right."""
     base = load_software("megatron-core")
     bands = [
         trine.simulate(MODEL, Plan(dp=2), cluster="dgx-h100", software=software).document()

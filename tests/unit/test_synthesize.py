@@ -1,4 +1,4 @@
-"""Does synthesis write what is asked for, refuse what it cannot, and do the passes take it?"""
+"""Does synthesis write the requested workload, refuse invalid requests, and do the passes accept the result?"""
 
 import json
 from dataclasses import replace

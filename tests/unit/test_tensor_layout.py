@@ -1,4 +1,4 @@
-"""Which tensor-parallel layouts run, in which style, with which vocabulary; and what the answer says of it."""
+"""Tensor-parallel layouts: the valid ones, their style and vocabulary, and their report in the answer."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ sequence: 64
 
 
 def recorded() -> Workload:
-    """A transformer of 4 heads, a vocabulary of 100 and 2 layers, as PyTorch wrote it down on a CPU."""
+    """Return a transformer of 4 heads, a vocabulary of 100 and 2 layers, recorded by PyTorch on a CPU."""
     return trine.load(DATA / "tf_et.json.gz")
 
 
 def build_recorded(workload: Workload, plan: Plan) -> tuple[Job, BuildReport]:
-    """With times from the shapes, as a CPU's are no GPU's."""
+    """Build a job with times from the shapes, since a CPU's times are not a GPU's."""
     return build_job(workload, plan, make_compute("roofline", workload, target=trine.load_gpu("h100-sxm")))
 
 
@@ -72,7 +72,7 @@ def test_ways_that_no_framework_runs_are_refused(name: str, tp: int, says: str, 
 
 
 def test_features_that_do_not_divide_are_refused(few_heads: Workload) -> None:
-    """Heads would allow it, but Megatron-core divides the features of a projection without a rest, too."""
+    """The heads would allow it, but Megatron-core must also divide a projection's features evenly."""
     with pytest.raises(PlanError) as error:
         build(few_heads, Plan(tp=12))
     assert str(error.value) == (
@@ -80,7 +80,7 @@ def test_features_that_do_not_divide_are_refused(few_heads: Workload) -> None:
     )
     with pytest.raises(PlanError, match=r"4608 features of layers.0.attention.qkv: the nearest that can be is 4$"):
         build(model("qwen2.5-7b"), Plan(tp=28))
-    build(few_heads, Plan(tp=12, tp_style="column"))  # outputs are gathered, and parts rounded up with a note
+    build(few_heads, Plan(tp=12, tp_style="column"))  # outputs are gathered, parts are rounded up with a note
 
 
 def test_the_command_line_refuses_in_one_line() -> None:
@@ -110,7 +110,7 @@ def test_heads_of_attention_in_parts_come_from_the_scores() -> None:
 
 
 def test_copied_keys_and_values_are_seen_through_their_projections() -> None:
-    """A trace that repeats keys for each head of queries, as Hugging Face's eager attention does."""
+    """A trace that repeats keys for each query head, like Hugging Face's eager attention."""
     workload = transformers.Transformer(1).workload()
     tensors, seen = dict(workload.tensors), {}
     for op in workload.operators:
@@ -183,7 +183,7 @@ def test_the_gathers_of_heads_are_named_with_their_bytes() -> None:
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_the_vocabulary_is_padded_to_a_multiple_of_128_for_each_rank(tp: int) -> None:
-    """GPT-2's 50 257 rows: weights, gradients and bytes of the table and its logits follow; nothing else does."""
+    """GPT-2's 50 257 rows: only weights, gradients and bytes of the table and its logits grow."""
     workload = model("gpt-2", sequence=64)
     padded = -(-50257 // (128 * tp)) * 128 * tp
     job, report = build(workload, Plan(tp=tp))
@@ -198,7 +198,7 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_128_for_each_rank(tp: int) ->
 
 
 def test_padding_takes_time_and_none_where_it_adds_no_rows() -> None:
-    """llama-2's 32 000 rows are a multiple of 128 x 2, not of 128 x 16; the head's product grows by the rows."""
+    """llama-2's 32 000 rows are a multiple of 128 x 2, not of 128 x 16; the head's GEMM grows with the rows."""
     assert not any("padded" in text for text in build(model("llama-2-7b"), Plan(tp=2))[1].tp_notes)
     even = trine.synthesize("llama-2-7b", layers=2, sequence=4096, batch=1, times="roofline")
     found = {}
@@ -224,7 +224,7 @@ def test_without_tensor_parallelism_a_trace_keeps_its_rows() -> None:
 
 
 def test_a_table_of_positions_is_whole_on_every_rank() -> None:
-    """Megatron-LM divides the table of the vocabulary alone: one all-reduce for two embeddings."""
+    """Megatron-LM divides only the vocabulary's table: one all-reduce for two embeddings."""
     made = transformers.Transformer(1)
     workload = made.workload()
     first = workload.operators[0]
@@ -256,7 +256,7 @@ def test_ulysses_needs_a_head_of_keys_for_each_rank(fields: dict[str, object], s
 
 
 def test_ulysses_beside_column_style_divides_heads_by_the_context_ranks_alone() -> None:
-    """In column style attention is whole on every tensor-parallel rank, so its time is that of tp = 1."""
+    """In column style every tensor-parallel rank holds all of attention, which then takes as long as with tp = 1."""
     jobs = [build(model(), Plan(cp=2, tp=tp, tp_style="column", cp_style="ulysses"))[0] for tp in (2, 4)]
     alone = build(model(), Plan(cp=2, cp_style="ulysses"))[0]
     times = {_core_ps(job) for job in (*jobs, alone)}

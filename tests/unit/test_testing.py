@@ -1,4 +1,4 @@
-"""Do the conformance checks pass what is right, and catch what each of them is there for?"""
+"""Do the conformance checks pass correct plug-ins, and does each check catch its fault?"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_max_min_leaves_nothing_and_the_equal_split_does():
 
 
 class Broken:
-    """Max-min rates with one thing wrong."""
+    """Max-min rates with one fault."""
 
     def __init__(self, fault):
         self.name, self.fault, self.calls = "broken", fault, 0
@@ -74,11 +74,11 @@ class Broken:
                 return [rate / self.calls for rate in rates]
             case "chance":
                 return [rate * random.random() for rate in rates]
-            case "numbers":  # the first flow gets what is there
+            case "numbers":  # the first flow gets all capacity
                 return [float(min(capacity[link] for link in routes[0]))] + [1.0] * (len(routes) - 1) if routes else []
             case "links":
                 return [rate / (1 + route[0]) for route, rate in zip(routes, rates, strict=True)]
-            case "order":  # of the same flows, in the last bit
+            case "order":  # the last bit depends on the flows' order
                 total = sum(0.1 * len(route) for route in routes)
                 return [rate * (total / (total + 1)) for rate in rates]
             case "changes":
@@ -113,7 +113,7 @@ def test_broken_network_models(fault, message):
 
 
 class Aware(FairSharing):
-    """Knows more than its arguments: which run this is."""
+    """Rates that depend on more than the arguments: on the number of the run."""
 
     name = "aware"
 
@@ -166,7 +166,7 @@ def test_built_in_compute_models(name):
 
 
 class Times:
-    """A compute model that answers what it is told to."""
+    """Compute model with preset answers."""
 
     name, notes = "times", ()
 
@@ -246,7 +246,7 @@ def test_built_in_collectives(name):
 
 
 def changed(**values):
-    """The ring all-reduce with other fields; a function is given the schedule."""
+    """Return a maker of the ring all-reduce with other fields; a function as a value is given the schedule."""
 
     def make(num_ranks, size_bytes, root):
         good = make_schedule("all_reduce", num_ranks, size_bytes)
@@ -256,7 +256,7 @@ def changed(**values):
 
 
 def sends(change):
-    """A ``sends_of`` that changes the good one's answer."""
+    """Return a ``sends_of`` that changes the correct answer."""
     return lambda good: lambda position, *shape: change(good.sends_of(position, *shape), position)
 
 
@@ -339,7 +339,7 @@ def test_one_f_one_b_holds_what_it_promises():
 
 
 class Made(PipelineSchedule):
-    """A schedule from a function of what GPipe would do."""
+    """Schedule made by changing GPipe's passes."""
 
     def __init__(self, change, splits=False):
         self.change, self.splits_backward = change, splits
@@ -433,7 +433,7 @@ GOOD = READERS.get("triosim")
 
 
 def reads(**values):
-    """A reader of a trace with other fields."""
+    """Return a trace reader whose workloads have other fields."""
 
     def read(files, batch):
         workload = GOOD.read(files, batch)

@@ -1,4 +1,4 @@
-"""Does the batch stay where it is through reshapes, products and broadcasts?"""
+"""Does the batch dimension keep its place through reshapes, GEMMs and broadcasts?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a launching thread waits for the GPU's queue kept apart from what launches cost?"""
+"""Is a thread's wait for the GPU's queue kept apart from the cost of its launches?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOADING = 10  # this launch loads a module for 60 us: long, but the queue is nea
 
 
 def events():
-    """One call a kernel; the queue takes 200, then each launch waits 96 us more."""
+    """Yield one call per kernel; after 200 the queue is full, and each launch waits 96 us more."""
     now, gpu = 1000, 1010
     for i in range(COUNT):
         took = LAUNCH_US + (60 if i == LOADING else 96 if i >= FULL else 0)

@@ -1,4 +1,4 @@
-"""Where no two ranks are alike, each is simulated once, and what is said of it is what folding would have said."""
+"""If all ranks differ, each is simulated once, and the answer equals the folded one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ring(slow: bool) -> Cluster:
     return slow_down(cluster, [(cluster.link_names[0], 0.5)]) if slow else cluster
 
 
-#: What tells all ranks apart: a slow link, as many speeds as ranks, or both.
+#: Settings that make all ranks differ: a slow link, ranks of different speeds, or both.
 APART: dict[str, dict[str, Any]] = {
     "slow link": {"cluster": ring(slow=True)},
     "speeds": {"cluster": ring(slow=False), "stragglers": Stragglers(slow=tuple((r, 1 + r / 10) for r in range(8)))},
@@ -32,7 +32,7 @@ PLAN = Plan(dp=8, batch=8, algorithm=(("all_reduce", "ring"),))
 
 @pytest.mark.parametrize("name", APART)
 def test_no_graph_of_classes_is_made_and_all_that_it_gave_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "SHOW_ALL", 0)  # then the graph of classes is what is simulated
+    monkeypatch.setattr(run, "SHOW_ALL", 0)  # simulates the graph of classes
     by_classes = trine.simulate(chain(4), PLAN, cpu=False, **APART[name])
     monkeypatch.undo()
     monkeypatch.setattr(quotient.QuotientBuilder, "build", None)
@@ -61,7 +61,7 @@ def test_patterns_are_not_made_where_schedules_tell_all_apart(monkeypatch: pytes
 
 
 def test_where_a_chain_keeps_ranks_apart_patterns_are_made_to_say_more() -> None:
-    slow = build_topology("ring", 10**9, 5000 * US, 8)  # what the last rank of the chain waits for takes long
+    slow = build_topology("ring", 10**9, 5000 * US, 8)  # the last rank of the chain waits long
     chained = Plan(dp=8, batch=8, algorithm=(("all_reduce", "ring"),), buffers="broadcast")
     found = trine.simulate("resnet50-h100-b128", chained, cluster=slow)
     assert found.scope is not None

@@ -1,4 +1,4 @@
-"""Are quantities read exactly, and refused when they are not what is asked for?"""
+"""Are quantities parsed exactly, and refused if they are not of the requested kind?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do fabrics that a file lists link by link spread their traffic, and does the answer say how and by whose choice?"""
+"""Do fabrics listed link by link in a file spread traffic, and does the answer name the routing and who chose it?"""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SIZE = 1 << 28
 
 
 def wires(ports: bool) -> list[tuple[str, str, str, str]]:
-    """(one end, other end, class, bandwidth): nodes of four GPUs on a switch, a NIC each, a leaf a node, four spines.
+    """Return (end, other end, class, bandwidth): nodes of 4 GPUs on a switch, a NIC each, a leaf per node, 4 spines.
 
-    With ``ports`` those of the leaves are devices of their own, as InfraGraph has them.
+    With ``ports``, the leaves' ports are separate devices, as in InfraGraph.
     """
     found = []
     for node in range(NODES):
@@ -52,7 +52,7 @@ def node(name: str) -> str | None:
 
 
 def names(ports: bool) -> list[str]:
-    """All devices, the GPUs first."""
+    """Return all devices, GPUs first."""
     found = dict.fromkeys(end for wire in wires(ports) for end in wire[:2])
     return sorted(found, key=lambda name: (kind(name) != "gpu", name))
 
@@ -98,7 +98,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def up_from_leaves(cluster: Cluster) -> list[int]:
-    """Messages on each link from a leaf up, if every GPU sends one to the same GPU of the next node."""
+    """Return the messages on each uplink of a leaf, if every GPU sends one to the same GPU of the next node."""
     load = dict.fromkeys((link.name for link in cluster.links if _rises(cluster, link.name)), 0)
     for a in range(NODES * NICS):
         for link in cluster.route(cluster.gpus[a], cluster.gpus[(a + NICS) % (NODES * NICS)]):
@@ -212,7 +212,7 @@ def test_training_says_so_too_and_folds_exactly(routing: str | None, tmp_path: P
 
 
 def test_one_message_in_one_place_is_no_crowd() -> None:
-    """A ring crosses each leaf at one place only: that message has to be somewhere."""
+    """A ring crosses each leaf in only one place, and its message must take some link."""
     cluster = load_cluster("dgx-h100", nodes=40, fabric="clos")
     answer = trine.collective("all_reduce", [SIZE], cluster)
     assert not [note for note in answer.notes if "even share" in note]

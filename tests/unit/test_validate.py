@@ -1,4 +1,4 @@
-"""Are the statistics of the validation what they say, and does nothing get lost?"""
+"""Are the validation's statistics correct, and are all points counted?"""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_only_qualities_that_count_are_in_the_totals() -> None:
 def test_versions_of_a_library_together_weigh_as_one_run() -> None:
     everything = load_measurements()
     mine = [s for s in everything if s.machine.name == "aic-b200" and s.op == "all_reduce" and s.num_gpus == 8]
-    mine = [s for s in mine if s.options.nvls is None]  # int8, without NVLS, is another setting
+    mine = [s for s in mine if s.options.nvls is None]  # int8, without NVLS, is a different setting
     assert len(mine) > 2
     other = [s for s in everything if s.machine.name == "aic-a100" and s.op == "all_reduce" and s.num_gpus == 8]
     assert len(other) == 1
@@ -140,7 +140,7 @@ def test_left_out_predictions_replace_the_time_and_keep_the_band(tmp_path: Path)
     assert all(x.width == pytest.approx(1.5, rel=1e-3) for x in without.compared)
     assert "older model" in left_out(validate_collectives([series], off_by(1.9)), path)[1]
     path.write_text("\n".join([head, *rows[:-1]]) + "\n")
-    assert "older model" in left_out(found, path)[1]  # a table with a row too few
+    assert "older model" in left_out(found, path)[1]  # a table with a missing row
     assert left_out(found, tmp_path / "none.csv")[0] is None
     path.write_text("# x\nseries,size\n1,2\n")
     with pytest.raises(SpecError, match="not a table"):

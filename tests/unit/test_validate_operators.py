@@ -1,4 +1,4 @@
-"""Are errors of operator times those of shapes that the tables did not have, and small enough?"""
+"""Are errors of operator times measured on held-out shapes, and small enough?"""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_times_move_between_four_gpus_within_15_percent_of_all_shapes() -> None:
     found = validate_operators(MOVED, every=1)
     check_pairs(found)
     for each in found.of(ANOTHER):
-        assert each.mean <= 0.15, each  # each kind of operators by itself, too
+        assert each.mean <= 0.15, each  # also for each kind of operator
 
 
 def test_a_left_out_shape_is_predicted_without_its_fold() -> None:
-    """The same as a surface made by hand of the other folds' rows, and not the measured time."""
+    """The prediction equals a surface made by hand from the other folds' rows, not the measured time."""
     rows = asked_rows("softmax", 4)
     predicted, actual = left_out_us("t4", "softmax", 4)
     assert actual == pytest.approx(measured(NEUSIGHT, "softmax").times_us["t4"][rows], nan_ok=True)
@@ -97,7 +97,7 @@ def test_convolutions_products_and_attention_are_asked_too() -> None:
 
 
 def test_products_of_deepbench_are_near_what_a_sibling_says() -> None:
-    """V100 knowing nothing but its data sheet, T4 its sustained rate."""
+    """V100 is predicted from its data sheet alone, T4 also from its sustained rate."""
     for gpu in ("v100", "t4"):
         every, large = (each for step in steps([gpu]) if step.func is _bench_products for each in step())  # type: ignore[attr-defined]
         assert (every.count, large.count) == (160, 76)

@@ -1,4 +1,4 @@
-"""Does every option of ``trine validate training``, ``layouts``, ``operators`` and ``scaling`` change what is asked?
+"""Does every option of ``trine validate training``, ``layouts``, ``operators`` and ``scaling`` have an effect?
 
 Rows are not simulated: predictions are made up from the row, the profile and the factors.
 """
@@ -30,13 +30,13 @@ from trine.validation.scaling import Pair, Scaled, ScalingValidation
 from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
 
 RUNNER = CliRunner()
-#: Most rows that a test takes of a source, model and number of GPUs: fits of the factors are what takes time here.
+#: Rows per source, model and number of GPUs, at most: fitting the factors dominates the test's time.
 FEW = 2
 
 
 @dataclass
 class Asked:
-    """What was asked of the rows, and how many at a time."""
+    """Requested predictions of rows, and the numbers of parallel jobs."""
 
     rows: list[tuple[str, Ask]] = field(default_factory=list)
     jobs: set[int] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Predictions without simulation, kept in a cache of the test's own."""
+    """Replace simulations by made-up predictions, with a separate cache, and return the requests."""
     found = Asked()
 
     def predict(rows: Any, ask: Ask, jobs: int) -> Any:
@@ -63,7 +63,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def few(load: Callable[[], Sequence[TrainingRow]]) -> Callable[[], list[TrainingRow]]:
-    """Some rows of each model, GPU count and source."""
+    """Return a loader of at most ``FEW`` rows of each model, GPU count and source."""
 
     def thinned() -> list[TrainingRow]:
         groups: dict[tuple[str, ...], list[TrainingRow]] = {}
@@ -76,7 +76,7 @@ def few(load: Callable[[], Sequence[TrainingRow]]) -> Callable[[], list[Training
 
 
 def made_up(row: TrainingRow, ask: Ask) -> Predicted:
-    """A prediction within 20 % of the row, larger with a profile that was asked for."""
+    """Return a prediction within 20 % of the row, larger if a profile is requested."""
     assert row.step_s is not None
     error = 0.8 + 0.4 * zlib.crc32(row.name.encode()) / 2**32 + (0.05 if ask.software else 0)
     first = Predicted(
@@ -97,7 +97,7 @@ def document(line: str) -> dict[str, Any]:
 
 
 def options(command: str) -> set[str]:
-    """Long names of a command's options, but those that every test here uses."""
+    """Return the long names of a command's options, except those that every test here uses."""
     found = built(f"validate {command}")
     return {max(p.opts, key=len) for p in found.params if p.param_type_name == "option" and p.expose_value} - {
         "--json",
@@ -106,7 +106,7 @@ def options(command: str) -> set[str]:
     }
 
 
-#: Options that change the answer, with what they are set to.
+#: Options that change the answer, with their values.
 ANSWERS = {
     "training": {
         "--sample": "",
@@ -119,7 +119,7 @@ ANSWERS = {
     "operators": {"--sample": "", "--gpu": " t4"},
     "scaling": {},
 }
-#: Those that do not.
+#: Options that do not change the answer.
 OTHERS = {"training": {"--report", "--jobs", "--again"}, "layouts": {"--jobs", "--again"}}
 
 
@@ -220,7 +220,7 @@ def scaled() -> ScalingValidation:
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of operators and of pairs that nobody has to compute."""
+    """Replace the errors of operators and of pairs by fixed ones, so that no test computes them."""
     monkeypatch.setattr(validate_operators, "steps", operator_steps)
     monkeypatch.setattr(validate_scaling, "validate_scaling", scaled)
 

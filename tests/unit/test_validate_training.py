@@ -1,4 +1,4 @@
-"""Replay of published steps: rows say what sources state, totals weigh sources alike, paces extrapolate exactly."""
+"""Replay of published steps: rows match their sources, totals weigh sources alike, paces extrapolate exactly."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_stages_without_layers_are_cut_behind_the_last_one() -> None:
     assert layer_cuts([2, 2, 0]) == ("layers.2.attention.norm", "final_norm")
     assert layer_cuts([2, 2, 0, 0]) == ("layers.2.attention.norm", "final_norm", "head")
     assert layer_cuts([1, 1, 0, 0, 0]) == ("layers.1.attention.norm", "layers.1.mlp.add", "final_norm", "head")
-    assert layer_cuts([1, 1, 0, 0, 0, 0]) == ()  # the software's rule has the last word
+    assert layer_cuts([1, 1, 0, 0, 0, 0]) == ()  # the software's rule decides
 
 
 def test_a_head_as_large_as_four_layers_ends_the_stages_of_the_1b_model() -> None:
-    """By hand: a layer with its norms is a little over a quarter of the head, and 5 are a little over one of all."""
+    """By hand: a layer with its norms is a little over a quarter of the head; 5 are a little over a quarter of all."""
     stages = {row.whole("pp"): row.facts["stage_layers"] for row in load_layouts() if row.facts["model"] == "1B"}
     assert [stages[pp] for pp in (1, 2, 4, 8)] == ["16", "10|6", "5|5|5|1", "3|2|3|2|3|2|1|0"]
 
@@ -191,7 +191,7 @@ def _asked(row, shares, step_s):  # type: ignore[no-untyped-def]
 
 
 def test_fitted_factors_are_those_that_made_the_steps() -> None:
-    """Steps made of known parts under known factors give these factors back, but for the pull of the prior."""
+    """Steps made of known parts and known factors give these factors back, apart from the prior's pull."""
     rows = [row for row in load_rows() if row.source.key == "mpt"][:24]
     made = (1.2, 1.5, 0.8)
     shares = [(0.9 - 0.035 * i, 0.03 * i, 0.005 * i) for i in range(24)]
@@ -266,7 +266,7 @@ def test_bands_hold_eight_of_ten_of_the_rows_that_they_come_from() -> None:
 
 
 def test_bands_are_judged_by_rows_whose_model_was_left_out() -> None:
-    """A model far from all others lies in the band that it takes part in, and outside the one that it does not."""
+    """A model far from all others lies inside the band that includes it, and outside the band that leaves it out."""
     found = _validation()
     rows = [row for row in load_rows() if row.name in ("torchtitan-1", "torchtitan-2")]
     assert len({row.model for row in rows}) == 1

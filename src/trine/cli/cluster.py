@@ -95,9 +95,9 @@ def show_cluster(
 
     Example: trine cluster show dgx-h100 --nodes 4
     """
-    from trine.formats.clusters import check_ending, write_cluster
+    from trine.cluster.cluster import FILES
 
-    check_ending(yaml, "yaml")
+    FILES.get("check_ending")(yaml, "yaml")
     if gpu is not None and machine.topology is None:
         raise InputError("--gpu names the GPU model of --topology, which was not given")
     if cluster is None and machine.topology is None:
@@ -113,7 +113,7 @@ def show_cluster(
         show(f"source of {what}: {source}", json)
     if json is not None:
         write_json(_document(found), json, "cluster show")
-    written(yaml, lambda path: write_cluster(found, path, "yaml"), "written to {}")
+    written(yaml, lambda path: FILES.get("write")(found, path, "yaml"), "written to {}")
 
 
 def _short(text: str, width: int) -> str:
@@ -121,7 +121,7 @@ def _short(text: str, width: int) -> str:
 
 
 def _counted(names: list[str]) -> str:
-    """``8 x h100-sxm, 8 x nic``."""
+    """Return counted names: ``8 x h100-sxm, 8 x nic``."""
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
@@ -165,7 +165,7 @@ def _kinds(machine: Cluster) -> list[str]:
 
 
 def _inside(machine: Cluster) -> list[str]:
-    """Links that loads and stores see otherwise than the flows of the operator level."""
+    """Return a line with the links whose rates for loads and stores differ from the operator level's."""
     from trine.cluster.capacity import link_kinds
     from trine.cluster.parts import SCALE_UP
     from trine.cluster.presets import seen_by_messages
@@ -180,7 +180,7 @@ def _inside(machine: Cluster) -> list[str]:
 
 
 def _pairs(machine: Cluster) -> list[str]:
-    """From each GPU (row) to each other: GB/s of the narrowest link / latency in us, if there are not too many."""
+    """Return a table between GPUs: GB/s of the narrowest link / latency in us; empty for one or too many GPUs."""
     gpus = machine.gpus
     if not 1 < len(gpus) <= MAX_PAIRS:
         return []

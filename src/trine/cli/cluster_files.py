@@ -36,13 +36,13 @@ def import_cluster(
 
     Example: trine cluster import topology.xml --yaml my-cluster.yaml
     """
+    from trine.cluster.cluster import FILES
     from trine.cluster.file import check_readable
     from trine.common.outputs import write_text
     from trine.common.units import format_bandwidth, format_time
-    from trine.formats.clusters import check_ending, read_any
 
-    check_ending(yaml, "yaml")
-    cluster = read_any(
+    FILES.get("check_ending")(yaml, "yaml")
+    cluster: Cluster = FILES.get("read_any")(
         file,
         format,
         links=_links(link or []),
@@ -92,14 +92,14 @@ def export_cluster(
     Example: trine cluster export dgx-h100 --nodes 2 --output two.graphml
     """
     from trine.cluster import load_cluster
+    from trine.cluster.cluster import FILES
     from trine.errors import InputError
-    from trine.formats.clusters import WRITERS, check_ending, format_of, write_cluster
 
-    chosen = format or format_of(output)
+    chosen = format or FILES.get("format_of")(output)
     if chosen is None:
-        raise InputError(f"name the format: --format {', '.join(WRITERS.names())}", file=output)
-    check_ending(output, chosen)
-    write_cluster(load_cluster(cluster, nodes=nodes, fabric=fabric), output, chosen, lossy=lossy)
+        raise InputError(f"name the format: --format {', '.join(FILES.get('known_writers')())}", file=output)
+    FILES.get("check_ending")(output, chosen)
+    FILES.get("write")(load_cluster(cluster, nodes=nodes, fabric=fabric), output, chosen, lossy=lossy)
     show(f"written to {output} ({chosen})", None)
 
 

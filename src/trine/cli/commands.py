@@ -43,13 +43,13 @@ GROUPS = {
 COMMANDS = (
     Command("train", "cli.train:train", QUESTIONS,
             "Predict the time of a training step of WORKLOAD on N GPUs, and explain it."),
-    Command("collective", "cli.collective:collective", QUESTIONS,
+    Command("collective", "gpu.cli.collective:collective", QUESTIONS,
             "Predict the time of a collective for each size, and the algorithm the library picks."),
-    Command("hop", "hop.cli:hop", QUESTIONS,
+    Command("hop", "decentralised.cli:hop", QUESTIONS,
             "Simulate decentralised training of WORKLOAD with Hop: waiting, and the cost of late neighbours."),
-    Command("chakra run", "cli.chakra:run", QUESTIONS,
+    Command("chakra run", "gpu.cli.chakra:run", QUESTIONS,
             "Simulate the Chakra traces of all ranks on a cluster, rank i on GPU i."),
-    Command("chakra inspect", "cli.chakra:inspect", QUESTIONS,
+    Command("chakra inspect", "gpu.cli.chakra:inspect", QUESTIONS,
             "Summarise Chakra traces, and check that all ranks' traces fit together."),
     Command("run", "cli.graph:run", QUESTIONS,
             "Simulate the compute, transfer and join tasks of GRAPH: start and end of each."),
@@ -66,8 +66,8 @@ COMMANDS = (
             "Simulate all GPUs, and record all arrivals at the I/O ports of one (for eidolon run --arrivals)."),
     Command("eidolon writes-from", "gpu.cli.eidolon_writes:writes_from", INSIDE,
             "Write the peers' writes of a run or a profile, for eidolon run --writes."),
-    Command("gpu list", "cli.gpu:list_models", INSIDE, "List the GPU models of the load-store level."),
-    Command("gpu show", "cli.gpu:show_model", INSIDE,
+    Command("gpu list", "gpu.cli.models:list_models", INSIDE, "List the GPU models of the load-store level."),
+    Command("gpu show", "gpu.cli.models:show_model", INSIDE,
             "Show a GPU model: every number, its evidence, and the effects left out."),
     Command("check", "cli.check:check", MEASURED,
             "Compare LOG with the machine's prediction: measured, predicted with its range, a verdict, a likely "
@@ -87,7 +87,7 @@ COMMANDS = (
             "Predict measured operator times with shapes or whole GPUs left out, and on another GPU."),
     Command("validate scaling", "validation.cli:scaling", MEASURED,
             "Predict published scaling efficiency on 8 GPUs from the row on one."),
-    Command("study", "gpu.cli.study:study", MEASURED,
+    Command("study", "validation.cases.cli:study", MEASURED,
             "Run a case study of ASTRA-sim 3.0 (arXiv 2606.10440) on the load-store level, and compare with the "
             "paper."),
     Command("cluster list", "cli.cluster:list_clusters", PREPARE, "List the cluster presets."),
@@ -119,7 +119,7 @@ COMMANDS = (
     Command("calibrate", "cli.calibrate:calibrate", PREPARE,
             "Fit operator times on TRACES, or a software profile on measured steps (--step), with the left-out "
             "error."),
-    Command("warmup", "cli.warmup:warmup", PREPARE,
+    Command("warmup", "gpu.cli.warmup:warmup", PREPARE,
             "Compile the kernels into the user's cache, for container images and fresh machines."),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from trine.common.plugins import load_target
 from trine.errors import InputError, PlanError, nearest
 
 #: Panels of help pages.
@@ -51,37 +52,26 @@ def argument(help: str, metavar: str | None = None, values: Callable[[], Iterabl
     return Option(help, metavar, ARGUMENTS, values=values, is_argument=True)
 
 
-# Names in registries, for completion.
+# Names for completion, imported on first use.
 
 
-def clusters() -> Iterable[str]:
-    from trine.cluster import known_clusters
-
-    return known_clusters()
+def _names(target: str) -> Callable[[], Iterable[str]]:
+    return lambda: load_target(target)()
 
 
-def gpus() -> Iterable[str]:
-    from trine.cluster.presets import known_gpus
-
-    return known_gpus()
-
-
-def gpu_models() -> Iterable[str]:
-    from trine.gpu.model.files import known_gpu_models
-
-    return known_gpu_models()
-
-
-def traces() -> Iterable[str]:
-    from trine.workload.readers import bundled
-
-    return bundled()
-
-
-def models() -> Iterable[str]:
-    from trine.workload import known_models
-
-    return known_models()
+clusters = _names("trine.cluster:known_clusters")
+gpus = _names("trine.cluster.presets:known_gpus")
+gpu_models = _names("trine.gpu.model.files:known_gpu_models")
+traces = _names("trine.workload.readers:bundled")
+models = _names("trine.workload:known_models")
+topologies = _names("trine.cluster:known_topologies")
+collectives = _names("trine.collectives.registry:known_kinds")
+schedules = _names("trine.parallel.schedules:SCHEDULES.names")
+compute_models = _names("trine.compute.models:COMPUTE_MODELS.names")
+networks = _names("trine.engine.models:NETWORK_MODELS.names")
+formats = _names("trine.formats.clusters:known_readers")
+studies = _names("trine.validation.cases:CASES.keys")
+fused_kernels = _names("trine.gpu.kernels.fused.build:known_fused")
 
 
 def workloads() -> Iterable[str]:
@@ -95,18 +85,6 @@ def software_profiles() -> Iterable[str]:
     return [*known_software(), NO_SOFTWARE]
 
 
-def topologies() -> Iterable[str]:
-    from trine.cluster import known_topologies
-
-    return known_topologies()
-
-
-def collectives() -> Iterable[str]:
-    from trine.collectives.registry import known_kinds
-
-    return known_kinds()
-
-
 def algorithms() -> Iterable[str]:
     from trine.collectives.registry import known_algorithms
 
@@ -117,42 +95,6 @@ def algorithm_pairs() -> Iterable[str]:
     from trine.collectives.registry import known_algorithms
 
     return [f"{kind}={name}" for kind in collectives() for name in known_algorithms(kind)]
-
-
-def schedules() -> Iterable[str]:
-    from trine.parallel.schedules import SCHEDULES
-
-    return SCHEDULES.names()
-
-
-def compute_models() -> Iterable[str]:
-    from trine.compute.models import COMPUTE_MODELS
-
-    return COMPUTE_MODELS.names()
-
-
-def networks() -> Iterable[str]:
-    from trine.engine.models import NETWORK_MODELS
-
-    return NETWORK_MODELS.names()
-
-
-def formats() -> Iterable[str]:
-    from trine.formats.clusters import READERS
-
-    return READERS.names()
-
-
-def studies() -> Iterable[str]:
-    from trine.validation.cases import CASES
-
-    return CASES
-
-
-def fused_kernels() -> Iterable[str]:
-    from trine.gpu.kernels.fused.build import known_fused
-
-    return known_fused()
 
 
 # Conversion of texts.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -22,21 +21,20 @@ from trine.cli.options import (
     argument,
     workloads,
 )
-from trine.cli.output import TIMELINE, end, say, show, to_terminal, write_files, write_json, written
+from trine.cli.output import end, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine
 from trine.cli.ranks import RANGE, RankOptions, TrainAnswer
-from trine.common.units import format_bytes
+from trine.common.plugins import load_target
 from trine.errors import InputError
 from trine.parallel.plan import Plan
 from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
-    from trine.formats.chakra import ChakraFiles
-    from trine.gpu.detail.choice import DetailOptions
-    from trine.gpu.detail.result import KernelDetail
-    from trine.graph.program import Job
-    from trine.results import Result
+    pass
+
+#: Parts of the answer that other packages give: the class of ``--detail``, and of ``--chakra``.
+_DETAIL, _CHAKRA = "trine.gpu.cli.detail:DetailAnswer", "trine.formats.chakra.export:ChakraExport"
 
 
 def train(
@@ -83,7 +81,7 @@ def train(
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
-    inside = DetailAnswer(detail, detail_perfetto)
+    inside = load_target(_DETAIL)(detail, detail_perfetto)
     if detail is not None and ranks.repeat is not None:
         raise InputError("--detail is about one run: it does not go with --repeat")
     job = plan_from(layout, plan)
@@ -92,7 +90,7 @@ def train(
     options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
     refuse_without_machine(cluster, **options, **{name: how[name] for name in asked})
     fold = ranks.checked(job.num_ranks)
-    exported = ChakraExport(chakra, chakra_target)
+    exported = load_target(_CHAKRA)(chakra, chakra_target)
     if exported.leaves_launches_out and how["cpu"] is None and how["launch_cost_ps"] is None:
         how.values["cpu"] = False
         warnings = [
@@ -163,100 +161,3 @@ class MemoryAnswer:
             partial(write_snapshot, found),
             "snapshot written to {}: open it at https://pytorch.org/memory_viz",
         )
-
-
-class ChakraExport:
-    """Output of ``trine train --chakra``; rejects a target without a prefix."""
-
-    def __init__(self, prefix: str | None, target: str | None) -> None:
-        if prefix is None and target is not None:
-            raise InputError("--chakra-target is about the traces that --chakra PREFIX writes, and it was not given")
-        self._prefix, self._target = prefix, target or "astra-sim"
-        self._files: ChakraFiles | None = None
-
-    @property
-    def leaves_launches_out(self) -> bool:
-        """Whether traces are written for ASTRA-sim, whose statistics stop at CPU operators."""
-        return self._prefix is not None and self._target == "astra-sim"
-
-    def write(self, job: Job) -> None:
-        """Write the job."""
-        from trine.formats.chakra import write_chakra
-
-        assert self._prefix is not None
-        self._files = write_chakra(job, self._prefix, target=self._target)
-
-    def report(self) -> None:
-        """Print a summary of the traces and their notes."""
-        if self._files is None:
-            return
-        beside = f", groups in {self._files.groups}" if self._files.groups is not None else ""
-        say(
-            f"{self._files.num_nodes} nodes written to {self._files.prefix}.<rank>.et, {self._files.num_ranks} ranks, "
-            f"{format_bytes(self._files.num_bytes)}{beside}"
-        )
-        for note in self._files.notes:
-            say(f"note: {note}")
-
-
-class DetailAnswer:
-    """Output of ``--detail`` (one kernel of one rank, load by load) and ``--detail-perfetto``.
-
-    finished: False if Ctrl-C stopped it.
-    """
-
-    def __init__(self, text: str | None, perfetto: str | None) -> None:
-        if text is None and perfetto is not None:
-            raise InputError("--detail-perfetto is the timeline of the kernel of --detail, and that was not given")
-        self._asked: DetailOptions | None = None
-        if text is not None:
-            from trine.gpu.detail.choice import parse_detail
-
-            self._asked = parse_detail(text)
-        self._perfetto = perfetto
-        self._found: KernelDetail | None = None
-        self.finished = True
-
-    def check(self, plan: Plan, result: Result) -> None:
-        """Reject a rank, layer, ... that the step does not have, before the step's result is printed."""
-        if self._asked is None:
-            return
-        from trine.gpu.detail.choice import choose
-        from trine.graph.grid import RankGrid
-
-        try:
-            choose(result, RankGrid(plan.axes), self._asked)
-        except InputError as error:
-            raise InputError(f"--detail, {error}") from None
-
-    def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
-        """Simulate the kernel, if requested. result: of the step, with all ranks."""
-        if self._asked is None:
-            return
-        from trine.gpu.detail.detail import kernel_detail
-
-        with ProgressLine("requests") as progress:
-            watched = replace(
-                options, progress=progress, on_compile=progress.compiling, on_stage=progress.stage, on_job=None
-            )
-            try:
-                self._found = kernel_detail(workload, plan, self._asked, result, options=watched)
-            except KeyboardInterrupt:
-                self.finished = False
-            except InputError as error:  # its fields are options of other commands, but keys of --detail here
-                text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
-                raise InputError(f"--detail, {text}") from None
-
-    def show(self, json: str | None, brief: bool) -> None:
-        """Print the kernel's result."""
-        if self._found is not None:
-            show(self._found.headline if brief else f"\n{self._found.summary()}", json)
-
-    def document(self) -> dict[str, object]:
-        """Return ``detail``, if requested."""
-        return {} if self._found is None else {"detail": self._found.document()}
-
-    def write(self) -> None:
-        """Write the timeline, if requested."""
-        if self._found is not None:
-            written(self._perfetto, self._found.to_perfetto, TIMELINE)

@@ -39,6 +39,11 @@ FILES: Registry[Callable[..., Any]] = Registry(
     {
         "read_yaml": "trine.cluster.file:read_cluster",
         "read_any": "trine.formats.clusters:read_any",
+        "write": "trine.formats.clusters:write_cluster",
+        "check_ending": "trine.formats.clusters:check_ending",
+        "format_of": "trine.formats.clusters:format_of",
+        "known_readers": "trine.formats.clusters:known_readers",
+        "known_writers": "trine.formats.clusters:known_writers",
         "to_networkx": "trine.formats.networkx_graph:to_networkx",
     },
 )

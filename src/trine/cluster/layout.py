@@ -71,7 +71,7 @@ def nics_of(node: LinkedDevices) -> frozenset[int]:
 
 
 def blocks_of(runs: Sequence[NodeRun]) -> tuple[NodeBlock, ...]:
-    """Number the devices and links of runs of nodes."""
+    """Return one block per run, with the numbers of its first node, GPU, other device and link."""
     blocks: list[NodeBlock] = []
     first = gpu = link = 0
     other = sum(run.count * len(run.node.gpus) for run in runs)

@@ -23,7 +23,7 @@ class Lazy(Sequence[T]):
 
     @abstractmethod
     def item(self, index: int) -> T:
-        """The item at ``index``, which is in range."""
+        """Return the item at ``index``, which is in range."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -114,7 +114,7 @@ class EndNames(Lazy[str]):
         return len(self._source)
 
     def are_of(self, devices: Sequence[str], source: Int32, target: Int32) -> bool:
-        """Whether these are the ends: then all links have the names that links without one get."""
+        """Return whether these are the ends, so that every link has its default name."""
         same = np.array_equal(self._source, source) and np.array_equal(self._target, target)
         return same and (self._devices is devices or list(self._devices) == list(devices))
 
@@ -142,7 +142,7 @@ class ChosenNames(Lazy[str]):
 
 
 def ordinals(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> Int64:
-    """int64[links]: the number of each link among those between the same two devices, from 1."""
+    """Return the number of each link among those between the same two devices, from 1: int64[links]."""
     if not len(source):
         return np.zeros(0, np.int64)
     key = source.astype(np.int64) * (int(target.max()) + 1) + target

@@ -63,7 +63,7 @@ def idle_planes(cluster: ClusterData) -> str:
 
 
 def _is_chosen(cluster: ClusterData) -> bool:
-    """Whether the cluster's file or user names a policy that picks one of several switches."""
+    """Return whether the cluster's file or user names a policy that picks one of several switches."""
     chosen = cluster.routing_why in ("asked for", "set in its file")
     return chosen and cluster.routing.partition(":")[0] not in (RAIL, DIMENSIONS)
 
@@ -92,7 +92,7 @@ def _spread(cluster: AnyCluster) -> AnyCluster:
 
 
 def _has_doubled_links(cluster: ClusterData) -> bool:
-    """Whether two scale-up links join the same two devices in the same direction."""
+    """Return whether two scale-up links join the same two devices in the same direction."""
     table = cluster.link_table
     inside = table.of_class(SCALE_UP)
     ends = table.source[inside].astype(np.int64) * len(cluster.devices) + table.target[inside]
@@ -102,7 +102,7 @@ def _has_doubled_links(cluster: ClusterData) -> bool:
 def _rebuilt(
     cluster: AnyCluster, alike: dict[int, tuple[int, ...]], gone: set[int], rows: dict[tuple[int, ...], Link]
 ) -> AnyCluster:
-    """The cluster without the devices ``gone``, with the links ``rows``. alike: the switches of each joint switch."""
+    """Return the cluster with ``rows`` as links and without devices ``gone``. alike: switches of each joint switch."""
     kept = [i for i in range(len(cluster.devices)) if i not in gone]
     place = {old: new for new, old in enumerate(kept)}
     devices = []
@@ -119,7 +119,7 @@ def _rebuilt(
 
 
 def _has_parallels(machine: LinkedDevices) -> bool:
-    """Whether a GPU has several scale-up links to switches, or to one device: the rest is not looked at."""
+    """Return whether a GPU has several scale-up links to switches, or to one device; other links do not count."""
     links, devices = machine.link_table, machine.device_table
     chosen = links.of_class(SCALE_UP) & devices.where(GPU)[links.source]
     source, target = links.source[chosen].astype(np.int64), links.target[chosen].astype(np.int64)
@@ -162,7 +162,7 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
 
 
 def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, int]:
-    """For each switch the lowest switch that links between these switches join to it."""
+    """Map each switch to the lowest switch that links between ``switches`` connect it to."""
     root = {switch: switch for switch in switches.tolist()}
 
     def find(switch: int) -> int:
@@ -178,7 +178,7 @@ def _networks(links: LinkTable, switches: npt.NDArray[np.int64]) -> dict[int, in
 
 
 def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
-    """Networks that share enough GPUs, directly or by way of others, several at a time."""
+    """Return groups of several networks that share enough GPUs, directly or through others."""
     networks_of: dict[int, list[int]] = defaultdict(list)
     for network in sorted(members):
         for gpu in members[network]:
@@ -193,7 +193,7 @@ def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
 
 
 def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(colour, switch) of a network, in an order that is equal for networks of one shape.
+    """Return (colour, switch) of a network, in an order that is equal for networks of one shape.
 
     A colour tells which GPUs hang on a switch, and the colours of its neighbours, as often as there are switches.
     """
@@ -251,7 +251,7 @@ def _limit(rows: dict[tuple[int, ...], Link], gpus: Sequence[int], pairs: npt.ND
 
 
 def _merged_links(machine: LinkedDevices, heads: dict[int, int], idle: set[int]) -> dict[tuple[int, ...], Link]:
-    """The links by their ends, where planes have one switch; parallel scale-up links of a GPU or plane are one.
+    """Return links by ends, with one joint switch for parallel planes; merge parallel scale-up links of a GPU or plane.
 
     Other links that are parallel keep their places: their key ends in their number.
     """
@@ -284,7 +284,7 @@ def _sum(links: Sequence[Link], at_plane: set[int]) -> Link:
 
 
 def _joint_name(names: Sequence[str]) -> str:
-    """``sw0..3`` for ``sw0``, ``sw1``, ``sw2``, ``sw3``; else all names."""
+    """Return ``sw0..3`` for ``sw0``, ``sw1``, ``sw2``, ``sw3``; else all names."""
     stem = names[0].rstrip("0123456789")
     numbers = [name[len(stem) :] for name in names]
     if stem and all(name.startswith(stem) for name in names) and _are_consecutive(numbers):

@@ -21,12 +21,12 @@ from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, ru
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.collectives.schedules.direct import to_the_next
 from trine.collectives.sizes import bus_factor, sent_bytes
+from trine.common.plugins import load_target
 from trine.errors import InputError, SpecError, TrineError, nearest
 from trine.graph.taskgraph import Progress
 
 if TYPE_CHECKING:
     from trine.collectives.schedules.direct import Matrix
-    from trine.gpu.plans.plan import KernelPlan
 
 #: Bytes on the wire for each byte of payload: LL sends a 4-byte flag with 4 bytes, LL128 8 bytes of flag with 120.
 WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "none": Fraction(1)}
@@ -34,6 +34,21 @@ WIRE = {"ll": Fraction(2), "ll128": Fraction(128, 120), "simple": Fraction(1), "
 SCHEDULE_OF = {"collnet": "sharp"}
 #: ``--explain`` skips alternatives with more messages than this.
 MAX_MESSAGES = 3_000_000
+
+
+#: Reader of plan files, which also proves a plan correct, and its transfers for a size.
+_LOAD_PLAN, _PLAN_SCHEDULE = "trine.gpu.plans:load_checked", "trine.gpu.plans:plan_schedule"
+
+
+class PlanFile(Protocol):
+    """Facts of a plan of MSCCL++ or MSCCL that decide where it applies."""
+
+    @property
+    def collective(self) -> str: ...
+    @property
+    def num_ranks(self) -> int: ...
+    @property
+    def protocol(self) -> str: ...
 
 
 class ScheduleRunner(Protocol):
@@ -94,7 +109,7 @@ class MessageLevelRuns:
             self.notes += (
                 "one schedule in the order of the ranks is simulated; a library may run several rings at once",
             )
-        self._plan: KernelPlan | None = None
+        self._plan: PlanFile | None = None
 
     @property
     def library_name(self) -> str:
@@ -204,17 +219,13 @@ class MessageLevelRuns:
             return make_schedule(op, n, sent, algorithm, matrix=self.matrix), algorithm
         return make_schedule(op, n, sent, algorithm, 0 if op in ROOTED else -1), algorithm
 
-    def _load(self, path: str) -> KernelPlan:
+    def _load(self, path: str) -> PlanFile:
         """Load the plan and prove it correct before its first use."""
-        from trine.gpu.plans import check_plan, load_plan
-
         if self._plan is None:
-            plan = load_plan(path)
-            check_plan(plan)
-            self._plan = plan
+            self._plan = load_target(_LOAD_PLAN)(path)
         return self._plan
 
-    def _protocol_of(self, plan: KernelPlan, path: str) -> str:
+    def _protocol_of(self, plan: PlanFile, path: str) -> str:
         """Return the protocol for the costs of a plan's steps: the file's, or the user's choice for a Simple plan."""
         protocol, demanded = plan.protocol.lower(), self.options.protocol
         if demanded in (AUTO, protocol):
@@ -239,14 +250,13 @@ class MessageLevelRuns:
 
     def _from_plan(self, op: str, sent: int, path: str) -> ExpandedSchedule:
         """Return the transfers of the plan."""
-        from trine.gpu.plans import plan_schedule
-
         plan = self._load(path)
         if plan.collective != op:
             raise InputError(f"is a plan for {plan.collective}, not for {op}", file=path)
         if plan.num_ranks != len(self.ranks):
             raise InputError(f"is a plan for {plan.num_ranks} ranks, the group has {len(self.ranks)}", file=path)
-        return plan_schedule(plan, sent)
+        schedule: ExpandedSchedule = load_target(_PLAN_SCHEDULE)(plan, sent)
+        return schedule
 
     def _reducing_switches(self, schedule: Schedule | ExpandedSchedule) -> list[int]:
         """Return the reducing switches to use; empty if the schedule needs none."""

@@ -12,7 +12,7 @@ from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 
 
 def size_axis(axis: Any, sizes: list[int]) -> None:
-    """A logarithmic axis of bytes with K, M and G at its ticks."""
+    """Make the x axis logarithmic, in bytes with K, M and G at its ticks."""
     axis.set_xscale("log", base=2)
     step = max(1, -(-len(sizes) // 10))
     shown = sizes[::step]

@@ -152,7 +152,7 @@ def _pointers(rows: Int64, num_rows: int) -> Int64:
 
 
 def _numbered(position: Int64, other: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
-    """Number each position's peers by first use; return each entry's number (-1: itself), and the peers as CSR.
+    """Sort each position's peers by first use; return each entry's peer number (-1: itself), and the peers as CSR.
 
     Entries are sorted by position, then by order of use.
     """

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Generic, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trine.errors import InputError, as_known, nearest
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+
+
+def load_target(target: str) -> Any:
+    """Import ``"module:attribute"``, a hook into a package that its importer must not import directly."""
+    module, _, attribute = target.partition(":")
+    return attrgetter(attribute)(import_module(module))
 
 
 class Registry(Generic[T]):
@@ -60,8 +67,7 @@ class Registry(Generic[T]):
             name = as_known(name, self.names())
         if name not in self._loaded:
             if name in self._targets:
-                module, _, attribute = self._targets[name].partition(":")
-                self._loaded[name] = getattr(import_module(module), attribute)
+                self._loaded[name] = load_target(self._targets[name])
             elif name in self._entry_points():
                 self._loaded[name] = self._load(self._entry_points()[name])
             else:

@@ -74,12 +74,12 @@ def family_of(kind: str) -> str:
 
 
 def is_backward(kind: str) -> bool:
-    """Whether operators of this kind compute the gradient of their family."""
+    """Return whether operators of this kind compute the gradient of their family."""
     return kind.endswith(BACKWARD_SUFFIX)
 
 
 def is_compute_bound(kind: str) -> bool:
-    """Whether the law of this kind has a term for FLOPs; the others have bytes alone."""
+    """Return whether the law of this kind has a term for FLOPs; other laws use bytes only."""
     return family_of(kind) in COMPUTE_FAMILIES
 
 
@@ -98,6 +98,6 @@ def kind_of_name(name: str) -> str:
 
 @lru_cache(maxsize=65536)
 def layer_of(layer: str) -> str:
-    """The block that a layer is of, ``""`` for one outside all: the name up to its first number, if more follows."""
+    """Return the block of a layer: its name up to the first number if more follows, otherwise ``""``."""
     found = _BLOCK.match(layer)
     return found[0] if found else ""

@@ -17,7 +17,7 @@ U = np.uint64
 
 @inlined
 def stream_ready(work: TaskTables, number: Int) -> bool:
-    """A compute task has become ready, or has come to the head of its stream; returns whether it has both."""
+    """Record that a compute task became ready, or the head of its stream; return whether it is both."""
     task = work.tasks[U(number)]
     gates = task.gates - 1
     task.gates = gates

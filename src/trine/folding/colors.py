@@ -158,7 +158,7 @@ def distinct(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:
-    """Number equal values by their first occurrence; return int32 class of each, first occurrences, and sizes."""
+    """Group equal values into classes by first occurrence; return each value's class, first occurrences, and sizes."""
     inverse = np.searchsorted(distinct(values), values)  # few are distinct, as a rule: faster than sorting with indices
     first = np.empty(int(inverse.max(initial=-1)) + 1, np.int64)
     first[inverse[::-1]] = np.arange(len(values) - 1, -1, -1)

@@ -298,7 +298,7 @@ def _axes_of_shared_tags(template: ProgramTemplate) -> set[str]:
 
 
 def _combined(columns: Sequence[Int64], num_rows: int) -> Int64:
-    """Number the distinct rows by their first occurrence."""
+    """Return each row's number among the distinct rows, in the order of their first occurrence."""
     varying = [column for column in columns if (column != column[0]).any()]
     if not varying:
         return np.zeros(num_rows, np.int64)

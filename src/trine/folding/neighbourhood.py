@@ -210,7 +210,7 @@ def neighbourhood_of(
 
 
 def _numbered(ptr: Int64, items: Int64, slots: Int32, num_ranks: int, first_group: int) -> Neighbourhood:
-    """Number the crossed links; ``items`` holds FIRST_LINK - l for link l. first_group: number of the first group."""
+    """Renumber the crossed links; ``items`` holds FIRST_LINK - l for link l. first_group: number of the first group."""
     is_link = items <= FIRST_LINK
     crossed = FIRST_LINK - items[is_link]
     is_used = np.zeros(int(crossed.max(initial=-1)) + 1, np.bool_)

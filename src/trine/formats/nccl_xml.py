@@ -107,7 +107,7 @@ class _SystemReader:
         self.order_by_rank()
 
     def find_bare_gpus(self, root: Element) -> None:
-        """Number the GPUs by bus if the file has no <gpu>, only PCI devices (as written for NCCL_TOPO_FILE)."""
+        """Find and number GPUs by bus if the file has no <gpu>, only PCI devices (as written for NCCL_TOPO_FILE)."""
         leaves = [element for element in _walk(root) if element.tag == "pci" and not element.children]
         if any(element.tag == "gpu" for element in _walk(root)):
             return

@@ -43,7 +43,7 @@ U = np.uint64
 
 @inlined
 def make_flow(tables: LoopTables, clock: Record, model: Record, number: Int, place: Int, operand: Int) -> None:
-    """A wavefront hands bytes to the copy engine."""
+    """Create the flow of bytes that a wavefront hands to the copy engine, and schedule its start."""
     entities, program, machine = tables.entities, tables.program, tables.machine
     op = np.int64(machine.waves[U(place)].op)
     semaphore = np.int64(program.operand_semaphore[U(operand)])
@@ -82,7 +82,7 @@ def make_transfer(
     task: Int,
     size_bytes: Int,
 ) -> None:
-    """A transfer of the task graph begins."""
+    """Create the flow of a transfer of the task graph, and schedule its start."""
     route = np.int64(program.task_route[U(task)])
     _describe(entities, model, number, size_bytes, task, np.int64(-1))
     event = entities.events[U(number)]
@@ -109,13 +109,13 @@ def _describe(entities: Entities, model: Record, number: Int, size_bytes: Int, t
 
 @inlined
 def _count_packets(model: Record, size_bytes: Int) -> Int:
-    """How many packets carry these bytes: at least one."""
+    """Return the number of packets that carry these bytes, at least one."""
     return max(1, (size_bytes + model.packet_bytes - 1) // model.packet_bytes)
 
 
 @inlined
 def _join_chain(entities: Entities, machine: MachineTables, number: Int, pair: Int) -> None:
-    """A dma comes after those to the same peer that were handed over before it."""
+    """Append a dma to the chain of its peer, behind those handed over before."""
     chain = machine.chains[U(pair)]
     entities.events[U(number)].line = -1
     if chain.first < 0:
@@ -131,7 +131,7 @@ def _join_chain(entities: Entities, machine: MachineTables, number: Int, pair: I
 def flow_event(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int, stage: Int
 ) -> None:
-    """A flow begins (STAGE_FLOW), a packet has arrived, or the wavefront knows that all have (STAGE_KNOWN)."""
+    """Handle a flow's start (STAGE_FLOW), a packet's arrival, or the wavefront's notice of the last (STAGE_KNOWN)."""
     event = entities.events[U(number)]
     pair = np.int64(event.pair)
     if stage == STAGE_FLOW and pair >= 0:
@@ -176,7 +176,7 @@ def inject(
     clock: Record,
     model: Record,
 ) -> None:
-    """The next packet of a flow enters its first link."""
+    """Send the next packet of a flow into its first link."""
     flow_number, packet_number = clock.inject, clock.inject_number
     flow, number = entities.events[U(flow_number)], take_request(entities, clock)
     size_bytes = min(flow.total_bytes - packet_number * model.packet_bytes, model.packet_bytes)
@@ -207,7 +207,7 @@ def inject(
 def after_packet(
     entities: Entities, paths: PathTable, machine: MachineTables, clock: Record, model: Record, number: Int
 ) -> None:
-    """A packet has left its GPU: the next of its path enters, or with the last of a flow the next flow to that peer."""
+    """Send the path's next packet after one has left its GPU; after the flow's last, start the peer's next flow."""
     packet = entities.events[U(number)]
     flow_number, pair_number = np.int64(packet.flow), np.int64(packet.pair)
     flow = entities.events[U(flow_number)]
@@ -231,7 +231,7 @@ def after_packet(
 def _enter(
     entities: Entities, paths: PathTable, clock: Record, model: Record, flow_number: Int, pair_number: Int
 ) -> None:
-    """The first packets of a flow enter, one each path."""
+    """Send the first packets of a flow, one per path."""
     pair = paths.pairs[U(pair_number)]
     total_bytes = entities.events[U(flow_number)].total_bytes
     clock.inject, clock.inject_number = flow_number, 0
@@ -240,9 +240,9 @@ def _enter(
 
 @inlined
 def deliver(tables: LoopTables, clock: Record, model: Record) -> None:
-    """The first dma to a peer has arrived, if it has: its semaphore is released, and its wavefront will know.
+    """Complete the first dma to a peer if it has arrived: release its semaphore, and schedule the wavefront's notice.
 
-    To a peer that is replayed: it has left; the record says when the wavefront knows.
+    A dma to a replayed peer has left; the record says when the wavefront knows.
     """
     entities, program, machine = tables.entities, tables.program, tables.machine
     pair_number = clock.deliver

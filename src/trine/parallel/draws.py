@@ -25,7 +25,7 @@ MAX_ATTEMPTS = 64
 
 
 def uniform(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float64:
-    """float64 in (0, 1), one for each (rank, index); ``lane`` tells several draws for one pair apart.
+    """Return float64 in (0, 1), one per (rank, index); ``lane`` distinguishes several draws for one pair.
 
     ``rank`` and ``index`` are whole numbers >= 0 that broadcast together.
     """
@@ -37,13 +37,13 @@ def uniform(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float64:
 
 
 def normal(seed: int, rank: Counter, index: Counter, lane: int = 0) -> Float64:
-    """Standard normal (Box and Muller, 1958)."""
+    """Return standard normal draws (Box and Muller, 1958)."""
     radius = np.sqrt(-2.0 * log(uniform(seed, rank, index, lane)))
     return radius * _cos_turns(uniform(seed, rank, index, lane + 1))
 
 
 def gamma(shape: float, seed: int, rank: Counter, index: Counter) -> Float64:
-    """Gamma of ``shape`` >= 1 and mean ``shape`` (Marsaglia and Tsang, ACM TOMS 26, 2000: rejection, > 95 % accepted).
+    """Return gamma draws, mean ``shape`` >= 1 (Marsaglia and Tsang, ACM TOMS 26, 2000: rejection, > 95 % accepted).
 
     Each pair makes its own attempts, so that its number does not depend on the others'.
     """
@@ -68,7 +68,7 @@ def gamma(shape: float, seed: int, rank: Counter, index: Counter) -> Float64:
 
 
 def log(x: Float64) -> Float64:
-    """Natural logarithm of positive numbers: x = m 2**e with m near 1, and 2 artanh((m - 1) / (m + 1))."""
+    """Return the natural logarithm of numbers > 0: x = m 2**e with m near 1, and 2 artanh((m - 1) / (m + 1))."""
     mantissa, exponent = np.frexp(x)
     small = mantissa < math.sqrt(0.5)
     mantissa = np.where(small, mantissa * 2.0, mantissa)
@@ -78,14 +78,14 @@ def log(x: Float64) -> Float64:
 
 
 def exp(x: Float64) -> Float64:
-    """The exponential of numbers between -700 and 700."""
+    """Return the exponential of numbers between -700 and 700."""
     twos = np.rint(x / math.log(2.0))
     rest = x - twos * math.log(2.0)
     return np.ldexp(_horner([1.0 / math.factorial(k) for k in range(18)], rest), twos.astype(np.int32))
 
 
 def _cos_turns(turns: Float64) -> Float64:
-    """The cosine of a part of a turn, 0 to 1: folded to 0..1/4 of a turn, then its series."""
+    """Return the cosine of 0 to 1 turns: fold them to 0..1/4 of a turn, then sum the series."""
     folded = np.abs(turns - 0.5)  # cos is even about half a turn, where it is -1
     angle = np.where(folded > 0.25, 0.5 - folded, folded) * (2.0 * math.pi)
     series = _horner([(-1.0) ** k / math.factorial(2 * k) for k in range(12)], angle * angle)

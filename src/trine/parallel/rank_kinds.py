@@ -38,14 +38,14 @@ class MixedGpus:
 
 
 def replica_of(plan: Plan) -> Int64:
-    """int64[ranks]: the data-parallel replica of each rank."""
+    """Return the data-parallel replica of each rank: int64[ranks]."""
     grid = RankGrid(plan.axes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
     return grid.coordinates(ranks, plan.groups.replicas) if plan.groups.replicas else np.zeros_like(ranks)
 
 
 def gpus_of_stages(plan: Plan, mixed: MixedGpus | None) -> list[list[int]]:
-    """Indices of the GPU models that run each pipeline stage, sorted."""
+    """Return the sorted indices of the GPU models that run each pipeline stage."""
     if mixed is None:
         return [[0]] * plan.pp
     grid = RankGrid(plan.axes)
@@ -100,7 +100,7 @@ def places(
     num_gpus: int,
     nodes: Sequence[int] | npt.NDArray[np.int32],
 ) -> Int64:
-    """The position, among the GPUs of the cluster, of the GPU of each rank: int64[ranks].
+    """Return the position of each rank's GPU among the cluster's GPUs: int64[ranks].
 
     placement: None or ``packed`` (rank i on GPU i), ``round-robin`` (over the nodes), ``random:SEED``, a list of
     positions, or a file with one position a line. nodes: the node of each GPU (-1: none).

@@ -99,13 +99,13 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
 
 
 def _strings(table: RecordTable) -> dict[str, int]:
-    """Number the words in slice arguments, from 1."""
+    """Map the words in slice arguments to numbers from 1."""
     words = dict.fromkeys(word for name in _TEXT_ARGUMENTS for word in table.categories[name])
     return {word: iid for iid, word in enumerate(words, 1)}
 
 
 def _events(table: RecordTable) -> list[tuple[int, str]]:
-    """Number the slice names by their code in the table."""
+    """Return the slice names used, each with its code in the table plus 1."""
     words = table.categories["name"]
     return [(code + 1, words[code]) for code in np.unique(table.columns["name"]).tolist()]
 

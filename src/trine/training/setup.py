@@ -15,6 +15,7 @@ from trine.cluster import load_gpu
 from trine.cluster.load import as_cluster
 from trine.cluster.scale import more_gpus
 from trine.common.arrays import Int64
+from trine.common.plugins import load_target
 from trine.common.units import format_time
 from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
 from trine.compute.models import meant
@@ -409,10 +410,8 @@ def costs_on(
 def _loadstore_costs(machine: Cluster | None, on_stage: Callable[[str], None] | None) -> StepCosts:
     if machine is None:
         raise InputError("'loadstore' is about collectives of several GPUs of a cluster", field="collective_costs")
-    from trine.gpu.collective.costs import kept_costs
-    from trine.gpu.collective.runs import Callbacks
-
-    return kept_costs(machine, callbacks=Callbacks(on_stage=on_stage))
+    costs: StepCosts = load_target("trine.gpu.collective.costs:costs_of_cluster")(machine, on_stage)
+    return costs
 
 
 def placement_of(

@@ -125,7 +125,7 @@ class Errors:
         return cls.of(errors, **means, **middle, **more)
 
     def row(self) -> Row:
-        """As plain data."""
+        """Return the errors as plain data."""
         return {
             "num_rows": self.count, "bias": self.bias, "mean_error": self.mean, "median_error": self.median,
             "p90_error": self.p90, "share_within_10_percent": self.within,
@@ -133,7 +133,7 @@ class Errors:
 
 
 def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The smallest value that, with all below it, has at least ``share`` of the weights."""
+    """Return the smallest value that, with all below it, has at least ``share`` of the weights."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-9))])
@@ -149,7 +149,7 @@ HEAD = ("rows", "bias", "mean", "median", "p90", "<=10%")
 
 
 def cells(errors: Errors) -> tuple[str, ...]:
-    """A table's cells of some errors."""
+    """Return a table's cells for some errors."""
     return (
         f"{errors.count}", f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.median:.1%}", f"{errors.p90:.1%}",
         f"{errors.within:.0%}",

@@ -45,13 +45,13 @@ class TrainingValidation(StepValidation):
         return Errors.of(errors, source_weights(chosen)) if chosen else None
 
     def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
-        """Errors of counted rows by source, GPU, software or scale, the largest mean first."""
+        """Return errors of counted rows by source, GPU, software or scale, the largest mean first."""
         groups = grouped(self.counted, lambda step: step.group(by)).items()
         rows = [(name, errors) for name, steps in groups if (errors := self.errors(steps, is_calibrated))]
         return sorted(rows, key=lambda row: -row[1].mean)
 
     def apart(self) -> list[tuple[str, str, Errors]]:
-        """Source, why they count nowhere, and errors of the rows that are shown apart."""
+        """Return source, reason and errors of the rows that are shown apart and count nowhere."""
         steps = [step for step in self.compared if step.row.apart]
         found = errors_by(steps, lambda step: (step.row.source.key, step.row.apart), lambda step: step.error)
         return [(source, why, errors) for (source, why), errors in found.items()]
@@ -108,7 +108,7 @@ class TrainingValidation(StepValidation):
         return [head, *lines] if apart else []
 
     def document(self) -> Row:
-        """``errors`` over sources; ``groups`` by source, GPU, software, scale; ``rows``; ``apart``; ``not_predicted``.
+        """Return ``errors`` over sources, ``groups`` by :data:`GROUPS`, ``rows``, ``apart`` and ``not_predicted``.
 
         Times in seconds, errors as fractions. ``stored``: origin of a stored report.
         """
@@ -131,7 +131,7 @@ class TrainingValidation(StepValidation):
         return {"groups": groups, "rows": [step_row(step) for step in self.worst()]}
 
     def worst(self) -> list[ComparedStep]:
-        """Counted rows, those that are off by the largest factor first."""
+        """Return counted rows, the largest factor between prediction and measurement first."""
         return sorted(self.counted, key=lambda step: -abs(np.log1p(step.error)))
 
 
@@ -199,7 +199,7 @@ def load_stored_training() -> TrainingValidation:
 
 
 def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow]:
-    """Rows with a measured step: of all sources, with the layouts of Ultra-Scale on one node."""
+    """Return rows with a measured step: of all sources, with the layouts of Ultra-Scale on one node."""
     layouts = [row for row in load_layouts() if row.step_s is not None and row.apart == ""]
     one_node = [row for row in layouts if row.num_nodes == 1]
     rows = [row for row in (*load_rows(), *one_node) if row.step_s is not None or row.fault]
@@ -209,9 +209,9 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
 
 
 def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRow], Hashable]) -> list[TrainingRow]:
-    """``count`` rows of each group that count: the first by hash of those that are cheap.
+    """Return ``count`` counted rows of each group: the first by hash among the cheap ones.
 
-    Two of the others, the cheapest, where fewer than two are cheap.
+    Groups with fewer than two cheap rows also give their two cheapest others.
     """
     found: list[TrainingRow] = []
     for members in grouped((row for row in rows if not row.apart), group).values():
@@ -223,13 +223,13 @@ def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRo
 
 
 def thinned(rows: Sequence[TrainingRow], most: int, group: Callable[[TrainingRow], str]) -> list[TrainingRow]:
-    """The first ``most`` by hash of each group's rows that count."""
+    """Return the first ``most`` counted rows of each group, by hash."""
     groups = grouped(shuffled(row for row in rows if not row.apart), group)
     return [row for members in groups.values() for row in members[:most]]
 
 
 def fitted_cells(errors: Errors | None) -> tuple[str, ...]:
-    """A table's cells of the errors with fitted factors, empty for None."""
+    """Return a table's cells for errors with fitted factors, empty for None."""
     return ("",) * 3 if errors is None else (f"{errors.bias:+.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}")
 
 

@@ -42,19 +42,19 @@ _BUNDLED_GPU = "NVIDIA H100 80GB HBM3"
 
 
 def bundled() -> tuple[str, ...]:
-    """Names of the traces that come with trine."""
+    """Return the names of the traces that come with trine."""
     return tuple(sorted(p.name for p in _TRACES.iterdir() if p.is_dir())) if _TRACES.is_dir() else ()
 
 
 def load_bundled(name: str, batch: int | None) -> Workload:
-    """A packaged sample, with what its files do not hold but its origin says."""
+    """Load a bundled trace, and add the GPU name that its files lack."""
     workload = read_trace(_TRACES / name, batch)
     missing = tuple(text for text in workload.missing if text != "the GPU's name")
     return replace(workload, source=f"bundled:{name}", gpu=_BUNDLED_GPU, missing=missing)
 
 
 def read_trace(place: Path, batch: int | None) -> Workload:
-    """The trace at ``place``, by the first reader that finds its files. Raises TraceError if none does."""
+    """Read the trace at ``place`` with the first reader that finds its files. Raises TraceError if none does."""
     for reader in READERS.each():
         files_found = reader.find(place)
         if files_found is not None:

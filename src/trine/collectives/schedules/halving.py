@@ -15,18 +15,18 @@ from trine.collectives.sends import SendList, cut
 
 
 def core_size(num_ranks: int) -> int:
-    """The largest power of two that is not larger than ``num_ranks``."""
+    """Return the largest power of two that is at most ``num_ranks``."""
     return 1 << (num_ranks.bit_length() - 1)
 
 
 def _bits(num_ranks: int) -> tuple[int, ...] | None:
-    """The symmetry of a power of two: any bits may be flipped on all ranks. Ranks beyond the core break it."""
+    """Return the symmetry of a power of two (flip any bits on all ranks); None if there are ranks beyond the core."""
     core = core_size(num_ranks)
     return (2,) * (core.bit_length() - 1) if core == num_ranks else None
 
 
 def all_reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """Chunks are the parts of the P ranks of the core; a rank beyond it sends and gets the whole buffer."""
+    """Return the sends of a rank. Chunks are the parts of the P core ranks; a rank beyond sends and gets all."""
     core = num_chunks
     rounds = core.bit_length() - 1
     sends = SendList()
@@ -73,14 +73,14 @@ class PartSends:
         return sends.build()
 
     def _block(self, sends: SendList, step: int, peer: int, first: int, width: int, num_ranks: int) -> None:
-        """The parts of core ranks first to first + width - 1, and of the ranks beyond that hang on them."""
+        """Send the parts of core ranks first to first + width - 1, and of their partners beyond the core."""
         core = core_size(num_ranks)
         beyond = range(core + first, min(core + first + width, num_ranks))
         sends.one(step, peer, [([*range(first, first + width), *beyond], self.kind != "all_gather")])
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
     return cut(
         "all_reduce", "halving-doubling", num_ranks, size_bytes, core_size(num_ranks), all_reduce_sends,
         symmetry=_bits(num_ranks),
@@ -88,12 +88,12 @@ def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
 
 
 def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    """Build a reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
     kind = "reduce_scatter"
     return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))
 
 
 def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
-    """Every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
+    """Build an all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
     kind = "all_gather"
     return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))

@@ -45,13 +45,13 @@ class RingSends:
 
 
 def broadcast_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """The rank at distance d behind the root passes chunk k on in step d + k; the last rank sends nothing."""
+    """Return the sends of a rank: at distance d from the root it passes chunk k on in step d + k, unless it is last."""
     distance = (position - root) % num_ranks
     return _chain_sends(position, num_ranks, num_chunks if distance < num_ranks - 1 else 0, distance, reduce=False)
 
 
 def reduce_sends(position: int, num_ranks: int, num_chunks: int, root: int) -> Sends:
-    """The chain starts behind the root and ends in it; every rank adds what it holds."""
+    """Return the sends of a rank. The chain starts behind the root and ends in it; every rank adds its buffer."""
     distance = (position - root - 1) % num_ranks
     return _chain_sends(position, num_ranks, num_chunks if distance < num_ranks - 1 else 0, distance, reduce=True)
 
@@ -81,22 +81,22 @@ def _ring(kind: str, num_ranks: int, size_bytes: int, channels: int) -> Schedule
 
 
 def all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
-    """Every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
     return _ring("all_reduce", num_ranks, size_bytes, channels)
 
 
 def reduce_scatter(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
-    """Rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
+    """Build a reduce_scatter: rank p ends with part p of the sum. ``size_bytes``: the input of a rank."""
     return _ring("reduce_scatter", num_ranks, size_bytes, channels)
 
 
 def all_gather(num_ranks: int, size_bytes: int, root: int = -1, *, channels: int = 1) -> Schedule:
-    """Every rank ends with the parts of all, each of ceil(size / N). ``size_bytes``: the output of a rank."""
+    """Build an all_gather: every rank ends with all parts of ceil(size / N). ``size_bytes``: the output of a rank."""
     return _ring("all_gather", num_ranks, size_bytes, channels)
 
 
 def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """Every rank ends with the root's buffer. ``size_bytes``: the buffer."""
+    """Build a broadcast: every rank ends with the root's buffer. ``size_bytes``: the buffer."""
     number = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1, chunks)
     return cut(
         "broadcast", "ring", num_ranks, size_bytes, number, broadcast_sends, root=root, parameters=(("chunks", number),)
@@ -104,7 +104,7 @@ def broadcast(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | 
 
 
 def reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
-    """The root ends with the sum of all buffers. ``size_bytes``: the buffer."""
+    """Build a reduce: the root ends with the sum of all buffers. ``size_bytes``: the buffer."""
     number = pipeline_chunks(size_bytes, num_ranks, num_ranks - 1, chunks)
     return cut(
         "reduce", "ring", num_ranks, size_bytes, number, reduce_sends, root=root, parameters=(("chunks", number),)

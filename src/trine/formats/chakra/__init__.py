@@ -9,16 +9,16 @@ from trine.common._lazy import lazy
 
 if TYPE_CHECKING:
     from trine.formats.chakra.job import trace_job
+    from trine.formats.chakra.programs import NodeRoofline
     from trine.formats.chakra.read import read_chakra
     from trine.formats.chakra.simulate import simulate_chakra, trace_graph
     from trine.formats.chakra.trace import ChakraTrace
     from trine.formats.chakra.write import ChakraFiles, write_chakra
-    from trine.gpu.chakra.programs import NodeRoofline
 
 _MODULES = {
     "ChakraFiles": "trine.formats.chakra.write",
     "ChakraTrace": "trine.formats.chakra.trace",
-    "NodeRoofline": "trine.gpu.chakra.programs",
+    "NodeRoofline": "trine.formats.chakra.programs",
     "read_chakra": "trine.formats.chakra.read",
     "simulate_chakra": "trine.formats.chakra.simulate",
     "trace_graph": "trine.formats.chakra.simulate",

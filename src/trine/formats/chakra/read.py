@@ -17,8 +17,8 @@ from trine.common.inputs import is_file, read_text
 from trine.common.outputs import MANIFEST
 from trine.errors import InputError, TraceError, nearest
 from trine.formats.chakra.messages import Groups, RawNode, TraceFile, read_file, read_groups
+from trine.formats.chakra.programs import NodeRoofline, Program, Tables, make_program
 from trine.formats.chakra.trace import ChakraTrace
-from trine.gpu.chakra.programs import NodeRoofline, Program, Tables, make_program
 from trine.graph.program import Collective, Recv, Send
 from trine.workload.files import read_bytes, short
 

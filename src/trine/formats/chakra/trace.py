@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trine.gpu.chakra.programs import NodeRoofline, Program
+from trine.formats.chakra.programs import NodeRoofline, Program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

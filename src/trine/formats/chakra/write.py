@@ -222,7 +222,7 @@ class _JobWriter:
         ]
 
     def _number_groups(self) -> None:
-        """Number the groups smaller than all ranks from 1 on, axis by axis; 0 is the name of all ranks."""
+        """Assign numbers from 1 to the groups smaller than all ranks, axis by axis; 0 stands for all ranks."""
         first = 1
         steps = (step for program in self._job.programs for step in program.steps)
         for axis in dict.fromkeys(step.axis for step in steps if isinstance(step, Collective)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,11 @@ class LoadStoreCosts(StepCosts):
         if not self.durations.are_joined(ranks):
             return f"no scale-up links join all of a group of {len(ranks)}, and loads and stores cross no others"
         return None
+
+
+def costs_of_cluster(cluster: Cluster, on_stage: Callable[[str], None] | None) -> LoadStoreCosts:
+    """Return load-store costs for a step: the hook of ``--collective-costs loadstore``."""
+    return kept_costs(cluster, Callbacks(on_stage=on_stage))
 
 
 def kept_costs(cluster: Cluster, callbacks: Callbacks | None = None) -> LoadStoreCosts:

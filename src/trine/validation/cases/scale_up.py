@@ -29,7 +29,7 @@ GATHER_SIZES = (*SIZES[:-1], 32 * MIB)
 
 
 def reduce_scatter(sizes: Sequence[int] = SIZES, ranks: int = 32, workgroups: int = 32) -> CaseStudy:
-    """Case 1: get against put; ``sizes`` ascending, the last one counts as large."""
+    """Run case 1: get against put; ``sizes`` ascending, the last one counts as large."""
     put, get = ([measure("reduce_scatter", ranks, size, way, workgroups) for size in sizes] for way in ("put", "get"))
     first = next((g.size_bytes for p, g in zip(put, get, strict=True) if g.time_ps < p.time_ps), None)
     passes = put[-1].memory_lines / get[-1].memory_lines
@@ -67,7 +67,7 @@ def reduce_scatter(sizes: Sequence[int] = SIZES, ranks: int = 32, workgroups: in
 
 
 def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups: int = 60) -> CaseStudy:
-    """Case 2: put against get under both arbitrations; ``sizes`` ascending, the last one counts as large."""
+    """Run case 2: put against get under both arbitrations; ``sizes`` ascending, the last one counts as large."""
     runs = {
         f"{way}, {arbitration}": [_gather(size, ranks, workgroups, way, arbitration) for size in sizes]
         for arbitration in (FIFO, FAIR)
@@ -122,7 +122,7 @@ def _gather(
 
 
 def _gap_with_fewer(size: int, ranks: int, workgroups: int, arbitration: str) -> float:
-    """What get takes more, in per cent of put's time, with few wavefronts."""
+    """Return the extra time of get, in per cent of put's time, with few wavefronts."""
     put, get = (_gather(size, ranks, workgroups, way, arbitration, FEWER_WAVEFRONTS) for way in ("put", "get"))
     return 100 * (get.time_ps / put.time_ps - 1)
 
@@ -168,7 +168,7 @@ def unrolling(
     ranks: int = 16,
     workgroups: int = 60,
 ) -> CaseStudy:
-    """Case 3: ``sizes`` and ``limits`` (requests of a CU in flight) ascending; at the largest limit all sizes."""
+    """Run case 3: ``sizes`` and ``limits`` (requests of a CU in flight) ascending; at the largest limit all sizes."""
     cases = [(size, limits[-1]) for size in sizes] + [(sizes[-1], limit) for limit in limits[:-1]]
     found = {case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases}
     small, large = found[sizes[0], limits[-1]], found[sizes[-1], limits[-1]]
@@ -226,7 +226,7 @@ def outstanding(
     ranks: int = 32,
     workgroups: int = 62,
 ) -> CaseStudy:
-    """Case 4: ``sizes`` and ``limits`` ascending."""
+    """Run case 4: ``sizes`` and ``limits`` ascending."""
     found = {(size, 0): [_with(size, k, UNROLL, "all_gather", ranks, workgroups) for k in limits] for size in sizes}
     label = {case: format_size(case[0]) for case in found}
     small, large = found[sizes[0], 0], found[sizes[-1], 0]
@@ -276,12 +276,12 @@ def _with(
 
 
 def _growth(rates: Sequence[float]) -> float:
-    """The last rate over the first."""
+    """Return the last rate over the first."""
     return rates[-1] / rates[0]
 
 
 def _plateau(numbers: Sequence[int], rates: Sequence[float]) -> int:
-    """The first number from which on the rate grows by at most a twentieth in all."""
+    """Return the first number from which the rate grows by at most 5 % in total."""
     return next(n for n, rate in zip(numbers, rates, strict=True) if max(rates) <= 1.05 * rate)
 
 

@@ -68,7 +68,7 @@ class CallNode:
 
 
 def tensors_in(values: list[object]) -> Iterator[TensorRef]:
-    """Every tensor of a list of arguments, lists of tensors flattened."""
+    """Yield every tensor of a list of arguments; lists of tensors are flattened."""
     for value in values:
         if isinstance(value, TensorRef):
             yield value
@@ -197,7 +197,7 @@ def _tensor(value: object, shape: object, dtype: str, path: Path, where: str) ->
 
 @lru_cache(maxsize=4096)
 def argument_names(schema: str) -> tuple[tuple[str, bool], ...]:
-    """Names of a schema's arguments and whether each is a tensor or a list of tensors; () without a schema."""
+    """Return names of a schema's arguments and whether each is a tensor or a list of tensors; () without a schema."""
     start = schema.find("(")
     depth = 0
     for i in range(start, len(schema)) if start >= 0 else ():

@@ -30,7 +30,7 @@ FITTED_ON = ("vgg13-h100-b128", "resnet50-h100-b128")
 
 
 def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Workload:
-    """``workload`` with the times of the roofline of ``gpu``."""
+    """Return ``workload`` with the times of the roofline of ``gpu``."""
     model, split = Roofline(workload, gpu, shares), Split(workload.batch)
     timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
     text = f"operator times are a roofline of the {gpu.name}: {shares.text} (trine help roofline has its errors)"
@@ -38,14 +38,14 @@ def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Wor
 
 
 def with_table_times(workload: Workload, gpu: GpuSpec) -> Workload:
-    """``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
+    """Return ``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
     model, split = TableTimes(workload, gpu), Split(workload.batch)
     timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
     return _with_times(workload, timed, TABLES, f"{model.notes[0]} (trine help operator-time)", {}, gpu)
 
 
 def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration | None) -> Workload:
-    """``workload`` with the times of ``calibration``, by default that of the bundled traces.
+    """Return ``workload`` with the times of ``calibration``, by default of the bundled traces.
 
     An operator that was recorded at the same shapes, or at another batch, starts from that time, as a trace's own
     would; all others have the law of their kind. On another GPU than the traces', times are scaled by the data sheets.
@@ -84,7 +84,7 @@ class _Traced:
             self._points.setdefault(_shapes(point.operator), []).append(point)
 
     def time_ps(self, operator: Operator, signature: str, batch: int, amount: Work) -> tuple[int, bool]:
-        """Picoseconds of ``operator``, and whether one of its shapes was measured."""
+        """Return the time of ``operator`` in ps, and whether one of its shapes was measured."""
         law = self.laws.law(kind_of(operator))
         points = self._points.get(_shapes(signature))
         if not points:
@@ -96,7 +96,7 @@ class _Traced:
 
 
 def _shapes(signature: str) -> str:
-    """A signature without the number that tells operators of equal shapes apart."""
+    """Return a signature without the number that distinguishes operators of equal shapes."""
     return signature.rpartition(" #")[0]
 
 

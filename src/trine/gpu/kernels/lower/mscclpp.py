@@ -73,7 +73,7 @@ class BlockLowering:
             self.out.acquire(take)
 
     def _barrier(self, step: LoweredStep) -> None:
-        """All thread blocks tell all others that they are there, each turn on the other semaphore of the two."""
+        """Signal all other thread blocks and wait for them; turns alternate between two semaphores."""
         rank, own, number = step.gpu.rank, step.block.id, step.op.barrier
         self.out.sync()
         members = self.wiring.barriers.semaphores.get((rank, number))
@@ -86,7 +86,7 @@ class BlockLowering:
         self.out.meet()
 
     def _signal(self, turn: Turn, step: LoweredStep) -> None:
-        """Through memory: a release. Through a port: it follows what has been put there."""
+        """Signal peers: with a release through memory, or through a port behind the data already put there."""
         if not step.op.relaxed:
             self.out.settle()
         gives = [
@@ -160,7 +160,7 @@ class BlockLowering:
         return lengths.pop()
 
     def _rows(self, role: int, operand: KernelOperand, spans: list[AddressSpan], step_bytes: int) -> list[Operand]:
-        """An operand; one of a multicast group has a row for each member."""
+        """Return the operand's rows: one, or one per member of a multicast group."""
         if operand.group is None:
             return [self._place(role, operand, spans[0], step_bytes)]
         roles = (isa.READ_SUM, isa.READ_MEMBER) if role == isa.READ else (isa.WRITE_ALL, isa.WRITE_MEMBER)
@@ -169,7 +169,7 @@ class BlockLowering:
         ]
 
     def _place(self, role: int, operand: KernelOperand, span: AddressSpan, step_bytes: int) -> Operand:
-        """``step_bytes`` of data a line; a packet takes a whole line for them."""
+        """Return an operand with ``step_bytes`` of data per line; a packet takes a whole line for them."""
         if not operand.packet:
             return Operand(role, span.rank, span.address, step_bytes)
         line = self.addresses.line_bytes
@@ -179,7 +179,7 @@ class BlockLowering:
         return Operand(role, span.rank, span.address, line, semaphore)
 
     def _put_through_ports(self, turn: Turn, step: LoweredStep) -> None:
-        """Packets that are polled are waited for; then the copy engine (or NIC) reads memory by itself."""
+        """Wait for polled packets, then let the copy engine (or NIC) read memory."""
         op, wiring = step.op, self.wiring
         if op.action == ir.REDUCE and len(op.sources) > 1:
             raise InputError("a sum cannot go through a port", file=self.addresses.plan.file, field=where(step))
@@ -217,5 +217,5 @@ class BlockLowering:
 
 
 def where(step: LoweredStep) -> str:
-    """The operation in the file."""
+    """Return the place of the operation in the file."""
     return f"gpus[{step.gpu.rank}].threadblocks[{step.block.id}].{step.place.replace('op ', 'ops ')}"

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 
 from trine.common.arrays import Int64
+from trine.decentralised.choices import HopRun
+from trine.decentralised.protocol import HopProtocol, WorkerGraph
+from trine.decentralised.tasks import Visit, VisitTasks
 from trine.graph.taskgraph import TRANSFER
-from trine.hop.choices import HopRun
-from trine.hop.protocol import HopProtocol, WorkerGraph
-from trine.hop.tasks import Visit, VisitTasks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

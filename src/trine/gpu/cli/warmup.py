@@ -13,16 +13,17 @@ def warmup() -> None:
 
     Example: trine warmup
     """
-    import trine
     from trine.common._jit import cache_directory
     from trine.common._jit_files import said
+    from trine.engine import run
+    from trine.graph.builder import TaskGraphBuilder
 
     say("compiling kernels (about 30 to 60 s) ...")
     began = time.monotonic()
-    graph = trine.TaskGraphBuilder([10**9], [10**6])
+    graph = TaskGraphBuilder([10**9], [10**6])
     graph.join([graph.compute(0, "compute", 10**6), graph.transfer(0, 0, [0], 10**6)])
     for network in ("fair", "equal", "fifo", "circuit"):
-        trine.run(graph.build(), network=network)
+        run(graph.build(), network=network)
     _load_store()
     say(f"done in {time.monotonic() - began:.1f} s")
     directory = cache_directory()
@@ -32,7 +33,7 @@ def warmup() -> None:
 
 
 def _load_store() -> None:
-    """One program of the load-store level."""
+    """Compile the kernels of the load-store level by running a small program."""
     from trine.cluster import load_cluster
     from trine.gpu.kernels.build import build_kernel
     from trine.gpu.model.files import load_gpu_model

@@ -1,7 +1,7 @@
 """Conversion of the Hop protocol to a task graph: joins that need k of n updates, and tokens as dependencies.
 
 All of Hop is a static graph except two decisions: the iterations that a lagging worker skips, and the late updates that
-are not sent. These come in as data (:class:`Choices`), which :mod:`trine.hop.choices` finds.
+are not sent. These come in as data (:class:`Choices`), which :mod:`trine.decentralised.choices` finds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.common.arrays import Int64
+from trine.decentralised.protocol import HopProtocol, WorkerGraph
 from trine.errors import PlanError
 from trine.graph.assembler import no_labels
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import COMPUTE_STREAM, Phase
 from trine.graph.taskgraph import TaskGraph
-from trine.hop.protocol import HopProtocol, WorkerGraph
 
 MAX_TASKS = 5_000_000
 
@@ -117,7 +117,7 @@ class _HopGraphWriter:
         self.iteration: list[int] = []
 
     def _number(self) -> tuple[tuple[VisitTasks, ...], ...]:
-        """Number the tasks in advance, because dependencies between workers point both ways."""
+        """Assign task numbers in advance, because dependencies between workers point both ways."""
         count, found = 0, []
         for worker, path in enumerate(self.choices.paths):
             mine = []

@@ -18,13 +18,13 @@ from trine.cluster.tables import LinkTable
 from trine.common.arguments import named_arguments
 from trine.common.evidence import Evidence
 from trine.common.units import PS_PER_S, format_bytes, format_time
+from trine.decentralised.choices import HopRun, run_hop
+from trine.decentralised.numbers import HopNumbers
+from trine.decentralised.protocol import HopProtocol, WorkerGraph, worker_graph
+from trine.decentralised.tasks import HopNetwork, HopWork
 from trine.engine.circuit_model import network_on
 from trine.errors import InputError, PlanError
 from trine.graph.workload import Workload
-from trine.hop.choices import HopRun, run_hop
-from trine.hop.numbers import HopNumbers
-from trine.hop.protocol import HopProtocol, WorkerGraph, worker_graph
-from trine.hop.tasks import HopNetwork, HopWork
 from trine.parallel.draws import uniform
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, scaled_ps
@@ -292,7 +292,7 @@ def hop(
     protocol: the workers' rules for waiting; None: standard decentralised training.
     graph: ``ring``, ``ring-based``, ``double-ring``, ``full``, or a WorkerGraph.
     workers: number of workers; None: all GPUs of the cluster. Worker i is GPU i of the cluster.
-    cluster: links between the workers; :func:`trine.hop.study.edge_cluster` creates one link per edge.
+    cluster: links between the workers; :func:`trine.decentralised.study.edge_cluster` creates one link per edge.
     batch, compute, gpu, trace_gpu, cpu: as in :func:`trine.simulate`; the workers have the cluster's GPUs.
     network, engine: as in :func:`trine.run`; network None: ``circuit`` on a cluster with circuits, else ``fair``.
     stragglers: slow workers and jitter; an index is the iteration.

@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trine.decentralised.protocol import HopProtocol, WorkerGraph
+from trine.decentralised.tasks import Choices, HopNetwork, HopTasks, HopWork, Visit, build_hop, plain
 from trine.errors import DeadlockError, SimulationError
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.hop.protocol import HopProtocol, WorkerGraph
-from trine.hop.tasks import Choices, HopNetwork, HopTasks, HopWork, Visit, build_hop, plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

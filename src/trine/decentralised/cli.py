@@ -23,14 +23,14 @@ from trine.cli.options import (
 from trine.cli.output import TIMELINE, end, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.common.arguments import option
+from trine.decentralised.protocol import HopProtocol
 from trine.errors import InputError
-from trine.hop.protocol import HopProtocol
 from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
-    from trine.hop.protocol import WorkerGraph
-    from trine.hop.study import HopResult
+    from trine.decentralised.protocol import WorkerGraph
+    from trine.decentralised.study import HopResult
     from trine.parallel.stragglers import Stragglers
 
 DEFAULT_MAX_GAP = 8
@@ -61,7 +61,7 @@ class Chance:
 
     def slowed(self, machine: Cluster, seed: int) -> Cluster:
         """Return the machine with links slowed by random factors."""
-        from trine.hop.study import slowed_links
+        from trine.decentralised.study import slowed_links
 
         if self.slow_by is None:
             return machine
@@ -113,9 +113,9 @@ def hop(
 
     Example: trine hop vgg13-h100-b128 --workers 8 --bandwidth "25 GB/s" --backup 1
     """
+    from trine.decentralised.study import hop as simulate_hop
+    from trine.decentralised.study import load_for
     from trine.engine.models import is_compiled
-    from trine.hop.study import hop as simulate_hop
-    from trine.hop.study import load_for
     from trine.training.ensemble import ensemble
 
     protocol = _protocol(given)
@@ -169,8 +169,8 @@ def _machine(graph: str, workers: int | None, described: MachineOptions) -> tupl
     """Return the cluster and graph of the workers; without ``--cluster``, one link per edge of the graph."""
     from trine.cluster.select import slow_down
     from trine.common.units import parse_bandwidth, parse_time
-    from trine.hop.protocol import worker_graph
-    from trine.hop.study import edge_cluster
+    from trine.decentralised.protocol import worker_graph
+    from trine.decentralised.study import edge_cluster
 
     if described.cluster is not None:
         if described.bandwidth is not None or described.latency is not None:

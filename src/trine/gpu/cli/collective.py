@@ -1,0 +1,141 @@
+"""``trine collective``: predicted time of one collective on a cluster, at the operator or the load-store level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from trine.cli.collective import Question, alias
+from trine.cli.layout import imbalance_fields
+from trine.cli.machine import MachineOptions, group_machine
+from trine.cli.options import (
+    HOW,
+    JOB,
+    NETWORK_WORDS,
+    OUTPUT,
+    Brief,
+    Details,
+    Json,
+    Option,
+    argument,
+    collectives,
+    networks,
+)
+from trine.cli.output import drawn, say, show, show_answer, write_json
+from trine.cli.parameters import Fields, Given
+from trine.collectives.options import CollectiveOptions
+from trine.errors import InputError
+from trine.gpu.cli.loadstore import KERNEL, Inside, LoadStoreQuestion, refuse_others
+from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.kernels.moe.options import MOE, MoeOptions
+
+if TYPE_CHECKING:
+    from trine.collectives.schedules.direct import Matrix
+
+
+def collective(
+    op: Annotated[str, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", "OP", collectives)],
+    machine: MachineOptions,
+    asked: Given[CollectiveOptions],
+    inside: Inside,
+    given: Annotated[Given[LoadStoreOptions], Fields(only=KERNEL)],
+    experts: Given[MoeOptions],
+    size: Annotated[
+        str | None, Option("Set the sizes: 64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4.", panel=JOB)
+    ] = None,
+    matrix: Annotated[
+        str | None, Option("Read the bytes from rank (row) to rank (all_to_all_v).", "FILE.csv", JOB)
+    ] = None,
+    network: Annotated[str | None, Option("Simulate every message.", NETWORK_WORDS, HOW, values=networks)] = None,
+    explain: Annotated[bool, Option("Explain each microsecond, and the alternatives.", panel=OUTPUT)] = False,
+    brief: Brief = False,
+    details: Details = False,
+    plot: Annotated[str | None, Option("Draw the table (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
+    json: Json = None,
+) -> None:  # fmt: skip
+    """Predict the time of a collective for each size, and the algorithm the library picks.
+
+    Example: trine collective all_reduce --size 1K:1G --cluster dgx-h100
+    """
+    wanted = inside.is_wanted(given, network is not None)
+    kind = alias(op)
+    sizes, table = _sizes(kind, size, matrix)
+    if experts.values:
+        table = _uneven(kind, sizes, table, experts, machine)
+        sizes = sizes if table is None else [max(sum(row) for row in table)]
+    if kind in MOE and (not wanted or inside.compare_fidelity):
+        raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
+    if plot is not None:
+        from trine.collectives.plot import check_plot
+
+        check_plot(plot, sizes)
+    if wanted:
+        others = {
+            **{name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")},
+            "network": network, "explain": explain, "matrix": table if inside.compare_fidelity else None,
+        }  # fmt: skip
+        refuse_others(others, inside.compare_fidelity)
+        LoadStoreQuestion(
+            op=kind, sizes=sizes, machine=machine, asked=asked.make(), given=given, inside=inside, network=network,
+            json=json, plot=plot, brief=brief, details=details, matrix=None if table is None else [*map(tuple, table)],
+            moe=_tokens(experts) if kind in MOE else None,
+        ).answer()  # fmt: skip
+        return
+    answer, warnings = Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)
+    show_answer(answer, json, brief, details)
+    for warning in () if brief else warnings:
+        say(f"note: {warning}")
+    if explain:
+        show(answer.explain(), json)
+    write_json(answer, json, "collective")
+    drawn(plot, answer)
+
+
+def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Matrix | None]:
+    """Return the sizes, and the byte matrix of an all_to_all_v; its size is the largest total that a rank sends."""
+    from trine.collectives.sizes import parse_sizes, read_matrix
+
+    if op in MOE:
+        for option, value in (("--size", size), ("--matrix", matrix)):
+            if value is not None:
+                raise InputError(f"{option}: what {op} moves follows from its tokens and experts")
+        return [], None
+
+    if matrix is not None:
+        if size is not None:
+            raise InputError("--size and --matrix both set the bytes sent: give one")
+        table = read_matrix(matrix)
+        return [max(sum(row) for row in table)], table
+    if size is None and op != "barrier":
+        raise InputError("--size is needed, such as --size 64M or --size 1K:1G")
+    return parse_sizes(size or "0"), None
+
+
+def _tokens(given: Given[MoeOptions]) -> MoeOptions:
+    """Return the options of a dispatch or combine; the imbalance of experts may be a file."""
+    if "expert_imbalance" not in given:
+        return given.make()
+    return given.make(**imbalance_fields(given["expert_imbalance"]))
+
+
+def _uneven(
+    op: str, sizes: list[int], table: Matrix | None, given: Given[MoeOptions], machine: MachineOptions
+) -> Matrix | None:
+    """Return the byte matrix of an all_to_all_v with uneven shares per destination, as experts get tokens."""
+    from trine.collectives.sizes import shared_matrix
+    from trine.gpu.kernels.moe.options import imbalance_weights
+
+    if op in MOE:
+        return table
+    for name in given.values:
+        if name != "expert_imbalance" or op != "all_to_all_v":
+            known = " and ".join(MOE) + (", or all_to_all_v" if name == "expert_imbalance" else "")
+            raise InputError(f"--{name.replace('_', '-')} is about {known}, not about {op}")
+    if table is not None:
+        raise InputError("--matrix and --expert-imbalance both set the bytes of each pair: give one")
+    if len(sizes) != 1:
+        raise InputError("--expert-imbalance of all_to_all_v needs one size")
+    fields, ranks = imbalance_fields(given["expert_imbalance"]), len(group_machine(machine)[0].gpus)
+    shares = fields.get("expert_shares") or imbalance_weights(fields["expert_imbalance"], ranks)
+    if len(shares) != ranks:
+        raise InputError(f"--expert-imbalance has {len(shares)} shares, and there are {ranks} ranks")
+    return shared_matrix(sizes[0], shares)

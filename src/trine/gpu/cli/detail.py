@@ -1,0 +1,81 @@
+"""``trine train --detail``: one kernel of a step, load by load."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trine.cli.output import TIMELINE, show, written
+from trine.cli.progress import ProgressLine
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.gpu.detail.choice import DetailOptions
+    from trine.gpu.detail.result import KernelDetail
+    from trine.parallel.plan import Plan
+    from trine.results import Result
+    from trine.training.options import SimulateOptions
+
+
+class DetailAnswer:
+    """Output of ``--detail`` (one kernel of one rank, load by load) and ``--detail-perfetto``.
+
+    finished: False if Ctrl-C stopped it.
+    """
+
+    def __init__(self, text: str | None, perfetto: str | None) -> None:
+        if text is None and perfetto is not None:
+            raise InputError("--detail-perfetto is the timeline of the kernel of --detail, and that was not given")
+        self._asked: DetailOptions | None = None
+        if text is not None:
+            from trine.gpu.detail.choice import parse_detail
+
+            self._asked = parse_detail(text)
+        self._perfetto = perfetto
+        self._found: KernelDetail | None = None
+        self.finished = True
+
+    def check(self, plan: Plan, result: Result) -> None:
+        """Reject a rank, layer, ... that the step does not have, before the step's result is printed."""
+        if self._asked is None:
+            return
+        from trine.gpu.detail.choice import choose
+        from trine.graph.grid import RankGrid
+
+        try:
+            choose(result, RankGrid(plan.axes), self._asked)
+        except InputError as error:
+            raise InputError(f"--detail, {error}") from None
+
+    def run(self, workload: str, plan: Plan, options: SimulateOptions, result: Result) -> None:
+        """Simulate the kernel, if requested. result: of the step, with all ranks."""
+        if self._asked is None:
+            return
+        from trine.gpu.detail.detail import kernel_detail
+
+        with ProgressLine("requests") as progress:
+            watched = replace(
+                options, progress=progress, on_compile=progress.compiling, on_stage=progress.stage, on_job=None
+            )
+            try:
+                self._found = kernel_detail(workload, plan, self._asked, result, options=watched)
+            except KeyboardInterrupt:
+                self.finished = False
+            except InputError as error:  # its fields are options of other commands, but keys of --detail here
+                text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
+                raise InputError(f"--detail, {text}") from None
+
+    def show(self, json: str | None, brief: bool) -> None:
+        """Print the kernel's result."""
+        if self._found is not None:
+            show(self._found.headline if brief else f"\n{self._found.summary()}", json)
+
+    def document(self) -> dict[str, object]:
+        """Return ``detail``, if requested."""
+        return {} if self._found is None else {"detail": self._found.document()}
+
+    def write(self) -> None:
+        """Write the timeline, if requested."""
+        if self._found is not None:
+            written(self._perfetto, self._found.to_perfetto, TIMELINE)
